@@ -1,0 +1,103 @@
+"""The one stream of events that every long operation reports to, and that ``gnnkit.ui`` draws.
+
+A producer opens a stage, advances it and lets the ``with`` block end it::
+
+    with Stage(events, "ingest", total=num_edges, unit="edges") as stage:
+        for chunk in chunks:
+            ...
+            stage.advance(len(chunk))
+
+Producers report as often as they like: renderers decide how often to draw. Events are plain values: they are compared,
+pickled and sent between processes as they are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+EventKind = Literal["start", "progress", "end", "fail", "message"]
+# Stages in the order in which a run meets them; renderers list them in this order.
+STAGES = ("download", "ingest", "partition", "compile", "start", "epoch")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened in a stage.
+
+    Attributes:
+        kind: "start", "progress", "end" and "fail" bracket a stage; "message" is a line for the reader.
+        stage: A name of ``STAGES``, or any other short word.
+        label: What the stage works on ("ogbn-products", "part 1 of 4").
+        done: Units finished so far.
+        total: Units expected, or None where that is unknown.
+        unit: "B" for bytes, otherwise a plural noun ("edges", "batches").
+        text: For "message", the line; for "end" an optional summary; for "fail", the error's first line.
+        time_s: ``time.monotonic()`` when the event was made.
+    """
+
+    kind: EventKind
+    stage: str
+    label: str = ""
+    done: float = 0.0
+    total: float | None = None
+    unit: str = ""
+    text: str = ""
+    time_s: float = field(default_factory=time.monotonic)
+
+
+EventSink = Callable[[Event], None]
+
+
+def ignore_events(event: Event) -> None:
+    """An ``EventSink`` that draws nothing."""
+
+
+class Stage:
+    """A bracket around one stage: emits "start" on entry, then "progress", then "end" or "fail".
+
+    Args:
+        events: Where events go.
+        stage: See ``Event.stage``.
+        label: See ``Event.label``.
+        total: See ``Event.total``.
+        unit: See ``Event.unit``.
+    """
+
+    def __init__(self, events: EventSink, stage: str, *, label: str = "", total: float | None = None, unit: str = "") -> None:
+        self._events = events
+        self._stage, self._label, self._unit = stage, label, unit
+        self.total = total
+        self.done = 0.0
+        self.summary = ""
+
+    def __enter__(self) -> Stage:
+        self._emit("start")
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: object) -> None:
+        if exc is None:
+            self._emit("end", self.summary)
+        else:
+            name = exc_type.__name__ if exc_type else "error"
+            self._emit("fail", f"{name}: {exc}".splitlines()[0])
+
+    def advance(self, count: float = 1.0) -> None:
+        """Reports ``count`` more finished units."""
+        self.done += count
+        self._emit("progress")
+
+    def update(self, done: float, total: float | None = None) -> None:
+        """Reports ``done`` finished units in all, and a new ``total`` if one is given."""
+        self.done = done
+        self.total = self.total if total is None else total
+        self._emit("progress")
+
+    def message(self, text: str) -> None:
+        """Shows one line to the reader."""
+        self._emit("message", text)
+
+    def _emit(self, kind: EventKind, text: str = "") -> None:
+        self._events(Event(kind, self._stage, self._label, self.done, self.total, self._unit, text))

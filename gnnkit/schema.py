@@ -1,0 +1,161 @@
+"""The shape of a graph: its node types and edge types with their sizes and arrays.
+
+A graph is always typed. A homogeneous one has the single node type ``HOMOGENEOUS_NODE_TYPE`` and the single edge type
+``HOMOGENEOUS_EDGE_TYPE``, and is unwrapped only where it meets the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from gnnkit.errors import PlanError
+
+NodeType: TypeAlias = str
+EdgeType: TypeAlias = tuple[str, str, str]
+EdgeDir: TypeAlias = Literal["in", "out"]
+
+HOMOGENEOUS_NODE_TYPE: NodeType = "node"
+HOMOGENEOUS_EDGE_TYPE: EdgeType = ("node", "to", "node")
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """What one row of a node or edge array looks like.
+
+    Attributes:
+        dtype: NumPy's name of the element type, or "bfloat16", which is kept as uint16 bit patterns.
+        row_shape: Shape of one row: ``()`` for labels ``[n]``, ``(100,)`` for features ``[n, 100]``.
+    """
+
+    dtype: str
+    row_shape: tuple[int, ...] = ()
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype under which the rows are stored."""
+        return np.dtype(np.uint16 if self.dtype == "bfloat16" else self.dtype)
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row."""
+        return self.numpy_dtype.itemsize * int(np.prod(self.row_shape, dtype=np.int64))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form; ``from_json`` reverses it."""
+        return {"dtype": self.dtype, "row_shape": list(self.row_shape)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ArraySpec:
+        """Reverses ``to_json``."""
+        return cls(str(value["dtype"]), tuple(int(n) for n in value["row_shape"]))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTypeSchema:
+    """A node type: how many nodes it has and which arrays they carry ("x", "y", "time", "node_year", ...)."""
+
+    num_nodes: int
+    arrays: Mapping[str, ArraySpec] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeTypeSchema:
+    """An edge type: how many edges it has and which arrays they carry ("edge_attr", "weight", "time", ...)."""
+
+    num_edges: int
+    arrays: Mapping[str, ArraySpec] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GraphSchema:
+    """Node types and edge types of a graph, both in canonical (sorted) order.
+
+    Raises:
+        PlanError: An edge type names a node type that does not exist, or a type's name is unusable as a file name.
+    """
+
+    node_types: Mapping[NodeType, NodeTypeSchema]
+    edge_types: Mapping[EdgeType, EdgeTypeSchema]
+    is_homogeneous: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "node_types", dict(sorted(self.node_types.items())))
+        object.__setattr__(self, "edge_types", dict(sorted(self.edge_types.items())))
+        for edge_type in self.edge_types:
+            for end in (edge_type[0], edge_type[2]):
+                if end not in self.node_types:
+                    raise PlanError(f"edge type {edge_type} ends in the unknown node type {end!r}", f"known: {list(self.node_types)}")
+
+    @classmethod
+    def homogeneous(
+        cls,
+        num_nodes: int,
+        num_edges: int,
+        node_arrays: Mapping[str, ArraySpec] | None = None,
+        edge_arrays: Mapping[str, ArraySpec] | None = None,
+    ) -> GraphSchema:
+        """A graph of one node type and one edge type."""
+        return cls(
+            {HOMOGENEOUS_NODE_TYPE: NodeTypeSchema(num_nodes, dict(node_arrays or {}))},
+            {HOMOGENEOUS_EDGE_TYPE: EdgeTypeSchema(num_edges, dict(edge_arrays or {}))},
+            is_homogeneous=True,
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes over all types."""
+        return sum(t.num_nodes for t in self.node_types.values())
+
+    @property
+    def num_edges(self) -> int:
+        """Edges over all types."""
+        return sum(t.num_edges for t in self.edge_types.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form; ``from_json`` reverses it."""
+        return {
+            "is_homogeneous": self.is_homogeneous,
+            "node_types": [
+                {"type": name, "num_nodes": t.num_nodes, "arrays": {k: s.to_json() for k, s in sorted(t.arrays.items())}}
+                for name, t in self.node_types.items()
+            ],
+            "edge_types": [
+                {"type": list(name), "num_edges": t.num_edges, "arrays": {k: s.to_json() for k, s in sorted(t.arrays.items())}}
+                for name, t in self.edge_types.items()
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> GraphSchema:
+        """Reverses ``to_json``."""
+        nodes = {
+            str(t["type"]): NodeTypeSchema(int(t["num_nodes"]), {k: ArraySpec.from_json(s) for k, s in t["arrays"].items()})
+            for t in value["node_types"]
+        }
+        edges: dict[EdgeType, EdgeTypeSchema] = {}
+        for t in value["edge_types"]:
+            source, relation, target = (str(part) for part in t["type"])
+            arrays = {k: ArraySpec.from_json(s) for k, s in t["arrays"].items()}
+            edges[(source, relation, target)] = EdgeTypeSchema(int(t["num_edges"]), arrays)
+        return cls(nodes, edges, bool(value["is_homogeneous"]))
+
+
+def edge_type_name(edge_type: EdgeType) -> str:
+    """``("paper", "cites", "paper")`` as ``"paper__cites__paper"``, the name of its folder in a store."""
+    return "__".join(edge_type)
+
+
+def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
+    """The type of the same edges seen from the other end.
+
+    Ends are swapped and, where they differ, the prefix ``rev_`` of the relation is toggled, as PyG's ``ToUndirected`` names
+    reverse types and as graphlearn-torch names the output of sampling along out-edges.
+    """
+    source, relation, target = edge_type
+    if source != target:
+        relation = relation.removeprefix("rev_") if relation.startswith("rev_") else f"rev_{relation}"
+    return (target, relation, source)
