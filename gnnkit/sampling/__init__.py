@@ -1,0 +1,1 @@
+"""Random stream, kernels and samplers: from a batch key to a sampled subgraph and on to PyG."""

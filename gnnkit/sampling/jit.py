@@ -1,0 +1,154 @@
+"""Compiling kernels: once per machine, into a place that is writable, by one process at a time.
+
+Numba's own cache lives beside the source, or in a per-user folder where that is read-only, forgets callees that changed in
+another module, and lets two processes compile the same function at once. Kernels here are cached under
+``<cache>/kernels/<digest of every kernel module>`` instead, and ``warm`` compiles all of them under a file lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+
+from gnnkit.events import EventSink, Stage, ignore_events
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# The kernels that ``warm`` compiles, with their signatures.
+_kernels: list[tuple[Any, str]] = []
+# Compiling every kernel takes under 20 s; somebody else holding the lock for longer than this has been stopped.
+_LOCK_TIMEOUT_S = 180.0
+
+
+@cache
+def kernel_cache_root() -> Path:
+    """The writable folder that compiled kernels are kept in: ``$GNNKIT_HOME/kernels`` or the user's cache folder."""
+    import platformdirs
+
+    home = os.environ.get("GNNKIT_HOME")
+    wanted = Path(home) if home else Path(platformdirs.user_cache_dir("gnnkit"))
+    fallback = Path(tempfile.gettempdir()) / f"gnnkit-{os.getuid()}"
+    for candidate in (wanted / "kernels", fallback / "kernels"):
+        try:
+            candidate.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=candidate):
+                return candidate
+        except OSError:
+            continue
+    return Path(tempfile.mkdtemp(prefix="gnnkit-kernels-"))
+
+
+def _sources(module_name: str, seen: set[str]) -> set[str]:
+    """The files of a module and of every gnnkit module that it takes functions from, however far."""
+    module = sys.modules[module_name]
+    path = module.__file__
+    if path is None or path in seen:
+        return seen
+    seen.add(path)
+    for value in list(vars(module).values()):
+        home = getattr(getattr(value, "py_func", value), "__module__", None)
+        if isinstance(home, str) and home.startswith("gnnkit."):
+            _sources(home, seen)
+    return seen
+
+
+def _digest(function: Callable[..., Any]) -> str:
+    """Changes whenever Numba or anything that a function may call does; callees are imported before it is decorated."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in sorted(_sources(function.__module__, set())):
+        digest.update(Path(path).read_bytes())
+    return digest.hexdigest()
+
+
+class _KernelLocator:
+    """Tells Numba's cache where a kernel's machine code lives (numba.core.caching._CacheLocator's interface)."""
+
+    def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
+        self._py_file = py_file
+        self._lineno = py_func.__code__.co_firstlineno
+        self._digest = _digest(py_func)
+
+    def ensure_cache_path(self) -> None:
+        Path(self.get_cache_path()).mkdir(parents=True, exist_ok=True)
+
+    def get_cache_path(self) -> str:
+        return str(kernel_cache_root() / self._digest[:16])
+
+    def get_source_stamp(self) -> str:
+        return self._digest
+
+    def get_disambiguator(self) -> str:
+        return str(self._lineno)
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _KernelLocator:
+        return cls(py_func, py_file)
+
+
+class _KernelCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = [_KernelLocator]
+
+
+class _KernelCache(FunctionCache):  # type: ignore[misc]
+    _impl_class = _KernelCacheImpl
+
+
+def helper(function: F) -> F:
+    """Marks a function that kernels call; it is compiled into them and not cached by itself."""
+    return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
+
+
+def kernel(signature: str) -> Callable[[F], F]:
+    """Marks an entry point into machine code that every run needs: compiled by ``warm`` for one signature, without the GIL.
+
+    Args:
+        signature: Numba's notation, e.g. ``"int64(int64[::1], int64)"``.
+    """
+
+    def decorate(function: F) -> F:
+        dispatcher = lazy_kernel(function)
+        _kernels.append((dispatcher, signature))
+        return dispatcher
+
+    return decorate
+
+
+def lazy_kernel(function: F) -> F:
+    """Marks an entry point that few runs need: compiled for the types of its first call, without the GIL."""
+    dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
+    dispatcher._cache = _KernelCache(function)
+    return cast(F, dispatcher)
+
+
+def warm(events: EventSink = ignore_events) -> None:
+    """Compiles, or loads, every kernel; afterwards no call compiles anything.
+
+    Several processes may call it at once: one compiles, the others wait and load what it wrote.
+
+    Args:
+        events: Receives the stage "compile", a unit per kernel.
+    """
+    from filelock import FileLock
+
+    # Imported for their registrations: a kernel is only known once its module has been.
+    import gnnkit.sampling.fill
+    import gnnkit.sampling.walk
+    import gnnkit.storage.kernels  # noqa: F401
+
+    pending = [(dispatcher, signature) for dispatcher, signature in _kernels if not dispatcher.signatures]
+    if not pending:
+        return
+    lock = FileLock(kernel_cache_root() / "compile.lock", timeout=_LOCK_TIMEOUT_S)
+    with Stage(events, "compile", label="sampling kernels", total=len(pending), unit="kernels") as stage, lock:
+        for dispatcher, signature in pending:
+            dispatcher.compile(signature)
+            stage.advance()

@@ -1,0 +1,99 @@
+"""The few machine operations that Numba does not offer: loads, copies and prefetches by address, and a 64 x 64 high product.
+
+Kernels address memory by tables of plain integers, so that one compiled kernel serves any number of parts, any dtype and
+any kind of memory (file mapping, shared memory, a user's tensor) without being compiled again.
+"""
+
+# The bodies below build LLVM IR: llvmlite has no type hints, and an intrinsic's signature is what it returns.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,import-untyped"
+
+from __future__ import annotations
+
+import llvmlite.ir as ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_I8, _I32, _I64, _I128 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.IntType(128)
+
+
+def _load(bits: int):
+    element = ir.IntType(bits)
+
+    def codegen(context, builder, signature, args):
+        value = builder.load(builder.inttoptr(args[0], element.as_pointer()))
+        value.align = bits // 8
+        return value if bits == 64 else builder.sext(value, _I64)
+
+    return codegen
+
+
+@intrinsic
+def load_i32(typing_context, address):
+    """The int32 at ``address``, widened to int64."""
+    return types.int64(types.int64), _load(32)
+
+
+@intrinsic
+def load_i64(typing_context, address):
+    """The int64 at ``address``."""
+    return types.int64(types.int64), _load(64)
+
+
+@intrinsic
+def store_i64(typing_context, address, value):
+    """Writes an int64 to ``address``."""
+
+    def codegen(context, builder, signature, args):
+        builder.store(args[1], builder.inttoptr(args[0], _I64.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def store_i32(typing_context, address, value):
+    """Writes the low half of an int64 to ``address``."""
+
+    def codegen(context, builder, signature, args):
+        builder.store(builder.trunc(args[1], _I32), builder.inttoptr(args[0], _I32.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def prefetch(typing_context, address):
+    """Asks the CPU to load the cache line at ``address``; any address is allowed, also one that is not mapped."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], _I8.as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [pointer, _I32(0), _I32(3), _I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def copy_bytes(typing_context, target, source, count):
+    """``memcpy(target, source, count)``."""
+
+    def codegen(context, builder, signature, args):
+        target, source = (builder.inttoptr(args[i], _I8.as_pointer()) for i in (0, 1))
+        cgutils.raw_memcpy(builder, target, source, args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def multiply_high(typing_context, a, b):
+    """The upper 64 bits of the 128-bit product of two uint64."""
+
+    def codegen(context, builder, signature, args):
+        product = builder.mul(builder.zext(args[0], _I128), builder.zext(args[1], _I128))
+        return builder.trunc(builder.lshr(product, _I128(64)), _I64)
+
+    return types.uint64(types.uint64, types.uint64), codegen

@@ -1,0 +1,110 @@
+"""Address tables: a graph as the kernels see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.sampling.stream import text_key
+from gnnkit.schema import EdgeType, NodeType, edge_type_name
+from gnnkit.storage.arrays import GraphArrays
+
+
+def address_of(array: NDArray[Any] | None) -> int:
+    """The address of a C-contiguous array's first element; 0 for None."""
+    if array is None:
+        return 0
+    assert array.flags.c_contiguous, "kernels read rows by address"
+    return int(array.__array_interface__["data"][0])
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """One array of a node or edge type over all parts.
+
+    Attributes:
+        dtype: NumPy dtype of the elements as stored.
+        spec_dtype: The schema's name of the dtype ("bfloat16" is stored as uint16).
+        row_shape: Shape of one row.
+        index: Row in ``GraphTables.row_addresses``.
+        bounds: Row in ``GraphTables.row_bounds``.
+    """
+
+    dtype: np.dtype[Any]
+    spec_dtype: str
+    row_shape: tuple[int, ...]
+    index: int
+    bounds: int
+
+
+class GraphTables:
+    """The address tables of a graph; see ``walk.walk`` and ``fill.fill`` for their layouts.
+
+    Args:
+        graph: The arrays; they are kept alive as long as the tables are.
+        weighted: Whether sampling follows the stored weights.
+    """
+
+    def __init__(self, graph: GraphArrays, weighted: bool) -> None:
+        self.graph = graph
+        self.node_types: list[NodeType] = list(graph.schema.node_types)
+        self.edge_types: list[EdgeType] = list(graph.schema.edge_types)
+        type_index = {node_type: i for i, node_type in enumerate(self.node_types)}
+        num_parts = graph.num_parts
+        self.bounds = np.stack([graph.node_bounds[t] for t in self.node_types]).astype(np.int64)
+        self.global_ids = np.zeros((len(self.node_types), num_parts, 2), np.int64)
+        for t, node_type in enumerate(self.node_types):
+            for p, part in enumerate(graph.nodes[node_type]):
+                if part.global_id is not None:
+                    self.global_ids[t, p] = address_of(part.global_id), part.global_id.itemsize
+        self.relations = np.zeros((len(self.edge_types), 6), np.int64)
+        self.parts = np.zeros((len(self.edge_types), num_parts, 5), np.int64)
+        self.relation_keys = np.array([text_key(edge_type_name(t)) for t in self.edge_types], np.uint64)
+        for r, edge_type in enumerate(self.edge_types):
+            first = graph.edges[edge_type][0]
+            has_weights = weighted and first.weight_prefix is not None
+            self.relations[r] = (
+                type_index[graph.frontier_type(edge_type)],
+                type_index[graph.neighbor_type(edge_type)],
+                first.indptr.itemsize,
+                first.indices.itemsize,
+                has_weights,
+                graph.node_bounds[graph.neighbor_type(edge_type)][-1],
+            )
+            for p, edge_part in enumerate(graph.edges[edge_type]):
+                prefix = address_of(edge_part.weight_prefix) if has_weights else 0
+                first_position, num_edges = graph.edge_bounds[edge_type][p], len(edge_part.indices)
+                self.parts[r, p] = address_of(edge_part.indptr), address_of(edge_part.indices), prefix, first_position, num_edges
+        self._collect_rows()
+
+    def _collect_rows(self) -> None:
+        """Numbers every array that a batch may hold, and the bounds that its rows are found by."""
+        graph = self.graph
+        addresses: list[list[int]] = []
+        edge_bounds = [graph.edge_bounds[t] for t in self.edge_types]
+        self.row_bounds = np.concatenate([self.bounds, np.stack(edge_bounds)]) if edge_bounds else self.bounds.copy()
+        self.node_rows: dict[tuple[NodeType, str], RowTable] = {}
+        self.edge_rows: dict[tuple[EdgeType, str], RowTable] = {}
+        self.node_ids: dict[NodeType, RowTable] = {}
+        self.edge_ids: dict[EdgeType, RowTable] = {}
+        for t, node_type in enumerate(self.node_types):
+            node_parts = graph.nodes[node_type]
+            for name, spec in graph.schema.node_types[node_type].arrays.items():
+                self.node_rows[node_type, name] = RowTable(spec.numpy_dtype, spec.dtype, spec.row_shape, len(addresses), t)
+                addresses.append([address_of(part.arrays[name]) for part in node_parts])
+            ids = [part.global_id for part in node_parts]
+            dtype = np.dtype(np.int64) if ids[0] is None else ids[0].dtype
+            self.node_ids[node_type] = RowTable(dtype, "int64", (), len(addresses), t)
+            addresses.append([address_of(a) for a in ids])
+        for r, edge_type in enumerate(self.edge_types):
+            edge_parts, bounds = graph.edges[edge_type], len(self.node_types) + r
+            for name, spec in graph.schema.edge_types[edge_type].arrays.items():
+                self.edge_rows[edge_type, name] = RowTable(spec.numpy_dtype, spec.dtype, spec.row_shape, len(addresses), bounds)
+                addresses.append([address_of(part.arrays[name]) for part in edge_parts])
+            if edge_parts[0].edge_id is not None:
+                self.edge_ids[edge_type] = RowTable(edge_parts[0].edge_id.dtype, "int64", (), len(addresses), bounds)
+                addresses.append([address_of(part.edge_id) for part in edge_parts])
+        self.row_addresses = np.array(addresses, np.int64).reshape(len(addresses), graph.num_parts)

@@ -1,0 +1,57 @@
+"""How a store is to be built."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from gnnkit.errors import PlanError, near_matches
+from gnnkit.schema import EdgeDir
+
+Partitioner = Literal["contiguous", "random", "ldg", "metis", "frequency"]
+FeatureDtype = Literal["float32", "float16", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """Everything beside the source that decides a store's bytes; part of its fingerprint.
+
+    Attributes:
+        num_parts: Parts to cut the graph into, at least 1.
+        partition: How nodes are assigned to parts.
+        edge_dir: "in" compresses edges by target (sampling walks against the edges, as in PyG), "out" by source.
+        with_edge: Whether to store the dataset's edge ids (4 or 8 bytes an edge).
+        feature_dtype: Stores floating-point arrays of two dimensions ("x", "edge_attr") in this type; None keeps the source's.
+        weight: Name of the one-dimensional edge array to prepare for weighted sampling, or None.
+        cache_ratio: Share of all nodes whose features each part replicates from other parts, hottest first.
+        num_neighbors: Fan-out with which "frequency" and ``cache_ratio`` measure how hot a node is.
+        seed: Seed of the partitioners that draw.
+    """
+
+    num_parts: int = 1
+    partition: Partitioner = "contiguous"
+    edge_dir: EdgeDir = "in"
+    with_edge: bool = False
+    feature_dtype: FeatureDtype | None = None
+    weight: str | None = None
+    cache_ratio: float = 0.0
+    num_neighbors: tuple[int, ...] = (15, 10)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.num_parts, bool) or not isinstance(self.num_parts, int) or self.num_parts < 1:
+            raise PlanError(f"num_parts must be a whole number of at least 1, got {self.num_parts!r}", "num_parts=1 keeps the graph whole")
+        for name, value, choices in (
+            ("partition", self.partition, get_args(Partitioner)),
+            ("edge_dir", self.edge_dir, ("in", "out")),
+            ("feature_dtype", self.feature_dtype, (None, *get_args(FeatureDtype))),
+        ):
+            if value not in choices:
+                known = [str(choice) for choice in choices]
+                raise PlanError(f"{name} must be one of {known}, got {value!r}{near_matches(str(value), known)}")
+        if not 0.0 <= self.cache_ratio <= 1.0:
+            raise PlanError(f"cache_ratio must be between 0 and 1, got {self.cache_ratio!r}", "cache_ratio=0 replicates nothing")
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form, with the keys in the order of the fields."""
+        return {**asdict(self), "num_neighbors": list(self.num_neighbors)}
