@@ -1,0 +1,111 @@
+"""How hot a node is: how often sampling is expected to visit it in one epoch over given seeds.
+
+graphlearn-torch estimates the probability that a node is visited at all. Over an epoch that is close to one for most nodes of
+a part, hot or not; the expected number of visits keeps them apart. It follows from the graph without a single draw: a node
+that is visited ``h`` times with ``degree`` neighbours and fan-out ``k`` passes ``h * min(k, degree) / degree`` on to each.
+Fixed-point integers, so that every machine ranks alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.errors import PlanError
+from gnnkit.sampling.jit import lazy_kernel
+from gnnkit.schema import NodeType
+from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.partition.topology import edge_rows
+
+Splits = Mapping[NodeType, Mapping[str, NDArray[np.int64]]]
+
+# Visits saturate here: two of them can still be added.
+_LIMIT = 1 << 61
+_MAX_FRACTION_BITS = 32
+
+
+def training_seeds(graph: GraphArrays, splits: Splits | None) -> dict[NodeType, NDArray[np.int64]]:
+    """The nodes that epochs start from: each type's "train" split, or every node where there is none at all.
+
+    Returns:
+        ``{node type: int64 [k]}``, dataset ids, ascending, without repeats.
+
+    Raises:
+        PlanError: A split names an unknown node type or an id out of range.
+    """
+    given = {name: np.unique(np.asarray(split["train"], dtype=np.int64)) for name, split in (splits or {}).items() if "train" in split}
+    for name, ids in given.items():
+        if name not in graph.schema.node_types:
+            raise PlanError(f"splits name the unknown node type {name!r}", f"known: {list(graph.schema.node_types)}")
+        num_nodes = graph.schema.node_types[name].num_nodes
+        if len(ids) and (ids[0] < 0 or ids[-1] >= num_nodes):
+            raise PlanError(f"split 'train' of node type {name!r} holds ids from {ids[0]} to {ids[-1]}, but it has {num_nodes} nodes")
+    if not any(len(ids) for ids in given.values()):
+        return {name: np.arange(t.num_nodes, dtype=np.int64) for name, t in graph.schema.node_types.items()}
+    return given
+
+
+def expected_visits(
+    graph: GraphArrays, seeds: Mapping[NodeType, NDArray[np.int64]], num_neighbors: Sequence[int]
+) -> dict[NodeType, NDArray[np.int64]]:
+    """Expected visits of every node when each seed is sampled from once.
+
+    Args:
+        graph: The graph, in any number of parts.
+        seeds: ``{node type: int64 [k]}``, dataset ids without repeats.
+        num_neighbors: Fan-out of each hop, used for every edge type; -1 takes all neighbours.
+
+    Returns:
+        ``{node type: int64 [num_nodes]}`` by store id, in a unit that depends on the number of seeds and the fan-out.
+    """
+    unit = 1 << _fraction_bits(graph, sum(len(ids) for ids in seeds.values()), num_neighbors)
+    frontier = {name: np.zeros(t.num_nodes, dtype=np.int64) for name, t in graph.schema.node_types.items()}
+    for name, ids in seeds.items():
+        store_id = graph.store_id[name]
+        frontier[name][ids if store_id is None else store_id[ids]] = unit
+    visits = {name: values.copy() for name, values in frontier.items()}
+    for fan_out in num_neighbors:
+        reached = {name: np.zeros_like(values) for name, values in frontier.items()}
+        for edge_type in graph.edges:
+            source, target = frontier[graph.frontier_type(edge_type)], reached[graph.neighbor_type(edge_type)]
+            for rows in edge_rows(graph, edge_type):
+                _spread(rows.first, rows.indptr, rows.indices, source, target, fan_out, _LIMIT)
+        for name, values in reached.items():
+            np.minimum(visits[name] + values, _LIMIT, out=visits[name])
+        frontier = reached
+    return visits
+
+
+def _fraction_bits(graph: GraphArrays, num_seeds: int, num_neighbors: Sequence[int]) -> int:
+    """Bits after the point with which the visits of a whole epoch stay below the limit, unless degrees are extreme."""
+    mean_degree = graph.schema.num_edges // max(graph.schema.num_nodes, 1) + 1
+    total = visits = max(num_seeds, 1)
+    for fan_out in num_neighbors:
+        visits *= max(fan_out if fan_out >= 0 else mean_degree, 1) * max(len(graph.edges), 1)
+        total += visits
+    return min(max(_LIMIT.bit_length() - 1 - total.bit_length(), 0), _MAX_FRACTION_BITS)
+
+
+@lazy_kernel
+def _spread(
+    first: int,
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int64],
+    source: NDArray[np.int64],
+    target: NDArray[np.int64],
+    fan_out: int,
+    limit: int,
+) -> None:
+    for row in range(indptr.size - 1):
+        visits = source[first + row]
+        degree = indptr[row + 1] - indptr[row]
+        if visits == 0 or degree == 0:
+            continue
+        share = visits
+        if 0 <= fan_out < degree:
+            # visits * fan_out would overflow.
+            share = visits // degree * fan_out + visits % degree * fan_out // degree
+        for j in range(indptr[row], indptr[row + 1]):
+            target[indices[j]] = min(target[indices[j]] + share, limit)
