@@ -1,0 +1,158 @@
+"""Cards: how objects show themselves, as a line, as a block of text and as HTML. Pure functions of plain facts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gnnkit.ui.format import clean
+from gnnkit.ui.html import render
+from gnnkit.ui.options import get_options
+
+# Saved notebooks carry every card they show; viewers refuse or hide what is large.
+MAX_HTML_BYTES = 20_000
+
+_MAX_LINE = 400
+_NUMBER = re.compile(r"[-+]?[\d][\d,.]*( ?[%a-zA-Z/]{1,4})?")
+_TONES = {
+    "gk-ok": ("ready", "built", "open", "done", "running", "ok"),
+    "gk-busy": ("starting", "building", "sampling", "downloading", "compiling", "partitioning"),
+    "gk-bad": ("failed", "error", "died", "broken", "damaged", "corrupt"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """What a card may show: characters of a text, rows and columns of a table, tables."""
+
+    text: int
+    rows: int
+    columns: int
+    tables: int
+
+
+# Tried in turn until the card is small enough, which the last one is with any texts.
+_BUDGETS = (_Budget(240, 40, 12, 8), _Budget(120, 20, 12, 8), _Budget(60, 10, 8, 6), _Budget(24, 5, 6, 3), _Budget(12, 3, 3, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A small table of texts.
+
+    Attributes:
+        columns: Headings.
+        rows: Rows of as many texts; ones that look like numbers are set right.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What an object says of itself.
+
+    Every text may hold anything: it is cleaned of control characters, shortened, and escaped where it becomes HTML.
+
+    Attributes:
+        title: What it is: "GraphLoader ogbn-products".
+        state: One word: "ready", "closed", "failed"; "" shows none.
+        rows: Names and values, the most important first.
+        notice: A line that must be seen wherever the object is shown, or None.
+        sections: Titles and tables that can be folded open.
+    """
+
+    title: str
+    state: str
+    rows: Sequence[tuple[str, str]] = ()
+    notice: str | None = None
+    sections: Sequence[tuple[str, Table]] = ()
+
+    def to_text(self) -> str:
+        """One line for ``__repr__``: "<GraphLoader ogbn-products (ready): nodes 2,449,029, batches 193>"."""
+        head = clean(self.title, 120) + (f" ({clean(self.state, 40)})" if self.state else "")
+        facts = ", ".join(f"{clean(name, 40)} {clean(value, 80)}" for name, value in self.rows)
+        # The notice is never what gets cut off.
+        notice = f"; {clean(self.notice, 240)}" if self.notice else ""
+        return f"<{clean(f'{head}: {facts}' if facts else head, _MAX_LINE - len(notice))}{notice}>"
+
+    def to_block(self) -> str:
+        """Several lines for a terminal: the title, then names and values in two columns, then the tables."""
+        lines = [clean(self.title) + (f" ({clean(self.state, 40)})" if self.state else "")]
+        if self.notice:
+            lines.append(f"  ! {clean(self.notice)}")
+        width = max((len(clean(name, 40)) for name, _ in self.rows), default=0)
+        lines += [f"  {clean(name, 40):<{width}}  {clean(value)}".rstrip() for name, value in self.rows]
+        for name, table in self.sections:
+            lines += ["", f"  {clean(name)}", *(f"    {line}" for line in _aligned(table))]
+        return "\n".join(lines)
+
+    def to_html(self) -> str:
+        """Static HTML below 20 kB: no scripts, nothing loaded, the page's light or dark theme.
+
+        What does not fit is shortened and counted ("and 12 more").
+        """
+        html = ""
+        for budget in _BUDGETS:
+            html = self._render(budget)
+            if len(html.encode()) < MAX_HTML_BYTES:
+                break
+        return html
+
+    def mimebundle(self) -> dict[str, str]:
+        """``{"text/plain": ..., "text/html": ...}``; text only under ``set_options(display="text")``."""
+        bundle = {"text/plain": self.to_text()}
+        if get_options().display != "text":
+            bundle["text/html"] = self.to_html()
+        return bundle
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return self.mimebundle()
+
+    def _render(self, budget: _Budget) -> str:
+        return render(
+            "card.html.j2",
+            title=clean(self.title, budget.text),
+            state=clean(self.state, 40),
+            tone=_tone(self.state),
+            notice=clean(self.notice, 240) if self.notice else None,
+            rows=[(clean(name, min(budget.text, 40)), clean(value, budget.text)) for name, value in self.rows[: budget.rows]],
+            more=_missing(rows=len(self.rows) - budget.rows, tables=len(self.sections) - budget.tables),
+            sections=[(clean(name, budget.text), _cells(table, budget)) for name, table in self.sections[: budget.tables]],
+        )
+
+
+def _cells(table: Table, budget: _Budget) -> dict[str, Any]:
+    rows = [[clean(cell, budget.text) for cell in row[: budget.columns]] for row in table.rows[: budget.rows]]
+    return {
+        "columns": [clean(column, min(budget.text, 40)) for column in table.columns[: budget.columns]],
+        "rows": rows,
+        "numeric": _numeric_columns(rows),
+        "more": _missing(rows=len(table.rows) - budget.rows, columns=len(table.columns) - budget.columns),
+    }
+
+
+def _missing(**left_out: int) -> str:
+    """Says what was left out ("12 more rows, 3 more columns"); "" if nothing was."""
+    return ", ".join(f"{count} more {what}" for what, count in left_out.items() if count > 0)
+
+
+def _aligned(table: Table) -> list[str]:
+    rows = [[clean(cell, 60) for cell in row] for row in (table.columns, *table.rows)]
+    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
+    right = _numeric_columns(rows[1:])
+    return ["  ".join(f"{cell:{'>' if i in right else '<'}{widths[i]}}" for i, cell in enumerate(row)).rstrip() for row in rows]
+
+
+def _numeric_columns(rows: Sequence[Sequence[str]]) -> set[int]:
+    """The columns that hold nothing but numbers, empty cells aside."""
+    columns = range(max(map(len, rows), default=0))
+    cells = ({row[i] for row in rows if i < len(row)} - {""} for i in columns)
+    return {i for i, texts in zip(columns, cells, strict=True) if texts and all(map(_NUMBER.fullmatch, texts))}
+
+
+def _tone(state: str) -> str:
+    word = (state.lower().split() or [""])[0].strip(",:;")
+    return next((tone for tone, words in _TONES.items() if word in words), "")

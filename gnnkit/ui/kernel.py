@@ -1,0 +1,115 @@
+"""A door to the notebook front end: puts output into the cell it belongs to, from whatever thread it comes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
+
+
+def running_shell() -> Any | None:
+    """The IPython shell of the Jupyter kernel that runs this process, or None outside of one."""
+    ipython = sys.modules.get("IPython")
+    if ipython is None:
+        return None
+    shell = ipython.get_ipython()
+    return shell if shell is not None and getattr(shell, "kernel", None) is not None else None
+
+
+def renders_live(shell: Any) -> bool:
+    """Whether somebody watches.
+
+    Front ends let a cell ask for input; what runs notebooks in batches (nbclient, and with it papermill and
+    ``nbconvert --execute``) never does, and says so in each request.
+    """
+    parent = _parent_of(shell)
+    content = parent.get("content") if isinstance(parent, Mapping) else None
+    return bool(content.get("allow_stdin", True)) if isinstance(content, Mapping) else True
+
+
+def renders_widgets(shell: Any, environment: Mapping[str, str] | None = None) -> bool:
+    """Whether widgets can be expected to show up.
+
+    That takes ipywidgets, and a front end other than VS Code, which must first fetch their code from a network that may be
+    closed.
+    """
+    variables = os.environ if environment is None else environment
+    in_vscode = "__vsc_ipynb_file__" in getattr(shell, "user_ns", {}) or "VSCODE_PID" in variables or "VSCODE_CWD" in variables
+    return not in_vscode and importlib.util.find_spec("ipywidgets") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One run of a cell, and its outputs: under ``%%capture`` those are not the kernel's own."""
+
+    parent: Mapping[str, Any]
+    publisher: Any
+    stdout: Any
+
+
+class CellPort:
+    """Output of one sink in a notebook.
+
+    ``settle`` chooses the cell: the one that runs, if the main thread asks; a background thread keeps the one chosen before,
+    since by now another cell may be running.
+
+    Args:
+        shell: The kernel's IPython shell.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._cell = self._running_cell()
+
+    @property
+    def cell_id(self) -> str:
+        """Identifies one run of one cell."""
+        header = self._cell.parent.get("header")
+        return str(header.get("msg_id", "")) if isinstance(header, Mapping) else ""
+
+    def settle(self) -> None:
+        """Moves to the cell that runs, if the caller runs in it."""
+        if threading.current_thread() is threading.main_thread():
+            self._cell = self._running_cell()
+
+    def display(self, data: Mapping[str, Any], display_id: str, *, update: bool) -> None:
+        """Publishes a MIME bundle under a display id, or updates it wherever it is shown."""
+        cell, transient = self._cell, {"display_id": display_id}
+        publisher = cell.publisher
+        in_thread = threading.current_thread() is not threading.main_thread()
+        if not in_thread or not hasattr(publisher, "pub_socket"):
+            publisher.publish(data=dict(data), metadata={}, transient=transient, update=update)
+            return
+        if not update:
+            # What was printed before comes before.
+            cell.stdout.flush()
+        # An update finds its display by id; only a new one needs its cell.
+        parent = publisher.parent_header if update else cell.parent
+        content = {"data": dict(data), "metadata": {}, "transient": transient}
+        message = publisher.session.msg("update_display_data" if update else "display_data", content, parent=parent)
+        publisher.session.send(publisher.pub_socket, message, ident=publisher.topic)
+
+    def write(self, text: str) -> None:
+        """Writes to the cell's standard output."""
+        cell = self._cell
+        cell.stdout.flush()
+        if not hasattr(cell.stdout, "pub_thread"):  # captured by the user: an ordinary stream
+            cell.stdout.write(text)
+            return
+        session = cell.stdout.session
+        message = session.msg("stream", {"name": "stdout", "text": text}, parent=cell.parent)
+        session.send(cell.stdout.pub_thread, message, ident=cell.stdout.topic)
+
+    def _running_cell(self) -> _Cell:
+        return _Cell(_parent_of(self._shell) or {}, self._shell.display_pub, sys.stdout)
+
+
+def _parent_of(shell: Any) -> Any:
+    get_parent = getattr(shell, "get_parent", None)
+    return get_parent() if callable(get_parent) else None

@@ -1,0 +1,141 @@
+"""Options of how gnnkit shows itself, for the whole process; light enough to be imported with the package."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from gnnkit.errors import PlanError, near_matches
+
+RendererName = Literal["widget", "html", "text", "plain"]
+Display = Literal["auto", "text"]
+PROGRESS_VARIABLE = "GNNKIT_PROGRESS"
+
+_OFF = ("off", "false", "0", "no", "none")
+_AUTO = ("auto", "true", "1", "yes", "on", "")
+_WORDS = ["auto", "off", "epoch", *get_args(RendererName)]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressChoice:
+    """What a value of ``progress`` asks for.
+
+    Attributes:
+        enabled: Whether anything is drawn.
+        epochs: Whether epochs are drawn beside the other stages.
+        renderer: The renderer to use, or None for the one that fits.
+    """
+
+    enabled: bool = True
+    epochs: bool = False
+    renderer: RendererName | None = None
+
+
+def parse_progress(value: bool | str, *, source: str = "progress") -> ProgressChoice:
+    """Reads one value of ``progress``.
+
+    Args:
+        value: A word in any case, or a bool.
+        source: What to call the value in an error.
+
+    Raises:
+        PlanError: The value is not one of the known words.
+    """
+    if isinstance(value, bool):
+        return ProgressChoice(enabled=value)
+    word = value.strip().lower() if isinstance(value, str) else None
+    if word in _AUTO:
+        return ProgressChoice()
+    if word in _OFF:
+        return ProgressChoice(enabled=False)
+    if word == "epoch":
+        return ProgressChoice(epochs=True)
+    for renderer in get_args(RendererName):
+        if word == renderer:
+            return ProgressChoice(renderer=renderer)
+    raise PlanError(
+        f"{source} must be True, False or one of {_WORDS}, got {value!r}{near_matches(str(value), _WORDS)}",
+        f"{source}=False draws nothing" if source == "progress" else f"unset {source} to let gnnkit choose",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options in force.
+
+    Attributes:
+        progress: As the ``progress`` argument of loaders.
+        display: "auto" shows cards in notebooks, "text" plain text everywhere.
+    """
+
+    progress: bool | str = "auto"
+    display: Display = "auto"
+
+    def __post_init__(self) -> None:
+        parse_progress(self.progress)
+        if self.display not in get_args(Display):
+            raise PlanError(f"display must be 'auto' or 'text', got {self.display!r}")
+
+
+_options = Options()
+
+
+def get_options() -> Options:
+    """The options in force now."""
+    return _options
+
+
+class set_options:
+    """Sets options for this process, or for a ``with`` block.
+
+    Args:
+        progress: True or "auto" draws progress where and how it fits; False or "off" draws none; "epoch" draws epochs
+            too; "widget", "html", "text" and "plain" choose how. The environment variable ``GNNKIT_PROGRESS`` takes the
+            same words and has the last one.
+        display: "auto" or "text": whether objects show an HTML card in notebooks.
+
+    Raises:
+        PlanError: A value is none of these; nothing was changed.
+
+    Example:
+        >>> with set_options(progress=False):
+        ...     pass
+    """
+
+    def __init__(self, *, progress: bool | str | None = None, display: Display | None = None) -> None:
+        global _options
+        self._before = _options
+        changed = _options if progress is None else replace(_options, progress=progress)
+        _options = changed if display is None else replace(changed, display=display)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exc_info: object) -> None:
+        global _options
+        _options = self._before
+
+
+def resolve_progress(value: bool | str, environment: Mapping[str, str] | None = None) -> ProgressChoice:
+    """Joins an argument, the options and the environment: "off" anywhere is off, and the environment's renderer comes first.
+
+    Args:
+        value: The ``progress`` argument.
+        environment: Instead of ``os.environ``.
+
+    Raises:
+        PlanError: The argument or the environment variable is not one of the known words.
+    """
+    variables = os.environ if environment is None else environment
+    argument = parse_progress(value)
+    variable = parse_progress(variables.get(PROGRESS_VARIABLE, ""), source=PROGRESS_VARIABLE)
+    option = parse_progress(_options.progress)
+    choices = (variable, argument, option)
+    if not all(choice.enabled for choice in choices):
+        return ProgressChoice(enabled=False)
+    return ProgressChoice(
+        epochs=any(choice.epochs for choice in choices),
+        renderer=next((choice.renderer for choice in choices if choice.renderer), None),
+    )

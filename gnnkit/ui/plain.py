@@ -1,0 +1,63 @@
+"""Progress as plain lines, for logs: every line is complete when it is written, and none is ever taken back."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from gnnkit.ui.board import Bar, Frame
+from gnnkit.ui.format import encodable
+from gnnkit.ui.wording import bar_details, name_of, sentence
+
+# A line is due when a stage enters a new tenth, but not more often than the first of these, and at the latest after the second.
+_LEAST_GAP_S = 1.0
+_LONGEST_GAP_S = 30.0
+
+
+class PlainRenderer:
+    """Writes a line when a stage shows up, at every tenth of it or every 30 s, and when it ends.
+
+    Args:
+        write: Takes whole lines, ending in a newline.
+        encoding: What the lines must be encodable in.
+        clock: Seconds; decides when a line is due.
+        place: Called on the thread that begins a stage.
+    """
+
+    interval_s = 0.125
+
+    def __init__(
+        self,
+        write: Callable[[str], None],
+        *,
+        encoding: str | None = "utf-8",
+        clock: Callable[[], float] = time.monotonic,
+        place: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._write, self._encoding, self._clock = write, encoding, clock
+        self._written: dict[tuple[str, str], tuple[int, float]] = {}
+        self.settle = place
+
+    def draw(self, frame: Frame) -> None:
+        """Writes the lines that are due."""
+        lines = [sentence(line) for line in frame.lines]
+        now = self._clock()
+        shown = {(bar.stage, bar.label) for bar in frame.bars}
+        self._written = {key: value for key, value in self._written.items() if key in shown}
+        lines += [f"{name_of(bar)}: {', '.join(bar_details(bar))}" for bar in frame.bars if self._is_due(bar, now)]
+        if lines:
+            self._write(encodable("".join(f"gnnkit: {line}\n" for line in lines), self._encoding))
+
+    def close(self) -> None:
+        """Forgets which stages were open."""
+        self._written.clear()
+
+    def _is_due(self, bar: Bar, now: float) -> bool:
+        tenth = -1 if bar.fraction is None else math.floor(bar.fraction * 10 + 1e-9)
+        before, written_at = self._written.get((bar.stage, bar.label), (-2, -math.inf))
+        gap = now - written_at
+        if gap < _LEAST_GAP_S or (tenth == before and gap < _LONGEST_GAP_S):
+            return False
+        self._written[bar.stage, bar.label] = (tenth, now)
+        return True
