@@ -1,0 +1,75 @@
+"""What this host lets the process use: memory and processors, containers and affinity included."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_memory() -> int:
+    """Bytes that this process may still take: the machine's available memory, or what its cgroup leaves where that is less."""
+    import psutil
+
+    return min([int(psutil.virtual_memory().available), *(room for folder in _memory_groups() if (room := _room(*folder)) is not None)])
+
+
+def available_cpus() -> int:
+    """Processors that this process may keep busy: its affinity, capped by the cgroup's quota; at least 1."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    for folder, version in _groups("cpu"):
+        try:
+            if version == 2:
+                quota, period = (folder / "cpu.max").read_text().split()
+            else:
+                quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        except (OSError, ValueError):
+            continue
+        if quota.isdigit():
+            count = min(count, int(quota) // int(period))
+    return max(1, count)
+
+
+def _groups(controller: str) -> Iterator[tuple[Path, int]]:
+    """This process's cgroup and its parents, innermost first, with the version of their hierarchy."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, name = line.split(":", 2)
+        if controllers == "":
+            base, version = _CGROUP, 2
+        elif controller in controllers.split(","):
+            base, version = _CGROUP / controller, 1
+        else:
+            continue
+        folder = base / name.lstrip("/")
+        # Inside a container the path may be the host's; the mounted root then is the container's own group.
+        for group in (folder, *folder.parents):
+            yield group, version
+            if group == base:
+                break
+
+
+def _memory_groups() -> Iterator[tuple[Path, str, str, str]]:
+    for group, version in _groups("memory"):
+        if version == 2:
+            yield group, "memory.max", "memory.current", "inactive_file "
+        else:
+            yield group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "
+
+
+def _room(group: Path, limit_file: str, usage_file: str, cache_line: str) -> int | None:
+    """What one group's memory limit leaves; None without a limit."""
+    try:
+        limit = int((group / limit_file).read_text())
+        usage = int((group / usage_file).read_text())
+        lines = (group / "memory.stat").read_text().splitlines()
+    except (OSError, ValueError):
+        return None
+    # Pages of files count as used but are dropped when somebody needs the memory.
+    cache = sum(int(line.split()[1]) for line in lines if line.startswith(cache_line))
+    return max(0, limit - usage + cache)

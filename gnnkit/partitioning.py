@@ -1,0 +1,97 @@
+"""``gnnkit.partition``: any graph, cut into parts on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.events import EventSink, ignore_events
+from gnnkit.schema import EdgeDir
+from gnnkit.storage.options import BuildOptions, FeatureDtype, Partitioner
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
+
+    from gnnkit.datasets.source import GraphSource
+    from gnnkit.storage.store import Store
+
+
+def partition(  # noqa: PLR0913
+    source: GraphSource | Store | str | Path | Data | HeteroData,
+    num_parts: int,
+    method: Partitioner = "contiguous",
+    out: str | Path | None = None,
+    *,
+    edge_dir: EdgeDir | None = None,
+    with_edge: bool | None = None,
+    feature_dtype: FeatureDtype | None = None,
+    weight: str | None = None,
+    cache_ratio: float = 0.0,
+    num_neighbors: tuple[int, ...] = (15, 10),
+    seed: int = 0,
+    events: EventSink = ignore_events,
+) -> Store:
+    """Cuts a graph into parts, in bounded memory, and returns the store that holds them.
+
+    Args:
+        source: A store or the path of one, which is repartitioned without reading the dataset again; the name of an OGB
+            dataset; a PyG ``Data`` or ``HeteroData``; or any ``GraphSource``.
+        num_parts: Parts to cut it into.
+        method: "contiguous", "random", "ldg", "metis" or "frequency".
+        out: Folder of the new store; None takes a name in the folder of stores.
+        edge_dir: "in" compresses edges by target, "out" by source; None is a store's own, else "in".
+        with_edge: Whether to store edge ids; None does where a store does, or where edges carry arrays.
+        feature_dtype: Stores features in this type; None keeps theirs.
+        weight: Edge array to prepare for weighted sampling; None takes over a store's own.
+        cache_ratio: Share of all nodes whose features each part replicates from other parts, hottest first.
+        num_neighbors: Fan-out with which "frequency" and ``cache_ratio`` measure how hot a node is.
+        seed: Seed of the methods that draw.
+        events: Receives progress.
+
+    Raises:
+        PlanError: An option's value is unusable, or does not fit the graph.
+        DatasetError: The dataset is unknown, missing or damaged.
+        StoreError: The store is damaged, the disk is full, or another process is at work.
+    """
+    from gnnkit.storage.build import build_store
+    from gnnkit.storage.catalog import default_store_dir, find_or_build, find_or_repartition
+    from gnnkit.storage.repartition import repartition
+
+    graph = _opened(source, events)
+    store = graph if _is_store(graph) else None
+    if store is not None:
+        edge_dir, weight = edge_dir or store.edge_dir, weight or store.options.weight
+        with_edge = store.options.with_edge if with_edge is None else with_edge
+    elif with_edge is None:
+        with_edge = any(edges.arrays for edges in graph.schema.edge_types.values())
+    options = BuildOptions(num_parts, method, edge_dir or "in", with_edge, feature_dtype, weight, cache_ratio, tuple(num_neighbors), seed)
+    if out is None:
+        make: Any = find_or_build if store is None else find_or_repartition
+        made: Store = make(graph, options, default_store_dir(), events)
+        return made
+    path = Path(out).expanduser().absolute()
+    return build_store(graph, path, options, events) if store is None else repartition(store, path, options, events)
+
+
+def _is_store(graph: Any) -> bool:
+    from gnnkit.storage.store import Store
+
+    return isinstance(graph, Store)
+
+
+def _opened(source: Any, events: EventSink) -> Any:
+    """The store or ``GraphSource`` that ``source`` stands for."""
+    from gnnkit.storage.layout import MANIFEST_NAME
+    from gnnkit.storage.store import Store
+
+    if isinstance(source, (str, Path)):
+        if isinstance(source, Path) or "/" in source or (Path(source) / MANIFEST_NAME).exists():
+            return Store.open(source)
+        from gnnkit.datasets.ogb import open_ogb
+
+        return open_ogb(source, events=events)
+    if isinstance(source, Store) or hasattr(source, "edge_chunks"):
+        return source
+    from gnnkit.datasets.pyg import PyGSource
+
+    return PyGSource(source)

@@ -1,0 +1,242 @@
+"""The folder of stores: found by fingerprint, built when missing, listed, removed, tidied."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnnkit.datasets.shipped import is_shipped
+from gnnkit.datasets.source import GraphSource
+from gnnkit.errors import StoreError, near_matches
+from gnnkit.events import EventSink, ignore_events
+from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, MANIFEST_NAME
+from gnnkit.storage.manifest import Manifest, store_fingerprint
+from gnnkit.storage.manifest_io import read_manifest
+from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.staging import INCOMPLETE, REPLACED, incomplete_path, locked, remove_tree, restore
+from gnnkit.storage.store import Store
+
+HOME_VARIABLE = "GNNKIT_HOME"
+# Somebody else builds the store that is wanted: a build of hours is waited for, a hung one is not waited for for ever.
+_WAIT_TIMEOUT_S = 3600.0
+_FINGERPRINT_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class StoreEntry:
+    """A folder in the folder of stores.
+
+    Attributes:
+        path: The folder.
+        manifest: Its manifest; None where it cannot be opened.
+        nbytes: Bytes on disk.
+        problem: Why it cannot be opened, or None.
+    """
+
+    path: Path
+    manifest: Manifest | None
+    nbytes: int
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """Something that ``prune`` removed: where it was, its bytes, and why."""
+
+    path: Path
+    nbytes: int
+    reason: str
+
+
+def default_root() -> Path:
+    """The folder for datasets and stores: ``$GNNKIT_HOME`` or the user's cache, the same from every directory."""
+    home = os.environ.get(HOME_VARIABLE)
+    return Path(home).expanduser().absolute() if home else _user_cache()
+
+
+def default_store_dir(root: Path | None = None) -> Path:
+    """The folder for stores: ``<root>/stores`` if that can be written, else the user's cache. Nothing is created for good.
+
+    The data that comes with gnnkit is not written to, also where it could be.
+
+    Args:
+        root: Folder of datasets; None is ``default_root()``.
+    """
+    for candidate in (default_root() if root is None else root, default_root()):
+        wanted = Path(candidate).expanduser().absolute() / "stores"
+        if not is_shipped(wanted) and _is_writable(wanted):
+            return wanted
+    return _user_cache() / "stores"
+
+
+def find_or_build(
+    source: GraphSource,
+    options: BuildOptions,
+    store_dir: Path,
+    events: EventSink = ignore_events,
+    *,
+    wait_timeout_s: float = _WAIT_TIMEOUT_S,
+) -> Store:
+    """Opens the store of a dataset with these options, and builds it if there is none.
+
+    Args:
+        source: The dataset.
+        options: How to build it.
+        store_dir: The folder of stores.
+        events: Receives the stages of a build.
+        wait_timeout_s: How long to wait for another process that builds the same store.
+
+    Raises:
+        StoreError: See ``build_store``.
+        PlanError: See ``build_store``.
+        DatasetError: See ``build_store``.
+    """
+    path = store_path(store_dir, source.name, options, source.fingerprint())
+
+    def build() -> Store:
+        from gnnkit.storage.build import build_store
+
+        return build_store(source, path, options, events, wait_timeout_s=wait_timeout_s)
+
+    return _opened_or(path, options, source.fingerprint(), build)
+
+
+def find_or_repartition(
+    store: Store,
+    options: BuildOptions,
+    store_dir: Path,
+    events: EventSink = ignore_events,
+    *,
+    wait_timeout_s: float = _WAIT_TIMEOUT_S,
+) -> Store:
+    """As ``find_or_build``, with a store in the place of the dataset."""
+    fingerprint = store.manifest.source_fingerprint
+    path = store_path(store_dir, store.name, options, fingerprint)
+    if store.path == path:
+        return store
+
+    def build() -> Store:
+        from gnnkit.storage.repartition import repartition
+
+        return repartition(store, path, options, events, wait_timeout_s=wait_timeout_s)
+
+    return _opened_or(path, options, fingerprint, build)
+
+
+def store_path(store_dir: Path, name: str, options: BuildOptions, source_fingerprint: str) -> Path:
+    """Where the store of a dataset with these options lies in a folder of stores."""
+    fingerprint = store_fingerprint(source_fingerprint, options)
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".") or "graph"
+    return Path(store_dir).expanduser().absolute() / f"{safe}-{options.num_parts}p-{fingerprint[:_FINGERPRINT_DIGITS]}"
+
+
+def list_stores(store_dir: Path) -> list[StoreEntry]:
+    """The stores in a folder, by name; damaged ones and those of other formats with what is wrong, unfinished ones left out."""
+    entries = []
+    for path in _folders(Path(store_dir)):
+        if path.name.endswith((INCOMPLETE, REPLACED)) or not (path / MANIFEST_NAME).is_file():
+            continue
+        try:
+            manifest = read_manifest(path)
+            entries.append(StoreEntry(path, manifest, manifest.nbytes))
+        except StoreError as error:
+            entries.append(StoreEntry(path, None, _disk_usage(path), error.message))
+    return entries
+
+
+def remove_store(store_dir: Path, name: str) -> int:
+    """Removes a store; loaders that have it open keep their arrays.
+
+    Args:
+        store_dir: The folder of stores.
+        name: Name of the store's folder.
+
+    Returns:
+        Bytes that were freed.
+
+    Raises:
+        StoreError: There is no such store, or it is being built.
+    """
+    names = [entry.path.name for entry in list_stores(store_dir)]
+    if name not in names:
+        raise StoreError(f"there is no store {name!r} in {store_dir}{near_matches(name, names)}", "gnnkit stores ls shows what there is")
+    path = Path(store_dir) / name
+    with locked(path, 0.0, ignore_events):
+        count = _disk_usage(path)
+        remove_tree(path)
+    return count
+
+
+def prune(store_dir: Path) -> list[Pruned]:
+    """Removes what no loader will open again: builds whose process is gone, and stores of older formats."""
+    pruned = []
+    for path in _folders(Path(store_dir)):
+        final = path.with_name(path.name.removesuffix(INCOMPLETE).removesuffix(REPLACED))
+        reason = _reason(path, final)
+        if reason is None:
+            continue
+        try:
+            with locked(final, 0.0, ignore_events):
+                if path.name.endswith(REPLACED) and not final.exists():
+                    restore(final)
+                    continue
+                count = _disk_usage(path)
+                remove_tree(path)
+        except StoreError:
+            # Somebody is at work there.
+            continue
+        pruned.append(Pruned(path, count, reason))
+    return pruned
+
+
+def _opened_or(path: Path, options: BuildOptions, source_fingerprint: str, build: Callable[[], Store]) -> Store:
+    try:
+        store = Store.open(path)
+    except StoreError:
+        return build()
+    return store if store.fingerprint == store_fingerprint(source_fingerprint, options) else build()
+
+
+def _reason(path: Path, final: Path) -> str | None:
+    if path == incomplete_path(final):
+        return "an unfinished build"
+    if path != final:
+        return "a store that was being replaced"
+    try:
+        value = json.loads((path / MANIFEST_NAME).read_bytes())
+        if value["format"] == FORMAT and value["format_version"] < FORMAT_VERSION:
+            return f"a store of the old format {value['format_version']}"
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        pass
+    return None
+
+
+def _folders(store_dir: Path) -> list[Path]:
+    try:
+        return sorted(path for path in store_dir.iterdir() if path.is_dir() and not path.is_symlink())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _disk_usage(folder: Path) -> int:
+    return sum((Path(parent) / name).lstat().st_size for parent, _, names in os.walk(folder) for name in names)
+
+
+def _is_writable(folder: Path) -> bool:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _user_cache() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("gnnkit"))

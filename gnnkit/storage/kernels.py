@@ -1,0 +1,154 @@
+"""The machine code of the builder: counting, bucketing and placing edges, and running sums of weights.
+
+All of them release the GIL; several threads work on disjoint ranges of owners (the nodes whose part stores an edge).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.sampling.jit import kernel
+
+Ids = NDArray[np.int64]
+_FEW_PARTS = 16
+_BLOCK = 4096
+
+
+@kernel("int64(int64[::1], int64[::1], int32[::1], int64, int64, int64, int64, int64[::1])")
+def count_degrees(
+    owner: Ids, other: Ids, owner_map: NDArray[Any], num_owners: int, num_others: int, low: int, high: int, degree: Ids
+) -> int:
+    """Adds the edges whose owner has a store id in ``[low, high)`` to ``degree[store id]``.
+
+    Returns:
+        The position of the first edge seen with an id out of range, or -1.
+    """
+    mapped = len(owner_map) > 0
+    for k in range(len(owner)):
+        node = owner[k]
+        if node < 0 or node >= num_owners or other[k] < 0 or other[k] >= num_others:
+            return k
+        if mapped:
+            node = owner_map[node]
+        if low <= node < high:
+            degree[node] += 1
+    return -1
+
+
+@kernel(
+    "void(int64[::1], int64[::1], int64[::1], int64, int32[::1], int32[::1], int64, int64, int64[::1], int64,"
+    " int32[::1], int32[::1], int64[::1])"
+)
+def place_edges(  # noqa: PLR0913
+    owner: Ids,
+    other: Ids,
+    edge_id: Ids,
+    first_id: int,
+    owner_map: NDArray[Any],
+    other_map: NDArray[Any],
+    low: int,
+    high: int,
+    cursor: Ids,
+    base: int,
+    out_indices: NDArray[Any],
+    out_edge_id: NDArray[Any],
+    out_place: Ids,
+) -> None:
+    """Places the edges whose owner has a store id in ``[low, high)``, in the order in which they come.
+
+    Empty ``edge_id`` means consecutive ids from ``first_id``, empty maps the identity, and empty outputs are not written.
+    ``cursor[node]`` is the next free position of a node, and position ``base`` is the first of the outputs. ``out_place[k]``
+    becomes the place of edge ``k``, or -1 where it is another range's.
+    """
+    owner_mapped, other_mapped = len(owner_map) > 0, len(other_map) > 0
+    with_id, with_place, given_id = len(out_edge_id) > 0, len(out_place) > 0, len(edge_id) > 0
+    for k in range(len(owner)):
+        node = owner[k]
+        if owner_mapped:
+            node = owner_map[node]
+        if node < low or node >= high:
+            if with_place:
+                out_place[k] = -1
+            continue
+        place = cursor[node] - base
+        cursor[node] += 1
+        neighbor = other[k]
+        if other_mapped:
+            neighbor = other_map[neighbor]
+        out_indices[place] = neighbor
+        if with_id:
+            out_edge_id[place] = edge_id[k] if given_id else first_id + k
+        if with_place:
+            out_place[k] = place
+
+
+@kernel("void(int64[::1], int64[::1], int64[::1], int64[::1])")
+def bucket_order(owner: Ids, bounds: Ids, order: Ids, starts: Ids) -> None:
+    """A stable order of edges by bucket: bucket ``b`` holds the owners ``[bounds[b], bounds[b + 1])``.
+
+    ``order[starts[b]:starts[b + 1]]`` become the positions of bucket ``b``'s edges, ascending.
+    """
+    num_buckets = len(bounds) - 1
+    bucket = np.empty(len(owner), np.int32)
+    starts[:] = 0
+    for k in range(len(owner)):
+        left, right = 0, num_buckets
+        while right - left > 1:
+            middle = (left + right) >> 1
+            if owner[k] >= bounds[middle]:
+                left = middle
+            else:
+                right = middle
+        bucket[k] = left
+        starts[left + 1] += 1
+    for b in range(num_buckets):
+        starts[b + 1] += starts[b]
+    cursor = starts.copy()
+    for k in range(len(owner)):
+        order[cursor[bucket[k]]] = k
+        cursor[bucket[k]] += 1
+
+
+@kernel("void(int32[::1], int64[::1], int64[::1])")
+def count_parts(node: NDArray[Any], bounds: Ids, counts: Ids) -> None:
+    """Adds to ``counts[p]`` the nodes that lie in part ``p``: store ids in ``[bounds[p], bounds[p + 1])``."""
+    num_parts = len(counts)
+    if num_parts <= _FEW_PARTS:
+        # Counting the nodes at or above each bound has no branches, and the compiler makes vector instructions of it.
+        for first in range(0, len(node), _BLOCK):
+            last = min(first + _BLOCK, len(node))
+            above = last - first
+            for part in range(num_parts):
+                next_above = 0
+                if part + 1 < num_parts:
+                    for k in range(first, last):
+                        next_above += node[k] >= bounds[part + 1]
+                counts[part] += above - next_above
+                above = next_above
+        return
+    for k in range(len(node)):
+        left, right = 0, num_parts
+        while right - left > 1:
+            middle = (left + right) >> 1
+            if node[k] >= bounds[middle]:
+                left = middle
+            else:
+                right = middle
+        counts[left] += 1
+
+
+@kernel("void(int64[::1], float32[::1], int64, uint64[::1])")
+def prefix_weights(indptr: Ids, weights: NDArray[Any], exponent: int, prefix: NDArray[np.uint64]) -> None:
+    """Running sums of integer weights, restarting at each node; see ``gnnkit.storage.weights``."""
+    for node in range(len(indptr) - 1):
+        total = np.uint64(0)
+        for k in range(indptr[node], indptr[node + 1]):
+            weight = float(weights[k])
+            if weight > 0.0:
+                scaled = np.rint(math.ldexp(weight, exponent))
+                total += np.uint64(1) if scaled < 1.0 else np.uint64(scaled)
+            prefix[k] = total

@@ -1,0 +1,158 @@
+"""Where a store keeps what, and what may be called what.
+
+    manifest.json
+    part<p>/edges/<source>__<relation>__<target>/{indptr,indices[,edge_id][,weight_prefix][,<array>]}.npy
+    part<p>/nodes/<type>/{[global_id][,<array>]}.npy
+    part<p>/cache/<type>/{global_id,x}.npy
+    book/<type>/store_id.npy
+    splits/<type>/<split>.npy
+
+Arrays of a part are in the order of its nodes and edges; what they hold is said in ``gnnkit.storage.arrays``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gnnkit.errors import PlanError, near_matches
+from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType, edge_type_name
+from gnnkit.storage.options import BuildOptions
+
+FORMAT = "gnnkit-store"
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+FEATURE_NAME = "x"
+LABEL_NAME = "y"
+
+EDGE_FILES = ("indptr", "indices", "edge_id", "weight_prefix")
+NODE_FILES = ("global_id",)
+STORABLE_DTYPES = frozenset(
+    ["bool", "bfloat16", "float16", "float32", "float64"] + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+)
+_MAX_NAME_BYTES = 80
+
+
+def node_file(part: int, node_type: NodeType, name: str) -> str:
+    """Path of a node array of a part, relative to the store."""
+    return f"part{part}/nodes/{node_type}/{name}.npy"
+
+
+def edge_file(part: int, edge_type: EdgeType, name: str) -> str:
+    """Path of an edge array of a part, relative to the store."""
+    return f"part{part}/edges/{edge_type_name(edge_type)}/{name}.npy"
+
+
+def cache_file(part: int, node_type: NodeType, name: str) -> str:
+    """Path of an array of the nodes that a part replicates from other parts, relative to the store."""
+    return f"part{part}/cache/{node_type}/{name}.npy"
+
+
+def book_file(node_type: NodeType) -> str:
+    """Path of the map from dataset ids to store ids, relative to the store."""
+    return f"book/{node_type}/store_id.npy"
+
+
+def split_file(node_type: NodeType, split: str) -> str:
+    """Path of one official split, relative to the store."""
+    return f"splits/{node_type}/{split}.npy"
+
+
+def index_dtype(count: int) -> np.dtype[np.signedinteger]:
+    """int32 where numbers from 0 to ``count`` fit, else int64."""
+    return np.dtype(np.int32 if count <= np.iinfo(np.int32).max else np.int64)
+
+
+def store_schema(schema: GraphSchema, options: BuildOptions) -> GraphSchema:
+    """The schema of the store that ``options`` make of a source: feature arrays in ``options.feature_dtype``.
+
+    Features are floating-point arrays of two dimensions, labels ("y") excepted: those keep every bit.
+    """
+    from dataclasses import replace
+
+    def convert(arrays: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
+        return {name: stored_spec(name, spec, options) for name, spec in arrays.items()}
+
+    return replace(
+        schema,
+        node_types={k: replace(t, arrays=convert(t.arrays)) for k, t in schema.node_types.items()},
+        edge_types={k: replace(t, arrays=convert(t.arrays)) for k, t in schema.edge_types.items()},
+    )
+
+
+def stored_spec(name: str, spec: ArraySpec, options: BuildOptions) -> ArraySpec:
+    """What an array of the source looks like in the store."""
+    is_feature = name != LABEL_NAME and len(spec.row_shape) == 1 and "float" in spec.dtype
+    return ArraySpec(options.feature_dtype, spec.row_shape) if options.feature_dtype and is_feature else spec
+
+
+def check_buildable(schema: GraphSchema, options: BuildOptions) -> None:
+    """Refuses what cannot become a store.
+
+    Raises:
+        PlanError: A name cannot be a file name, two types would share a folder, a dtype cannot be stored, there are more
+            parts than nodes, or the weight array is missing or not one number per edge.
+    """
+    largest = max((t.num_nodes for t in schema.node_types.values()), default=0)
+    if not schema.node_types:
+        raise PlanError("a graph without node types cannot be stored")
+    if options.num_parts > max(largest, 1):
+        raise PlanError(
+            f"num_parts={options.num_parts} is more than the nodes of any type (the largest has {largest})",
+            f"num_parts={max(largest, 1)} is the most",
+        )
+    for node_type, nodes in schema.node_types.items():
+        _check_name("node type", node_type)
+        _check_arrays(f"node type {node_type!r}", nodes.arrays, NODE_FILES)
+    folders: dict[str, EdgeType] = {}
+    for edge_type, edges in schema.edge_types.items():
+        for word in edge_type:
+            _check_name("edge type", word)
+        _check_arrays(f"edge type {edge_type}", edges.arrays, EDGE_FILES)
+        other = folders.setdefault(edge_type_name(edge_type), edge_type)
+        if other != edge_type:
+            folder = edge_type_name(edge_type)
+            raise PlanError(f"edge types {other} and {edge_type} would share the folder {folder!r}", "rename one of them")
+    _check_weight(schema, options)
+
+
+def weighted_edge_types(schema: GraphSchema, options: BuildOptions) -> list[EdgeType]:
+    """The edge types that carry ``options.weight``; those without it are sampled uniformly."""
+    return [edge_type for edge_type, edges in schema.edge_types.items() if options.weight in edges.arrays]
+
+
+def _check_weight(schema: GraphSchema, options: BuildOptions) -> None:
+    if options.weight is None:
+        return
+    found = weighted_edge_types(schema, options)
+    if not found:
+        known = sorted({name for edges in schema.edge_types.values() for name in edges.arrays})
+        raise PlanError(
+            f"weight={options.weight!r} names no edge array{near_matches(options.weight, known)}",
+            f"edge arrays of this graph: {known}" if known else "this graph has no edge arrays; weight=None samples uniformly",
+        )
+    for edge_type in found:
+        spec = schema.edge_types[edge_type].arrays[options.weight]
+        if spec.row_shape != () or spec.dtype in ("bool", "bfloat16"):
+            raise PlanError(
+                f"weight={options.weight!r} of {edge_type} has rows of shape {spec.row_shape} and dtype {spec.dtype}",
+                "it must be one number per edge",
+            )
+
+
+def _check_arrays(owner: str, arrays: Mapping[str, ArraySpec], reserved: tuple[str, ...]) -> None:
+    for name, spec in arrays.items():
+        _check_name(f"array of {owner}", name)
+        if name in reserved:
+            raise PlanError(f"{owner} has an array called {name!r}, a name that the store uses itself", "rename the array")
+        if spec.dtype not in STORABLE_DTYPES:
+            raise PlanError(f"array {name!r} of {owner} has dtype {spec.dtype!r}", f"it must be one of {sorted(STORABLE_DTYPES)}")
+
+
+def _check_name(what: str, name: str) -> None:
+    if not name or name[0] == "." or "/" in name or "\\" in name or not name.isprintable() or len(name.encode()) > _MAX_NAME_BYTES:
+        raise PlanError(
+            f"{what} {name!r} cannot be a file name",
+            f"use up to {_MAX_NAME_BYTES} printable characters without slashes, not starting with a dot",
+        )

@@ -1,0 +1,147 @@
+"""Building beside the final place: under a lock, in ``<path>.incomplete``, renamed once everything is on the disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gnnkit.errors import StoreError
+from gnnkit.events import Event, EventSink
+from gnnkit.storage.files import sync
+from gnnkit.storage.layout import MANIFEST_NAME
+
+logger = logging.getLogger(__name__)
+
+INCOMPLETE, REPLACED = ".incomplete", ".replaced"
+_OWNER_NAME = "owner.json"
+_POLL_S = 0.5
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def lock_path(path: Path) -> Path:
+    """The lock file of a store; it stays when the store goes, because removing a lock file breaks the lock."""
+    return path.with_name(f".{path.name}.lock")
+
+
+def incomplete_path(path: Path) -> Path:
+    """Where a store is built before it has its name."""
+    return path.with_name(path.name + INCOMPLETE)
+
+
+@contextmanager
+def locked(path: Path, wait_timeout_s: float, events: EventSink) -> Iterator[None]:
+    """Holds the lock of a store.
+
+    Args:
+        path: The store.
+        wait_timeout_s: How long to wait for another process that builds it; 0 gives up at once.
+        events: Receives one message when there is somebody to wait for.
+
+    Raises:
+        StoreError: Somebody else holds it; names the process.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(lock_path(path))
+        deadline, told = time.monotonic() + wait_timeout_s, False
+        while True:
+            try:
+                lock.acquire(timeout=min(_POLL_S, max(0.0, deadline - time.monotonic())))
+                break
+            except Timeout:
+                if time.monotonic() >= deadline:
+                    raise _busy(path, wait_timeout_s) from None
+            if not told:
+                events(Event("message", "ingest", path.name, text=f"waiting for {_owner(path)}, which is building {path.name}"))
+                told = True
+    except OSError as error:
+        what = error.strerror or str(error)
+        raise StoreError(f"{path.parent} cannot be written: {what}", "choose another folder with store_dir=...") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """Yields an empty folder that takes the place of ``path`` when the block ends well, and is gone when it does not.
+
+    Must run under the store's lock, so that whatever an earlier, killed build left behind can be thrown away.
+
+    Raises:
+        StoreError: The disk is full, or cannot be written. Whatever was at ``path`` is still there.
+    """
+    folder, replaced = incomplete_path(path), path.with_name(path.name + REPLACED)
+    try:
+        remove_tree(folder)
+        folder.mkdir()
+        owner = {"pid": os.getpid(), "host": socket.gethostname()}
+        (folder / _OWNER_NAME).write_text(json.dumps(owner))
+        yield folder
+        (folder / _OWNER_NAME).unlink()
+        for parent, _, _ in os.walk(folder):
+            sync(Path(parent))
+        if path.exists():
+            path.rename(replaced)
+        folder.rename(path)
+        sync(path.parent)
+        remove_tree(replaced)
+    except OSError as error:
+        remove_tree(folder)
+        what = "the disk is full" if error.errno in _DISK_FULL else error.strerror or str(error)
+        hint = "free some space, or choose another folder"
+        raise StoreError(f"{path} could not be written: {what}; nothing was left behind", hint) from error
+    except BaseException:
+        remove_tree(folder)
+        raise
+
+
+def restore(path: Path) -> None:
+    """Undoes a replacement that was killed between its two renames, and ends one that was killed after them."""
+    replaced = path.with_name(path.name + REPLACED)
+    if replaced.exists() and not path.exists():
+        replaced.rename(path)
+    remove_tree(replaced)
+
+
+def check_replaceable(path: Path) -> None:
+    """Refuses to build over something that is not a store.
+
+    Raises:
+        StoreError: ``path`` is a file, or a folder with other things in it.
+    """
+    if path.is_dir() and not (path / MANIFEST_NAME).is_file() and any(path.iterdir()):
+        raise StoreError(f"{path} is a folder that holds something else than a store", "choose a path that does not exist yet")
+    if path.exists() and not path.is_dir():
+        raise StoreError(f"{path} is not a folder", "choose a path that does not exist yet")
+
+
+def remove_tree(folder: Path) -> None:
+    """Removes a store's folder if there is one; the manifest goes first, so that a half-removed store is never opened."""
+    if folder.exists():
+        (folder / MANIFEST_NAME).unlink(missing_ok=True)
+        shutil.rmtree(folder)
+
+
+def _owner(path: Path) -> str:
+    try:
+        owner = json.loads((incomplete_path(path) / _OWNER_NAME).read_text())
+        return f"process {int(owner['pid'])} on {owner['host']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def _busy(path: Path, waited_s: float) -> StoreError:
+    waited = f" (waited {waited_s:g} s)" if waited_s else ""
+    return StoreError(f"{path} is being built by {_owner(path)}{waited}", "wait for it to finish, or end that process")

@@ -1,0 +1,223 @@
+"""A store, opened: the manifest read, every array mapped, nothing copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.errors import PlanError, near_matches
+from gnnkit.events import EventSink, ignore_events
+from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
+from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart
+from gnnkit.storage.files import damaged, map_array
+from gnnkit.storage.layout import EDGE_FILES, FEATURE_NAME, book_file, cache_file, edge_file, node_file, split_file
+from gnnkit.storage.manifest import Manifest
+from gnnkit.storage.manifest_io import read_manifest
+from gnnkit.storage.options import BuildOptions
+
+if TYPE_CHECKING:
+    from gnnkit.storage.report import StoreReport
+
+
+@dataclass(frozen=True)
+class CachedNodes:
+    """Features that a part replicates from other parts.
+
+    Attributes:
+        global_id: int32 or int64 ``[k]``, the dataset's ids, ascending.
+        x: ``[k, *row_shape]``, their features.
+    """
+
+    global_id: NDArray[Any]
+    x: NDArray[Any]
+
+
+class Store:
+    """A partitioned graph on disk. Made by ``Store.open``, ``build_store`` and ``partition``.
+
+    Opening reads the manifest and each file's header and size; ``verify`` reads everything. A store pickles as its path.
+    Arrays stay usable when the store is removed while they are in use.
+
+    Args:
+        path: The store's folder.
+        manifest: Its manifest.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path, self.manifest = path, manifest
+        self._files = {name: map_array(path, name, entry) for name, entry in manifest.files.items()}
+        self._arrays = self._assemble()
+        self._check_ends()
+
+    @classmethod
+    def open(cls, path: str | Path) -> Store:
+        """Opens the store in the folder ``path``.
+
+        Raises:
+            StoreError: There is none, it is of a newer format, or a file is missing, truncated or not what the manifest says.
+        """
+        path = Path(path).expanduser().absolute()
+        return cls(path, read_manifest(path))
+
+    @property
+    def name(self) -> str:
+        """Name of the dataset."""
+        return self.manifest.name
+
+    @property
+    def notice(self) -> str | None:
+        """A line to be shown wherever the dataset is, or None."""
+        return self.manifest.notice
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The dataset's facts ("num_classes", "task_type", ...)."""
+        return self.manifest.metadata
+
+    @property
+    def schema(self) -> GraphSchema:
+        """Types, sizes and arrays, with the dtypes in which they are stored."""
+        return self.manifest.schema
+
+    @property
+    def options(self) -> BuildOptions:
+        """How the store was built, in canonical form."""
+        return self.manifest.options
+
+    @property
+    def edge_dir(self) -> EdgeDir:
+        """Which end owns an edge: "in" for the target, "out" for the source."""
+        return self.manifest.options.edge_dir
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts."""
+        return self.manifest.num_parts
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of the dataset's content, the options and the format."""
+        return self.manifest.fingerprint
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all array files."""
+        return self.manifest.nbytes
+
+    @cached_property
+    def node_bounds(self) -> dict[NodeType, NDArray[np.int64]]:
+        """``{node type: int64 [num_parts + 1]}``: part ``p`` owns the store ids ``[bounds[p], bounds[p + 1])``."""
+        return {node_type: np.array(bounds, np.int64) for node_type, bounds in self.manifest.node_bounds.items()}
+
+    @cached_property
+    def splits(self) -> dict[NodeType, dict[str, NDArray[np.int64]]]:
+        """``{node type: {"train" | "valid" | "test": int64 [k]}}``, dataset ids, mapped."""
+        return {t: {split: self._files[split_file(t, split)] for split in splits} for t, splits in self.manifest.splits.items()}
+
+    def arrays(self) -> GraphArrays:
+        """Every array that sampling reads, mapped read-only."""
+        return self._arrays
+
+    def cache(self, part: int) -> dict[NodeType, CachedNodes]:
+        """The features that ``part`` replicates from other parts; empty unless the store was built with a ``cache_ratio``."""
+        return {
+            t: CachedNodes(self._files[cache_file(part, t, "global_id")], self._files[cache_file(part, t, FEATURE_NAME)])
+            for t in self.manifest.cached
+        }
+
+    def to_store_ids(self, node_type: NodeType, ids: NDArray[Any]) -> NDArray[Any]:
+        """Store ids of dataset ids.
+
+        Args:
+            node_type: Their type.
+            ids: Integers ``[k]``.
+
+        Returns:
+            ``[k]``; ``ids`` itself where both numberings agree.
+
+        Raises:
+            PlanError: The node type is unknown, or an id is out of range.
+        """
+        if node_type not in self.schema.node_types:
+            known = list(self.schema.node_types)
+            raise PlanError(f"unknown node type {node_type!r}{near_matches(node_type, known)}", f"node types: {known}")
+        num_nodes = self.schema.node_types[node_type].num_nodes
+        ids = np.asarray(ids)
+        if not np.issubdtype(ids.dtype, np.integer):
+            raise PlanError(f"ids of {node_type!r} nodes must be integers, got {ids.dtype}")
+        if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes:
+            wrong = int(ids[(ids < 0) | (ids >= num_nodes)].flat[0])
+            raise PlanError(f"there is no {node_type!r} node {wrong}", f"ids go from 0 to {num_nodes - 1}")
+        book = self._arrays.store_id[node_type]
+        return ids if book is None else book[ids]
+
+    def verify(self, events: EventSink = ignore_events) -> None:
+        """Reads everything: checksums, and that every index is one that sampling may follow.
+
+        Args:
+            events: Receives the stage "verify", in bytes.
+
+        Raises:
+            StoreError: Something differs; names the file and what is wrong.
+        """
+        from gnnkit.storage.verify import verify_store
+
+        verify_store(self, events)
+
+    def report(self) -> StoreReport:
+        """Sizes, balance and edge cut of the parts."""
+        from gnnkit.storage.report import report_of
+
+        return report_of(self.manifest, self.path)
+
+    def file(self, name: str) -> NDArray[Any]:
+        """The mapped array of the file ``name`` of the manifest."""
+        return self._files[name]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Store.open, (str(self.path),))
+
+    def __repr__(self) -> str:
+        from gnnkit.storage.resources import format_bytes
+
+        schema, parts = self.schema, f"{self.num_parts} part{'s' if self.num_parts > 1 else ''}"
+        notice = f", {self.notice}" if self.notice else ""
+        sizes = f"{schema.num_nodes:,} nodes, {schema.num_edges:,} edges, {parts} ({self.options.partition}), {format_bytes(self.nbytes)}"
+        return f"Store({self.name}: {sizes}{notice}, {str(self.path)!r})"
+
+    def _assemble(self) -> GraphArrays:
+        manifest, files, parts = self.manifest, self._files, range(self.num_parts)
+
+        def node_part(part: int, node_type: NodeType) -> NodePart:
+            arrays = {name: files[node_file(part, node_type, name)] for name in manifest.schema.node_types[node_type].arrays}
+            return NodePart(arrays, files.get(node_file(part, node_type, "global_id")))
+
+        def edge_part(part: int, edge_type: EdgeType) -> EdgePart:
+            arrays = {name: files[edge_file(part, edge_type, name)] for name in manifest.schema.edge_types[edge_type].arrays}
+            indptr, indices, edge_id, weight_prefix = (files.get(edge_file(part, edge_type, name)) for name in EDGE_FILES)
+            assert indptr is not None and indices is not None
+            return EdgePart(indptr, indices, edge_id, weight_prefix, arrays)
+
+        return GraphArrays(
+            manifest.schema,
+            manifest.options.edge_dir,
+            {t: tuple(node_part(p, t) for p in parts) for t in manifest.schema.node_types},
+            {t: tuple(edge_part(p, t) for p in parts) for t in manifest.schema.edge_types},
+            self.node_bounds,
+            {t: files[book_file(t)] if t in manifest.renumbered else None for t in manifest.schema.node_types},
+        )
+
+    def _check_ends(self) -> None:
+        """The part of ``verify`` that costs nothing: each adjacency begins at 0 and ends at its number of edges."""
+        for edge_type, parts in self._arrays.edges.items():
+            for part, edges in enumerate(parts):
+                if edges.indptr[0] != 0 or edges.indptr[-1] != len(edges.indices):
+                    name = edge_file(part, edge_type, "indptr")
+                    found = f"{int(edges.indptr[0])} to {int(edges.indptr[-1])}"
+                    raise damaged(self.path, f"{name} goes from {found} instead of 0 to {len(edges.indices)}")

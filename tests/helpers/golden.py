@@ -1,0 +1,63 @@
+"""A graph made of integers alone, whose batches are the same on every machine, for ever: see ``tests/sampling/golden.json``.
+
+``python -m tests.helpers.golden`` prints the digests of the batches that the interpreter at hand samples.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from tests.helpers.batches import digest, to_pyg
+from tests.helpers.graphs import ArraySource, spec_of
+
+
+def golden_source() -> ArraySource:
+    users, items_ = np.arange(300), np.arange(120)
+    follows = np.concatenate([np.stack([(users * 7 + k * 11) % 300, (users * users + k) % 300]) for k in range(9)], axis=1)
+    likes = np.concatenate([np.stack([(items_ * 3 + k * k) % 300, (items_ // (k + 1)) % 120]) for k in range(8)], axis=1)
+    edges = {("user", "follows", "user"): follows, ("user", "likes", "item"): likes, ("item", "rev_likes", "user"): likes[::-1].copy()}
+    node_arrays = {
+        "user": {"x": (users[:, None] * 5 + np.arange(3)).astype(np.float32), "y": users % 11},
+        "item": {"x": items_[:, None] % 7},
+    }
+    edge_arrays = {t: {"weight": np.arange(e.shape[1]) * 37 % 101} for t, e in edges.items()}
+    schema = GraphSchema(
+        {t: NodeTypeSchema(len(next(iter(a.values()))), {k: spec_of(v) for k, v in a.items()}) for t, a in node_arrays.items()},
+        {t: EdgeTypeSchema(edges[t].shape[1], {k: spec_of(v) for k, v in a.items()}) for t, a in edge_arrays.items()},
+    )
+    return ArraySource(schema, edges, node_arrays, edge_arrays)
+
+
+GOLDEN_INPUT_NODES = list(range(0, 300, 2))
+GOLDEN_OPTIONS: dict[str, Any] = {"batch_size": 16, "shuffle": True, "seed": 20, "epoch": 3}
+GOLDEN_CASES: dict[str, dict[str, Any]] = {
+    "in": {"num_neighbors": [5, 3, 2]},
+    "out": {"num_neighbors": [5, 3], "edge_dir": "out"},
+    "replace": {"num_neighbors": [4, -1], "replace": True},
+    "weight": {"num_neighbors": [3, 3], "weight": "weight"},
+    "weight, replace": {"num_neighbors": [3, 3], "weight": "weight", "replace": True},
+    "all": {"num_neighbors": [-1, -1]},
+}
+
+
+def golden_digests() -> dict[str, str]:
+    """What a ``GraphLoader`` gives here."""
+    from gnnkit import GraphLoader
+
+    data, input_nodes, digests = to_pyg(golden_source()), ("user", np.array(GOLDEN_INPUT_NODES)), {}
+    for name, case in GOLDEN_CASES.items():
+        options = {**GOLDEN_OPTIONS, **case}
+        epoch = options.pop("epoch")
+        with GraphLoader.from_pyg(data, input_nodes=input_nodes, with_edge=True, progress=False, **options) as loader:
+            loader.set_epoch(epoch)
+            digests[name] = digest(list(loader))
+    return digests
+
+
+if __name__ == "__main__":
+    json.dump(golden_digests(), sys.stdout, indent=2)

@@ -1,0 +1,28 @@
+"""Stores of these tests are built in memory where the machine has /dev/shm: builds wait for the disk after every file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.storage.checks import FAST_FOLDER
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """As pytest's own, but fast and gone after the test."""
+    with tempfile.TemporaryDirectory(prefix="storage-test-", dir=FAST_FOLDER) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps the user's own stores out of the tests, and the kernels that are compiled already in."""
+    from gnnkit.sampling.jit import kernel_cache_root
+
+    kernel_cache_root()
+    monkeypatch.setenv("GNNKIT_HOME", os.fspath(tmp_path / "home"))
