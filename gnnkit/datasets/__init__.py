@@ -1,0 +1,60 @@
+"""Graphs that stores are built from: OGB's datasets, PyG objects, generated graphs and what ships with the package."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# Public names and the modules they live in; importing the package imports none of them.
+_HOMES = {
+    "GraphSource": "gnnkit.datasets.source",
+    "PyGSource": "gnnkit.datasets.pyg",
+    "cora": "gnnkit.datasets.citations",
+    "evaluator": "gnnkit.datasets.ogb",
+    "graph_from_pyg": "gnnkit.datasets.pyg_arrays",
+    "ogb_names": "gnnkit.datasets.registry",
+    "open_ogb": "gnnkit.datasets.ogb",
+    "products_like": "gnnkit.datasets.synthetic",
+    "sample_root": "gnnkit.datasets.shipped",
+    "shipped_data_dir": "gnnkit.datasets.shipped",
+    "write_ogb_layout": "gnnkit.datasets.synthetic_ogb",
+}
+
+__all__ = [
+    "GraphSource",
+    "PyGSource",
+    "cora",
+    "evaluator",
+    "graph_from_pyg",
+    "ogb_names",
+    "open_ogb",
+    "products_like",
+    "sample_root",
+    "shipped_data_dir",
+    "write_ogb_layout",
+]
+
+if TYPE_CHECKING:
+    from gnnkit.datasets.citations import cora as cora
+    from gnnkit.datasets.ogb import evaluator as evaluator
+    from gnnkit.datasets.ogb import open_ogb as open_ogb
+    from gnnkit.datasets.pyg import PyGSource as PyGSource
+    from gnnkit.datasets.pyg_arrays import graph_from_pyg as graph_from_pyg
+    from gnnkit.datasets.registry import ogb_names as ogb_names
+    from gnnkit.datasets.shipped import sample_root as sample_root
+    from gnnkit.datasets.shipped import shipped_data_dir as shipped_data_dir
+    from gnnkit.datasets.source import GraphSource as GraphSource
+    from gnnkit.datasets.synthetic import products_like as products_like
+    from gnnkit.datasets.synthetic_ogb import write_ogb_layout as write_ogb_layout
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gnnkit.datasets' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

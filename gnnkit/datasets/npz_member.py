@@ -1,0 +1,161 @@
+"""Arrays inside ``.npz`` files, streamed: never loaded whole, never unpickled, stored and deflated members alike.
+
+``numpy.load`` reads a member whole, which for ogbn-papers100M means 57 GB of features and 26 GB of edges.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.datasets.ogb_table import RESTORE_HINT, unreadable
+from gnnkit.datasets.pipeline import read_ahead
+from gnnkit.errors import DatasetError
+
+_CHUNK_BYTES = 2 << 20
+_DAMAGE = (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
+
+
+@dataclass(frozen=True, slots=True)
+class NpzMember:
+    """One array of an ``.npz`` file.
+
+    Attributes:
+        path: The ``.npz`` file.
+        name: The array's name.
+        shape: Its shape.
+        dtype: Its element type.
+        fortran_order: Whether the first axis varies fastest in the file.
+        header_bytes: Bytes before the first element.
+    """
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran_order: bool
+    header_bytes: int
+
+    def load(self) -> NDArray[Any]:
+        """The whole array; for small ones."""
+        count = int(np.prod(self.shape, dtype=np.int64))
+        flat = [np.empty(0, self.dtype), *self._elements(0, count)]
+        return np.concatenate(flat).reshape(self.shape, order="F" if self.fortran_order else "C")
+
+    def rows(self) -> Iterator[NDArray[Any]]:
+        """Yields ``[k, *shape[1:]]`` in order, about 2 MB at a time, inflated ahead in a thread.
+
+        Raises:
+            DatasetError: The member is truncated or corrupt (its checksum is verified at its end), or lies in the file
+                column by column.
+        """
+        if self.fortran_order and sum(n > 1 for n in self.shape) > 1:
+            message = f"{self.path}: {self.name} lies column by column (Fortran order); its rows cannot be streamed"
+            raise DatasetError(message, "save it in C order")
+        width = int(np.prod(self.shape[1:], dtype=np.int64))
+        for chunk in read_ahead(self._elements(0, self.shape[0] * width, multiple=max(1, width))):
+            yield chunk.reshape(-1, *self.shape[1:])
+
+    def pairs(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """Yields both rows of a ``[2, n]`` array side by side, ``[k]`` each.
+
+        In C order the second row starts behind the whole first one: two readers go through the member at once, one of
+        which reads up to there first.
+        """
+        half = self.shape[1]
+        if self.fortran_order:
+            for chunk in read_ahead(self._elements(0, 2 * half, multiple=2)):
+                yield chunk[0::2], chunk[1::2]
+            return
+        first = read_ahead(self._elements(0, half))
+        second = read_ahead(self._elements(half, half))
+        try:
+            yield from zip(first, second, strict=True)
+        finally:
+            first.close()
+            second.close()
+
+    def _elements(self, start: int, count: int, *, multiple: int = 1) -> Iterator[NDArray[Any]]:
+        """Yields ``count`` elements from ``start`` on, flat, in the file's order, in chunks of a multiple of ``multiple``.
+
+        What lies before ``start`` is read rather than skipped: a deflated member cannot be skipped, and a stored one is
+        checked that way.
+        """
+        step = max(multiple, _CHUNK_BYTES // max(1, self.dtype.itemsize) // multiple * multiple)
+        with _reading(self.path, self.name) as file:
+            _skip(file, self.header_bytes + start * self.dtype.itemsize)
+            done = 0
+            while done < count:
+                size = min(step, count - done)
+                # bytearray: arrays that the consumer keeps are writable, as those that were parsed are.
+                data = bytearray(size * self.dtype.itemsize)
+                _fill(file, memoryview(data))
+                yield np.frombuffer(data, self.dtype)
+                done += size
+            if (start + count) == int(np.prod(self.shape, dtype=np.int64)) and file.read(1):
+                raise ValueError("more data than its header says")
+
+
+def npz_members(path: Path) -> dict[str, NpzMember]:
+    """Every array of an ``.npz`` file, by name; reads headers only.
+
+    Raises:
+        DatasetError: The file is missing or no ``.npz``, or a member is no array or holds Python objects.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [item.filename for item in archive.infolist()]
+    except _DAMAGE as error:
+        raise unreadable(path, error) from error
+    return {name.removesuffix(".npy"): _member(path, name) for name in names}
+
+
+def _member(path: Path, file_name: str) -> NpzMember:
+    name = file_name.removesuffix(".npy")
+    with _reading(path, name) as file:
+        version = np.lib.format.read_magic(file)
+        if version == (1, 0):
+            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+        elif version == (2, 0):
+            shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(file)
+        else:
+            raise ValueError(f".npy version {version} is not known")
+        if dtype.hasobject or dtype.fields is not None:
+            raise ValueError(f"elements of type {dtype} would have to be unpickled; gnnkit does not")
+        return NpzMember(path, name, tuple(int(n) for n in shape), dtype, fortran_order, file.tell())
+
+
+@contextmanager
+def _reading(path: Path, name: str) -> Iterator[IO[bytes]]:
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+            yield file
+    except KeyError as error:
+        raise DatasetError(f"{path} has no array {name!r}", RESTORE_HINT) from error
+    except _DAMAGE as error:
+        raise unreadable(path / f"{name}.npy", error) from error
+
+
+def _skip(file: IO[bytes], count: int) -> None:
+    while count > 0:
+        data = file.read(min(count, _CHUNK_BYTES))
+        if not data:
+            raise EOFError("the data ends too early")
+        count -= len(data)
+
+
+def _fill(file: IO[bytes], view: memoryview) -> None:
+    while len(view):
+        data = file.read(len(view))
+        if not data:
+            raise EOFError("the data ends too early")
+        view[: len(data)] = data
+        view = view[len(data) :]

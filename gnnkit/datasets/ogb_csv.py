@@ -1,0 +1,184 @@
+"""OGB's ``.csv.gz`` layouts: one untyped graph, and a graph of node types and relations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.datasets.ogb_source import Chunks, EdgeTable, NodeTable, OgbSource
+from gnnkit.datasets.ogb_table import RESTORE_HINT, CsvTable, open_table, parse_count, single_count, small_table
+from gnnkit.datasets.ogb_tree import OgbTree
+from gnnkit.datasets.ogb_values import check_ids, class_ids, with_inverses
+from gnnkit.datasets.registry import OgbInfo
+from gnnkit.errors import DatasetError
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeType, NodeType
+
+# OGB-4: what a tree that ogb has not touched yet calls it.
+_OLDER_NAMES = {"node_species": "species"}
+
+
+def open_csv_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
+    """Opens a tree of ``.csv.gz`` files, reading no more than counts and the start of each file.
+
+    Raises:
+        DatasetError: A file is missing or damaged, or files contradict each other.
+    """
+    return _Typed(info, tree).source() if info.is_hetero else _Untyped(info, tree).source()
+
+
+class _Reader:
+    """What both layouts have in common: turning files into tables, and remembering which files were used."""
+
+    def __init__(self, info: OgbInfo, tree: OgbTree) -> None:
+        self.info, self.tree = info, tree
+        self.files: list[Path] = []
+
+    def used(self, path: Path) -> Path:
+        self.files.append(path)
+        return path
+
+    def node_table(self, num_nodes: int, folder: Path, label: Path | None, count_file: Path) -> NodeTable:
+        """The arrays of one node type: features and additional files in ``folder``, labels in ``label``."""
+        table = NodeTable(num_nodes)
+        features = folder / "node-feat.csv.gz"
+        if features.exists():
+            table.arrays["x"] = self._array(features, num_nodes, count_file)
+        if label is not None:
+            table.arrays["y"] = self._labels(label, num_nodes, count_file)
+        for name in self.info.node_files:
+            path = next((p for p in (folder / f"{name}.csv.gz", folder / f"{_OLDER_NAMES.get(name, name)}.csv.gz") if p.exists()), None)
+            if path is not None:
+                table.arrays[name] = self._array(path, num_nodes, count_file)
+            elif not self.info.is_hetero:
+                raise DatasetError(f"{folder / name}.csv.gz is missing", RESTORE_HINT)
+        return table
+
+    def edge_table(self, folder: Path, num_sources: int, num_targets: int) -> EdgeTable:
+        """The edges of one type and their arrays."""
+        count_file = self.used(folder / "num-edge-list.csv.gz")
+        rows = single_count(count_file)
+        inverse = self.info.add_inverse_edge
+        edges = CsvTable(self.used(folder / "edge.csv.gz"), 2, np.dtype(np.int64), rows, str(count_file))
+        if not edges.path.exists():
+            raise DatasetError(f"{edges.path} is missing", RESTORE_HINT)
+        table = EdgeTable(rows * (1 + inverse), partial(_edges, edges, num_sources, num_targets, inverse=inverse))
+        for name, file_name in (("edge_attr", "edge-feat"), *((name, name) for name in self.info.edge_files)):
+            path = folder / f"{file_name}.csv.gz"
+            if path.exists():
+                spec, chunks = self._array(path, rows, count_file)
+                table.arrays[name] = (spec, partial(_twice, chunks) if inverse else chunks)
+        return table
+
+    def _array(self, path: Path, num_rows: int, count_file: Path) -> tuple[ArraySpec, Chunks]:
+        table = open_table(self.used(path), num_rows, str(count_file))
+        return ArraySpec(table.dtype.name, (table.num_columns,)), table.rows
+
+    def _labels(self, path: Path, num_rows: int, count_file: Path) -> tuple[ArraySpec, Chunks]:
+        # As float64, so that the missing ones can be told; class numbers are far below 2 ** 53.
+        table = open_table(self.used(path), num_rows, str(count_file), dtype=np.float64)
+        if table.num_columns != self.info.num_tasks:
+            message = f"{path} has {table.num_columns} labels a row where {self.info.name} has {self.info.num_tasks}"
+            raise DatasetError(message, RESTORE_HINT)
+        shape = () if self.info.num_tasks == 1 else (self.info.num_tasks,)
+        return ArraySpec("int64", shape), partial(_labels, table, self.info.num_classes)
+
+
+class _Untyped(_Reader):
+    """``raw/{edge,node-feat,node-label,num-node-list,num-edge-list}.csv.gz`` and more."""
+
+    def source(self) -> OgbSource:
+        raw = self.tree.raw
+        count_file = self.used(raw / "num-node-list.csv.gz")
+        num_nodes = single_count(count_file)
+        return OgbSource(
+            self.info,
+            self.tree,
+            nodes={HOMOGENEOUS_NODE_TYPE: self.node_table(num_nodes, raw, raw / "node-label.csv.gz", count_file)},
+            edges={HOMOGENEOUS_EDGE_TYPE: self.edge_table(raw, num_nodes, num_nodes)},
+            splits={HOMOGENEOUS_NODE_TYPE: self.tree.split},
+            files=self.files,
+        )
+
+
+class _Typed(_Reader):
+    """``raw/relations/<source>___<relation>___<target>/``, ``raw/node-feat/<type>/``, ``raw/node-label/<type>/``."""
+
+    def source(self) -> OgbSource:
+        raw = self.tree.raw
+        count_file = self.used(raw / "num-node-dict.csv.gz")
+        counts = self._by_type(count_file)
+        num_nodes = {node_type: parse_count(count_file, text) for node_type, text in counts.items()}
+        labelled = self._flagged(raw / "nodetype-has-label.csv.gz", raw / "node-label")
+        nodes = {
+            node_type: self.node_table(
+                count,
+                raw / "node-feat" / node_type,
+                raw / "node-label" / node_type / "node-label.csv.gz" if node_type in labelled else None,
+                count_file,
+            )
+            for node_type, count in num_nodes.items()
+        }
+        edges = {
+            edge_type: self.edge_table(raw / "relations" / "___".join(edge_type), num_nodes[edge_type[0]], num_nodes[edge_type[2]])
+            for edge_type in self._edge_types(num_nodes)
+        }
+        splits = {key: self.tree.split / key for key in self._flagged(self.tree.split / "nodetype-has-split.csv.gz", self.tree.split)}
+        for node_type in {*labelled, *splits} - set(num_nodes):
+            message = f"{raw} has labels or a split for the node type {node_type!r}, which {count_file} does not know"
+            raise DatasetError(message, RESTORE_HINT)
+        return OgbSource(self.info, self.tree, nodes=nodes, edges=edges, splits=splits, files=self.files)
+
+    def _edge_types(self, num_nodes: dict[NodeType, int]) -> list[EdgeType]:
+        path = self.tree.raw / "triplet-type-list.csv.gz"
+        if path.exists():
+            rows = small_table(self.used(path))
+        else:
+            # PyG's OGB_MAG leaves the list out; the folders say the same.
+            folder = self.tree.raw / "relations"
+            rows = [entry.name.split("___") for entry in sorted(folder.iterdir()) if entry.is_dir()]
+            path = folder
+        for row in rows:
+            if len(row) != 3 or row[0] not in num_nodes or row[2] not in num_nodes:
+                raise DatasetError(f"{path}: {','.join(row)!r} is no relation between the node types {sorted(num_nodes)}", RESTORE_HINT)
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    def _flagged(self, path: Path, folder: Path) -> list[NodeType]:
+        """Node types that a file of flags marks; where it is left out (PyG's OGB_MAG), those that have a folder."""
+        if path.exists():
+            return [node_type for node_type, flag in self._by_type(self.used(path)).items() if flag.strip() in ("True", "1")]
+        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+
+    @staticmethod
+    def _by_type(path: Path) -> dict[NodeType, str]:
+        rows = small_table(path)
+        if len(rows) != 2 or len(rows[0]) != len(rows[1]):
+            raise DatasetError(f"{path} must have one line of node types and one of values, it has {len(rows)} lines", RESTORE_HINT)
+        return dict(zip(rows[0], rows[1], strict=True))
+
+
+def _edges(table: CsvTable, num_sources: int, num_targets: int, *, inverse: bool) -> Iterator[NDArray[np.int64]]:
+    done = 0
+    for columns in table.columns():
+        source, target = columns
+        check_ids(source, num_sources, table.path, first_row=done, what="source node")
+        check_ids(target, num_targets, table.path, first_row=done, what="target node")
+        done += len(source)
+        yield with_inverses(source, target) if inverse else columns
+
+
+def _twice(chunks: Chunks) -> Iterator[NDArray[Any]]:
+    """An edge and its inverse have the same features."""
+    for rows in chunks():
+        yield np.repeat(rows, 2, axis=0)
+
+
+def _labels(table: CsvTable, num_classes: int) -> Iterator[NDArray[np.int64]]:
+    done = 0
+    for rows in table.rows():
+        yield class_ids(rows, num_classes, table.path, first_row=done)
+        done += len(rows)

@@ -1,0 +1,256 @@
+"""OGB's ``.csv.gz`` files: tables of numbers without a header, streamed in bounded memory.
+
+One thread inflates, two parse blocks of a megabyte, results come in order. Inflating is pyarrow's, and so is parsing
+wherever text is not as plain as in OGB's large files, for which there are kernels (``ogb_digits``). pyarrow's own streaming
+reader would parse on one thread and not know the row of a bad value.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.datasets.pipeline import overlap
+from gnnkit.errors import DatasetError
+
+# Text inflated at once. Larger blocks leave the caches, smaller ones pay for their calls.
+_BLOCK_BYTES = 1 << 20
+# A row of text longer than this is no row of numbers.
+_MAX_ROW_BYTES = 64 << 20
+_SAMPLE_BYTES = 256 << 10
+# Tables of counts and type names are one line; anything larger is not what it claims to be.
+_MAX_SMALL_BYTES = 4 << 20
+RESTORE_HINT = "the file is damaged: restore it, or move the dataset's folder away and download again"
+_ROW = re.compile(r"Row #(\d+): ?(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class CsvTable:
+    """A file of ``num_rows`` rows of ``num_columns`` numbers each.
+
+    Attributes:
+        path: The ``.csv.gz`` file.
+        num_columns: Numbers in each row.
+        dtype: What they are parsed to. Integers must be there; floating-point values that are empty or "nan" become NaN.
+        num_rows: Rows that must be there.
+        num_rows_from: Where that number comes from, for the error's text.
+    """
+
+    path: Path
+    num_columns: int
+    dtype: np.dtype[Any]
+    num_rows: int | None = None
+    num_rows_from: str = ""
+
+    def rows(self) -> Iterator[NDArray[Any]]:
+        """Yields ``[k, num_columns]``, C-contiguous.
+
+        Raises:
+            DatasetError: The file is missing, truncated or corrupt, holds something else than such numbers, or more or
+                fewer rows than it should.
+        """
+        return self._stream(transposed=False)
+
+    def columns(self) -> Iterator[NDArray[Any]]:
+        """Yields ``[num_columns, k]``, C-contiguous; otherwise as ``rows``."""
+        return self._stream(transposed=True)
+
+    def _stream(self, *, transposed: bool) -> Iterator[NDArray[Any]]:
+        done = 0
+        arrays = overlap(_inflate(self.path), partial(_parse, num_columns=self.num_columns, dtype=self.dtype, transposed=transposed))
+        try:
+            for array in arrays:
+                done += array.shape[-1] if transposed else len(array)
+                if self.num_rows is not None and done > self.num_rows:
+                    break
+                yield array
+        except _BadRow as error:
+            raise DatasetError(f"{self.path}: row {done + error.row}: {error.text}", RESTORE_HINT) from error.__cause__
+        finally:
+            arrays.close()
+        if self.num_rows is not None and done != self.num_rows:
+            many = "more rows" if done > self.num_rows else f"{done} rows"
+            raise DatasetError(f"{self.path} has {many} where {self.num_rows_from or 'the dataset'} says {self.num_rows}", RESTORE_HINT)
+
+
+class _BadRow(Exception):
+    """Row ``row`` (from 1) of a block cannot be parsed."""
+
+    def __init__(self, row: int, text: str) -> None:
+        super().__init__(row, text)
+        self.row, self.text = row, text
+
+
+def _inflate(path: Path) -> Iterator[bytes]:
+    """Yields the text in blocks that end with their last row's end."""
+    import pyarrow as pa
+
+    rest = b""
+    try:
+        with pa.OSFile(str(path)) as raw, pa.CompressedInputStream(raw, "gzip") as stream:
+            while block := stream.read(_BLOCK_BYTES):
+                end = block.rfind(b"\n") + 1
+                if end:
+                    yield rest + block[:end]
+                    rest = block[end:]
+                else:
+                    rest += block
+                    if len(rest) > _MAX_ROW_BYTES:
+                        raise DatasetError(f"{path}: a row of more than {_MAX_ROW_BYTES} bytes", RESTORE_HINT)
+    except (OSError, pa.ArrowException) as error:
+        raise unreadable(path, error) from error
+    if rest:
+        yield rest
+
+
+def _parse(block: bytes, *, num_columns: int, dtype: np.dtype[Any], transposed: bool) -> NDArray[Any]:
+    from gnnkit.datasets.ogb_digits import parse_plain
+
+    num_rows = block.count(b"\n") + (not block.endswith(b"\n"))
+    out = np.empty((num_columns, num_rows) if transposed else (num_rows, num_columns), dtype)
+    if parse_plain(block, out, transposed=transposed):
+        return out
+    return _parse_any(block, num_columns=num_columns, dtype=dtype, transposed=transposed)
+
+
+def _parse_any(block: bytes, *, num_columns: int, dtype: np.dtype[Any], transposed: bool) -> NDArray[Any]:
+    """Whatever pyarrow takes for a table of numbers."""
+    import pyarrow as pa
+    from pyarrow import csv as pa_csv
+
+    names = [str(column) for column in range(num_columns)]
+    arrow_type = pa.from_numpy_dtype(dtype)
+    try:
+        table = pa_csv.read_csv(
+            pa.BufferReader(block),
+            pa_csv.ReadOptions(column_names=names, use_threads=False, block_size=max(len(block), 1 << 16)),
+            convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(names, arrow_type)),
+        )
+    except pa.ArrowInvalid as error:
+        if "Empty CSV" in str(error):
+            return np.empty((num_columns, 0) if transposed else (0, num_columns), dtype)
+        match = _ROW.search(str(error))
+        row, text = (int(match[1]), match[2]) if match else (1, str(error))
+        raise _BadRow(row, text) from error
+    out = np.empty((num_columns, table.num_rows) if transposed else (table.num_rows, num_columns), dtype)
+    for index, column in enumerate(table.columns):
+        if column.null_count:
+            if dtype.kind != "f":
+                row = column.is_null().to_pylist().index(True) + 1
+                raise _BadRow(row, f"column {index} is empty where a whole number must be")
+            column = column.fill_null(float("nan"))
+        place = out[index] if transposed else out[:, index]
+        done = 0
+        for chunk in column.chunks:
+            # The chunk's memory as it is: its own to_numpy() would import pandas.
+            place[done : done + len(chunk)] = np.frombuffer(chunk.buffers()[1], dtype)[chunk.offset : chunk.offset + len(chunk)]
+            done += len(chunk)
+    return out
+
+
+def small_table(path: Path) -> list[list[str]]:
+    """Every row of a small ``.csv.gz`` file, as text.
+
+    Raises:
+        DatasetError: The file is missing, truncated, corrupt or empty.
+    """
+    try:
+        with gzip.open(path, "rb") as file:
+            text = file.read(_MAX_SMALL_BYTES + 1)
+        if len(text) > _MAX_SMALL_BYTES:
+            raise DatasetError(f"{path} holds more than {_MAX_SMALL_BYTES} bytes where a few counts are expected", RESTORE_HINT)
+        rows = [row for row in csv.reader(text.decode().splitlines()) if row]
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise unreadable(path, error) from error
+    if not rows:
+        raise DatasetError(f"{path} is empty", RESTORE_HINT)
+    return rows
+
+
+def single_count(path: Path) -> int:
+    """The one non-negative number in a file such as ``num-node-list.csv.gz``, which has a row for each graph.
+
+    Raises:
+        DatasetError: The file holds anything else.
+    """
+    rows = small_table(path)
+    if len(rows) != 1 or len(rows[0]) != 1:
+        raise DatasetError(f"{path} counts {len(rows)} graphs where there must be one", RESTORE_HINT)
+    return parse_count(path, rows[0][0])
+
+
+def parse_count(path: Path, text: str) -> int:
+    """``text`` as a number of nodes or edges."""
+    if not text.strip().isdecimal():
+        raise DatasetError(f"{path} holds {text!r} where a count must be", RESTORE_HINT)
+    return int(text)
+
+
+def open_table(path: Path, num_rows: int, num_rows_from: str, *, dtype: type[Any] | None = None) -> CsvTable:
+    """A table whose width is that of its first row, and whose type is int64 if all of it is whole numbers, else float32.
+
+    So decides OGB's own reader, which holds the file in memory. Here a sample from the start settles it where it shows a
+    fraction, as it does for every file that OGB distributes; otherwise the whole file is read once.
+
+    Args:
+        path: The ``.csv.gz`` file.
+        num_rows: Rows it must have.
+        num_rows_from: Where that number comes from.
+        dtype: The type, where it is known.
+    """
+    if num_rows == 0:
+        # Nothing says what the rows would have looked like.
+        return CsvTable(path, 1, np.dtype(dtype or np.int64), 0, num_rows_from)
+    lines = _sample(path)
+    width = len(lines[0])
+    if dtype is None:
+        whole = all(_is_whole(cell) for line in lines for cell in line) and _all_whole(path, width)
+        dtype = np.int64 if whole else np.float32
+    return CsvTable(path, width, np.dtype(dtype), num_rows, num_rows_from)
+
+
+def _sample(path: Path) -> list[list[str]]:
+    try:
+        with gzip.open(path, "rb") as file:
+            text = file.read(_SAMPLE_BYTES)
+        # The last line may be cut.
+        lines = text[: text.rfind(b"\n") + 1] or text
+        rows = [row for row in csv.reader(lines.decode().splitlines()) if row]
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise unreadable(path, error) from error
+    if not rows:
+        raise DatasetError(f"{path} is empty", RESTORE_HINT)
+    return rows
+
+
+def _is_whole(cell: str) -> bool:
+    return cell.strip().lstrip("+-").isdecimal()
+
+
+def _all_whole(path: Path, width: int) -> bool:
+    try:
+        for _ in CsvTable(path, width, np.dtype(np.int64)).rows():
+            pass
+    except DatasetError:
+        # Fractions, or damage: reading it as float32 tells which.
+        return False
+    return True
+
+
+def unreadable(path: Path, error: BaseException) -> DatasetError:
+    """The error to raise where ``error`` came up while ``path`` was read."""
+    if isinstance(error, FileNotFoundError):
+        return DatasetError(f"{path} is missing", RESTORE_HINT)
+    if isinstance(error, PermissionError):
+        return DatasetError(f"{path} cannot be read: {error.strerror}", "ask for permission to read it, or pass another root=")
+    return DatasetError(f"{path}: {error}", RESTORE_HINT)

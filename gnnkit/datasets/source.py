@@ -1,0 +1,63 @@
+"""What a store is built from: a graph that can be read front to back, twice, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.schema import EdgeType, GraphSchema, NodeType
+
+# Rows that a source hands over at once: large enough to amortise a call, small enough to bound memory.
+CHUNK_ROWS = 1 << 20
+
+
+class GraphSource(Protocol):
+    """A graph to be streamed into a store.
+
+    Every ``*_chunks`` method starts at the beginning each time it is called, and yields arrays that the caller may keep
+    until the next one is asked for. Ids are the dataset's own: node ``i`` is row ``i`` of its type's arrays, edge ``e`` is
+    the ``e``-th edge that ``edge_chunks`` yields.
+
+    Attributes:
+        name: What users call it ("ogbn-products"); part of the store's folder name.
+        notice: A line that must be shown wherever the dataset is ("synthetic sample, not OGB's data"), or None.
+        schema: Types, sizes and arrays; known before anything is streamed.
+        splits: ``{node type: {"train" | "valid" | "test": int64 [k]}}``, the dataset's official ids, verbatim.
+        metadata: JSON-serialisable facts for users ("num_classes", "task_type", "eval_metric", ...).
+        edges_are_cheap: Whether a second pass over ``edge_chunks`` costs no more than reading memory or a mapping; where it is
+            False (CSV), the builder keeps what the first pass parsed.
+    """
+
+    name: str
+    notice: str | None
+    splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]]
+    metadata: Mapping[str, Any]
+    edges_are_cheap: bool
+
+    @property
+    def schema(self) -> GraphSchema:
+        """See the attributes above; read-only, so that a source may work it out when it is first asked for."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A hex digest of the content, cheap enough to be taken at every call of ``GraphLoader.from_ogb``."""
+        ...
+
+    def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[np.int64]]:
+        """Yields ``[2, k]`` (source row, target row) in the dataset's edge order.
+
+        Raises:
+            DatasetError: An id is out of range, or the data ends too early or goes on too long.
+        """
+        ...
+
+    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows ``[k, *row_shape]`` of an edge array in the dataset's edge order."""
+        ...
+
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """Yields rows ``[k, *row_shape]`` of a node array in the dataset's node order."""
+        ...
