@@ -26,7 +26,16 @@ _HOMES = {
     "set_options": "gnnkit.ui.options",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = [
+    "BuildOptions",
+    "GraphLoader",
+    "InProcess",
+    "Store",
+    "datasets",
+    "errors",
+    "partition",
+    "set_options",
+]
 
 if TYPE_CHECKING:
     from gnnkit import datasets as datasets

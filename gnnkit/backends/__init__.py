@@ -1,0 +1,52 @@
+"""Where batches are sampled: one class per place, behind one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gnnkit.backends.base import Backend
+from gnnkit.errors import PlanError, near_matches
+
+
+def _classes() -> dict[str, type[Any]]:
+    from gnnkit.backends.inprocess import InProcess
+
+    return {"InProcess": InProcess}
+
+
+# What a user may write instead of the class, and which class it stands for.
+_WORDS = {"inprocess": "InProcess"}
+
+
+def backend_from_json(value: Mapping[str, Any]) -> Backend:
+    """The backend that a plan names.
+
+    Raises:
+        PlanError: This gnnkit has no such backend, or the options do not fit it.
+    """
+    options = dict(value)
+    kind = options.pop("kind", None)
+    classes = _classes()
+    if kind not in classes:
+        raise PlanError(f"unknown backend {kind!r}{near_matches(str(kind), list(classes))}", f"known: {sorted(classes)}")
+    try:
+        backend: Backend = classes[kind](**options)
+    except TypeError as error:
+        raise PlanError(f"backend {kind} does not take these options: {options}", str(error)) from error
+    return backend
+
+
+def resolve_backend(value: Backend | str) -> Backend:
+    """A backend object as it is, or the one that a word such as ``"inprocess"`` stands for.
+
+    Raises:
+        PlanError: The word is not known.
+    """
+    if not isinstance(value, str):
+        return value
+    if value == "auto":  # every part of the graph is on this host
+        return backend_from_json({"kind": "InProcess"})
+    if value.lower() not in _WORDS:
+        raise PlanError(f"unknown backend {value!r}{near_matches(value, list(_WORDS))}", f"known: {['auto', *_WORDS]}")
+    return backend_from_json({"kind": _WORDS[value.lower()]})

@@ -1,0 +1,86 @@
+"""What every backend offers: a stream of sampled batches, in order, that can be started anew at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.events import EventSink
+from gnnkit.plan import LoaderPlan
+from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.sampling.subgraph import SampledSubgraph
+
+
+class EndOfEpoch:
+    """What ``recv`` returns once every batch of the epoch has been delivered."""
+
+
+END_OF_EPOCH = EndOfEpoch()
+
+
+@dataclass(frozen=True)
+class StreamStatus:
+    """What a stream is doing.
+
+    Attributes:
+        state: "ready", "sampling" or "closed".
+        workers: Threads or processes that sample.
+        batches_ready: Batches that are sampled and wait for the consumer.
+        buffer_bytes: Memory of the batches' blocks, held ones included.
+        graph_bytes: Memory of the graph's copy in huge pages.
+        details: Further facts, for people.
+    """
+
+    state: str
+    workers: int
+    batches_ready: int
+    buffer_bytes: int
+    graph_bytes: int
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class BatchStream(Protocol):
+    """A loader's connection to where its batches are sampled."""
+
+    def start_epoch(self, epoch: int, first_batch: int = 0) -> None:
+        """Starts (or abandons and starts) an epoch at ``first_batch`` of its list of batches."""
+        ...
+
+    def recv(self, timeout_s: float) -> SampledSubgraph | EndOfEpoch:
+        """The next batch of this rank, in order.
+
+        Raises:
+            BatchTimeout: None came within ``timeout_s`` seconds.
+            WorkerDied: Whoever was sampling it is gone.
+            SamplingError: Sampling it raised.
+            MemoryLimitError: There is no memory for it.
+        """
+        ...
+
+    def sample_now(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampledSubgraph:
+        """One batch outside the running epoch: of this loader's list, or around ``seeds`` (dataset ids) where they are given."""
+        ...
+
+    def status(self) -> StreamStatus:
+        """What the stream is doing."""
+        ...
+
+    def close(self) -> None:
+        """Stops everything; safe to call twice."""
+        ...
+
+
+class Backend(Protocol):
+    """Where sampling happens: a frozen dataclass of options that opens streams."""
+
+    def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
+        """Starts what it takes to sample ``plan``."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"kind": class name, option: value, ...}``."""
+        ...

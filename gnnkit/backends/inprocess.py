@@ -1,0 +1,249 @@
+"""Sampling in threads of this process: the kernels release the GIL, so the threads run beside the training loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.backends.base import END_OF_EPOCH, BatchStream, EndOfEpoch, StreamStatus
+from gnnkit.backends.batches import BatchList
+from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, SamplingError, WorkerDied
+from gnnkit.events import EventSink
+from gnnkit.plan import LoaderPlan
+from gnnkit.runtime.buffers import BlockPool
+from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.limits import auto_threads
+from gnnkit.sampling.jit import warm
+from gnnkit.sampling.sampler import NeighborSampler, SampleRequest
+from gnnkit.sampling.schedule import Schedule, Turn
+from gnnkit.sampling.subgraph import SampledSubgraph
+from gnnkit.sampling.tables import GraphTables
+
+# Longest time a waiting thread goes without looking at who it waits for.
+_SLICE_S = 0.1
+# Longest time that close waits for a thread to finish the batch it is sampling.
+_JOIN_S = 30.0
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """Samples in threads of this process; every part of the graph must be on this host.
+
+    Attributes:
+        num_threads: Sampling threads, or "auto": the processors this process may use, less one, at most 16.
+    """
+
+    num_threads: int | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.num_threads != "auto" and (
+            isinstance(self.num_threads, bool) or not isinstance(self.num_threads, int) or self.num_threads < 1
+        ):
+            raise PlanError(f"num_threads must be 'auto' or a whole number of at least 1, got {self.num_threads!r}")
+
+    def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
+        """Starts the threads."""
+        return InProcessStream(plan, graph, self.num_threads if isinstance(self.num_threads, int) else auto_threads(), events)
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"kind": "InProcess", "num_threads": ...}``."""
+        return {"kind": "InProcess", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A batch that a thread has taken on."""
+
+    generation: int
+    epoch: int
+    turn: Turn
+    request: SampleRequest
+
+
+class _Shared:
+    """What the threads and the stream share; it does not know the stream, so that a dropped stream ends its threads."""
+
+    def __init__(self, plan: LoaderPlan, graph: GraphHandle, num_threads: int) -> None:
+        self.plan = plan
+        self.batches = BatchList(plan, graph)
+        self.memory = graph.memory(plan.runtime.memory_budget)
+        self.window = num_threads + plan.runtime.prefetch
+        self.pool = BlockPool(self.window + 1, pinned=plan.runtime.pin_memory)
+        self.changed = threading.Condition()
+        self.closed = False
+        self.generation = 0  # of epochs started; results of an older one are dropped
+        self.epoch = 0
+        self.schedule: Schedule | None = None
+        self.claimed = 0
+        self.delivered = 0
+        self.results: dict[int, SampledSubgraph | BaseException] = {}
+        self._tables: GraphTables | None = None
+        self._tables_lock = threading.Lock()
+
+    def tables(self) -> GraphTables:
+        """The tables of the graph as it lies in memory now."""
+        with self._tables_lock:
+            if self._tables is None or self._tables.graph is not self.memory.graph:
+                self._tables = GraphTables(self.memory.graph, weighted=self.plan.sampling.weight is not None)
+            return self._tables
+
+    def claim(self) -> _Claim | None:
+        """Waits for a batch to sample; None when closed."""
+        with self.changed:
+            while True:
+                if self.closed:
+                    return None
+                schedule = self.schedule
+                if schedule is not None and self.claimed < min(len(schedule), self.delivered + self.window):
+                    turn = schedule.turn(self.claimed)
+                    self.claimed += 1
+                    request = self.batches.request(self.epoch, turn.batch_index)
+                    return _Claim(self.generation, self.epoch, turn, request)
+                self.pool.reclaim()
+                self.changed.wait(_SLICE_S * 10)
+
+    def put(self, generation: int, step: int, result: SampledSubgraph | BaseException) -> None:
+        """Hands a batch, or the error that it ended in, to the consumer."""
+        with self.changed:
+            if generation == self.generation:
+                self.results[step] = result
+                self.changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the threads once they have finished the batch they are at."""
+        with self.changed:
+            self.closed = True
+            self.results.clear()
+            self.changed.notify_all()
+        self.pool.clear()
+
+
+def _sample(shared: _Shared, sampler: NeighborSampler, request: SampleRequest, epoch: int, turn: Turn) -> SampledSubgraph:
+    tables = shared.tables()
+    if sampler.tables is not tables:
+        sampler.use(tables)
+    layout, block, sample_s, gather_s = sampler.sample_into(request, shared.pool.lease)
+    return SampledSubgraph(epoch, turn.batch_index, turn.is_padding, layout, block, sample_s, gather_s)
+
+
+def _run(shared: _Shared) -> None:
+    """A sampling thread."""
+    sampler = NeighborSampler(shared.tables(), shared.plan.sampling, shared.plan.batching.batch_size)
+    while (claim := shared.claim()) is not None:
+        try:
+            result: SampledSubgraph | BaseException = _sample(shared, sampler, claim.request, claim.epoch, claim.turn)
+        except BaseException as error:  # everything goes to the consumer, who raises it
+            result = error
+        shared.put(claim.generation, claim.turn.step, result)
+        # Held until the next batch otherwise, and with it the block of a batch that the consumer has dropped.
+        del result, claim
+
+
+class InProcessStream:
+    """Batches sampled by threads, delivered in order.
+
+    Args:
+        plan: The plan.
+        graph: The graph.
+        num_threads: Sampling threads, at least 1.
+        events: Receives the stage "compile".
+    """
+
+    def __init__(self, plan: LoaderPlan, graph: GraphHandle, num_threads: int, events: EventSink) -> None:
+        warm(events)
+        self._shared = shared = _Shared(plan, graph, num_threads)
+        self._threads = [threading.Thread(target=_run, args=(shared,), name=f"gnnkit-sampler-{i}", daemon=True) for i in range(num_threads)]
+        weakref.finalize(self, shared.close).atexit = False
+        for thread in self._threads:
+            thread.start()
+        self._now: NeighborSampler | None = None
+        self._now_lock = threading.Lock()
+
+    def start_epoch(self, epoch: int, first_batch: int = 0) -> None:
+        """Starts an epoch; what is left of the one before is dropped."""
+        shared = self._shared
+        with shared.changed:
+            self._check_open()
+            shared.generation += 1
+            shared.epoch = epoch
+            shared.schedule = shared.batches.schedule(first_batch)
+            shared.claimed = shared.delivered = 0
+            shared.results.clear()
+            shared.changed.notify_all()
+
+    def recv(self, timeout_s: float) -> SampledSubgraph | EndOfEpoch:
+        """The next batch, in order; see ``BatchStream.recv``."""
+        shared, deadline = self._shared, time.monotonic() + timeout_s
+        with shared.changed:
+            self._check_open()
+            schedule = shared.schedule
+            if schedule is None or shared.delivered >= len(schedule):
+                return END_OF_EPOCH
+            step = shared.delivered
+            while step not in shared.results:
+                left = deadline - time.monotonic()
+                if not all(thread.is_alive() for thread in self._threads):
+                    raise WorkerDied("a sampling thread ended unexpectedly", "create the loader again")
+                if left <= 0:
+                    raise BatchTimeout(
+                        f"no batch within {timeout_s:g} s (epoch {shared.epoch}, step {step})",
+                        "raise batch_timeout_s, or lower num_neighbors or batch_size",
+                    )
+                shared.changed.wait(min(left, _SLICE_S))
+                self._check_open()
+            result = shared.results.pop(step)
+            shared.delivered += 1
+            shared.changed.notify_all()
+        return _raise_or_return(result)
+
+    def sample_now(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampledSubgraph:
+        """Samples one batch in the calling thread; see ``BatchStream.sample_now``."""
+        shared = self._shared
+        self._check_open()
+        with self._now_lock:
+            if seeds is None:
+                with shared.changed:
+                    request = shared.batches.request(epoch, batch_index)
+            else:
+                request = shared.batches.request_for(epoch, batch_index, seeds)
+            most = max(shared.plan.batching.batch_size, len(request.seeds))
+            if self._now is None or self._now.max_seeds < most:
+                self._now = NeighborSampler(shared.tables(), shared.plan.sampling, most)
+            return _sample(shared, self._now, request, epoch, Turn(0, batch_index, False))
+
+    def status(self) -> StreamStatus:
+        """What the stream is doing."""
+        shared = self._shared
+        with shared.changed:
+            schedule = shared.schedule
+            busy = schedule is not None and shared.delivered < len(schedule)
+            state = "closed" if shared.closed else "sampling" if busy else "ready"
+            ready = len(shared.results)
+        buffers = shared.pool.num_leased_bytes + shared.pool.free_bytes
+        return StreamStatus(state, len(self._threads), ready, buffers, shared.memory.copied_bytes)
+
+    def close(self) -> None:
+        """Ends the threads; batches that were handed out stay valid."""
+        self._shared.close()
+        deadline = time.monotonic() + _JOIN_S
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _check_open(self) -> None:
+        if self._shared.closed:
+            raise LoaderClosed("the loader is closed", "create a new one")
+
+
+def _raise_or_return(result: SampledSubgraph | BaseException) -> SampledSubgraph:
+    if isinstance(result, GnnkitError):
+        raise result
+    if isinstance(result, BaseException):
+        raise SamplingError(f"sampling a batch failed: {type(result).__name__}: {result}") from result
+    return result

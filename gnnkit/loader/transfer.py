@@ -1,0 +1,97 @@
+"""Copying batches to a device, beside the training step where the device allows it."""
+
+# Streams and events of torch.cuda have no type hints.
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.errors import PlanError
+from gnnkit.sampling.subgraph import SampledSubgraph
+
+if TYPE_CHECKING:
+    import torch
+
+
+def resolve_device(device: Any) -> torch.device | None:
+    """The device that a user names, or None for batches that stay where they are.
+
+    Raises:
+        PlanError: It does not exist here.
+    """
+    if device is None:
+        return None
+    import torch
+
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise PlanError(f"unknown device {device!r}", "'cpu', 'cuda' or 'cuda:<index>'") from error
+    if resolved.type == "cpu":
+        return None
+    if resolved.type == "cuda":
+        if not torch.cuda.is_available():
+            raise PlanError(
+                f"device {device!r} was asked for, but torch finds no CUDA device", "leave device out, or install a CUDA build of torch"
+            )
+        index = torch.cuda.current_device() if resolved.index is None else resolved.index
+        if index >= torch.cuda.device_count():
+            raise PlanError(f"device {device!r} was asked for, but there are {torch.cuda.device_count()} CUDA devices")
+        return torch.device("cuda", index)
+    return resolved
+
+
+class DeviceTransfer:
+    """Moves batches to one device.
+
+    On CUDA, copies run on a stream of their own from page-locked blocks. A block must not be reused while it is being read, so
+    the sampled batch is kept until the event behind its copy has happened.
+
+    Args:
+        device: The target.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        import torch
+
+        self._device = device
+        self._cuda = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if self._cuda else None
+        self._in_flight: deque[tuple[torch.cuda.Event, SampledSubgraph]] = deque()
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether starting the next copy early overlaps it with the consumer's work."""
+        return self._cuda
+
+    def start(self, data: Any, subgraph: SampledSubgraph) -> tuple[Any, Any]:
+        """Starts copying a batch; ``finish`` makes it usable.
+
+        Returns:
+            The batch on the device, and what ``finish`` needs.
+        """
+        if self._stream is None:
+            return data.to(self._device), None
+        import torch
+
+        while self._in_flight and self._in_flight[0][0].query():
+            self._in_flight.popleft()
+        with torch.cuda.stream(self._stream):
+            moved = data.to(self._device, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record(self._stream)
+        self._in_flight.append((event, subgraph))
+        return moved, event
+
+    def finish(self, moved: Any, event: Any) -> Any:
+        """Makes the consumer's stream wait for the copy, and tells the allocator who uses its memory."""
+        if event is None:
+            return moved
+        import torch
+
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(event)
+        moved.record_stream(current)
+        return moved

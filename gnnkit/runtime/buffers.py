@@ -1,0 +1,150 @@
+"""Blocks of memory for batches, reused for ever: fresh mappings cost half the throughput, because pages come one fault at a time.
+
+A block is leased as a NumPy array. Every tensor of a batch is a view of it, and when the last one dies the block is free
+again: a weak reference's callback appends to a ``deque``. That callback is ``deque.append`` itself and no Python function, so it
+takes no lock, may run in any thread, and an interrupt of the user's is never raised, and lost, inside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.errors import MemoryLimitError
+from gnnkit.host import available_memory
+
+_HUGE_PAGE = 2 << 20
+_PAGE = 4096
+# Left free for everything else when a user holds batch after batch: the kernel's own reserves and the training step.
+_RESERVE = 256 << 20
+
+
+class LeasedArray(np.ndarray[Any, np.dtype[np.uint8]]):
+    """An array that can carry a finalizer; views of it are of the same class and keep the first one alive."""
+
+
+class _Lease(weakref.ref[LeasedArray]):
+    """Watches a leased block; lies in the pool's queue once its array has died."""
+
+    __slots__ = ("block",)
+    block: NDArray[np.uint8]
+
+
+def _allocate(nbytes: int) -> NDArray[np.uint8]:
+    """Anonymous memory; of whole huge pages where the system has them and the block is worth one."""
+    if nbytes < _HUGE_PAGE:
+        whole = np.empty(nbytes + _PAGE, np.uint8)
+        start = -whole.ctypes.data % _PAGE
+        return whole[start : start + nbytes]
+    block = mmap.mmap(-1, nbytes + _HUGE_PAGE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without transparent huge pages: ordinary pages do
+            block.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(block, np.uint8)
+    start = -whole.ctypes.data % _HUGE_PAGE
+    return whole[start : start + nbytes]
+
+
+def _page_lock(block: NDArray[np.uint8]) -> None:
+    """Page-locks a block until it dies."""
+    import torch
+
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    address = block.ctypes.data
+    torch.cuda.check_error(int(runtime.cudaHostRegister(address, block.nbytes, 0)))
+    # The mapping outlives every view of it, so unlocking when it dies is before it is unmapped.
+    owner = block.base if block.base is not None else block
+    weakref.finalize(owner, runtime.cudaHostUnregister, address).atexit = False
+
+
+class BlockPool:
+    """Leases blocks and takes them back.
+
+    Args:
+        keep: Free blocks that are kept for reuse; more than that are returned to the system.
+        pinned: Whether blocks are page-locked, for asynchronous copies to a CUDA device.
+    """
+
+    def __init__(self, keep: int, *, pinned: bool = False) -> None:
+        self._keep = keep
+        self._pinned = pinned
+        self._owner = os.getpid()
+        self._free: deque[NDArray[np.uint8]] = deque()
+        self._leases: dict[int, _Lease] = {}
+        self._returned: deque[_Lease] = deque()
+        self._largest = 0
+
+    def lease(self, nbytes: int) -> NDArray[np.uint8]:
+        """A block of at least ``nbytes`` bytes, aligned to pages; free again when its last view dies.
+
+        Raises:
+            MemoryLimitError: No block is free, because the batches are all still held, and another one does not fit.
+        """
+        self.reclaim()
+        block = self._reuse(nbytes)
+        if block is None:
+            # A little more than asked, so that the next batch, of about the same size, fits too.
+            self._largest = max(self._largest, nbytes + nbytes // 8)
+            unit = _PAGE if self._largest < _HUGE_PAGE else _HUGE_PAGE
+            size = -(-self._largest // unit) * unit
+            free = available_memory()
+            if size + _RESERVE > free:
+                raise MemoryLimitError(
+                    f"the next batch needs {size / 1e6:.0f} MB, {free / 1e6:.0f} MB are free, and the batches that are still held take "
+                    f"{self.num_leased_bytes / 1e6:.0f} MB",
+                    "drop batches when they are used (a list of all batches keeps them all), or lower batch_size or num_neighbors",
+                )
+            block = _allocate(size)
+            if self._pinned:
+                _page_lock(block)
+        array = block.view(LeasedArray)
+        if self._keep:  # otherwise it dies with its batch
+            lease = _Lease(array, self._returned.append)
+            lease.block = block
+            self._leases[id(lease)] = lease
+        return array
+
+    def _reuse(self, nbytes: int) -> NDArray[np.uint8] | None:
+        while os.getpid() == self._owner:  # a forked child shares the blocks, and must not write to them
+            try:
+                block = self._free.popleft()
+            except IndexError:
+                return None
+            if block.nbytes >= nbytes:
+                return block  # one that is too small is dropped: batches grew
+        return None
+
+    def reclaim(self) -> None:
+        """Frees the blocks whose batches have died since the last call, beyond ``keep`` back to the system."""
+        while True:
+            try:
+                lease = self._returned.popleft()
+            except IndexError:
+                return
+            if self._leases.pop(id(lease), None) is not None and len(self._free) < self._keep:
+                self._free.append(lease.block)
+
+    @property
+    def num_leased_bytes(self) -> int:
+        """Bytes of the blocks that batches are still held on."""
+        self.reclaim()
+        return sum(lease.block.nbytes for lease in list(self._leases.values()))
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the blocks that wait to be leased."""
+        return sum(block.nbytes for block in list(self._free))
+
+    def clear(self) -> None:
+        """Returns free blocks to the system and keeps none from now on; leased ones stay valid."""
+        self._keep = 0
+        self._free.clear()
+        self._leases.clear()  # nobody waits for the blocks any more: each dies with its batch
+        self._returned.clear()

@@ -1,0 +1,134 @@
+"""The specification in ``docs/sampling.md`` as a program: plain integers, lists and dicts, and nothing of gnnkit.
+
+A graph is ``{"nodes": {type: {"num_nodes": n, "rows": {name: list}}}, "edges": {(a, r, b): {"ends": [(source, target), ...],
+"rows": {name: list}}}}``. It is slow on purpose: every line is one sentence of the page.
+"""
+
+import math
+
+GOLDEN = 0x9E3779B97F4A7C15
+MASK = (1 << 64) - 1
+
+
+def mix(z):
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
+    return z ^ (z >> 31)
+
+
+def fold(key, value):
+    return mix((key ^ (value * GOLDEN & MASK)) + GOLDEN & MASK)
+
+
+def text(s):
+    data = s.encode("utf-8")
+    key = fold(0, len(data))
+    for start in range(0, len(data), 8):
+        key = fold(key, sum(byte << (8 * i) for i, byte in enumerate(data[start : start + 8])))
+    return key
+
+
+def draw(key, i):
+    return mix(key + (i + 1) * GOLDEN & MASK)
+
+
+def bounded(number, n):
+    return (number * n) >> 64
+
+
+def epoch_batches(num_seeds, batch_size, *, seed, name, epoch, shuffle, drop_last=False):
+    """The epoch's list of batches: [(batch key, positions of the seeds), ...]."""
+    stream = fold(fold(fold(0, 1), seed), text(name))
+    order, p = fold(fold(stream, epoch), 0), list(range(num_seeds))
+    for i in range(num_seeds - 1, 0, -1) if shuffle else []:
+        j = bounded(draw(order, num_seeds - 1 - i), i + 1)
+        p[i], p[j] = p[j], p[i]
+    batches = [p[start : start + batch_size] for start in range(0, num_seeds, batch_size)]
+    if drop_last and batches and len(batches[-1]) < batch_size:
+        batches.pop()
+    return [(fold(fold(fold(stream, epoch), 1), index), positions) for index, positions in enumerate(batches)]
+
+
+def integer_weights(weights):
+    e = math.frexp(max(weights, default=0))[1]
+    return [0 if x == 0 else max(1, round(math.ldexp(x, 32 - e))) for x in weights]
+
+
+def edge_at(u, q):
+    position = 0
+    while u >= q[position]:
+        u, position = u - q[position], position + 1
+    return position
+
+
+def choose(key, d, k, replace, q):
+    """Which of a node's d edges are taken, in order; q are their integer weights, or None."""
+    positive = list(range(d)) if q is None else [i for i in range(d) if q[i] > 0]
+    if k == 0 or not positive or k == -1 or (not replace and len(positive) <= k):
+        return positive if k else []
+    picks, s = [], 0
+    if q is None and replace:
+        return [bounded(draw(key, i), d) for i in range(k)]
+    for i in range(k):
+        if q is None:
+            t = bounded(draw(key, i), d - k + i + 1)
+            picks.append(t if t not in picks else d - k + i)
+            continue
+        for _ in range(32):
+            t, s = edge_at(bounded(draw(key, s), sum(q)), q), s + 1
+            if replace or t not in picks:
+                break
+        else:
+            rest = [0 if i in picks else weight for i, weight in enumerate(q)]
+            t, s = edge_at(bounded(draw(key, s), sum(rest)), rest), s + 1
+        picks.append(t)
+    return picks
+
+
+def shown(edge_type, edge_dir):
+    a, r, b = edge_type
+    if edge_dir == "in" or a == b:
+        return edge_type
+    return b, r[4:] if r.startswith("rev_") else "rev_" + r, a
+
+
+def sample(graph, key, input_type, seeds, positions, fan_outs, *, edge_dir="in", replace=False, weight=None):
+    """A batch: {"nodes": {type: {attribute: list}}, "edges": {shown type: {attribute: list}}, "input_id": list}."""
+    near, far = (1, 0) if edge_dir == "in" else (0, 1)
+    num_hops = max(map(len, fan_outs.values()), default=0)
+    n_id = {t: list(seeds) if t == input_type else [] for t in graph["nodes"]}
+    number = {t: {v: i for i, v in reversed(list(enumerate(ids)))} for t, ids in n_id.items()}
+    new = {t: (0, len(ids)) for t, ids in n_id.items()}
+    taken = {t: [[] for _ in range(num_hops)] for t in graph["edges"]}  # (edge, number of the neighbour, number of the node)
+    sampled_nodes = {t: [len(ids)] for t, ids in n_id.items()}
+    incident = {t: {} for t in graph["edges"]}
+    for edge_type, edges in graph["edges"].items():
+        for edge, ends in enumerate(edges["ends"]):
+            incident[edge_type].setdefault(ends[near], []).append(edge)
+    weights = {t: integer_weights(e["rows"][weight]) for t, e in graph["edges"].items() if weight in e["rows"]}
+    for h in range(num_hops):
+        for edge_type in sorted(graph["edges"]):
+            frontier, neighbor = edge_type[2 * near], edge_type[2 * far]
+            walk = fold(fold(fold(key, h), text("__".join(edge_type))), 0)
+            for i in range(*new[frontier]):
+                v = n_id[frontier][i]
+                edges = incident[edge_type].get(v, [])
+                q = [weights[edge_type][e] for e in edges] if edge_type in weights else None
+                for pick in choose(fold(walk, v), len(edges), fan_outs[edge_type][h], replace, q):
+                    u = graph["edges"][edge_type]["ends"][edges[pick]][far]
+                    if u not in number[neighbor]:
+                        number[neighbor][u] = len(n_id[neighbor])
+                        n_id[neighbor].append(u)
+                    taken[edge_type][h].append((edges[pick], number[neighbor][u], i))
+        new = {t: (new[t][1], len(ids)) for t, ids in n_id.items()}
+        for t, (begin, end) in new.items():
+            sampled_nodes[t].append(end - begin)
+    nodes = {t: {"n_id": ids, "num_sampled_nodes": sampled_nodes[t]} for t, ids in n_id.items()}
+    for t, rows in ((t, store["rows"]) for t, store in graph["nodes"].items()):
+        nodes[t].update({name: [values[v] for v in n_id[t]] for name, values in rows.items()})
+    result = {}
+    for t, hops in taken.items():
+        e_id, row, col = ([edge[c] for hop in hops for edge in hop] for c in range(3))
+        out = result[shown(t, edge_dir)] = {"edge_index": [row, col], "e_id": e_id, "num_sampled_edges": list(map(len, hops))}
+        out.update({name: [values[e] for e in e_id] for name, values in graph["edges"][t]["rows"].items()})
+    return {"nodes": nodes, "edges": result, "input_id": list(positions), "batch_size": len(seeds)}
