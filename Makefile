@@ -1,0 +1,71 @@
+# Two commands for everybody: `make demo` and `make test`. Both set up what they need in .venv, without root or a compiler.
+#   make demo    trains GraphSAGE through gnnkit on a generated graph and on Cora
+#   make test    every test that this machine can run (under 12 minutes on 2 cores)
+#   make check   lint and the quick tests (under 3 minutes)
+#   make lint    ruff and mypy --strict
+#   make dist    wheel and sdist, checked
+#   make bench   gnnkit against its peers at full size, with those of .envs/glt and .envs/graphbolt that are there
+#   make glt-env the second environment, .envs/glt: torch 2.4.1 and graphlearn-torch's native library (Python 3.11, 5 GB)
+#   make clean   removes the environments and everything that was built
+# Variables: PYTHON=/path/to/python3.11   JOBS=parallel test processes   ARGS="more arguments"
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -gt 4 ] && n=4; echo $$n)
+ARGS ?=
+
+is_python = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.10; do $(call is_python,$$p) && { echo $$p; break; }; done)
+setup = $(PYTHON) tools/setup_env.py --env $(VENV) --constraint constraints.txt
+
+.PHONY: help demo test check lint dist bench glt-env clean python
+
+help:
+	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
+
+python:
+	@[ -n "$(PYTHON)" ] || { echo "gnnkit needs Python 3.10 or newer and found none: install one, or name it with make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(call is_python,$(PYTHON)) || { echo "gnnkit needs Python 3.10 or newer, and $(PYTHON) is not: make PYTHON=/path/to/python" >&2; exit 1; }
+
+demo: python
+	@$(setup)
+	@$(BIN)/python -m gnnkit demo $(ARGS)
+
+test: python
+	@$(setup) --group test --group package
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(ARGS)
+
+check: lint
+	@$(setup) --group test --group package --group lint
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow and not browser and not netns and not glt" $(ARGS)
+
+lint: python
+	@$(setup) --group lint --group test --group package
+	@$(BIN)/ruff check
+	@$(BIN)/mypy
+
+dist: python
+	@$(setup) --group lint --group test --group package
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation --outdir dist .
+	@$(BIN)/twine check --strict dist/*
+
+peer = $(if $(wildcard .envs/$(2)/bin/python),--$(1)-python .envs/$(2)/bin/python)
+
+bench: python
+	@$(setup)
+	@$(BIN)/python -m gnnkit bench $(call peer,glt,glt) $(call peer,pyg,glt) $(call peer,graphbolt,graphbolt) $(ARGS)
+
+# graphlearn-torch 0.2.4 has no wheel for Python 3.12 or newer. WHEELS may name a folder of torch-sparse and torch-scatter wheels.
+GLT_PYTHON ?= $(shell for p in $(PYTHON) python3.11 python3.10; do \
+	$$p -c 'import sys; sys.exit(sys.version_info >= (3, 12))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+WHEELS ?=
+
+glt-env:
+	@[ -n "$(GLT_PYTHON)" ] || { echo "graphlearn-torch 0.2.4 needs Python 3.10 or 3.11: make glt-env GLT_PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(GLT_PYTHON) tools/setup_env.py --env .envs/glt --extra glt-native --torch 2.4.1 --constraint constraints.txt --wheels "$(WHEELS)"
+
+clean:
+	rm -rf $(VENV) .envs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

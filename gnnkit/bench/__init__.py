@@ -1,0 +1,16 @@
+"""Measures gnnkit against the loaders that people use today, on the same graph, in one run.
+
+options       what to measure
+graph         the graph, as .npy files for the peers and as stores for gnnkit
+process       a measurement is a process of its own, whose memory is watched from outside
+contenders    which processes there are; the peers' scripts lie in peers/ and know nothing of gnnkit
+rows          what is computed from the measurements, and the figures to reach
+table         how it is shown
+"""
+
+from __future__ import annotations
+
+from gnnkit.bench.options import BenchOptions
+from gnnkit.bench.report import BenchReport, run_bench
+
+__all__ = ["BenchOptions", "BenchReport", "run_bench"]

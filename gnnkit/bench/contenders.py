@@ -1,0 +1,109 @@
+"""Who is measured: a name for every process that a row of the table needs, and the command that runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnnkit.bench.graph import BenchGraph
+from gnnkit.bench.options import BenchOptions
+
+PEERS = Path(__file__).parent / "peers"
+_PROBE_TIMEOUT_S = 180
+# What must be importable for a peer's scripts to run.
+_PROBES = {
+    "glt": "import graphlearn_torch",
+    "graphbolt": "import dgl.graphbolt, torch",
+    "pyg": (
+        "from torch_geometric import typing as t\n"
+        "if not (t.WITH_PYG_LIB or t.WITH_TORCH_SPARSE):\n"
+        "    raise ImportError('PyG samples with pyg-lib or torch-sparse, and neither is installed')"
+    ),
+    "ogb": "import ogb.nodeproppred",
+}
+
+
+@dataclass(frozen=True)
+class Arena:
+    """What the commands are made from."""
+
+    options: BenchOptions
+    graph: BenchGraph
+
+    def own(self, task: str, path: Path, *more: str) -> list[str]:
+        """A task of gnnkit's own."""
+        options = self.options
+        fan_out = map(str, options.num_neighbors)
+        sizes = ["--threads", str(options.num_threads), "--batch-size", str(self.graph.batch_size(options.batch_size))]
+        return [sys.executable, "-m", "gnnkit.bench.tasks", task, str(path), *sizes, "--fanout", *fan_out, *more]
+
+    def peer(self, name: str, script: str, folder: Path, *more: str) -> list[str]:
+        """A peer's script, under the interpreter in which the peer is installed."""
+        options = self.options
+        sizes = ["--workers", str(options.num_threads), "--batches", str(options.num_batches)]
+        sizes += ["--batch-size", str(self.graph.batch_size(options.batch_size)), "--fanout", *map(str, options.num_neighbors)]
+        return [str(self.interpreter(name)), str(PEERS / f"{script}.py"), str(folder), *sizes, *more]
+
+    def interpreter(self, name: str) -> Path:
+        """The Python in which a peer is looked for."""
+        return self.options.interpreters.get(name, Path(sys.executable))
+
+    @property
+    def settle(self) -> list[str]:
+        """The option that says how long to iterate before the timing begins."""
+        return ["--settle", str(self.options.settle_s)]
+
+    def scratch(self, name: str) -> str:
+        """A folder that a process may write to and removes."""
+        return str(self.graph.folder / f"scratch-{name}")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A process to be measured.
+
+    Attributes:
+        command: Makes its command line, and first the files that it reads.
+        peer: Which of ``_PROBES`` must succeed; None for gnnkit itself.
+    """
+
+    command: Callable[[Arena], list[str]]
+    peer: str | None = None
+
+
+CONTENDERS = {
+    "gnnkit": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle)),
+    "gnnkit-float16": Contender(lambda a: a.own("epoch", a.graph.store(feature_dtype="float16"), *a.settle)),
+    "limit": Contender(lambda a: a.own("limit", a.graph.store())),
+    "glt": Contender(lambda a: a.peer("glt", "glt_loader", a.graph.arrays), "glt"),
+    "pyg": Contender(lambda a: a.peer("pyg", "pyg_loader", a.graph.arrays), "pyg"),
+    "graphbolt": Contender(lambda a: a.peer("graphbolt", "graphbolt_loader", a.graph.arrays), "graphbolt"),
+    "first-cell": Contender(lambda a: a.own("first_cell", a.graph.store())),
+    "gnnkit-build": Contender(lambda a: a.own("build", a.graph.arrays, "--out", a.scratch("gnnkit-build"))),
+    "glt-build": Contender(lambda a: a.peer("glt", "glt_partition", a.graph.arrays, "--out", a.scratch("glt-build")), "glt"),
+    "gnnkit-ingest": Contender(lambda a: a.own("ingest", a.graph.ogb_tree, "--out", a.scratch("gnnkit-ingest"))),
+    "ogb-ingest": Contender(lambda a: a.peer("ogb", "ogb_ingest", a.graph.ogb_tree), "ogb"),
+}
+
+
+def environment() -> dict[str, str]:
+    """The environment of every measurement: the caller's, with libraries kept from calling home or writing into it."""
+    return {**os.environ, "OUTDATED_IGNORE": "1", "DGLBACKEND": "pytorch", "PYTHONWARNINGS": "ignore"}
+
+
+def why_unavailable(peer: str, python: Path) -> str | None:
+    """Why a peer cannot run under an interpreter, or None where it can."""
+    command = [str(python), "-c", _PROBES[peer]]
+    try:
+        done = subprocess.run(
+            command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"importing it under {python} took more than {_PROBE_TIMEOUT_S} s"
+    if done.returncode == 0:
+        return None
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

@@ -1,0 +1,109 @@
+"""The graph that everybody is measured on: .npy files for the peers, stores for gnnkit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.bench.options import INGEST_SHARE
+from gnnkit.datasets.synthetic import ProductsLikeSource, products_like
+from gnnkit.events import EventSink, Stage
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE
+from gnnkit.storage.options import FeatureDtype
+
+# Batches that an epoch should have at least, so that there is something to measure on a small graph.
+_LEAST_BATCHES = 4
+
+
+@dataclass(frozen=True)
+class BenchGraph:
+    """Files of one generated graph, made when they are first asked for and kept.
+
+    Attributes:
+        scale: See ``products_like``.
+        folder: Where they lie.
+        events: Receives the stages of making them.
+    """
+
+    scale: float
+    folder: Path
+    events: EventSink
+
+    @cached_property
+    def source(self) -> ProductsLikeSource:
+        """The generated graph itself."""
+        return products_like(self.scale)
+
+    @cached_property
+    def arrays(self) -> Path:
+        """Folder of ``row``, ``col`` (int64 ``[E]``), ``feat`` (float32 ``[N, 100]``) and ``train`` (int64), each a .npy file."""
+        return self._made("arrays", self._write_arrays)
+
+    def store(self, *, feature_dtype: FeatureDtype = "float32", with_edge: bool = False) -> Path:
+        """A store in one part."""
+        from gnnkit.storage.build import build_store
+        from gnnkit.storage.options import BuildOptions
+
+        path = self.folder / f"store-{feature_dtype}{'-edge-ids' if with_edge else ''}"
+        options = BuildOptions(feature_dtype=feature_dtype, with_edge=with_edge)
+        if not (path / "manifest.json").exists():
+            build_store(self.source, path, options, self.events)
+        return path
+
+    @cached_property
+    def ogb_tree(self) -> Path:
+        """A root folder that holds a graph a tenth of the size as OGB lays out ogbn-products."""
+        return self._made("ogb", self._write_ogb)
+
+    def batch_size(self, wanted: int) -> int:
+        """The batch size to measure with: fewer seeds on a graph that has too few for several batches."""
+        train = len(self.source.splits[HOMOGENEOUS_NODE_TYPE]["train"])
+        return max(1, min(wanted, train // _LEAST_BATCHES))
+
+    def _made(self, name: str, write: Any) -> Path:
+        path = self.folder / name
+        if not path.exists():
+            unfinished = path.with_name(f"{name}.incomplete")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            write(unfinished)
+            unfinished.rename(path)
+        return path
+
+    def _write_arrays(self, folder: Path) -> None:
+        nodes, edges = self.source.schema.num_nodes, self.source.schema.num_edges
+        with Stage(self.events, "arrays", label=f"scale {self.scale:g}", total=edges, unit="edges") as stage:
+            ends = [np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.int64, (edges,)) for name in ("row", "col")]
+            done = 0
+            for chunk in self.source.edge_chunks(HOMOGENEOUS_EDGE_TYPE):
+                for end, values in zip(ends, chunk, strict=True):
+                    end[done : done + chunk.shape[1]] = values
+                done += chunk.shape[1]
+                stage.advance(chunk.shape[1])
+            features: Iterator[NDArray[Any]] = self.source.node_array_chunks(HOMOGENEOUS_NODE_TYPE, "x")
+            _write_rows(folder / "feat.npy", features, nodes)
+            np.save(folder / "train.npy", self.source.splits[HOMOGENEOUS_NODE_TYPE]["train"])
+            (folder / "facts.json").write_text(json.dumps({"scale": self.scale, "nodes": nodes, "edges": edges}))
+
+    def _write_ogb(self, folder: Path) -> None:
+        from gnnkit.datasets.synthetic_ogb import write_ogb_layout
+
+        write_ogb_layout(products_like(self.scale * INGEST_SHARE), folder, compresslevel=6, events=self.events)
+
+
+def _write_rows(path: Path, chunks: Iterator[NDArray[Any]], count: int) -> None:
+    target: NDArray[Any] | None = None
+    done = 0
+    for chunk in chunks:
+        if target is None:
+            target = np.lib.format.open_memmap(path, "w+", chunk.dtype, (count, *chunk.shape[1:]))
+        target[done : done + len(chunk)] = chunk
+        done += len(chunk)

@@ -1,0 +1,69 @@
+"""What the peers' scripts share; lies beside them, so that a plain ``import _common`` finds it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def arguments() -> argparse.Namespace:
+    """The command line of every script that iterates batches."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--batches", type=int, default=40)
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--fanout", type=int, nargs="+", default=[15, 10, 5])
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+def tensors(folder: Path) -> Any:
+    """``row``, ``col``, ``feat`` and ``train`` as torch tensors in memory."""
+    import torch
+
+    return (torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("row", "col", "feat", "train"))
+
+
+def some_seeds(train: Any, options: argparse.Namespace) -> Any:
+    """The seeds of ``options.batches`` whole batches (or as many as there are), in an order that is always the same."""
+    import torch
+
+    order = torch.randperm(train.numel(), generator=torch.Generator().manual_seed(0))
+    count = min(options.batches, train.numel() // options.batch_size) * options.batch_size
+    return train[order][:count]
+
+
+def run_epochs(loader: Iterable[Any], edges_of: Callable[[Any], int], options: argparse.Namespace, opened: float) -> dict[str, Any]:
+    """Iterates some epochs and returns the time to the first batch and the last epoch's speed.
+
+    Args:
+        loader: What to iterate.
+        edges_of: Counts a batch's edges.
+        options: See ``arguments``.
+        opened: ``time.perf_counter()`` when opening began, imports and reading the arrays done.
+    """
+    first_batch_s = 0.0
+    batches = edges = 0
+    elapsed = 1.0
+    for _ in range(options.epochs):
+        start, batches, edges = time.perf_counter(), 0, 0
+        for batch in loader:
+            first_batch_s = first_batch_s or time.perf_counter() - opened
+            batches, edges = batches + 1, edges + edges_of(batch)
+        elapsed = time.perf_counter() - start
+    return {"first_batch_s": first_batch_s, "seeds_per_s": batches * options.batch_size / elapsed, "edges_per_s": edges / elapsed}
+
+
+def finish(values: dict[str, Any]) -> None:
+    """Writes the result as the last line."""
+    sys.stdout.write("\n" + json.dumps(values) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,151 @@
+"""Runs the contenders in turn and collects what they say."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from gnnkit.bench.contenders import CONTENDERS, Arena, environment, why_unavailable
+from gnnkit.bench.graph import BenchGraph
+from gnnkit.bench.options import BenchOptions
+from gnnkit.bench.process import BenchError, Measurement, measure
+from gnnkit.bench.rows import LINES, Result, contenders_of, evaluate
+from gnnkit.events import EventSink, Stage, ignore_events
+
+# Contenders that are a file on disk rather than a process.
+_STORES = {"store": False, "store-edge-ids": True}
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """The table and what it was made from.
+
+    Attributes:
+        options: What was measured.
+        machine: Facts of the machine and the packages.
+        results: The table's lines.
+        measurements: ``{contender: what every run of it said}``.
+        failed: ``{contender: error}``: it was there and did not run through.
+        unavailable: ``{contender: reason}``: it is not installed.
+    """
+
+    options: BenchOptions
+    machine: Mapping[str, str]
+    results: tuple[Result, ...]
+    measurements: Mapping[str, tuple[Measurement, ...]]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed and no target was missed."""
+        return not self.failed and all(result.met is not False for result in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form, single runs included."""
+        runs = {
+            name: [{**m.values, "wall_s": m.wall_s, "anonymous_bytes": m.anonymous_bytes, "shared_bytes": m.shared_bytes} for m in many]
+            for name, many in self.measurements.items()
+        }
+        return {
+            "scale": self.options.scale,
+            "batch_size": self.options.batch_size,
+            "num_neighbors": list(self.options.num_neighbors),
+            "num_threads": self.options.num_threads,
+            "machine": dict(self.machine),
+            "rows": [result.to_json() for result in self.results],
+            "runs": runs,
+            "failed": dict(self.failed),
+            "unavailable": dict(self.unavailable),
+        }
+
+
+def run_bench(options: BenchOptions, events: EventSink = ignore_events) -> BenchReport:
+    """Measures what the options ask for; contenders take turns, and medians are compared.
+
+    Args:
+        options: What to measure.
+        events: Receives the stages of making the graph, and "bench" with a unit per run.
+
+    Raises:
+        StoreError, DatasetError: The graph could not be made.
+    """
+    folder = (options.work_dir / f"products-like-{options.scale:g}").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    arena = Arena(options, BenchGraph(options.scale, folder, events))
+    wanted = contenders_of(options.rows)
+    unavailable = _unavailable(wanted, arena)
+    commands = {name: CONTENDERS[name].command(arena) for name in wanted if name in CONTENDERS and name not in unavailable}
+    measurements, failed = _run_in_turn(commands, options, events)
+    for name, with_edge in _STORES.items():
+        if name in wanted:
+            nbytes = _folder_bytes(arena.graph.store(with_edge=with_edge))
+            measurements[name] = [Measurement({"nbytes": nbytes}, 0.0, 0, 0)]
+    missing = {**unavailable, **dict.fromkeys(failed, "failed")}
+    lines = [line for line in LINES if line.row in options.rows]
+    results = tuple(evaluate(line, measurements, missing, options.scale) for line in lines)
+    return BenchReport(options, _machine(), results, {k: tuple(v) for k, v in measurements.items()}, failed, unavailable)
+
+
+def _unavailable(wanted: list[str], arena: Arena) -> dict[str, str]:
+    reasons: dict[str, str | None] = {}
+    found = {}
+    for name in wanted:
+        peer = CONTENDERS[name].peer if name in CONTENDERS else None
+        if peer is None:
+            continue
+        if peer not in reasons:
+            reasons[peer] = why_unavailable(peer, arena.interpreter(peer))
+        reason = reasons[peer]
+        if reason is not None:
+            found[name] = f"not measured: {reason}"
+    return found
+
+
+def _run_in_turn(
+    commands: Mapping[str, list[str]], options: BenchOptions, events: EventSink
+) -> tuple[dict[str, list[Measurement]], dict[str, str]]:
+    """A-B-C-A-B-C: whatever else the machine does hits everybody alike."""
+    measurements: dict[str, list[Measurement]] = {}
+    failed: dict[str, str] = {}
+    with Stage(events, "bench", label=f"scale {options.scale:g}", total=len(commands) * options.repeats, unit="runs") as stage:
+        for _ in range(options.repeats):
+            for name, command in commands.items():
+                if name not in failed:
+                    try:
+                        run = measure(command, timeout_s=options.timeout_s, environment=environment())
+                        measurements.setdefault(name, []).append(run)
+                    except BenchError as error:
+                        failed[name] = str(error)
+                stage.advance()
+    return measurements, failed
+
+
+def _folder_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _machine() -> dict[str, str]:
+    import gnnkit
+    from gnnkit.host import available_cpus
+
+    versions = {name: metadata.version(name) for name in ("torch", "torch_geometric", "numba", "numpy")}
+    return {
+        "processors": f"{available_cpus()} of {os.cpu_count()} ({_processor_name()})",
+        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "gnnkit": gnnkit.__version__,
+        **versions,
+    }
+
+
+def _processor_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,195 @@
+"""gnnkit's own measurements, each run as ``python -m gnnkit.bench.tasks NAME ...`` and ending with one line of JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.bench.process import STARTED
+
+_MOST_BATCHES_FOR_LIMIT = 32
+
+
+def _loader(options: argparse.Namespace) -> Any:
+    from gnnkit.backends.inprocess import InProcess
+    from gnnkit.loader import GraphLoader
+
+    return GraphLoader.from_store(
+        options.path,
+        num_neighbors=options.fanout,
+        batch_size=options.batch_size,
+        input_nodes="train",
+        backend=InProcess(num_threads=options.threads),
+        shuffle=True,
+        drop_last=True,
+        progress=False,
+    )
+
+
+def epoch(options: argparse.Namespace) -> dict[str, Any]:
+    """Opens a store, iterates whole epochs and reports the last one's speed."""
+    import torch_geometric.data  # noqa: F401 - what every user has imported before the clock starts
+
+    import gnnkit.loader
+    import gnnkit.sampling.jit
+
+    gnnkit.sampling.jit.warm()
+    start = time.perf_counter()
+    with _loader(options) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        first_batch_s = time.perf_counter() - start
+        for _ in iterator:
+            pass
+        while time.perf_counter() - start < options.settle:
+            for _ in loader:
+                pass
+        begin, batches = time.perf_counter(), 0
+        for _ in range(options.epochs):
+            for _batch in loader:
+                batches += 1
+        elapsed = time.perf_counter() - begin
+        stats = loader.stats()
+    return {
+        "first_batch_s": first_batch_s,
+        "seeds_per_s": batches * options.batch_size / elapsed,
+        "edges_per_s": stats.edges / stats.wall_s if stats.wall_s else 0.0,
+        "nodes_per_batch": stats.nodes / max(1, stats.batches),
+    }
+
+
+def limit(options: argparse.Namespace) -> dict[str, Any]:
+    """Gathers the same rows as the loader does, by as many threads, into touched memory, and does nothing else."""
+    from gnnkit.storage.store import Store
+
+    with _loader(options) as loader:
+        batches = [batch.n_id.numpy().copy() for batch in islice(iter(loader), _MOST_BATCHES_FOR_LIMIT)]
+    store = Store.open(options.path)
+    mapped = next(iter(store.arrays().nodes.values()))[0].arrays["x"]
+    rows = _in_huge_pages(np.asarray(mapped))
+    speeds = [_gather_speed(rows, batches, options) for _ in range(5)]
+    return {"seeds_per_s": max(speeds), "nodes_per_batch": sum(map(len, batches)) / len(batches)}
+
+
+def _in_huge_pages(rows: NDArray[Any]) -> NDArray[Any]:
+    """A copy of the rows where random reads are cheapest."""
+    from gnnkit.runtime.graph_memory import HugeBlock
+
+    block = HugeBlock(rows.nbytes)
+    copy = block.bytes[: rows.nbytes].view(rows.dtype).reshape(rows.shape)
+    copy[:] = rows
+    block.collapse()
+    return copy
+
+
+def _gather_speed(rows: NDArray[Any], batches: list[NDArray[np.int64]], options: argparse.Namespace) -> float:
+    """Seeds per second of gathering alone; a thread takes the next batch as soon as it has done one."""
+    from gnnkit.sampling.fill import GATHER, fill
+
+    most = max(map(len, batches))
+    outs = [np.ones((most, *rows.shape[1:]), rows.dtype) for _ in range(options.threads)]
+    width = rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
+    tables, bounds = np.array([[rows.ctypes.data]]), np.array([[0, len(rows)]])
+    todo, lock = iter(batches * 2), threading.Lock()
+
+    def work(out: NDArray[Any]) -> None:
+        while True:
+            with lock:
+                ids = next(todo, None)
+            if ids is None:
+                return
+            step = [GATHER, ids.ctypes.data, len(ids), width, out.ctypes.data, 0, 0]
+            fill(np.array([step], np.int64), tables, bounds)
+
+    threads = [threading.Thread(target=work, args=(out,)) for out in outs]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    elapsed = time.perf_counter() - start
+    return 2.0 * len(batches) * int(options.batch_size) / elapsed
+
+
+def first_cell(options: argparse.Namespace) -> dict[str, Any]:
+    """What a notebook's first cell does: imports included, from the start of the process."""
+    with _loader(options) as loader:
+        batch = next(iter(loader))
+        return {"start_to_batch_s": time.time() - float(os.environ[STARTED]), "nodes": int(batch.num_nodes)}
+
+
+def build(options: argparse.Namespace) -> dict[str, Any]:
+    """Builds a store in two parts from arrays in memory."""
+    import shutil
+
+    import torch
+    from torch_geometric.data import Data
+
+    from gnnkit.partitioning import partition
+
+    row, col, feat = (np.load(Path(options.path) / f"{name}.npy") for name in ("row", "col", "feat"))
+    edge_index = np.empty((2, len(row)), np.int64)
+    edge_index[0], edge_index[1] = row, col
+    del row, col
+    data = Data(x=torch.from_numpy(feat), edge_index=torch.from_numpy(edge_index))
+    input_bytes = feat.nbytes + edge_index.nbytes
+    del feat, edge_index
+    shutil.rmtree(options.out, ignore_errors=True)
+    start = time.perf_counter()
+    store = partition(data, 2, options.method, options.out)
+    elapsed = time.perf_counter() - start
+    nbytes = store.nbytes
+    shutil.rmtree(options.out, ignore_errors=True)
+    return {"build_s": elapsed, "input_bytes": input_bytes, "nbytes": nbytes}
+
+
+def ingest(options: argparse.Namespace) -> dict[str, Any]:
+    """Reads OGB's layout (csv.gz) into a store."""
+    import shutil
+
+    import gnnkit.sampling.jit
+    from gnnkit.datasets.ogb import open_ogb
+    from gnnkit.storage.build import build_store
+    from gnnkit.storage.options import BuildOptions
+
+    gnnkit.sampling.jit.warm()
+    shutil.rmtree(options.out, ignore_errors=True)
+    start = time.perf_counter()
+    store = build_store(open_ogb("ogbn-products", root=options.path, download=False), Path(options.out), BuildOptions())
+    elapsed = time.perf_counter() - start
+    edges = store.schema.num_edges
+    shutil.rmtree(options.out, ignore_errors=True)
+    return {"ingest_s": elapsed, "edges": edges}
+
+
+TASKS = {"epoch": epoch, "limit": limit, "first_cell": first_cell, "build": build, "ingest": ingest}
+
+
+def main() -> None:
+    """Runs one task."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("task", choices=sorted(TASKS))
+    parser.add_argument("path")
+    parser.add_argument("--out", default="")
+    parser.add_argument("--method", default="contiguous")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--fanout", type=int, nargs="+", default=[15, 10, 5])
+    parser.add_argument("--settle", type=float, default=0.0)
+    options = parser.parse_args()
+    sys.stdout.write(json.dumps(TASKS[options.task](options)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

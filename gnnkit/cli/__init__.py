@@ -1,0 +1,16 @@
+"""The command ``gnnkit``: one module per verb, nothing heavy imported before a verb runs.
+
+Exit codes of every verb: 0 it worked; 1 it ran, and something needs attention (a check warned, a comparison failed, a file is
+damaged); 2 it could not run (wrong usage, or an error whose message and hint are printed); 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Runs the command line of this process and exits with its code."""
+    from gnnkit.cli.app import run
+
+    sys.exit(run(sys.argv[1:]))

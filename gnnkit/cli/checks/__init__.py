@@ -1,0 +1,7 @@
+"""What ``gnnkit doctor`` looks at: each check is a function that returns one row."""
+
+from __future__ import annotations
+
+from gnnkit.cli.checks.row import Check, Verdict
+
+__all__ = ["Check", "Verdict"]

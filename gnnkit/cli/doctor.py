@@ -1,0 +1,67 @@
+"""``gnnkit doctor``: can gnnkit work here, and if not, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import typer
+
+from gnnkit.cli.checks.row import Check
+from gnnkit.cli.output import ERROR, OK, WARNING, console, show_json
+
+_EXIT = {"ok": OK, "no": OK, "warning": WARNING, "error": ERROR}
+_STYLE = {"ok": "green", "no": "dim", "warning": "yellow", "error": "bold red"}
+
+
+def doctor(
+    warm: bool = typer.Option(False, "--warm", help="Compile the sampling kernels now, so that the first batch does not wait for it."),
+    as_json: bool = typer.Option(False, "--json", help="Write JSON."),
+) -> None:
+    """Check this machine and say what to do.
+
+    Exit codes: 0 all is well, 1 there are warnings, 2 gnnkit cannot work here.
+    """
+    if warm:
+        from gnnkit.sampling.jit import warm as compile_kernels
+        from gnnkit.ui.progress import make_sink
+
+        with make_sink(False if as_json else "auto") as events:
+            compile_kernels(events)
+    checks = list(all_checks())
+    worst = max((_EXIT[check.verdict] for check in checks), default=OK)
+    if as_json:
+        show_json({"exit_code": worst, "checks": [check.to_json() for check in checks]})
+    else:
+        _show(checks)
+    raise typer.Exit(worst)
+
+
+def all_checks() -> Iterator[Check]:
+    """Yields every row of the report."""
+    from gnnkit.cli.checks import backends, machine, software
+
+    needed = []
+    for check in (software.installation, software.python, software.torch, software.torch_geometric, software.kernels):
+        row = check()
+        if row.verdict == "error":
+            needed.append(row)
+        yield row
+    for check in (software.ogb, software.glt, machine.processors, machine.memory, machine.shared_memory):
+        yield check()
+    for check in (machine.disk, machine.open_files, machine.gpu, machine.network):
+        yield check()
+    for name in backends.BACKENDS:
+        yield backends.backend(name, needed)
+
+
+def _show(checks: list[Check]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
+    for column in ("check", "value", "verdict", "what to do"):
+        table.add_column(column, overflow="fold", no_wrap=column in ("check", "verdict"))
+    for check in checks:
+        style = _STYLE[check.verdict]
+        table.add_row(escape(check.name), escape(check.value), f"[{style}]{check.verdict}[/{style}]", escape(check.fix))
+    console().print(table)

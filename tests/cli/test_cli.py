@@ -1,0 +1,289 @@
+"""The command line: what it prints, and with which code it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnnkit.cli.app import run
+from gnnkit.datasets.synthetic import products_like
+from gnnkit.storage.build import build_store
+from gnnkit.storage.catalog import default_store_dir, find_or_build
+from gnnkit.storage.options import BuildOptions
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without any store in it; kernels stay where they are compiled."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "kernels").symlink_to(Path(os.environ["GNNKIT_HOME"]) / "kernels")
+    monkeypatch.setenv("GNNKIT_HOME", str(home))
+    monkeypatch.setenv("COLUMNS", "250")
+    return home
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
+    """Runs a command line in this process: ``(code, output, errors)``."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = run([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def store_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small store of two parts."""
+    path = tmp_path_factory.mktemp("stores") / "small"
+    build_store(products_like(0.0005), path, BuildOptions(num_parts=2, partition="random"))
+    return path
+
+
+def command(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs ``python -m gnnkit`` as a process of its own."""
+    call = [sys.executable, "-m", "gnnkit", *map(str, arguments)]
+    return subprocess.run(call, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_help_is_quick_and_names_every_verb() -> None:
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        done = command("--help")
+        times.append(time.perf_counter() - start)
+        assert done.returncode == 0
+        if times[-1] < 1.0:
+            break
+    assert min(times) < 1.0, times
+    for verb in ("demo", "doctor", "info", "partition", "stores", "bench"):
+        assert f"\n  {verb} " in done.stdout
+    assert "Exit codes" in done.stdout
+
+
+@pytest.mark.parametrize("verb", ["demo", "doctor", "info", "partition", "stores", "bench"])
+def test_every_verb_has_help(cli: Cli, verb: str) -> None:
+    code, out, _ = cli(verb, "--help")
+    assert code == 0
+    assert f"gnnkit {verb}" in out
+
+
+def test_version(cli: Cli) -> None:
+    import gnnkit
+
+    assert cli("--version") == (0, f"gnnkit {gnnkit.__version__}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["info"], ["doctor", "--nonsense"], ["partition", "x", "two"]])
+def test_wrong_usage_is_code_2(cli: Cli, arguments: list[str]) -> None:
+    code, _, err = cli(*arguments)
+    assert code == 2
+    assert err.strip()
+
+
+def test_an_error_is_a_message_and_a_hint_without_a_traceback(tmp_path: Path) -> None:
+    done = command("info", tmp_path / "none")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    first, second = done.stderr.splitlines()[:2]
+    assert first.startswith("error: ") and "none" in first
+    assert second.startswith("  -> ")
+    assert "Traceback" not in done.stderr
+
+
+def test_an_operating_system_error_has_no_traceback_either(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr("gnnkit.storage.catalog.list_stores", fail)
+    code, _, err = cli("stores", "ls", "--store-dir", "/nowhere")
+    assert code == 2
+    assert err == "error: Permission denied: /nowhere\n"
+
+
+def test_an_interrupt_is_code_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gnnkit.storage.catalog.list_stores", interrupt)
+    assert cli("stores", "ls")[0] == 130
+
+
+def test_output_into_a_closed_pipe_is_no_traceback(store_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    call = [sys.executable, "-m", "gnnkit", "info", str(store_path)]
+    done = subprocess.run(call, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+# info ------------------------------------------------------------------------------------------------------------------
+
+
+def test_info_shows_a_store(cli: Cli, store_path: Path) -> None:
+    code, out, _ = cli("info", store_path)
+    assert code == 0
+    source = products_like(0.0005)
+    for wanted in (
+        f"{source.schema.num_nodes:,}",
+        f"{source.schema.num_edges:,}",
+        "x float32[100]",
+        "random",
+        "not OGB's data",
+        "not stored",
+    ):
+        assert wanted in out
+
+
+def test_info_as_json_agrees_with_the_store(cli: Cli, store_path: Path) -> None:
+    code, out, _ = cli("info", store_path, "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["options"]["num_parts"] == 2 == len(facts["parts"])
+    assert sum(part["num_nodes"]["node"] for part in facts["parts"]) == facts["schema"]["node_types"][0]["num_nodes"]
+    assert facts["splits"]["node"].keys() == {"train", "valid", "test"}
+    assert "verified" not in facts
+
+
+def test_info_verify_finds_a_flipped_bit(cli: Cli, store_path: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(store_path, copy)
+    assert "verified" in cli("info", copy, "--verify")[1]
+    features = next(copy.glob("part0/nodes/*/x.npy"))
+    with features.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 1]))
+    code, _, err = cli("info", copy, "--verify")
+    assert code == 1
+    assert "x.npy" in err and "-> " in err
+    code, out, _ = cli("info", copy, "--verify", "--json")
+    assert code == 1
+    assert json.loads(out)["verified"] is False
+
+
+def test_info_knows_datasets(cli: Cli) -> None:
+    code, out, _ = cli("info", "ogbn-products")
+    assert code == 0 and "47 classes" in out
+    facts = json.loads(cli("info", "ogbn-products", "--json")[1])
+    assert facts["num_classes"] == 47 and facts["found"] is None and facts["stores"] == []
+    code, _, err = cli("info", "ogbn-prodcts")
+    assert code == 2 and "ogbn-products" in err
+    code, _, err = cli("info", "ogbn-products", "--verify")
+    assert code == 2 and "stores" in err
+
+
+# partition -------------------------------------------------------------------------------------------------------------
+
+
+def test_partition_cuts_a_store_again(cli: Cli, store_path: Path, tmp_path: Path) -> None:
+    out_path = tmp_path / "three"
+    code, out, _ = cli("partition", store_path, 3, "--method", "ldg", "--out", out_path, "--json")
+    assert code == 0
+    facts = json.loads(out)
+    assert facts["path"] == str(out_path)
+    assert facts["partition"] == "ldg" and len(facts["parts"]) == 3
+    assert np.array(facts["cuts"]["node__to__node"]).sum() == products_like(0.0005).schema.num_edges
+    code, out, _ = cli("info", out_path, "--verify")
+    assert code == 0 and "ldg" in out
+
+
+def test_partition_takes_a_name_from_the_store_folder_and_keeps_the_result_there(cli: Cli) -> None:
+    store = find_or_build(products_like(0.0005), BuildOptions(), default_store_dir())
+    code, out, _ = cli("partition", store.path.name, 2, "--json")
+    assert code == 0
+    assert Path(json.loads(out)["path"]).parent == default_store_dir()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ([0], "num_parts"),
+        ([2, "--method", "metiss"], "metis"),
+        ([2, "--edge-dir", "up"], "edge_dir"),
+        ([2, "--cache-ratio", "2"], "cache_ratio"),
+    ],
+)
+def test_partition_refuses_what_makes_no_sense(cli: Cli, store_path: Path, tmp_path: Path, arguments: list[object], word: str) -> None:
+    code, _, err = cli("partition", store_path, *arguments, "--out", tmp_path / "out")
+    assert code == 2
+    assert word in err
+    assert not (tmp_path / "out").exists()
+
+
+# stores ----------------------------------------------------------------------------------------------------------------
+
+
+def test_stores_are_listed_and_removed(cli: Cli) -> None:
+    assert "no stores" in cli("stores", "ls")[1]
+    store = find_or_build(products_like(0.0005), BuildOptions(), default_store_dir())
+    code, out, _ = cli("stores", "ls")
+    assert code == 0 and store.path.name in out
+    (entry,) = json.loads(cli("stores", "ls", "--json")[1])["stores"]
+    assert entry["num_nodes"] == store.schema.num_nodes and entry["problem"] is None
+    code, out, _ = cli("stores", "rm", store.path.name)
+    assert code == 0 and "removed" in out
+    assert not store.path.exists()
+    code, _, err = cli("stores", "rm", store.path.name)
+    assert code == 2 and store.path.name in err
+
+
+def test_removing_several_stores_goes_on_after_one_that_is_not_there(cli: Cli) -> None:
+    store = find_or_build(products_like(0.0005), BuildOptions(), default_store_dir())
+    code, out, err = cli("stores", "rm", "first", store.path.name, "last")
+    assert code == 2
+    assert not store.path.exists() and store.path.name in out
+    assert "'first'" in err and "'last'" in err
+
+
+def test_a_damaged_store_is_listed_with_its_problem(cli: Cli) -> None:
+    store = find_or_build(products_like(0.0005), BuildOptions(), default_store_dir())
+    (store.path / "manifest.json").write_text("{")
+    code, out, _ = cli("stores", "ls")
+    assert code == 1 and store.path.name in out
+    assert json.loads(cli("stores", "ls", "--json")[1])["stores"][0]["problem"]
+
+
+def test_prune_removes_unfinished_builds_only(cli: Cli) -> None:
+    store = find_or_build(products_like(0.0005), BuildOptions(), default_store_dir())
+    assert "nothing to remove" in cli("stores", "prune")[1]
+    unfinished = store.path.with_name("other-1p-0.incomplete")
+    unfinished.mkdir()
+    (unfinished / "x").write_bytes(b"0" * 1000)
+    code, out, _ = cli("stores", "prune", "--json")
+    assert code == 0
+    assert [Path(item["path"]).name for item in json.loads(out)["removed"]] == [unfinished.name]
+    assert store.path.exists() and not unfinished.exists()
+
+
+# demo ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_demo_ends_with_its_verdict(cli: Cli, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    import gnnkit.demo
+
+    scales = []
+    monkeypatch.setattr(gnnkit.demo, "run_demo", lambda scale: scales.append(scale) or code)
+    assert cli("demo", "--scale", "0.5")[0] == code
+    assert scales == [0.5]

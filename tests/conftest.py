@@ -1,0 +1,132 @@
+"""What every test gets: no leak goes unnoticed, and no test is skipped silently.
+
+Tests that need more than Python carry a marker of ``tests.helpers.machine.REQUIREMENTS``. Where the machine cannot run them
+they are skipped, and the last lines of the report name each of them, the reason and the way to have it run. With
+``GNNKIT_REQUIRE_ALL=1`` every skip fails the run; only tests for a GPU are left out there, by name, where there is none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import pytest
+
+from tests.helpers.leaks import holdings, leaks_since
+from tests.helpers.machine import REQUIREMENTS, ROOT, glt_python, has_gpu
+
+REQUIRE_ALL = os.environ.get("GNNKIT_REQUIRE_ALL") == "1"
+# Other packages' warnings, which we cannot mend; every other warning is an error.
+FOREIGN_WARNINGS = (
+    # torch 2.13 about torch_geometric's and ogb's use of it, at their import.
+    "ignore:`torch.jit.script` is deprecated:DeprecationWarning",
+)
+_left_out: list[str] = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Adds the foreign warnings behind any ``-W error`` of the command line, so that they stay the exception to it."""
+    options = config.known_args_namespace
+    options.pythonwarnings = [*(options.pythonwarnings or []), *FOREIGN_WARNINGS]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips what this machine cannot run; leaves tests for a GPU out where everything else must run."""
+    kept: list[pytest.Item] = []
+    for item in items:
+        if REQUIRE_ALL and item.get_closest_marker("gpu") and not has_gpu():
+            _left_out.append(item.nodeid)
+            continue
+        kept.append(item)
+        for name, requirement in REQUIREMENTS.items():
+            if item.get_closest_marker(name) and (reason := requirement.missing()):
+                item.add_marker(pytest.mark.skip(reason=f"{reason}; to enable: {requirement.enable}"))
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hands the names of tests that were left out to the process that reports; fails the run if a skip is not allowed."""
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = list(_left_out)
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if REQUIRE_ALL and reporter is not None and reporter.stats.get("skipped") and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes over what a parallel process left out (each of them collects everything)."""
+    for name in getattr(node, "workeroutput", {}).get("left_out", []):
+        if name not in _left_out:
+            _left_out.append(name)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Lists what did not run: by name, with reason and remedy."""
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        by_reason[reason.removeprefix("Skipped: ")].append(report.nodeid)
+    if by_reason:
+        verdict = "GNNKIT_REQUIRE_ALL=1: every one is a failure" if REQUIRE_ALL else "everything else ran"
+        terminalreporter.section(
+            f"{_count(sum(map(len, by_reason.values())))} skipped ({verdict})", red=REQUIRE_ALL, yellow=not REQUIRE_ALL
+        )
+        for reason, names in sorted(by_reason.items()):
+            terminalreporter.write_line(reason)
+            for name in names:
+                terminalreporter.write_line(f"    {name}")
+    if _left_out:
+        terminalreporter.section(f"{_count(len(_left_out))} left out (needing a GPU, and there is none here)")
+        for name in _left_out:
+            terminalreporter.write_line(f"    {name}")
+
+
+def _count(number: int) -> str:
+    return f"{number} test{'s' if number > 1 else ''}"
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    """Fails a test that leaves a process, shared memory, a listening port or a thread behind."""
+    before = holdings()
+    yield
+    left = leaks_since(before)
+    if left:
+        pytest.fail("left behind by this test:\n  " + "\n  ".join(left), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def project_root() -> Path:
+    """The checkout."""
+    return ROOT
+
+
+@pytest.fixture
+def glt_interpreter() -> Path:
+    """The interpreter of the second environment; use together with the marker ``glt``."""
+    path = glt_python()
+    assert path is not None, "the marker `glt` is missing on this test"
+    return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps tests away from the user's data sets, stores and options; compiled kernels are the one thing they share."""
+    kernels = Path(os.environ.get("GNNKIT_HOME") or platformdirs.user_cache_dir("gnnkit")) / "kernels"
+    kernels.mkdir(parents=True, exist_ok=True)
+    home = tmp_path_factory.mktemp("gnnkit-home")
+    (home / "kernels").symlink_to(kernels.resolve())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GNNKIT_HOME", str(home))
+        patch.delenv("GNNKIT_PROGRESS", raising=False)
+        yield

@@ -1,0 +1,98 @@
+"""Imports point down: rooms only know the rooms below them, read from the source with ``ast``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.machine import ROOT
+
+# Rooms of one level may know each other; a room knows every level below its own.
+LEVELS = (
+    ("errors", "events", "host", "schema", "plan", "host"),
+    ("vendor",),
+    ("sampling", "storage", "datasets"),
+    ("backends", "runtime", "partitioning"),
+    ("loader", "loading", "distributed", "export", "ui", "demo", "bench", "cli", "__main__", "__init__"),
+)
+LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
+# What the rooms of sampling and storage may not know, beside what is above them.
+PROCESS_MODULES = ("multiprocessing", "subprocess", "torch.distributed", "torch.multiprocessing")
+VENDORS = {"ogb", "graphlearn_torch"}
+MODULES = sorted(ROOT.glob("gnnkit/**/*.py"))
+# Scripts that run under an interpreter of a peer library, where gnnkit itself is absent.
+PEER_SCRIPTS = ROOT / "gnnkit/bench/peers"
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields line and absolute name of everything that a module imports, at any depth of the code."""
+    package = path.relative_to(ROOT).with_suffix("").parts
+    package = package[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            for alias in node.names:
+                yield node.lineno, f"{module}.{alias.name}"
+
+
+def room_of(name: str) -> str:
+    """``"gnnkit.storage.build.Builder"`` as ``"storage"``; names of the package itself as ``"__init__"``."""
+    parts = name.split(".")
+    path = ROOT / "gnnkit" / (parts[1] if len(parts) > 1 else "")
+    return parts[1] if len(parts) > 1 and (path.is_dir() or path.with_suffix(".py").exists()) else "__init__"
+
+
+def violations(path: Path) -> list[str]:
+    """Every import of a module that breaks a rule, as lines to read."""
+    own = path.relative_to(ROOT / "gnnkit").with_suffix("").parts[0]
+    found = []
+    for line, name in imports(path):
+        top = name.split(".")[0]
+        place = f"{path.relative_to(ROOT)}:{line} imports {name}"
+        if top == "gnnkit":
+            room = room_of(name)
+            if LEVEL[room] > LEVEL[own]:
+                found.append(f"{place}: {own} lies below {room}")
+        elif top in VENDORS and own != "vendor" and PEER_SCRIPTS not in path.parents:
+            found.append(f"{place}: only vendor/ names {top}")
+        elif own in ("sampling", "storage") and name.startswith(PROCESS_MODULES):
+            found.append(f"{place}: {own}/ knows nothing of processes and networks")
+    return found
+
+
+def test_every_room_has_a_level() -> None:
+    rooms = {path.relative_to(ROOT / "gnnkit").with_suffix("").parts[0] for path in MODULES}
+    assert rooms <= LEVEL.keys(), f"rooms without a level: {rooms - LEVEL.keys()}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT / "gnnkit")))
+def test_imports_point_down(path: Path) -> None:
+    assert not violations(path), "\n".join(violations(path))
+
+
+@pytest.mark.parametrize(
+    ("own", "line"),
+    [
+        ("storage", "from gnnkit.loader import GraphLoader"),
+        ("sampling", "def f():\n    import gnnkit.runtime.ring"),
+        ("storage", "from gnnkit import GraphLoader"),
+        ("storage", "from ..ui import cards"),
+        ("loader", "import graphlearn_torch.distributed"),
+        ("datasets", "from ogb.nodeproppred import Evaluator"),
+        ("sampling", "import multiprocessing.shared_memory"),
+    ],
+)
+def test_an_arrow_that_points_up_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, line: str) -> None:
+    for room in LEVEL:
+        (tmp_path / "gnnkit" / room).mkdir(parents=True)
+    module = tmp_path / "gnnkit" / own / "module.py"
+    module.write_text(line + "\n")
+    monkeypatch.setattr("tests.packaging.test_layers.ROOT", tmp_path)
+    assert len(violations(module)) == 1

@@ -1,0 +1,61 @@
+"""What the repository says: rooms of a readable size, and nothing about the machine it was written on."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.machine import ROOT
+
+MAX_LINES = 350
+TEXT = {".py", ".md", ".toml", ".txt", ".cfg", ".yml", ".yaml", ".html", ".j2", ".ipynb", ".sh", ""}
+# Absolute paths of somebody's machine, and index hosts: neither belongs into a project that others run.
+# Written in pieces so that this file does not contain what it looks for.
+PIECES = (
+    r"(?<![\w.])/(?:wo" + r"rk|ro" + r"ot|ho" + r"me)/\w",
+    "py" + r"pi\.org",
+    "python" + "hosted",
+    "--index" + "-url",
+    "whl.pytorch" + r"\.org",
+)
+FORBIDDEN = re.compile("|".join(PIECES))
+
+
+@cache
+def repository_files() -> list[Path]:
+    """Files that are, or are about to be, in the repository; without git (an unpacked sdist) everything that lies there."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        skip = {".venv", ".envs", ".git"}
+        return sorted(path for path in ROOT.rglob("*") if path.is_file() and not skip & set(path.relative_to(ROOT).parts))
+    return sorted(ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).is_file())
+
+
+def test_no_machine_path_is_named() -> None:
+    found = []
+    for path in repository_files():
+        if path.suffix in TEXT and path.stat().st_size < 5_000_000:
+            for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+                if match := FORBIDDEN.search(line):
+                    found.append(f"{path.relative_to(ROOT)}:{number}: {match.group()}")
+    assert not found, "\n".join(found[:20])
+
+
+@pytest.mark.parametrize("line", ["see /ro" + "ot/x", "cd /ho" + "me/me", "pip install --index" + "-url x"])
+def test_a_machine_path_would_be_found(line: str) -> None:
+    assert FORBIDDEN.search(line)
+
+
+def test_rooms_are_of_a_readable_size() -> None:
+    sizes = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in ROOT.glob("gnnkit/**/*.py")}
+    too_long = {name: size for name, size in sizes.items() if size > MAX_LINES}
+    assert not too_long, f"longer than {MAX_LINES} lines: {too_long}"
+
+
+def test_nothing_large_is_in_the_repository() -> None:
+    large = {str(path.relative_to(ROOT)): path.stat().st_size for path in repository_files() if path.stat().st_size > 5_000_000}
+    assert not large
