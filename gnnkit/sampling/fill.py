@@ -16,7 +16,7 @@ COPY, LOOK_UP, GATHER = range(3)
 
 _LINE = 64
 # Rows asked of memory ahead of the one being copied: enough to cover a DRAM access at the speed of one core.
-_AHEAD = 8
+_AHEAD = 16
 
 
 @helper
@@ -37,15 +37,27 @@ def _gather(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count
         v = load_i64(ids + i * 8)
         p = 0 if single else find_part(bounds, v)
         source = parts[p] + (v - bounds[p]) * width
-        if width == 8:
-            store_i64(target + i * 8, load_i64(source))
-        else:
-            copy_bytes(target + i * width, source, width)
+        copy_bytes(target + i * width, source, width)
 
 
 @helper
-def _look_up(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int) -> None:
+def _gather_words(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, target: int) -> None:
+    """Rows of one 64-bit value, such as labels: one line each, so more of them are asked for ahead."""
     single = bounds.size == 2
+    for i in range(count):
+        if i + 2 * _AHEAD < count:
+            v = load_i64(ids + (i + 2 * _AHEAD) * 8)
+            p = 0 if single else find_part(bounds, v)
+            prefetch(parts[p] + (v - bounds[p]) * 8)
+        v = load_i64(ids + i * 8)
+        p = 0 if single else find_part(bounds, v)
+        store_i64(target + i * 8, load_i64(parts[p] + (v - bounds[p]) * 8))
+
+
+@helper
+def _look_up(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int) -> bool:
+    """Writes the ids that rows have in the dataset; False where one is none of the dataset's."""
+    single, inside = bounds.size == 2, True
     for i in range(count):
         if i + _AHEAD < count:
             v = load_i64(ids + (i + _AHEAD) * 8)
@@ -53,24 +65,33 @@ def _look_up(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, coun
             prefetch(parts[p] + (v - bounds[p]) * width)
         v = load_i64(ids + i * 8)
         p = 0 if single else find_part(bounds, v)
-        value = v if parts[p] == 0 else load_id(parts[p], v - bounds[p], width)
+        value = load_id(parts[p], v - bounds[p], width)
+        inside &= 0 <= value < bounds[bounds.size - 1]
         store_i64(target + i * 8, value)
+    return inside
 
 
-@kernel("void(int64[:, ::1], int64[:, ::1], int64[:, ::1])")
-def fill(steps: NDArray[np.int64], tables: NDArray[np.int64], bounds: NDArray[np.int64]) -> None:
+@kernel("boolean(int64[:, ::1], int64[:, ::1], int64[:, ::1])")
+def fill(steps: NDArray[np.int64], tables: NDArray[np.int64], bounds: NDArray[np.int64]) -> bool:
     """Runs the steps in order.
 
     Args:
         steps: int64 ``[S, 7]``, see the column names above; ``IDS`` and ``TARGET`` are addresses.
-        tables: int64 ``[A, P]``: for each array, the address of every part's rows (0: ids are their own value).
+        tables: int64 ``[A, P]``: for each array, the address of every part's rows.
         bounds: int64 ``[B, P + 1]``: for each type, the id at which every part starts.
+
+    Returns:
+        Whether every id that was looked up is one that its type has.
     """
+    inside = True
     for s in range(steps.shape[0]):
         step = steps[s]
         if step[KIND] == COPY:
             copy_bytes(step[TARGET], step[IDS], step[COUNT] * 8)
         elif step[KIND] == LOOK_UP:
-            _look_up(tables[step[TABLE]], bounds[step[BOUNDS]], step[IDS], step[COUNT], step[WIDTH], step[TARGET])
+            inside &= _look_up(tables[step[TABLE]], bounds[step[BOUNDS]], step[IDS], step[COUNT], step[WIDTH], step[TARGET])
+        elif step[WIDTH] == 8:
+            _gather_words(tables[step[TABLE]], bounds[step[BOUNDS]], step[IDS], step[COUNT], step[TARGET])
         else:
             _gather(tables[step[TABLE]], bounds[step[BOUNDS]], step[IDS], step[COUNT], step[WIDTH], step[TARGET])
+    return inside

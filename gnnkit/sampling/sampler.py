@@ -19,6 +19,8 @@ from gnnkit.schema import EdgeType, NodeType, reverse_edge_type
 
 # Edges that a buffer has room for at first, at most; memory that is never touched is never paid for.
 _FIRST_CAPACITY = 1 << 22
+_LARGEST_INT32 = (1 << 31) - 1
+_VERIFY_HINT = "gnnkit info --verify names the file"
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,9 @@ class NeighborSampler:
         sizes = [schema.node_types[t].num_nodes for t in tables.node_types]
         self._local_of = [np.zeros(size, np.int32) for size in sizes]
         self._nodes = [np.empty(size + max_seeds, np.int64) for size in sizes]
-        self._node_buffers = np.array([[address_of(a), address_of(b)] for a, b in zip(self._local_of, self._nodes, strict=True)], np.int64)
-        self._node_buffers = self._node_buffers.reshape(num_types, 2)
+        self._node_buffers = np.zeros((num_types, 3), np.int64)
+        for t, (local_of, nodes) in enumerate(zip(self._local_of, self._nodes, strict=True)):
+            self._node_buffers[t] = address_of(local_of), address_of(nodes), 0
         self._wants_position = [self._has_edge_rows(edge_type) for edge_type in tables.edge_types]
         self._edges: list[list[NDArray[np.int64]]] = [[] for _ in tables.edge_types]
         self._edge_buffers = np.zeros((num_relations, 4), np.int64)
@@ -108,10 +111,9 @@ class NeighborSampler:
         tables = self.tables
         t = tables.node_types.index(request.input_type)
         if len(request.seeds) and not 0 <= request.seeds.min() <= request.seeds.max() < tables.bounds[t, -1]:
-            raise StoreError(
-                "the graph is damaged: a seed is numbered as a node that does not exist", "gnnkit info --verify names the file"
-            )
+            raise StoreError("the graph is damaged: a seed is numbered as a node that does not exist", _VERIFY_HINT)
         while True:
+            self._advance_bases()
             self._num_nodes[:] = 0
             self._num_nodes[t] = len(request.seeds)
             self._nodes[t][: len(request.seeds)] = request.seeds
@@ -133,8 +135,17 @@ class NeighborSampler:
             if outcome == walk_kernel.DONE:
                 return self._lay_out(request)
             if outcome == walk_kernel.DAMAGED:
-                raise StoreError("the graph is damaged: an edge leads to a node that does not exist", "gnnkit info --verify names the file")
+                raise StoreError("the graph is damaged: an edge leads to a node that does not exist", _VERIFY_HINT)
             self._allocate_edges(outcome, 2 * int(self._edge_buffers[outcome, walk_kernel.CAPACITY]))
+
+    def _advance_bases(self) -> None:
+        """Makes every entry of the relabelling tables one of an earlier call; they are cleared only when numbers run out."""
+        bases = self._node_buffers[:, walk_kernel.BASE]
+        bases += self._num_nodes
+        for t, (local_of, nodes) in enumerate(zip(self._local_of, self._nodes, strict=True)):
+            if bases[t] + len(nodes) > _LARGEST_INT32:
+                local_of[:] = 0
+                bases[t] = 0
 
     def _lay_out(self, request: SampleRequest) -> BatchLayout:
         tables, builder = self.tables, LayoutBuilder()
@@ -177,6 +188,9 @@ class NeighborSampler:
 
     def _look_up(self, builder: LayoutBuilder, key: NodeKey | EdgeKey, table: RowTable, ids: int, count: int) -> None:
         place = builder.add(key, "int64", (count,))
+        if not self.tables.row_addresses[table.index].any():  # store ids are the dataset's ids
+            self._steps.append((place, (fill_kernel.COPY, ids, count, 8, 0, 0)))
+            return
         self._steps.append((place, (fill_kernel.LOOK_UP, ids, count, table.dtype.itemsize, table.index, table.bounds)))
 
     def _gather(self, builder: LayoutBuilder, key: NodeKey | EdgeKey, table: RowTable, ids: int, count: int) -> None:
@@ -185,7 +199,11 @@ class NeighborSampler:
         self._steps.append((place, (fill_kernel.GATHER, ids, count, width, table.index, table.bounds)))
 
     def fill(self, block: NDArray[np.uint8]) -> None:
-        """Writes the batch that was sampled last into ``block``, which has at least ``layout.nbytes`` bytes."""
+        """Writes the batch that was sampled last into ``block``, which has at least ``layout.nbytes`` bytes.
+
+        Raises:
+            StoreError: A node or edge has an id that the dataset does not have.
+        """
         start = address_of(block)
         steps = np.array(
             [
@@ -194,7 +212,8 @@ class NeighborSampler:
             ],
             np.int64,
         )
-        fill_kernel.fill(steps, self.tables.row_addresses, self.tables.row_bounds)
+        if not fill_kernel.fill(steps, self.tables.row_addresses, self.tables.row_bounds):
+            raise StoreError("the graph is damaged: a node or an edge has an id that the dataset does not have", _VERIFY_HINT)
 
     def sample_into(
         self, request: SampleRequest, acquire: Callable[[int], NDArray[np.uint8]]

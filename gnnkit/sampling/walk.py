@@ -26,6 +26,8 @@ FRONTIER, NEIGHBOR, INDPTR_WIDTH, INDICES_WIDTH, WEIGHTED, NUM_NEIGHBOR_NODES = 
 INDPTR, INDICES, WEIGHT_PREFIX, FIRST_POSITION, NUM_EDGES = range(5)
 # Columns of ``edge_buffers`` [num_edge_types, 4]: three addresses of int64 arrays (0 where not wanted) and their capacity.
 ROW, COL, POSITION, CAPACITY = range(4)
+# Columns of ``node_buffers`` [num_node_types, 3]: two addresses and a number.
+LOCAL_OF, NODES, BASE = range(3)
 
 # Rows of ``work`` [4, BLOCK]: of each node of a block, its part, first edge, degree and number of edges to take.
 PART, START, DEGREE, COUNT = range(4)
@@ -156,7 +158,7 @@ def _choose(
 @helper
 def _number(relation: NDArray[np.int64], row: int, begin: int, end: int, neighbor: NDArray[np.int64], num_neighbors: int) -> int:
     """Third and fourth pass: the neighbours' ids, then their numbers; returns the new number of neighbour nodes, or DAMAGED."""
-    local_of, nodes, width, damaged = neighbor[0], neighbor[1], relation[INDICES_WIDTH], False
+    local_of, nodes, base, width, damaged = neighbor[LOCAL_OF], neighbor[NODES], neighbor[BASE], relation[INDICES_WIDTH], False
     for q in range(begin, end):
         u = load_id(load_i64(row + q * 8), 0, width)
         damaged |= uint64(u) >= uint64(relation[NUM_NEIGHBOR_NODES])
@@ -166,12 +168,12 @@ def _number(relation: NDArray[np.int64], row: int, begin: int, end: int, neighbo
         return DAMAGED
     for q in range(begin, end):
         u = load_i64(row + q * 8)
-        local = load_i32(local_of + u * 4)
-        if local == 0:
+        local = load_i32(local_of + u * 4) - base
+        if local <= 0:
             store_i64(nodes + num_neighbors * 8, u)
             num_neighbors += 1
             local = num_neighbors
-            store_i32(local_of + u * 4, local)
+            store_i32(local_of + u * 4, base + local)
         store_i64(row + q * 8, local - 1)
     return num_neighbors
 
@@ -220,9 +222,9 @@ def _mark_seeds(node_buffers: NDArray[np.int64], num_nodes: NDArray[np.int64]) -
     """Enters the seeds into the relabelling tables; a repeated seed keeps a number of its own, and neighbours find the first."""
     for t in range(num_nodes.size):
         for i in range(num_nodes[t]):
-            slot = node_buffers[t, 0] + load_i64(node_buffers[t, 1] + i * 8) * 4
-            if load_i32(slot) == 0:
-                store_i32(slot, i + 1)
+            slot = node_buffers[t, LOCAL_OF] + load_i64(node_buffers[t, NODES] + i * 8) * 4
+            if load_i32(slot) <= node_buffers[t, BASE]:
+                store_i32(slot, node_buffers[t, BASE] + i + 1)
 
 
 @helper
@@ -235,14 +237,6 @@ def _most_picks(relations: NDArray[np.int64], fan_outs: NDArray[np.int64], edge_
             if fan_out < 0 and relations[r, WEIGHTED] == 1:
                 most = max(most, edge_buffers[r, CAPACITY])
     return most
-
-
-@helper
-def _forget(node_buffers: NDArray[np.int64], num_nodes: NDArray[np.int64]) -> None:
-    """Clears the relabelling tables, by the nodes that were numbered."""
-    for t in range(num_nodes.size):
-        for i in range(num_nodes[t]):
-            store_i32(node_buffers[t, 0] + load_i64(node_buffers[t, 1] + i * 8) * 4, 0)
 
 
 @kernel(
@@ -275,8 +269,9 @@ def walk(
         fan_outs: int64 ``[R, H]``, -1 for all neighbours.
         replace: Whether a neighbour may be drawn more than once.
         key: ``batch_key``.
-        node_buffers: int64 ``[T, 2]``: addresses of the int32 relabelling table ``[number of nodes]``, all 0, and of the int64
-            array of nodes in the order of their numbers, long enough for every node and seed.
+        node_buffers: int64 ``[T, 3]``, see the column names above: an int32 relabelling table ``[number of nodes]``, an int64 array
+            of nodes in the order of their numbers, long enough for every node and seed, and the base: entries up to it are of
+            earlier calls, and ``base + 1 + number`` stands for a number of this one.
         edge_buffers: int64 ``[R, 4]``, see the column names above.
         num_nodes: int64 ``[T]``; on entry the number of seeds, whose store ids are in the node arrays; on return all nodes.
         num_sampled_nodes: int64 ``[T, H + 1]``, filled.
@@ -284,7 +279,7 @@ def walk(
 
     Returns:
         DONE; or DAMAGED where an index leads out of the graph; or the index of the edge type whose buffers were too small, and the
-        call is to be repeated. The relabelling tables are all 0 again in each case.
+        call is to be repeated. In each case ``num_nodes`` says how many numbers were given out.
     """
     num_relations, num_hops = fan_outs.shape
     most = _most_picks(relations, fan_outs, edge_buffers)
@@ -304,7 +299,7 @@ def walk(
             if outcome == DONE and fan_outs[r, hop] != 0:
                 relation_key = fold_u64(fold_u64(hop_key, relation_keys[r]), uint64(0))  # the root is 0: batches are not disjoint
                 num_nodes[n], num_edges[r] = _expand(
-                    relations[r], parts[r], bounds[f], global_ids[f], fan_outs[r, hop], replace, relation_key, node_buffers[f, 1],
+                    relations[r], parts[r], bounds[f], global_ids[f], fan_outs[r, hop], replace, relation_key, node_buffers[f, NODES],
                     begin[f], end[f], node_buffers[n], num_nodes[n], edge_buffers[r], num_edges[r], work, picks, table,
                 )  # fmt: skip
                 if num_edges[r] < 0:
@@ -313,5 +308,4 @@ def walk(
         for t in range(num_nodes.size):
             num_sampled_nodes[t, hop + 1] = num_nodes[t] - end[t]
             begin[t], end[t] = end[t], num_nodes[t]
-    _forget(node_buffers, num_nodes)
     return outcome
