@@ -1,6 +1,8 @@
 """The machine code of the builder: counting, bucketing and placing edges, and running sums of weights.
 
-All of them release the GIL; several threads work on disjoint ranges of owners (the nodes whose part stores an edge).
+All of them release the GIL; several threads work on disjoint ranges of owners (the nodes whose part stores an edge). Edges come in
+no order that a CPU could foresee, so counting and placing work through blocks in passes: first which edges are ours, without a
+branch, then what they will touch, asked of memory a pass ahead.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.sampling.jit import kernel
+from gnnkit.sampling.native import prefetch
 
 Ids = NDArray[np.int64]
 _FEW_PARTS = 16
@@ -27,15 +30,26 @@ def count_degrees(
     Returns:
         The position of the first edge seen with an id out of range, or -1.
     """
-    mapped = len(owner_map) > 0
-    for k in range(len(owner)):
-        node = owner[k]
-        if node < 0 or node >= num_owners or other[k] < 0 or other[k] >= num_others:
-            return k
-        if mapped:
-            node = owner_map[node]
-        if low <= node < high:
-            degree[node] += 1
+    mapped, table = len(owner_map) > 0, degree.ctypes.data
+    mine = np.empty(_BLOCK, np.int64)
+    for first in range(0, len(owner), _BLOCK):
+        last = min(len(owner), first + _BLOCK)
+        inside = True
+        for k in range(first, last):
+            inside &= 0 <= owner[k] < num_owners and 0 <= other[k] < num_others
+        if not inside:
+            for k in range(first, last):
+                if not (0 <= owner[k] < num_owners and 0 <= other[k] < num_others):
+                    return k
+        count = 0
+        for k in range(first, last):
+            node = np.int64(owner_map[owner[k]]) if mapped else owner[k]
+            mine[count] = node
+            count += low <= node < high
+        for i in range(count):
+            prefetch(table + mine[i] * 8)
+        for i in range(count):
+            degree[mine[i]] += 1
     return -1
 
 
@@ -66,24 +80,31 @@ def place_edges(  # noqa: PLR0913
     """
     owner_mapped, other_mapped = len(owner_map) > 0, len(other_map) > 0
     with_id, with_place, given_id = len(out_edge_id) > 0, len(out_place) > 0, len(edge_id) > 0
-    for k in range(len(owner)):
-        node = owner[k]
-        if owner_mapped:
-            node = owner_map[node]
-        if node < low or node >= high:
-            if with_place:
-                out_place[k] = -1
-            continue
-        place = cursor[node] - base
-        cursor[node] += 1
-        neighbor = other[k]
-        if other_mapped:
-            neighbor = other_map[neighbor]
-        out_indices[place] = neighbor
-        if with_id:
-            out_edge_id[place] = edge_id[k] if given_id else first_id + k
+    cursors, indices = cursor.ctypes.data, out_indices.ctypes.data
+    mine, edges = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
+    for first in range(0, len(owner), _BLOCK):
+        last = min(len(owner), first + _BLOCK)
+        count = 0
+        for k in range(first, last):
+            node = np.int64(owner_map[owner[k]]) if owner_mapped else owner[k]
+            mine[count], edges[count] = node, k
+            count += low <= node < high
         if with_place:
-            out_place[k] = place
+            out_place[first:last] = -1
+        for i in range(count):
+            prefetch(cursors + mine[i] * 8)
+        for i in range(count):  # ``mine`` turns from nodes into places
+            node = mine[i]
+            mine[i] = cursor[node] - base
+            cursor[node] += 1
+            prefetch(indices + mine[i] * 4)
+        for i in range(count):
+            k, place = edges[i], mine[i]
+            out_indices[place] = other_map[other[k]] if other_mapped else other[k]
+            if with_id:
+                out_edge_id[place] = edge_id[k] if given_id else first_id + k
+            if with_place:
+                out_place[k] = place
 
 
 @kernel("void(int64[::1], int64[::1], int64[::1], int64[::1])")
