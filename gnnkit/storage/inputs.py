@@ -103,6 +103,18 @@ class RowReader:
         self._left -= count
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else self._pending[:0]
 
+    def take_some(self, most: int) -> NDArray[Any]:
+        """The next rows, at least one and at most ``most``, as they lie in one chunk: nothing is copied.
+
+        Raises:
+            DatasetError: See ``take``.
+        """
+        if not len(self._pending):
+            self._pending = self._next_chunk(1)
+        piece, self._pending = self._pending[:most], self._pending[most:]
+        self._left -= len(piece)
+        return piece
+
     def finish(self) -> None:
         """Checks that nothing is left.
 
@@ -156,12 +168,14 @@ class SourceInput:
         edges = RowReader(self._transposed(edge_type), ArraySpec("int64", (2,)), f"the edge list of {edge_type}", schema.num_edges)
         readers = {name: self._edge_rows(edge_type, name) for name in names}
         size = batch_rows(schema.arrays[name] for name in names)
-        for first in range(0, schema.num_edges, size):
-            count = min(size, schema.num_edges - first)
-            pairs = edges.take(count)
+        first = 0
+        while first < schema.num_edges:
+            pairs = edges.take_some(min(size, schema.num_edges - first))
+            count = len(pairs)
             # Columns of [k, 2] views are rows of the source's own [2, k] chunks: contiguous as a rule, so nothing is copied.
             source, target = (np.require(pairs[:, end], requirements=["C", "W"]) for end in (0, 1))
             yield EdgeBatch(first, source, target, None, {name: reader.take(count) for name, reader in readers.items()})
+            first += count
         for reader in (edges, *readers.values()):
             reader.finish()
 

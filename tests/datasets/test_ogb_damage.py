@@ -84,7 +84,7 @@ def _pickle_split(tree: Path) -> None:
 
 
 DAMAGE = {
-    "truncated gz": (_cut_gz, r"edge.csv.gz: Truncated"),
+    "truncated gz": (_cut_gz, r"edge.csv.gz: Compressed file ended before"),
     "flipped bit": (_flip_gz, r"node-feat.csv.gz: "),
     "not gz": (lambda tree: (tree / "raw/edge.csv.gz").write_bytes(b"0,1\n1,2\n"), r"edge.csv.gz: .*header"),
     "missing edges": (lambda tree: (tree / "raw/num-edge-list.csv.gz").unlink(), r"num-edge-list.csv.gz is missing"),
