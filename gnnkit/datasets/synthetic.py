@@ -47,7 +47,7 @@ _LABELS, _EDGES, _NOISE, _CENTROIDS, _COMMUNITIES, _SPLIT = range(6)
 # Rows per chunk: 13 to 26 MB of features, 16 MB of edges.
 _FEATURE_ROWS = 1 << 16
 _EDGE_ROWS = 1 << 19
-# Centroids are a quarter of a noise's standard deviation wide in each of the 100 dimensions: see ``fill_features``.
+# Centroids differ by about a sixth of the noise's standard deviation in each of the 100 dimensions: see ``fill_features``.
 _CENTROID_SHIFT = 10
 
 

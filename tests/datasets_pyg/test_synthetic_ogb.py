@@ -9,11 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gnnkit.datasets.ogb import open_ogb
 from gnnkit.datasets.shipped import sample_root, shipped_data_dir
 from gnnkit.datasets.synthetic import products_like
 from gnnkit.datasets.synthetic_ogb import NOTICE_FILE, SAMPLE_NOTICE, main, write_ogb_layout
 from gnnkit.errors import PlanError
 from gnnkit.events import Event
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE
 
 
 def read(path: Path) -> np.ndarray:
@@ -87,3 +89,19 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert SAMPLE_NOTICE in capsys.readouterr().out
     assert main(arguments) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_the_sample_reads_as_the_graph_it_was_written_from() -> None:
+    read_back = open_ogb("ogbn-products", root=sample_root(), download=False)
+    source = products_like(0.002)
+    assert read_back.notice == SAMPLE_NOTICE
+    assert read_back.schema == source.schema
+    for name in ("num_classes", "task_type", "eval_metric"):
+        assert read_back.metadata[name] == source.metadata[name]
+    edges = [np.concatenate(list(graph.edge_chunks(HOMOGENEOUS_EDGE_TYPE)), axis=1) for graph in (read_back, source)]
+    np.testing.assert_array_equal(*edges)
+    for name in ("x", "y"):
+        rows = [np.concatenate(list(graph.node_array_chunks("node", name))) for graph in (read_back, source)]
+        np.testing.assert_array_equal(*rows)
+    for split, ids in source.splits["node"].items():
+        np.testing.assert_array_equal(read_back.splits["node"][split], ids)

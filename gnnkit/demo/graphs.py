@@ -1,0 +1,106 @@
+"""The two graphs of the demonstration, and what is trained on them."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch_geometric.transforms import NormalizeFeatures
+
+from gnnkit.datasets.citations import cora
+from gnnkit.datasets.synthetic import NUM_CLASSES, NUM_FEATURES, products_like
+from gnnkit.demo.report import Report, Scores
+from gnnkit.demo.training import Sage, accuracy, make_mlp, mlp_forward, sage_forward, train
+from gnnkit.events import EventSink
+from gnnkit.loader import GraphLoader
+
+# 3 layers as in OGB's example; a smaller fan-out than its [15, 10, 5] keeps two CPU cores busy for a minute and not for four.
+_NUM_NEIGHBORS = [10, 5, 5]
+_HIDDEN = 256
+_BATCH_SIZE = 1024
+_MIN_BATCHES = 15
+_STEPS = 80
+_MLP_STEPS = 300
+_TEST_NODES = 20_480
+
+
+def train_on_products_like(
+    scale: float, epochs: int | None, store_dir: str | Path | None, progress: bool | str, events: EventSink, report: Report
+) -> Scores:
+    """Trains a 3-layer GraphSAGE of width 256 on ``products_like(scale)``.
+
+    Args:
+        scale: See ``products_like``.
+        epochs: Passes over the training nodes; None is as many as make about 80 steps.
+        store_dir: See ``GraphLoader.from_source``.
+        progress: How the store's building is drawn.
+        events: Receives the progress of training.
+        report: Receives the facts.
+    """
+    source = products_like(scale)
+    report.line(f"{source.name}: {source.notice}")
+    report.line(f"  {source.num_nodes:,} nodes, {source.schema.num_edges:,} edges, {NUM_FEATURES} features, {NUM_CLASSES} classes")
+    splits = source.splits["node"]
+    batch_size = max(1, min(_BATCH_SIZE, len(splits["train"]) // _MIN_BATCHES))
+    started = time.perf_counter()
+    loader = GraphLoader.from_source(
+        source, num_neighbors=_NUM_NEIGHBORS, batch_size=batch_size, input_nodes="train", store_dir=store_dir, progress=cast(Any, progress)
+    )
+    with loader:
+        report.line(f"  store ready after {time.perf_counter() - started:.1f} s: {loader.store.path}")
+        epochs = max(1, math.ceil(_STEPS / len(loader))) if epochs is None else epochs
+        report.line(f"  training on {len(splits['train']):,} nodes: {epochs} epochs of {len(loader)} batches, fan-out {_NUM_NEIGHBORS}")
+        test = _some_of(splits["test"])
+        torch.manual_seed(0)
+        sage = Sage(NUM_FEATURES, _HIDDEN, 3, NUM_CLASSES, dropout=0.0)
+        train(sage, loader, sage_forward, epochs=epochs, lr=0.005, events=events, label="GraphSAGE")
+        with loader.for_split(test, batch_size=_BATCH_SIZE) as test_loader:
+            sage_accuracy = accuracy(sage, test_loader, sage_forward, events=events, label="GraphSAGE")
+        mlp = make_mlp(NUM_FEATURES, _HIDDEN, 3, NUM_CLASSES, dropout=0.5)
+        with loader.for_split("train", num_neighbors=[0], shuffle=True) as features_only:
+            mlp_epochs = math.ceil(_MLP_STEPS / len(features_only))
+            train(mlp, features_only, mlp_forward, epochs=mlp_epochs, lr=0.003, events=events, label="features-only MLP")
+        with loader.for_split(test, num_neighbors=[0], batch_size=_BATCH_SIZE) as test_features:
+            mlp_accuracy = accuracy(mlp, test_features, mlp_forward, events=events, label="features-only MLP")
+    measured_on = f"{len(test):,} of {len(splits['test']):,} test nodes, drawn evenly; neighbours sampled as in training"
+    return Scores(_share_of_largest(source.labels[test]), mlp_accuracy, sage_accuracy, measured_on)
+
+
+def train_on_cora(events: EventSink, report: Report, *, seed: int = 0) -> Scores:
+    """Trains a 2-layer GraphSAGE on Cora's public split.
+
+    Args:
+        events: Receives the progress.
+        report: Receives the facts.
+        seed: Random seed of the model and of the loader.
+    """
+    data = NormalizeFeatures()(cora())
+    num_classes = int(data.y.max()) + 1
+    report.line("cora: citations between papers, real data")
+    report.line(f"  {data.num_nodes:,} nodes, {data.num_edges:,} edges, {data.num_features:,} features, {num_classes} classes")
+    torch.manual_seed(seed)
+    loader = GraphLoader.from_pyg(data, input_nodes="train", num_neighbors=[10, 10], batch_size=140, seed=seed, progress=False)
+    with loader, loader.for_split("test", num_neighbors=[-1, -1], batch_size=1000) as test_loader:
+        sage = Sage(data.num_features, 64, 2, num_classes, dropout=0.5)
+        train(sage, loader, sage_forward, epochs=100, lr=0.01, weight_decay=5e-4, events=events, label="GraphSAGE")
+        sage_accuracy = accuracy(sage, test_loader, sage_forward, events=events, label="GraphSAGE")
+        mlp = make_mlp(data.num_features, 64, 2, num_classes, dropout=0.5)
+        train(mlp, loader, mlp_forward, epochs=100, lr=0.01, weight_decay=5e-4, events=events, label="features-only MLP")
+        mlp_accuracy = accuracy(mlp, test_loader, mlp_forward, events=events, label="features-only MLP")
+    return Scores(_share_of_largest(data.y[data.test_mask].numpy()), mlp_accuracy, sage_accuracy, "all 1,000 test nodes")
+
+
+def _some_of(ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """At most ``_TEST_NODES`` ids, evenly spread over all of them."""
+    if len(ids) <= _TEST_NODES:
+        return ids
+    return ids[np.arange(_TEST_NODES) * len(ids) // _TEST_NODES]
+
+
+def _share_of_largest(labels: NDArray[Any]) -> float:
+    return float(np.bincount(labels).max() / len(labels))
