@@ -1,0 +1,170 @@
+"""The face for scripts written against GiGL and graphlearn-torch: their names, over gnnkit's stores and streams.
+
+    from gnnkit.distributed import DistDataset, resolve_runtime
+
+    runtime = resolve_runtime()
+    dataset = DistDataset.from_store(store, partition_idx=runtime.node_rank)
+
+Names that are graphlearn-torch's own (``DistContext``, ``MpDistSamplingWorkerOptions``, ...) are imported from it when they are
+used, and say what to install where it is missing. Which name is what: ``docs/coming-from.md``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# Ours: names and the modules they live in; importing this package imports none of them.
+_HOMES = {
+    "DEFAULT_HOMOGENEOUS_EDGE_TYPE": "label_edges",
+    "DEFAULT_HOMOGENEOUS_NODE_TYPE": "label_edges",
+    "DEFAULT_MASTER_INFERENCE_PORT": "resolve",
+    "DatasetSchema": "dataset_schema",
+    "DistDataset": "dataset",
+    "DistFeature": "features",
+    "DistGraph": "graph",
+    "DistributedContext": "resolve",
+    "DistributedRuntimeInfo": "runtime_info",
+    "FeatureInfo": "dataset_schema",
+    "KHopNeighborSamplerOptions": "sampler_options",
+    "PartitionBook": "partition_book",
+    "RangePartitionBook": "partition_book",
+    "SamplerOptions": "sampler_options",
+    "build_partition_book": "partition_book",
+    "create_sampling_config": "sampling_config",
+    "get_ids_on_rank": "partition_book",
+    "get_total_ids": "partition_book",
+    "is_label_edge_type": "label_edges",
+    "label_edge_type_to_message_passing_edge_type": "label_edges",
+    "message_passing_to_negative_label": "label_edges",
+    "message_passing_to_positive_label": "label_edges",
+    "patch_fanout_for_sampling": "fan_outs",
+    "reduce_dist_dataset": "dataset",
+    "resolve_runtime": "resolve",
+    "resolve_sampler_options": "sampler_options",
+    "reverse_edge_type": "label_edges",
+    "select_label_edge_types": "label_edges",
+    "worker_seed_ranges": "seed_ranges",
+}
+
+# Graphlearn-torch's own: modules of graphlearn_torch, and the names that are taken from them as they are.
+_GLT_MODULES = {
+    "channel": ("ChannelBase", "SampleMessage", "ShmChannel"),
+    "data": ("DeviceGroup", "Feature", "Graph"),
+    "distributed": (
+        "CollocatedDistSamplingWorkerOptions",
+        "ConcurrentEventLoop",
+        "DistCollocatedSamplingProducer",
+        "DistContext",
+        "DistLoader",
+        "DistMpSamplingProducer",
+        "DistNeighborSampler",
+        "DistRole",
+        "MpDistSamplingWorkerOptions",
+        "RemoteDistSamplingWorkerOptions",
+        "RpcCalleeBase",
+        "RpcDataPartitionRouter",
+        "all_gather",
+        "barrier",
+        "get_context",
+        "global_all_gather",
+        "global_barrier",
+        "init_rpc",
+        "init_worker_group",
+        "rpc_is_initialized",
+        "rpc_register",
+        "rpc_request",
+        "rpc_request_async",
+        "rpc_sync_data_partitions",
+        "shutdown_rpc",
+    ),
+    "distributed.dist_feature": ("RpcFeatureLookupCallee",),
+    "distributed.dist_neighbor_sampler": ("PartialNeighborOutput", "RpcSamplingCallee", "RpcSubGraphCallee"),
+    "distributed.dist_sampling_producer": ("MP_STATUS_CHECK_INTERVAL", "MpCommand"),
+    "distributed.dist_server": ("SERVER_EXIT_STATUS_CHECK_INTERVAL",),
+    "distributed.rpc": ("get_rpc_current_group_worker_names", "get_rpc_worker_names"),
+    "sampler": ("EdgeSamplerInput", "NodeSamplerInput", "RemoteSamplerInput", "SamplingConfig", "SamplingType"),
+}
+_GLT_HOMES = {name: f"{module}.{name}" for module, names in _GLT_MODULES.items() for name in names}
+
+__all__ = [
+    "DEFAULT_HOMOGENEOUS_EDGE_TYPE",
+    "DEFAULT_HOMOGENEOUS_NODE_TYPE",
+    "DEFAULT_MASTER_INFERENCE_PORT",
+    "DatasetSchema",
+    "DistDataset",
+    "DistFeature",
+    "DistGraph",
+    "DistributedContext",
+    "DistributedRuntimeInfo",
+    "FeatureInfo",
+    "KHopNeighborSamplerOptions",
+    "PartitionBook",
+    "RangePartitionBook",
+    "SamplerOptions",
+    "build_partition_book",
+    "create_sampling_config",
+    "get_ids_on_rank",
+    "get_total_ids",
+    "is_label_edge_type",
+    "label_edge_type_to_message_passing_edge_type",
+    "message_passing_to_negative_label",
+    "message_passing_to_positive_label",
+    "patch_fanout_for_sampling",
+    "reduce_dist_dataset",
+    "resolve_runtime",
+    "resolve_sampler_options",
+    "reverse_edge_type",
+    "select_label_edge_types",
+    "worker_seed_ranges",
+]
+
+if TYPE_CHECKING:
+    from gnnkit.distributed.dataset import DistDataset as DistDataset
+    from gnnkit.distributed.dataset import reduce_dist_dataset as reduce_dist_dataset
+    from gnnkit.distributed.dataset_schema import DatasetSchema as DatasetSchema
+    from gnnkit.distributed.dataset_schema import FeatureInfo as FeatureInfo
+    from gnnkit.distributed.fan_outs import patch_fanout_for_sampling as patch_fanout_for_sampling
+    from gnnkit.distributed.features import DistFeature as DistFeature
+    from gnnkit.distributed.graph import DistGraph as DistGraph
+    from gnnkit.distributed.label_edges import DEFAULT_HOMOGENEOUS_EDGE_TYPE as DEFAULT_HOMOGENEOUS_EDGE_TYPE
+    from gnnkit.distributed.label_edges import DEFAULT_HOMOGENEOUS_NODE_TYPE as DEFAULT_HOMOGENEOUS_NODE_TYPE
+    from gnnkit.distributed.label_edges import is_label_edge_type as is_label_edge_type
+    from gnnkit.distributed.label_edges import (
+        label_edge_type_to_message_passing_edge_type as label_edge_type_to_message_passing_edge_type,
+    )
+    from gnnkit.distributed.label_edges import message_passing_to_negative_label as message_passing_to_negative_label
+    from gnnkit.distributed.label_edges import message_passing_to_positive_label as message_passing_to_positive_label
+    from gnnkit.distributed.label_edges import reverse_edge_type as reverse_edge_type
+    from gnnkit.distributed.label_edges import select_label_edge_types as select_label_edge_types
+    from gnnkit.distributed.partition_book import PartitionBook as PartitionBook
+    from gnnkit.distributed.partition_book import RangePartitionBook as RangePartitionBook
+    from gnnkit.distributed.partition_book import build_partition_book as build_partition_book
+    from gnnkit.distributed.partition_book import get_ids_on_rank as get_ids_on_rank
+    from gnnkit.distributed.partition_book import get_total_ids as get_total_ids
+    from gnnkit.distributed.resolve import DEFAULT_MASTER_INFERENCE_PORT as DEFAULT_MASTER_INFERENCE_PORT
+    from gnnkit.distributed.resolve import DistributedContext as DistributedContext
+    from gnnkit.distributed.resolve import resolve_runtime as resolve_runtime
+    from gnnkit.distributed.runtime_info import DistributedRuntimeInfo as DistributedRuntimeInfo
+    from gnnkit.distributed.sampler_options import KHopNeighborSamplerOptions as KHopNeighborSamplerOptions
+    from gnnkit.distributed.sampler_options import SamplerOptions as SamplerOptions
+    from gnnkit.distributed.sampler_options import resolve_sampler_options as resolve_sampler_options
+    from gnnkit.distributed.sampling_config import create_sampling_config as create_sampling_config
+    from gnnkit.distributed.seed_ranges import worker_seed_ranges as worker_seed_ranges
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    if name in _GLT_HOMES:
+        from gnnkit.vendor import glt
+
+        # Looked up each time: a script may have graphlearn-torch installed while it runs, or replace one of its names.
+        return glt.attribute(_GLT_HOMES[name], f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__, *_GLT_HOMES]

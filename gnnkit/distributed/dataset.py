@@ -1,0 +1,288 @@
+"""``DistDataset``: one part of a partitioned graph, and what is known of the other parts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnnkit.distributed.dataset_schema import DatasetSchema, FeatureInfo
+from gnnkit.distributed.features import LocalFeature
+from gnnkit.distributed.graph import DistGraph, LocalGraph
+from gnnkit.distributed.opening import open_partitions
+from gnnkit.distributed.partition_book import AnyBook
+from gnnkit.distributed.parts import by_type, check_part
+from gnnkit.distributed.store_views import StoreViews
+from gnnkit.errors import PlanError
+from gnnkit.schema import EdgeDir, EdgeType, NodeType
+from gnnkit.storage.store import Store
+
+_logger = logging.getLogger(__name__)
+_GRAPH_MODES = ("CPU", "ZERO_COPY", "CUDA")
+
+
+class DistDataset:
+    """One part of a graph's edges, features and labels, with the books of all parts. Ids are the dataset's own.
+
+    Made by ``DistDataset.from_store``, by ``DistDataset().load(...)``, or from values of one's own. Typed graphs have a dict by
+    type wherever a homogeneous one has a single value. A dataset of a store keeps its arrays mapped, opens in milliseconds and
+    pickles as the store's path.
+
+    Args:
+        num_partitions: Number of parts.
+        partition_idx: The part here.
+        graph_partition: Its edges.
+        node_feature_partition: Features of its nodes.
+        edge_feature_partition: Features of its edges.
+        whole_node_labels: Labels ``[num_nodes]`` or ``[num_nodes, K]`` of all nodes.
+        node_pb: Which part owns which node.
+        edge_pb: Which part owns which edge.
+        node_feat_pb: Which part has a node's features; None is ``node_pb``.
+        edge_feat_pb: Which part has an edge's features; None is ``edge_pb``.
+        edge_dir: The direction in which edges are compressed; where ``load`` builds a store, that of the store.
+
+    Raises:
+        PlanError: There is no such part, or edges or features are given without their book.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        num_partitions: int = 1,
+        partition_idx: int = 0,
+        graph_partition: LocalGraph | Mapping[EdgeType, LocalGraph] | None = None,
+        node_feature_partition: LocalFeature | Mapping[NodeType, LocalFeature] | None = None,
+        edge_feature_partition: LocalFeature | Mapping[EdgeType, LocalFeature] | None = None,
+        whole_node_labels: torch.Tensor | Mapping[NodeType, torch.Tensor] | None = None,
+        node_pb: AnyBook | Mapping[NodeType, AnyBook] | None = None,
+        edge_pb: AnyBook | Mapping[EdgeType, AnyBook] | None = None,
+        node_feat_pb: AnyBook | Mapping[NodeType, AnyBook] | None = None,
+        edge_feat_pb: AnyBook | Mapping[EdgeType, AnyBook] | None = None,
+        *,
+        edge_dir: EdgeDir = "out",
+    ) -> None:
+        check_part(partition_idx, num_partitions)
+        for given, book, name in (
+            (graph_partition, node_pb, "node_pb"),
+            (node_feature_partition, node_pb if node_feat_pb is None else node_feat_pb, "node_pb or node_feat_pb"),
+            (edge_feature_partition, edge_pb if edge_feat_pb is None else edge_feat_pb, "edge_pb or edge_feat_pb"),
+        ):
+            if given is not None and book is None:
+                raise PlanError(f"a partition is given without {name}", "give the book that says which part owns what")
+        self.num_partitions, self.partition_idx, self.edge_dir = num_partitions, partition_idx, edge_dir
+        self.graph, self.node_features, self.edge_features = graph_partition, node_feature_partition, edge_feature_partition
+        self._labels, self.node_pb, self.edge_pb = whole_node_labels, node_pb, edge_pb
+        self._node_feat_pb, self._edge_feat_pb = node_feat_pb, edge_feat_pb
+        self._views: StoreViews | None = None
+
+    @classmethod
+    def from_store(cls, store: Store | str | Path, partition_idx: int = 0, num_partitions: int | None = None) -> DistDataset:
+        """One part of a store.
+
+        Args:
+            store: The store, or its folder.
+            partition_idx: The part.
+            num_partitions: Number of parts that the caller counts on; None takes the store's.
+
+        Raises:
+            PlanError: The store has another number of parts, or no such part.
+            StoreError: There is no store there, or it is damaged.
+        """
+        views = StoreViews.of(store)
+        found = views.store.num_parts
+        if num_partitions is not None and num_partitions != found:
+            raise PlanError(
+                f"{views.store.path} has {found} parts, not {num_partitions}",
+                f"gnnkit.partition({str(views.store.path)!r}, {num_partitions}) makes a store with as many",
+            )
+        check_part(partition_idx, found)
+        dataset = cls()
+        dataset._take(views, partition_idx)
+        return dataset
+
+    def load(
+        self,
+        root_dir: str | Path,
+        partition_idx: int,
+        graph_mode: str = "ZERO_COPY",
+        feature_with_gpu: bool = True,
+        device_group_list: Any = None,
+        whole_node_label_file: str | Mapping[NodeType, str] | None = None,
+        device: int | None = None,
+        *,
+        store_dir: str | Path | None = None,
+    ) -> None:
+        """Loads one part of a store, or of a partition directory that graphlearn-torch wrote.
+
+        A partition directory is read without running what its pickles ask for, and made into a store with as many parts, once:
+        later calls, in any process, open that store. The store's parts are its own, of consecutive ids; what is in a batch does
+        not depend on them.
+
+        Args:
+            root_dir: The folder.
+            partition_idx: The part.
+            graph_mode: "CPU", "ZERO_COPY" or "CUDA". Sampling gives the same batches in each, and runs on the CPU.
+            feature_with_gpu: Taken and not used: features stay in mapped memory.
+            device_group_list: Taken and not used, as before.
+            whole_node_label_file: Labels of all nodes, as written by ``torch.save``, of a partition directory; a file by type for
+                a typed graph. A store has its labels in it.
+            device: Taken and not used, as before.
+            store_dir: Folder of the store that is made; None takes the folder of stores.
+
+        Raises:
+            PlanError: ``graph_mode`` is unknown, or there is no such part.
+            DatasetError: The folder is neither, or is damaged.
+            StoreError: The store is damaged or cannot be written.
+        """
+        if graph_mode not in _GRAPH_MODES:
+            raise PlanError(f"graph_mode must be one of {list(_GRAPH_MODES)}, got {graph_mode!r}")
+        if graph_mode != "CPU":
+            _logger.info("graph_mode=%s: gnnkit samples on the CPU, from mapped memory", graph_mode)
+        store = open_partitions(Path(root_dir).expanduser(), self.edge_dir, whole_node_label_file, store_dir)
+        check_part(partition_idx, store.num_parts)
+        self._take(StoreViews(store), partition_idx)
+
+    @property
+    def store(self) -> Store | None:
+        """The store behind the dataset; None for one made of values."""
+        return None if self._views is None else self._views.store
+
+    @property
+    def node_feat_pb(self) -> AnyBook | Mapping[NodeType, AnyBook] | None:
+        """Which part has a node's features."""
+        return self.node_pb if self._node_feat_pb is None else self._node_feat_pb
+
+    @property
+    def edge_feat_pb(self) -> AnyBook | Mapping[EdgeType, AnyBook] | None:
+        """Which part has an edge's features."""
+        return self.edge_pb if self._edge_feat_pb is None else self._edge_feat_pb
+
+    @property
+    def node_labels(self) -> torch.Tensor | Mapping[NodeType, torch.Tensor] | None:
+        """Labels of all nodes by id: ``[num_nodes]`` for one task, else ``[num_nodes, K]``; read when first asked for."""
+        if self._labels is None and self._views is not None:
+            self._labels = self._views.unwrapped(self._views.labels())
+        return self._labels
+
+    @cached_property
+    def schema(self) -> DatasetSchema:
+        """Types, features and direction.
+
+        Raises:
+            PlanError: There is no store behind the dataset.
+        """
+        return DatasetSchema.from_graph(self._stored("schema").store.schema, self.edge_dir)
+
+    @property
+    def node_feature_info(self) -> FeatureInfo | dict[NodeType, FeatureInfo] | None:
+        """Features of the nodes; see ``DatasetSchema``."""
+        return self.schema.node_feature_info
+
+    @property
+    def edge_feature_info(self) -> FeatureInfo | dict[EdgeType, FeatureInfo] | None:
+        """Features of the edges; see ``DatasetSchema``."""
+        return self.schema.edge_feature_info
+
+    @property
+    def node_ids(self) -> torch.Tensor | dict[NodeType, torch.Tensor] | None:
+        """int64: the nodes of this part: train, validation and test nodes, then those in no split."""
+        views = self._stored("node_ids")
+        ids: torch.Tensor | dict[NodeType, torch.Tensor] | None = views.unwrapped(views.node_ids(self.partition_idx))
+        return ids
+
+    @property
+    def train_node_ids(self) -> torch.Tensor | dict[NodeType, torch.Tensor] | None:
+        """int64: the training nodes of this part, in the split's order; None where there is no such split."""
+        return self._split("train")
+
+    @property
+    def val_node_ids(self) -> torch.Tensor | dict[NodeType, torch.Tensor] | None:
+        """int64: the validation nodes of this part."""
+        return self._split("valid")
+
+    @property
+    def test_node_ids(self) -> torch.Tensor | dict[NodeType, torch.Tensor] | None:
+        """int64: the test nodes of this part."""
+        return self._split("test")
+
+    # Under graphlearn-torch's names.
+    train_idx, val_idx, test_idx = train_node_ids, val_node_ids, test_node_ids
+
+    def get_node_types(self) -> list[NodeType] | None:
+        """Node types; None for a homogeneous graph."""
+        schema = self._stored("get_node_types").store.schema
+        return None if schema.is_homogeneous else list(schema.node_types)
+
+    def get_edge_types(self) -> list[EdgeType] | None:
+        """Edge types; None for a homogeneous graph."""
+        schema = self._stored("get_edge_types").store.schema
+        return None if schema.is_homogeneous else list(schema.edge_types)
+
+    def get_graph(self, etype: EdgeType | None = None) -> LocalGraph:
+        """The edges of a type in this part."""
+        if self.graph is None:
+            raise PlanError("the dataset has no graph yet", "call load(), or use DistDataset.from_store")
+        graph: LocalGraph = by_type(self.graph, etype, "a graph")
+        return graph
+
+    def get_node_feature(self, ntype: NodeType | None = None) -> LocalFeature | None:
+        """The features of a node type in this part; None where it has none."""
+        feature: LocalFeature | None = _optional(self.node_features, ntype)
+        return feature
+
+    def get_edge_feature(self, etype: EdgeType | None = None) -> LocalFeature | None:
+        """The features of an edge type in this part; None where it has none."""
+        feature: LocalFeature | None = _optional(self.edge_features, etype)
+        return feature
+
+    def get_node_label(self, ntype: NodeType | None = None) -> torch.Tensor | None:
+        """The labels of all nodes of a type; None where it has none."""
+        labels: torch.Tensor | None = _optional(self.node_labels, ntype)
+        return labels
+
+    def dist_graph(self) -> DistGraph:
+        """This part's edges with the books of all parts."""
+        if self.graph is None or self.node_pb is None:
+            raise PlanError("the dataset has no graph yet", "call load(), or use DistDataset.from_store")
+        return DistGraph(self.num_partitions, self.partition_idx, self.graph, self.node_pb, self.edge_pb)
+
+    def __reduce__(self) -> Any:
+        if self._views is None:
+            return super().__reduce__()
+        return (DistDataset.from_store, (self._views.store, self.partition_idx, self.num_partitions))
+
+    def __repr__(self) -> str:
+        return f"DistDataset(part {self.partition_idx} of {self.num_partitions}, {self.store or 'no store'})"
+
+    def _take(self, views: StoreViews, part: int) -> None:
+        """Makes this the dataset of a part of a store; whatever is large is read when it is asked for."""
+        self.__dict__.pop("schema", None)
+        self._views, self.partition_idx = views, part
+        self.num_partitions, self.edge_dir = views.store.num_parts, views.store.edge_dir
+        self.graph = views.unwrapped(views.graphs(part))
+        self.node_features = views.unwrapped(views.features(part, "node"))
+        self.edge_features = views.unwrapped(views.features(part, "edge"))
+        self.node_pb, self.edge_pb = views.unwrapped(views.node_books(part)), views.unwrapped(views.edge_books(part))
+        self._labels = self._node_feat_pb = self._edge_feat_pb = None
+
+    def _split(self, name: str) -> torch.Tensor | dict[NodeType, torch.Tensor] | None:
+        views = self._stored("a split")
+        ids: torch.Tensor | dict[NodeType, torch.Tensor] | None = views.unwrapped(views.split(name, self.partition_idx))
+        return ids
+
+    def _stored(self, what: str) -> StoreViews:
+        if self._views is None:
+            raise PlanError(f"{what} needs a dataset of a store", "call load(), or use DistDataset.from_store")
+        return self._views
+
+
+def reduce_dist_dataset(dataset: DistDataset) -> Any:
+    """How a dataset is pickled: as its store's path and part, whatever its size."""
+    return dataset.__reduce__()
+
+
+def _optional(value: Any, graph_type: Any) -> Any:
+    return value.get(graph_type) if isinstance(value, Mapping) else value

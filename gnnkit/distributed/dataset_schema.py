@@ -1,0 +1,104 @@
+"""What a loader has to know of a dataset when the data itself is elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.distributed.label_edges import is_labeled_homogeneous
+from gnnkit.errors import PlanError
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType
+
+if TYPE_CHECKING:
+    import torch
+
+NODE_FEATURES = "x"
+NODE_LABELS = "y"
+EDGE_FEATURES = "edge_attr"
+
+
+@dataclass(frozen=True)
+class FeatureInfo:
+    """Features of a type.
+
+    Attributes:
+        dim: Numbers per node or edge, at least 1.
+        dtype: Their type.
+    """
+
+    dim: int
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        if isinstance(self.dim, bool) or not isinstance(self.dim, int) or self.dim < 1:
+            raise PlanError(f"a feature's dim must be a whole number of at least 1, got {self.dim!r}")
+
+
+@dataclass(frozen=True)
+class DatasetSchema:
+    """A dataset's types and features.
+
+    Attributes:
+        is_homogeneous_with_labeled_edge_type: Whether it is a homogeneous graph with label edges, which is stored typed and
+            yields homogeneous batches.
+        edge_types: All edge types, label types included; None for a homogeneous graph.
+        node_feature_info: Features of the nodes: one record for a homogeneous graph, a dict of the types that have features for
+            a typed one, None where there are none.
+        edge_feature_info: The same for edges.
+        edge_dir: "in" (sampling walks from targets to sources) or "out".
+    """
+
+    is_homogeneous_with_labeled_edge_type: bool
+    edge_types: list[EdgeType] | None
+    node_feature_info: FeatureInfo | dict[NodeType, FeatureInfo] | None
+    edge_feature_info: FeatureInfo | dict[EdgeType, FeatureInfo] | None
+    edge_dir: EdgeDir
+
+    def __post_init__(self) -> None:
+        if self.edge_dir not in ("in", "out"):
+            raise PlanError(f"edge_dir must be 'in' or 'out', got {self.edge_dir!r}")
+        typed = self.edge_types is not None
+        for name, info in (("node_feature_info", self.node_feature_info), ("edge_feature_info", self.edge_feature_info)):
+            if info is not None and isinstance(info, Mapping) != typed:
+                kind, wanted = ("typed", "a dict by type") if typed else ("homogeneous", "one FeatureInfo")
+                raise PlanError(f"{name} of a {kind} dataset must be {wanted}, got {info!r}")
+        if self.is_homogeneous_with_labeled_edge_type and not is_labeled_homogeneous(self.edge_types or ()):
+            raise PlanError(
+                f"the edge types {self.edge_types} are not those of a homogeneous graph with labels",
+                f"expected {HOMOGENEOUS_EDGE_TYPE} and its label types",
+            )
+
+    @classmethod
+    def from_graph(cls, schema: GraphSchema, edge_dir: EdgeDir) -> DatasetSchema:
+        """The schema of a stored graph.
+
+        Args:
+            schema: Its types and arrays; "x" and "edge_attr" are features.
+            edge_dir: The direction in which it is compressed.
+        """
+        nodes = {name: info for name, t in schema.node_types.items() if (info := feature_info(t.arrays.get(NODE_FEATURES)))}
+        edges = {name: info for name, t in schema.edge_types.items() if (info := feature_info(t.arrays.get(EDGE_FEATURES)))}
+        if schema.is_homogeneous:
+            return cls(False, None, nodes.get(HOMOGENEOUS_NODE_TYPE), edges.get(HOMOGENEOUS_EDGE_TYPE), edge_dir)
+        return cls(is_labeled_homogeneous(schema.edge_types), list(schema.edge_types), nodes or None, edges or None, edge_dir)
+
+
+def feature_info(spec: ArraySpec | None) -> FeatureInfo | None:
+    """What an array's rows are as features: rows of several dimensions count as flat ones, single numbers as one. None for None."""
+    if spec is None:
+        return None
+    size = 1
+    for length in spec.row_shape:
+        size *= length
+    return FeatureInfo(size, torch_dtype(spec)) if size else None
+
+
+def torch_dtype(spec: ArraySpec) -> torch.dtype:
+    """Torch's name of an array's element type."""
+    import torch
+
+    dtype: Any = getattr(torch, "bool" if spec.dtype == "bool" else spec.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise PlanError(f"torch has no element type {spec.dtype!r}")
+    return dtype

@@ -1,0 +1,136 @@
+"""A gloo process group for runs that have none, listening on one interface, and destroyed by whoever created it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from gnnkit.errors import PlanError, StartTimeout
+
+_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+_lock = threading.Lock()
+# The group that `create` made, and what its making replaced sys.excepthook by and what was there before; or None.
+_created: tuple[Any, Any, Any] | None = None
+
+
+def is_initialized() -> bool:
+    """Whether this process is in a process group."""
+    import torch.distributed as dist
+
+    return bool(dist.is_available() and dist.is_initialized())
+
+
+def create(address: str, port: int, rank: int, world_size: int, timeout_s: float) -> None:
+    """Makes a gloo group the default process group; every rank calls it.
+
+    Rank 0 listens on ``address`` only, and gloo on the interface that leads there, whatever the host's name resolves to.
+
+    Args:
+        address: Address or name of rank 0's host.
+        port: Port on which rank 0 listens.
+        rank: This process.
+        world_size: Number of processes.
+        timeout_s: Seconds for all ranks to come; later a limit for each of the group's operations.
+
+    Raises:
+        PlanError: Rank 0 cannot listen there.
+        StartTimeout: Not all ranks came in time.
+    """
+    global _created
+    import torch.distributed as dist
+
+    timeout, excepthook = timedelta(seconds=timeout_s), sys.excepthook
+    store: Any = None
+    with _lock:
+        try:
+            store = _store(address, port, rank, world_size, timeout)
+            with _gloo_interface(_interface_to(address, port)):
+                dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+        except (RuntimeError, ValueError) as error:  # torch has no error of its own for a deadline
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            sys.excepthook = excepthook
+            # The error's frames hold the store, and with it the port, for as long as somebody keeps the error.
+            store = None
+            traceback.clear_frames(error.__traceback__)
+            raise StartTimeout(
+                f"rank {rank} of {world_size} found no process group at {address}:{port} within {timeout_s:g} s: "
+                + (str(error).splitlines() or [type(error).__name__])[0],
+                "start every rank with the same main_worker_ip_address; a firewall may keep them apart",
+            ) from error
+        _created = dist.group.WORLD, sys.excepthook, excepthook
+
+
+def destroy_created() -> None:
+    """Destroys the default process group if ``create`` made it and nobody has replaced it; else does nothing."""
+    global _created
+    import torch.distributed as dist
+
+    with _lock:
+        created, _created = _created, None
+        if created is None:
+            return
+        group, ours, before = created
+        if dist.is_initialized() and dist.group.WORLD is group:
+            dist.destroy_process_group()
+        # Torch prefixes tracebacks with the rank from the first group on, for good; a group that is gone has no ranks.
+        if sys.excepthook is ours:
+            sys.excepthook = before
+
+
+def _store(address: str, port: int, rank: int, world_size: int, timeout: timedelta) -> Any:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch.distributed has no list of its names
+
+    if rank != 0:
+        return TCPStore(address, port, world_size, False, timeout, wait_for_workers=False)
+    try:
+        # The store's own listener would be bound to every interface.
+        listener = socket.create_server((address, port), family=_family(address, port), backlog=max(128, world_size))
+    except OSError as error:
+        raise PlanError(
+            f"rank 0 cannot listen on {address}:{port}: {error.strerror or error}",
+            "main_worker_ip_address must be an address of the host of rank 0, with that port free",
+        ) from error
+    # The store owns the descriptor from here on.
+    return TCPStore(address, port, world_size, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach(), use_libuv=False)
+
+
+def _family(address: str, port: int) -> socket.AddressFamily:
+    return socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
+
+
+def _interface_to(address: str, port: int) -> str | None:
+    """Name of the interface by which packets to ``address`` leave; None where the system does not say."""
+    import psutil
+
+    try:
+        with socket.socket(_family(address, port), socket.SOCK_DGRAM) as probe:
+            probe.connect((address, port))  # decides the route, sends nothing
+            own = str(probe.getsockname()[0])
+    except OSError:
+        return None
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(item.address.split("%")[0] == own for item in addresses):
+            return name
+    # All of 127.0.0.0/8 is local, but only one address of it is listed.
+    return "lo" if own.startswith("127.") else None
+
+
+@contextmanager
+def _gloo_interface(name: str | None) -> Iterator[None]:
+    """Tells gloo its interface, unless the user has; the variable is read while a group is made."""
+    if name is None or _GLOO_INTERFACE in os.environ:
+        yield
+        return
+    os.environ[_GLOO_INTERFACE] = name
+    try:
+        yield
+    finally:
+        os.environ.pop(_GLOO_INTERFACE, None)

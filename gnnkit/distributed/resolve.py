@@ -1,0 +1,196 @@
+"""``resolve_runtime``: where this process stands, from whatever the script has."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from gnnkit.distributed import process_group
+from gnnkit.distributed.exchange import environment_int, exchange, own_facts
+from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
+from gnnkit.distributed.topology import group_ranks
+from gnnkit.errors import PlanError
+
+# Where a process group is created for a legacy context.
+DEFAULT_MASTER_INFERENCE_PORT = 10000
+_LOOPBACK = "127.0.0.1"
+_WAYS = (
+    "call torch.distributed.init_process_group first, start the script with torchrun, or say where the process stands: "
+    "resolve_runtime(rank=0, world_size=1) for a single one"
+)
+
+
+@dataclass(frozen=True)
+class DistributedContext:
+    """The legacy description of a run by machines; ``resolve_runtime`` takes any object with these attributes.
+
+    Attributes:
+        main_worker_ip_address: Address of machine 0.
+        global_rank: This machine, from 0.
+        global_world_size: Number of machines.
+    """
+
+    main_worker_ip_address: str
+    global_rank: int
+    global_world_size: int
+
+
+def resolve_runtime(  # noqa: PLR0913
+    context: DistributedContext | None = None,
+    local_process_rank: int | None = None,
+    local_process_world_size: int | None = None,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    node_rank: int | None = None,
+    master_ip_address: str | None = None,
+    master_port: int = DEFAULT_MASTER_INFERENCE_PORT,
+    timeout_s: float = 120.0,
+) -> DistributedRuntimeInfo:
+    """Says where this process stands among all processes of a run.
+
+    The first of these that is there decides:
+
+    1. ``rank`` and ``world_size``, given;
+    2. ``context``, a legacy description by machines; a gloo process group is created unless there is one;
+    3. the initialised process group: its ranks tell each other about themselves, so all of them have to call this;
+    4. torchrun's environment.
+
+    Args:
+        context: Machines and the address of the first; needs both local arguments.
+        local_process_rank: This process among those of its node; None takes LOCAL_RANK, and where a process group has no
+            LOCAL_RANK either, its ranks are grouped by host (boot id and namespaces).
+        local_process_world_size: Processes of each node; goes with ``local_process_rank``.
+        rank: This process among all; goes with ``world_size``.
+        world_size: Number of processes.
+        node_rank: This process's node, where ``rank`` is given and ranks are not numbered node by node.
+        master_ip_address: Address of rank 0's host; None finds it out.
+        master_port: Port of the group that is created for a ``context``.
+        timeout_s: Seconds to wait for other ranks.
+
+    Returns:
+        The record. Call its ``cleanup()`` at the end: it destroys a process group that was created here, and only that.
+
+    Raises:
+        PlanError: There is nothing to go by, or what there is contradicts itself; names the counts.
+        StartTimeout: Other ranks did not come in time.
+    """
+    if (local_process_rank is None) != (local_process_world_size is None):
+        raise PlanError(
+            "local_process_rank and local_process_world_size go together, "
+            f"got local_process_rank={local_process_rank!r} and local_process_world_size={local_process_world_size!r}"
+        )
+    local = (local_process_rank, local_process_world_size)
+    if rank is not None or world_size is not None:
+        if context is not None:
+            raise PlanError("both a context and rank and world_size are given", "give one of them")
+        return _from_numbers(rank, world_size, local, node_rank, master_ip_address or _LOOPBACK)
+    if node_rank is not None:
+        raise PlanError(f"node_rank={node_rank!r} is given without rank and world_size", "give all three, or none of them")
+    if context is not None:
+        return _from_context(context, local, master_port, timeout_s)
+    if process_group.is_initialized():
+        return _from_process_group(local, master_ip_address, timeout_s)
+    return _from_environment(local, master_ip_address)
+
+
+def _from_numbers(
+    rank: int | None, world_size: int | None, local: tuple[int | None, int | None], node_rank: int | None, master: str
+) -> DistributedRuntimeInfo:
+    if rank is None or world_size is None:
+        raise PlanError(f"rank and world_size go together, got rank={rank!r} and world_size={world_size!r}")
+    local_rank, local_world_size = (0, 1) if local == (None, None) and world_size == 1 else local
+    if local_rank is None or local_world_size is None:
+        raise PlanError(
+            f"rank={rank} of world_size={world_size} does not say which ranks share a node",
+            f"on one host: local_process_rank={rank}, local_process_world_size={world_size}",
+        )
+    if local_world_size < 1 or world_size % local_world_size:
+        raise PlanError(
+            f"world_size={world_size} processes are not nodes of {local_world_size} processes each",
+            "every node needs the same number of processes",
+        )
+    if node_rank is None:
+        node_rank, expected = divmod(rank, local_world_size)
+        if expected != local_rank:
+            raise PlanError(
+                f"rank {rank} would be local rank {expected} if ranks were numbered node by node, but is local rank {local_rank}",
+                "give node_rank too",
+            )
+    return DistributedRuntimeInfo(world_size // local_world_size, node_rank, rank, world_size, local_rank, local_world_size, master)
+
+
+def _from_context(
+    context: DistributedContext, local: tuple[int | None, int | None], master_port: int, timeout_s: float
+) -> DistributedRuntimeInfo:
+    local_rank, local_world_size = local
+    if local_rank is None or local_world_size is None:
+        raise PlanError(
+            "a context needs local_process_rank and local_process_world_size too",
+            "for example local_process_rank=0, local_process_world_size=1",
+        )
+    node_rank, node_world_size = context.global_rank, context.global_world_size
+    rank, world_size = node_rank * local_world_size + local_rank, node_world_size * local_world_size
+    created = not process_group.is_initialized()
+    runtime = DistributedRuntimeInfo(
+        node_world_size, node_rank, rank, world_size, local_rank, local_world_size, context.main_worker_ip_address, created
+    )
+    if created:
+        process_group.create(context.main_worker_ip_address, master_port, rank, world_size, timeout_s)
+        return runtime
+    import torch.distributed as dist
+
+    found = (dist.get_rank(), dist.get_world_size())
+    if found != (rank, world_size):
+        raise PlanError(
+            f"the context makes this process rank {rank} of {world_size}, the process group makes it rank {found[0]} of {found[1]}",
+            "leave the context out: the process group says it all",
+        )
+    return runtime
+
+
+def _from_process_group(local: tuple[int | None, int | None], master: str | None, timeout_s: float) -> DistributedRuntimeInfo:
+    import torch.distributed as dist
+
+    topic = "found" if local == (None, None) else "given"
+    facts = exchange(own_facts(*local), topic, timeout_s)
+    nodes = group_ranks(facts)
+    rank = dist.get_rank()
+    node_rank = next(node for node, ranks in enumerate(nodes) if rank in ranks)
+    first = facts[0]
+    if not master:
+        one_host = bool(first.host) and all(fact.host == first.host for fact in facts)
+        master = first.address or (_LOOPBACK if one_host else first.route)
+    if not master:
+        raise PlanError("the host of rank 0 has no address that other hosts could use", "give master_ip_address")
+    return DistributedRuntimeInfo(len(nodes), node_rank, rank, len(facts), nodes[node_rank].index(rank), len(nodes[node_rank]), master)
+
+
+def _from_environment(local: tuple[int | None, int | None], master: str | None) -> DistributedRuntimeInfo:
+    rank, world_size = environment_int("RANK"), environment_int("WORLD_SIZE")
+    if rank is None and world_size is None:
+        raise PlanError("there is neither a process group nor torchrun's environment, and no rank is given", _WAYS)
+    if rank is None or world_size is None:
+        missing = "RANK" if rank is None else "WORLD_SIZE"
+        raise PlanError(f"the environment has no {missing}, but the other of RANK and WORLD_SIZE", _WAYS)
+    if local == (None, None):
+        local = environment_int("LOCAL_RANK"), environment_int("LOCAL_WORLD_SIZE")
+    if None in local and world_size > 1:
+        raise PlanError(
+            f"RANK={rank} and WORLD_SIZE={world_size} are in the environment, but LOCAL_RANK and LOCAL_WORLD_SIZE are not both",
+            "call torch.distributed.init_process_group first: ranks can then find out which of them share a host",
+        )
+    master = master or os.environ.get("MASTER_ADDR") or (_LOOPBACK if world_size == (local[1] or 1) else None)
+    if not master:
+        raise PlanError(
+            "several nodes need an address, and the environment has no MASTER_ADDR", "set MASTER_ADDR, or give master_ip_address"
+        )
+    runtime = _from_numbers(rank, world_size, local, environment_int("GROUP_RANK"), master)
+    expected = environment_int("GROUP_WORLD_SIZE")
+    if expected not in (None, runtime.node_world_size):
+        raise PlanError(
+            f"GROUP_WORLD_SIZE={expected} nodes with LOCAL_WORLD_SIZE={runtime.local_world_size} processes here are not "
+            f"WORLD_SIZE={world_size} processes",
+            "every node needs the same number of processes: start as many on each",
+        )
+    return runtime

@@ -1,0 +1,234 @@
+"""The one place that imports graphlearn-torch, whole where its native library fits, else with stand-ins.
+
+Nothing here runs when gnnkit is imported: ``load`` does, when a name that needs graphlearn-torch is used. What is worked
+around, and until when, is in ``glt_defects``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import platform
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from gnnkit.errors import PlanError
+from gnnkit.vendor.glt_defects import KNOWN_DEFECTS
+from gnnkit.vendor.glt_finder import NATIVE, PACKAGE, Finder, StandIn, finding
+
+__all__ = ["GltStatus", "KNOWN_DEFECTS", "attribute", "load", "require_native", "status"]
+
+GltKind = Literal["native", "python-only", "absent"]
+
+NATIVE_FIX = (
+    "in an environment of Python 3.10 or 3.11 on Linux x86-64: pip install 'gnnkit[glt-native]' (torch 2.3 or 2.4 in a build for CUDA)"
+)
+_PYTHON_FIX = "pip install graphlearn-torch==0.2.4"
+_NO_WHEEL_FIX = "graphlearn-torch has wheels for Python up to 3.11 on Linux x86-64; gnnkit.GraphLoader does without it"
+_FIRST_PYTHON_WITHOUT_WHEEL = (3, 12)
+# Variables that importing graphlearn_torch (GLT-4), and PyG with it, sets.
+_SET_ON_IMPORT = ("TORCH_CPP_LOG_LEVEL", "TORCHINDUCTOR_CACHE_DIR")
+_import_lock = threading.RLock()
+
+
+@dataclass(frozen=True, slots=True)
+class GltStatus:
+    """What of graphlearn-torch can be used here.
+
+    Attributes:
+        kind: "native" (all of it), "python-only" (its Python part, on stand-ins) or "absent".
+        version: Version of the installed package, or None.
+        reason: One sentence: why it is of this kind.
+        fix: What to do to have all of it; empty where there is nothing to do.
+    """
+
+    kind: GltKind
+    version: str | None
+    reason: str
+    fix: str = ""
+
+
+def status() -> GltStatus:
+    """Finds out what can be used, without importing graphlearn-torch; imports torch, which its library links to."""
+    folder = _package_dir()
+    if folder is None:
+        return _absent()
+    try:
+        version: str | None = metadata.version("graphlearn-torch")
+    except metadata.PackageNotFoundError:
+        version = None
+    problem = _native_problem(folder)
+    if problem is None:
+        return GltStatus("native", version, "the native library fits this torch")
+    return GltStatus("python-only", version, problem, NATIVE_FIX)
+
+
+def require_native(what: str) -> None:
+    """Makes sure that the native library is there.
+
+    Args:
+        what: What needs it, as the subject of the error's sentence.
+
+    Raises:
+        PlanError: It is not; the message says why and the hint what to install.
+    """
+    found = status()
+    if found.kind != "native":
+        raise PlanError(f"{what} needs graphlearn-torch's native library: {found.reason}", found.fix)
+
+
+def load(what: str = "gnnkit.distributed") -> ModuleType:
+    """Imports graphlearn-torch; the first call takes seconds, later ones nothing. Safe to call from any thread.
+
+    Args:
+        what: What needs it, as the subject of the error's sentence.
+
+    Returns:
+        The package.
+
+    Raises:
+        PlanError: It is not installed, or cannot be imported; a later call tries again.
+    """
+    package = sys.modules.get(PACKAGE)
+    if package is not None and hasattr(package, "typing") and not _is_being_imported(package):
+        return package
+    with _import_lock:
+        return _import(what)
+
+
+def attribute(path: str, what: str | None = None) -> Any:
+    """A name of graphlearn-torch, e.g. ``attribute("distributed.DistContext")``.
+
+    Args:
+        path: Dotted path below the package: modules, then one name.
+        what: What needs it, for the error; None is the name itself.
+
+    Raises:
+        PlanError: As ``load``.
+    """
+    module, _, name = path.rpartition(".")
+    load(what or name)
+    return getattr(importlib.import_module(f"{PACKAGE}.{module}" if module else PACKAGE), name)
+
+
+def _absent() -> GltStatus:
+    python = ".".join(map(str, sys.version_info[:2]))
+    no_wheel = sys.version_info[:2] >= _FIRST_PYTHON_WITHOUT_WHEEL or sys.platform != "linux" or platform.machine() != "x86_64"
+    if no_wheel:
+        where = f"Python {python} on {platform.system()} {platform.machine()}"
+        return GltStatus("absent", None, f"graphlearn-torch is not installed, and has no wheel for {where}", _NO_WHEEL_FIX)
+    return GltStatus("absent", None, "graphlearn-torch is not installed", _PYTHON_FIX)
+
+
+def _package_dir() -> Path | None:
+    try:
+        spec = importlib.util.find_spec(PACKAGE)
+    except (ValueError, ImportError):
+        return None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _native_problem(folder: Path) -> str | None:
+    """Why the native library in the package's ``folder`` cannot be used, as a sentence; None where it can."""
+    loaded = sys.modules.get(NATIVE)
+    if isinstance(loaded, StandIn):
+        return loaded.__doc__
+    if loaded is not None:
+        return None
+    try:
+        import torch
+    except ImportError as error:
+        return f"torch, which it links to, cannot be imported ({error})"
+    stem = NATIVE.rpartition(".")[2]
+    files = [path for suffix in importlib.machinery.EXTENSION_SUFFIXES if (path := folder / f"{stem}{suffix}").exists()]
+    if not files:
+        return f"the installed package has no library for Python {'.'.join(map(str, sys.version_info[:2]))}"
+    try:
+        # A library of another torch lacks symbols, and so is refused before any of its code runs.
+        ctypes.CDLL(str(files[0]))
+    except OSError as error:
+        return f"the library does not fit torch {torch.__version__} ({str(error).rpartition(str(files[0]))[2].lstrip(': ')})"
+    return None
+
+
+def _is_being_imported(package: ModuleType) -> bool:
+    # The import system's own mark; another thread's half-imported package must be waited for.
+    return bool(getattr(package.__spec__, "_initializing", False))
+
+
+def _import(what: str) -> ModuleType:
+    folder = _package_dir()
+    if folder is None:
+        found = _absent()
+        raise PlanError(f"{what} needs graphlearn-torch: {found.reason}", found.fix)
+    problem = _native_problem(folder)
+    if PACKAGE not in sys.modules:
+        _forget()  # what an import that failed elsewhere left behind
+    stand_in = None if problem is None else StandIn(problem, NATIVE_FIX)
+    try:
+        with _environment_as_it_was(), _quietly(), finding(Finder(stand_in, _replacements())):
+            return importlib.import_module(PACKAGE)
+    except Exception as error:
+        _forget()
+        raise PlanError(
+            f"{what} needs graphlearn-torch, which is installed but cannot be imported: {type(error).__name__}: {error}",
+            f"{_PYTHON_FIX} --force-reinstall --no-deps",
+        ) from error
+
+
+def _replacements() -> dict[str, dict[bytes, bytes]]:
+    """What has to be changed in the package's source on this machine: nothing on torch 2.4 with torch_sparse."""
+    import torch
+
+    found: dict[str, dict[bytes, bytes]] = {}
+    try:
+        torch.device(0)
+    except RuntimeError:
+        found[f"{PACKAGE}.loader"] = {b"torch.device(0)": b"torch.device('cuda', 0)"}  # GLT-3
+    try:
+        with _quietly():
+            importlib.import_module("torch_sparse")
+    except Exception:  # whatever a library built for another torch raises: it cannot be used, GLT-2
+        found[f"{PACKAGE}.utils.topo"] = {b"import torch_sparse": b"from gnnkit.vendor import glt_sparse as torch_sparse"}
+    return found
+
+
+def _forget() -> None:
+    """Removes what a failed import left, the native module aside: an extension is not loaded twice."""
+    for name in [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]:
+        if name != NATIVE or isinstance(sys.modules[name], StandIn):
+            del sys.modules[name]
+
+
+@contextmanager
+def _environment_as_it_was() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in _SET_ON_IMPORT}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # What these packages' own imports deprecate is nothing that a user of gnnkit could change.
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,193 @@
+"""Graphlearn-torch through gnnkit: whole, without its native library, and not at all."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gnnkit.distributed
+from gnnkit.errors import PlanError
+from gnnkit.vendor import glt, glt_finder, glt_sparse
+
+ROOT = Path(__file__).resolve().parents[2]
+needs_package = pytest.mark.skipif(
+    importlib.util.find_spec("graphlearn_torch") is None, reason="graphlearn-torch is not installed; to enable: Python 3.10 or 3.11"
+)
+
+
+@cache
+def probe(what: str, python: str = sys.executable) -> dict[str, Any]:
+    """What the probe found in an interpreter of its own."""
+    command = [python, str(Path(__file__).with_name("glt_probe.py")), what]
+    env = {key: value for key, value in os.environ.items() if key != "TORCH_CPP_LOG_LEVEL"} | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def check_whole(found: dict[str, Any]) -> None:
+    assert found["late"] and found["status is late"], "graphlearn_torch was imported before it was needed"
+    assert found["changed"] == [], "importing graphlearn_torch changed the user's process"
+    assert found["one package"]
+    assert found["second load"] < 0.1
+    assert found["kind after"] == found["kind"]
+    assert found["sorts"]
+    assert found["is an exception"]
+    assert found["context"] == [1, 2, True, "group_1"]
+    assert found["options"] == [2, 8]
+    assert set(found["names"]) == set(gnnkit.distributed._GLT_HOMES)
+
+
+@needs_package
+def test_the_python_part_works_whatever_the_torch() -> None:
+    found = probe("whole")
+    check_whole(found)
+    if found["kind"] == "native":
+        assert found["refused"] == found["refused channel"] == ""
+        return
+    assert found["kind"] == "python-only"
+    assert f"does not fit torch {torch.__version__}" in found["reason"] and "gnnkit[glt-native]" in found["fix"]
+    for name, refusal in (("ZERO_COPY sampling", "refused"), ("SampleQueue", "refused channel"), ("RandomSeedManager", "refused seed")):
+        sentence, _, hint = found[refusal].partition("\n")
+        assert sentence.startswith(f"{name} needs graphlearn-torch's native library: ")
+        assert "gnnkit[glt-native]" in hint
+
+
+@needs_package
+def test_a_failed_try_is_no_obstacle() -> None:
+    check_retry(probe("retry"))
+
+
+def check_retry(found: dict[str, Any]) -> None:
+    kind, message, cause = found["first"]
+    assert kind == "PlanError" and cause in ("ImportError", "ModuleNotFoundError")
+    assert message.startswith("MyLoader needs graphlearn-torch, which is installed but cannot be imported")
+    assert found["left behind"] == []
+    assert "gnnkit.vendor.glt_finder" not in found["finders"]
+    assert found["second"] == "DistLoader"
+
+
+@pytest.mark.glt
+def test_all_of_it_is_there_in_the_second_environment(glt_interpreter: Path) -> None:
+    found = probe("whole", str(glt_interpreter))
+    check_whole(found)
+    assert found["kind"] == "native" and found["fix"] == ""
+    assert found["refused"] == found["refused channel"] == ""
+    check_retry(probe("retry", str(glt_interpreter)))
+
+
+@pytest.fixture
+def absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if graphlearn-torch were not installed."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "graphlearn_torch"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(glt, "_package_dir", lambda: None)
+
+
+@pytest.mark.usefixtures("absent")
+def test_without_it_the_names_that_need_it_say_so_in_one_sentence() -> None:
+    assert glt.status().kind == "absent"
+    with pytest.raises(PlanError) as caught:
+        _ = gnnkit.distributed.DistContext
+    assert caught.value.message.startswith("gnnkit.distributed.DistContext needs graphlearn-torch: graphlearn-torch is not installed")
+    assert caught.value.hint
+    with pytest.raises(PlanError, match="create_sampling_config needs graphlearn-torch"):
+        schema = gnnkit.distributed.DatasetSchema(False, None, None, None, "in")
+        gnnkit.distributed.create_sampling_config([2], schema)
+    with pytest.raises(PlanError, match="the Glt backend needs graphlearn-torch's native library"):
+        glt.require_native("the Glt backend")
+
+
+@pytest.mark.usefixtures("absent")
+def test_without_it_everything_of_ours_is_there() -> None:
+    for name in gnnkit.distributed.__all__:
+        assert getattr(gnnkit.distributed, name) is not None
+    runtime = gnnkit.distributed.resolve_runtime(rank=0, world_size=1)
+    assert runtime.world_size == 1
+
+
+@pytest.mark.usefixtures("absent")
+@pytest.mark.parametrize(
+    ("version", "platform", "words"),
+    [
+        ((3, 12, 0), "linux", ["no wheel", "Python 3.12"]),
+        ((3, 11, 7), "darwin", ["no wheel"]),
+        ((3, 11, 7), "linux", ["not installed"]),
+    ],
+)
+def test_where_there_is_no_wheel_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], platform: str, words: list[str]
+) -> None:
+    monkeypatch.setattr(glt, "sys", SimpleNamespace(version_info=version, platform=platform, modules=sys.modules))
+    monkeypatch.setattr(glt.platform, "machine", lambda: "x86_64")
+    found = glt.status()
+    assert found.kind == "absent"
+    assert all(word in found.reason for word in words)
+    assert ("pip install graphlearn-torch" in found.fix) == ("no wheel" not in words)
+
+
+@needs_package
+def test_a_library_of_another_python_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "graphlearn_torch"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(glt, "_package_dir", lambda: tmp_path)
+    found = glt.status()
+    assert (found.kind, "no library for Python" in found.reason) == ("python-only", True)
+    suffix = glt.importlib.machinery.EXTENSION_SUFFIXES[0]
+    (tmp_path / f"py_graphlearn_torch{suffix}").write_bytes(b"not a library")
+    assert "does not fit torch" in glt.status().reason
+
+
+def test_unknown_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'DistNothing'"):
+        _ = gnnkit.distributed.DistNothing
+
+
+def test_the_finder_leaves_when_its_block_ends() -> None:
+    before = list(sys.meta_path)
+    with pytest.raises(ValueError), glt_finder.finding(glt_finder.Finder(None, {})):
+        raise ValueError
+    assert sys.meta_path == before
+
+
+def test_a_stand_in_may_be_named_but_not_used() -> None:
+    module = glt_finder.StandIn("no library", "install one")
+    sampler = module.CPURandomSampler
+    for use in (sampler, lambda: sampler.getInstance()):
+        with pytest.raises(PlanError, match="CPURandomSampler needs graphlearn-torch's native library: no library"):
+            use()
+    with pytest.raises(AttributeError):
+        _ = module.__path__
+    with pytest.raises(AttributeError):
+        _ = sampler.__wrapped__
+
+
+def test_defects_are_registered_completely() -> None:
+    ids = [defect.id for defect in glt.KNOWN_DEFECTS]
+    assert ids == [f"GLT-{number}" for number in range(1, len(ids) + 1)]
+    for defect in glt.KNOWN_DEFECTS:
+        assert all((defect.affected, defect.what, defect.remedy, defect.remove_when))
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=40))
+def test_the_sparse_stand_in_compresses_rows(num_rows: int, num_cols: int, pairs: list[tuple[int, int]]) -> None:
+    pairs = [(row % num_rows, col % num_cols) for row, col in pairs]
+    row, col = (torch.tensor([pair[end] for pair in pairs], dtype=torch.int64) for end in (0, 1))
+    storage = glt_sparse.SparseTensor(row, col, torch.arange(len(pairs)), (num_rows, num_cols)).storage
+    order = sorted(range(len(pairs)), key=lambda edge: (*pairs[edge], edge))
+    assert storage.value().tolist() == order
+    assert storage.col().tolist() == [pairs[edge][1] for edge in order]
+    assert storage.rowptr().tolist() == [sum(r < row for r, _ in pairs) for row in range(num_rows + 1)]
+    assert glt_sparse.SparseTensor(row, col, None, (num_rows, num_cols)).storage.value() is None
