@@ -17,10 +17,12 @@ __version__ = "0.1.0"
 # Public names and the modules they live in; importing gnnkit imports none of them.
 _HOMES = {
     "BuildOptions": "gnnkit.storage.options",
+    "Colocated": "gnnkit.backends.colocated",
     "GraphLoader": "gnnkit.loader",
     "InProcess": "gnnkit.backends.inprocess",
     "Store": "gnnkit.storage.store",
     "datasets": "gnnkit.datasets",
+    "distributed": "gnnkit.distributed",
     "errors": "gnnkit.errors",
     "partition": "gnnkit.partitioning",
     "set_options": "gnnkit.ui.options",
@@ -28,10 +30,12 @@ _HOMES = {
 
 __all__ = [
     "BuildOptions",
+    "Colocated",
     "GraphLoader",
     "InProcess",
     "Store",
     "datasets",
+    "distributed",
     "errors",
     "partition",
     "set_options",
@@ -39,7 +43,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from gnnkit import datasets as datasets
+    from gnnkit import distributed as distributed
     from gnnkit import errors as errors
+    from gnnkit.backends.colocated import Colocated as Colocated
     from gnnkit.backends.inprocess import InProcess as InProcess
     from gnnkit.loader import GraphLoader as GraphLoader
     from gnnkit.partitioning import partition as partition

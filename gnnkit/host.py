@@ -54,15 +54,15 @@ def _groups(controller: str) -> Iterator[tuple[Path, int]]:
                 break
 
 
-def _memory_groups() -> Iterator[tuple[Path, str, str, str]]:
+def _memory_groups() -> Iterator[tuple[Path, str, str, tuple[str, ...]]]:
     for group, version in _groups("memory"):
         if version == 2:
-            yield group, "memory.max", "memory.current", "inactive_file "
+            yield group, "memory.max", "memory.current", ("active_file", "inactive_file")
         else:
-            yield group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "
+            yield group, "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file")
 
 
-def _room(group: Path, limit_file: str, usage_file: str, cache_line: str) -> int | None:
+def _room(group: Path, limit_file: str, usage_file: str, cache_names: tuple[str, ...]) -> int | None:
     """What one group's memory limit leaves; None without a limit."""
     try:
         limit = int((group / limit_file).read_text())
@@ -70,6 +70,21 @@ def _room(group: Path, limit_file: str, usage_file: str, cache_line: str) -> int
         lines = (group / "memory.stat").read_text().splitlines()
     except (OSError, ValueError):
         return None
-    # Pages of files count as used but are dropped when somebody needs the memory.
-    cache = sum(int(line.split()[1]) for line in lines if line.startswith(cache_line))
+    # Pages of files count as used but are dropped when somebody needs the memory, however often they are read: a mapped
+    # store that is larger than the limit fills all of it, and leaves all of it to others.
+    cache = sum(int(line.split()[1]) for line in lines if line.startswith(tuple(f"{name} " for name in cache_names)))
     return max(0, limit - usage + cache)
+
+
+def memory_kills() -> int | None:
+    """How many processes the kernel has killed in this process's memory group because memory ran out; None where nobody counts."""
+    for group, version in _groups("memory"):
+        try:
+            lines = (group / ("memory.events" if version == 2 else "memory.oom_control")).read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            name, _, value = line.partition(" ")
+            if name == "oom_kill" and value.isdigit():
+                return int(value)
+    return None

@@ -33,6 +33,10 @@ class StoreRef:
     path: str
     fingerprint: str
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str) or not isinstance(self.fingerprint, str):
+            raise PlanError(f"a plan's store needs a path and a fingerprint, got {self.path!r} and {self.fingerprint!r}")
+
 
 @dataclass(frozen=True, eq=False)
 class InputNodes:
@@ -227,7 +231,7 @@ class LoaderPlan:
                 dict(value["backend"]),
                 RuntimeOptions(**value["runtime"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, zlib.error) as error:
             raise PlanError(f"the plan cannot be read: {type(error).__name__}: {error}", "write it again with loader.plan") from error
 
     def with_rank(self, rank: int, world_size: int) -> LoaderPlan:

@@ -10,13 +10,14 @@ from gnnkit.errors import PlanError, near_matches
 
 
 def _classes() -> dict[str, type[Any]]:
+    from gnnkit.backends.colocated import Colocated
     from gnnkit.backends.inprocess import InProcess
 
-    return {"InProcess": InProcess}
+    return {"Colocated": Colocated, "InProcess": InProcess}
 
 
 # What a user may write instead of the class, and which class it stands for.
-_WORDS = {"inprocess": "InProcess"}
+_WORDS = {"colocated": "Colocated", "inprocess": "InProcess"}
 
 
 def backend_from_json(value: Mapping[str, Any]) -> Backend:

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.errors import StoreError
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.sampling import stream
@@ -30,13 +31,23 @@ class BatchList:
 
     @cached_property
     def input_ids(self) -> NDArray[np.int64] | None:
-        """int64 ``[n]`` dataset ids; None for every node of the type, in order."""
+        """int64 ``[n]`` dataset ids; None for every node of the type, in order.
+
+        Raises:
+            StoreError: The split is damaged: it holds a node that does not exist.
+        """
         inputs = self._plan.inputs
         if inputs.ids is not None:
             return inputs.ids
         if inputs.split is None:
             return None
-        return np.asarray(self._graph.splits[inputs.node_type][inputs.split])
+        ids = np.asarray(self._graph.splits[inputs.node_type][inputs.split])
+        num_nodes = self._graph.arrays.schema.node_types[inputs.node_type].num_nodes
+        if len(ids) and not 0 <= ids.min() <= ids.max() < num_nodes:
+            raise StoreError(
+                f"the split {inputs.split!r} is damaged: it holds a node that does not exist", "gnnkit info --verify names the file"
+            )
+        return ids
 
     @property
     def num_seeds(self) -> int:

@@ -103,7 +103,12 @@ class _Shared:
                 if schedule is not None and self.claimed < min(len(schedule), self.delivered + self.window):
                     turn = schedule.turn(self.claimed)
                     self.claimed += 1
-                    request = self.batches.request(self.epoch, turn.batch_index)
+                    try:
+                        request = self.batches.request(self.epoch, turn.batch_index)
+                    except Exception as error:  # goes to the consumer, who raises it
+                        self.results[turn.step] = error
+                        self.changed.notify_all()
+                        continue
                     return _Claim(self.generation, self.epoch, turn, request)
                 self.pool.reclaim()
                 self.changed.wait(_SLICE_S * 10)
@@ -134,9 +139,11 @@ def _sample(shared: _Shared, sampler: NeighborSampler, request: SampleRequest, e
 
 def _run(shared: _Shared) -> None:
     """A sampling thread."""
-    sampler = NeighborSampler(shared.tables(), shared.plan.sampling, shared.plan.batching.batch_size)
+    sampler: NeighborSampler | None = None
     while (claim := shared.claim()) is not None:
         try:
+            if sampler is None:
+                sampler = NeighborSampler(shared.tables(), shared.plan.sampling, shared.plan.batching.batch_size)
             result: SampledSubgraph | BaseException = _sample(shared, sampler, claim.request, claim.epoch, claim.turn)
         except BaseException as error:  # everything goes to the consumer, who raises it
             result = error
@@ -213,9 +220,12 @@ class InProcessStream:
             else:
                 request = shared.batches.request_for(epoch, batch_index, seeds)
             most = max(shared.plan.batching.batch_size, len(request.seeds))
-            if self._now is None or self._now.max_seeds < most:
-                self._now = NeighborSampler(shared.tables(), shared.plan.sampling, most)
-            return _sample(shared, self._now, request, epoch, Turn(0, batch_index, False))
+            try:
+                if self._now is None or self._now.max_seeds < most:
+                    self._now = NeighborSampler(shared.tables(), shared.plan.sampling, most)
+                return _sample(shared, self._now, request, epoch, Turn(0, batch_index, False))
+            except Exception as error:
+                return _raise_or_return(error)
 
     def status(self) -> StreamStatus:
         """What the stream is doing."""

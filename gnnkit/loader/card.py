@@ -23,7 +23,7 @@ def loader_card(plan: LoaderPlan, graph: GraphHandle, status: StreamStatus, stat
         ("input", inputs if schema.is_homogeneous else f"{inputs} of {plan.inputs.node_type}"),
         ("num_neighbors", f"[{fan_outs.pop()}]" if len(fan_outs) == 1 else f"per edge type, {sampling.num_hops} hops"),
         ("batches", f"{format_count(num_batches)} of {batching.batch_size}, {order}"),
-        ("backend", f"{plan.backend['kind']}, {status.workers} {'thread' if status.workers == 1 else 'threads'}"),
+        ("backend", f"{plan.backend['kind']}, {_workers(plan.backend['kind'], status.workers)}"),
     ]
     if batching.world_size > 1:
         rows.append(("rank", f"{batching.rank} of {batching.world_size}"))
@@ -36,6 +36,11 @@ def loader_card(plan: LoaderPlan, graph: GraphHandle, status: StreamStatus, stat
     if stats.batches:
         sections.append(("time of the last epoch", _times(stats)))
     return Card(f"GraphLoader {graph.name}", status.state, rows, graph.notice, sections)
+
+
+def _workers(kind: str, count: int) -> str:
+    one, many = ("thread", "threads") if kind == "InProcess" else ("process", "processes")
+    return f"{count} {one if count == 1 else many}"
 
 
 def _types(graph: GraphHandle, plan: LoaderPlan) -> Table:

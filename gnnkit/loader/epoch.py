@@ -44,7 +44,7 @@ class EpochState:
     @classmethod
     def begin(cls, epoch: int, schedule: Schedule, events: EventSink) -> EpochState:
         """The state before the first batch."""
-        stage = Stage(events, "epoch", label=f"epoch {epoch}", total=len(schedule), unit="batches")
+        stage = Stage(events, "epoch", label=str(epoch), total=len(schedule), unit="batches")
         stage.__enter__()
         return cls(epoch, schedule, stage, counters=EpochStats(epoch))
 

@@ -113,9 +113,10 @@ class GraphLoader(LoaderSources):
             index: Second half.
 
         Raises:
-            PlanError: An id is out of range or no whole number.
+            PlanError: An id is out of range, or it, ``epoch`` or ``index`` is no whole number.
         """
         self._check_open()
+        epoch, index = _whole_number(epoch, "epoch"), _whole_number(index, "index")
         node_type = self.plan.inputs.node_type
         ids = to_ids(input_nodes, self.schema.node_types[node_type].num_nodes, "input_nodes")
         return self._steps.all(self._stream.sample_now(epoch, index, ids))
@@ -128,9 +129,7 @@ class GraphLoader(LoaderSources):
         Raises:
             PlanError: It is negative or no whole number.
         """
-        if isinstance(epoch, bool) or not isinstance(epoch, (int, np.integer)) or epoch < 0:
-            raise PlanError(f"epoch must be a whole number of at least 0, got {epoch!r}")
-        self._next_epoch, self._first_batch, self._moved = int(epoch), 0, True
+        self._next_epoch, self._first_batch, self._moved = _whole_number(epoch, "epoch"), 0, True
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
@@ -248,6 +247,12 @@ class GraphLoader(LoaderSources):
         from gnnkit.loader.card import loader_card
 
         return loader_card(self.plan, self._graph, self._stream.status(), self.stats(), len(self))
+
+
+def _whole_number(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+        raise PlanError(f"{what} must be a whole number of at least 0, got {value!r}")
+    return int(value)
 
 
 def _batch_list(plan: LoaderPlan, graph: GraphHandle) -> Any:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.loader.options import LoaderOptions, Progress, split_options, takes_options
+from gnnkit.loader.planned import check_store_has, checked_plan, open_planned_store, read_plan
 from gnnkit.loader.words import resolve_fan_outs, resolve_input_nodes
 from gnnkit.plan import LoaderPlan, NeighborSampling, StoreRef
 from gnnkit.runtime.graph_handle import GraphHandle
@@ -206,28 +205,15 @@ class LoaderSources:
             device: See ``LoaderOptions``.
 
         Raises:
-            PlanError: The file is no plan, or its graph was only in memory.
+            PlanError: The file is no plan, a value in it is unusable, or its graph was only in memory.
             StoreError: The store is missing or is another one than the plan was made for.
         """
-        from gnnkit.errors import StoreError
-        from gnnkit.storage.store import Store
         from gnnkit.ui.progress import make_sink
 
-        try:
-            plan = LoaderPlan.from_json(json.loads(Path(path).read_text()))
-        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise PlanError(
-                f"cannot read the plan {str(path)!r}: {error}", "write it with json.dump(loader.plan.to_json(), file)"
-            ) from error
-        if plan.store is None:
-            raise PlanError("the plan's graph was only in memory", "build a store with gnnkit.partition() and a loader with from_store()")
-        store = Store.open(Path(path).parent / plan.store.path)
-        if store.fingerprint != plan.store.fingerprint:
-            raise StoreError(
-                f"the store {str(store.path)!r} is {store.fingerprint[:16]}, and the plan was made for {plan.store.fingerprint[:16]}",
-                "point the plan at the store that it was made for, or make the plan again",
-            )
-        return cls._loader()(plan, open_store(store), make_sink(progress), transform=transform, device=device)
+        plan = read_plan(path)
+        store = open_planned_store(plan, Path(path).parent)
+        graph = open_store(store)
+        return cls._loader()(checked_plan(plan, store, graph), graph, make_sink(progress), transform=transform, device=device)
 
     @staticmethod
     def _loader() -> type[GraphLoader]:
@@ -271,11 +257,7 @@ def _on_store(
     with_edge: bool | None,
     events: EventSink,
 ) -> GraphLoader:
-    if with_edge and not store.options.with_edge:
-        raise PlanError(f"the store {str(store.path)!r} holds no edge ids", "build it with with_edge=True, or leave with_edge out")
-    if weight is not None and weight != store.options.weight:
-        built = "without weights" if store.options.weight is None else f"for the weights {store.options.weight!r}"
-        raise PlanError(f"weight={weight!r}, but the store {str(store.path)!r} was built {built}", f"build it with weight={weight!r}")
+    check_store_has(store, weight, with_edge)
     wants_edges = store.options.with_edge if with_edge is None else with_edge
     return _make(cls, open_store(store), options, input_nodes, weight, wants_edges, events)
 

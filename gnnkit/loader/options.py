@@ -66,6 +66,8 @@ class LoaderOptions:
         self.runtime()
         resolve_backend(self.backend)
         resolve_device(self.device)
+        if self.transform is not None and not callable(self.transform):
+            raise PlanError(f"transform must be a function of a batch, got {self.transform!r}", "transform=None leaves batches as they are")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> LoaderOptions:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import threading
 import weakref
 from collections import deque
 from typing import Any
@@ -22,7 +23,8 @@ from gnnkit.host import available_memory
 
 _HUGE_PAGE = 2 << 20
 _PAGE = 4096
-# Left free for everything else when a user holds batch after batch: the kernel's own reserves and the training step.
+# Left free for everything else when a user holds batch after batch: the kernel's own reserves and the training step. Where
+# there is little memory to begin with, it is a quarter of that.
 _RESERVE = 256 << 20
 
 
@@ -52,23 +54,23 @@ def _allocate(nbytes: int) -> NDArray[np.uint8]:
     return whole[start : start + nbytes]
 
 
-def _page_lock(block: NDArray[np.uint8]) -> None:
-    """Page-locks a block until it dies."""
+def page_lock(block: NDArray[np.uint8], owner: object | None = None) -> None:
+    """Page-locks a block until its memory's owner, which is ``block.base`` unless it is given, dies."""
     import torch
 
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     address = block.ctypes.data
     torch.cuda.check_error(int(runtime.cudaHostRegister(address, block.nbytes, 0)))
     # The mapping outlives every view of it, so unlocking when it dies is before it is unmapped.
-    owner = block.base if block.base is not None else block
-    weakref.finalize(owner, runtime.cudaHostUnregister, address).atexit = False
+    memory = owner if owner is not None else block.base if block.base is not None else block
+    weakref.finalize(memory, runtime.cudaHostUnregister, address).atexit = False
 
 
 class BlockPool:
     """Leases blocks and takes them back.
 
     Args:
-        keep: Free blocks that are kept for reuse; more than that are returned to the system.
+        keep: Blocks that sampling needs to go on; so many are kept for reuse, and more than that are returned to the system.
         pinned: Whether blocks are page-locked, for asynchronous copies to a CUDA device.
     """
 
@@ -80,6 +82,8 @@ class BlockPool:
         self._leases: dict[int, _Lease] = {}
         self._returned: deque[_Lease] = deque()
         self._largest = 0
+        self._reserve = min(_RESERVE, available_memory() // 4)
+        self._growing = threading.Lock()
 
     def lease(self, nbytes: int) -> NDArray[np.uint8]:
         """A block of at least ``nbytes`` bytes, aligned to pages; free again when its last view dies.
@@ -90,26 +94,36 @@ class BlockPool:
         self.reclaim()
         block = self._reuse(nbytes)
         if block is None:
-            # A little more than asked, so that the next batch, of about the same size, fits too.
-            self._largest = max(self._largest, nbytes + nbytes // 8)
-            unit = _PAGE if self._largest < _HUGE_PAGE else _HUGE_PAGE
-            size = -(-self._largest // unit) * unit
-            free = available_memory()
-            if size + _RESERVE > free:
-                raise MemoryLimitError(
-                    f"the next batch needs {size / 1e6:.0f} MB, {free / 1e6:.0f} MB are free, and the batches that are still held take "
-                    f"{self.num_leased_bytes / 1e6:.0f} MB",
-                    "drop batches when they are used (a list of all batches keeps them all), or lower batch_size or num_neighbors",
-                )
-            block = _allocate(size)
-            if self._pinned:
-                _page_lock(block)
+            # One at a time: what is free is only known once the block before is really there.
+            with self._growing:
+                block = self._new_block(nbytes)
         array = block.view(LeasedArray)
         if self._keep:  # otherwise it dies with its batch
             lease = _Lease(array, self._returned.append)
             lease.block = block
             self._leases[id(lease)] = lease
         return array
+
+    def _new_block(self, nbytes: int) -> NDArray[np.uint8]:
+        # A little more than asked, so that the next batch, of about the same size, fits too.
+        self._largest = max(self._largest, nbytes + nbytes // 8)
+        unit = _PAGE if self._largest < _HUGE_PAGE else _HUGE_PAGE
+        size = -(-self._largest // unit) * unit
+        free = available_memory()
+        # What the user holds must leave room for others; the loader's own blocks must only fit.
+        reserve = self._reserve if len(self._leases) >= self._keep else 0
+        if size + reserve > free:
+            raise MemoryLimitError(
+                f"the next batch needs {size / 1e6:.0f} MB, {free / 1e6:.0f} MB are free, and the batches that are still held take "
+                f"{self.num_leased_bytes / 1e6:.0f} MB",
+                "drop batches when they are used (a list of all batches keeps them all), or lower batch_size or num_neighbors",
+            )
+        block = _allocate(size)
+        if self._pinned:
+            page_lock(block)
+        else:
+            block[:nbytes:_PAGE] = 0
+        return block
 
     def _reuse(self, nbytes: int) -> NDArray[np.uint8] | None:
         while os.getpid() == self._owner:  # a forked child shares the blocks, and must not write to them

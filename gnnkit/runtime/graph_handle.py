@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.errors import MemoryLimitError
+from gnnkit.host import available_memory
 from gnnkit.plan import StoreRef
-from gnnkit.runtime.graph_memory import GraphMemory
+from gnnkit.runtime.graph_memory import GraphMemory, copy_fits
+from gnnkit.runtime.shared_graph import SharedGraph, graph_nbytes, share
 from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
 
@@ -40,7 +44,10 @@ class GraphHandle:
     type_extra: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     _memory: GraphMemory | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _shared: SharedGraph | None = None
+    _copier: weakref.ref[object] | None = None
+    # Reentrant: a forgotten loader's finalizer may run in the middle of anything.
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def memory(self, memory_budget: int | None) -> GraphMemory:
         """The arrays to sample from; the first caller decides the budget of their copy in huge pages.
@@ -49,8 +56,52 @@ class GraphHandle:
         """
         with self._lock:
             if self._memory is None:
-                self._memory = GraphMemory(self.arrays, 0 if self.store is None else memory_budget)
+                if self.store is None:  # the user's own arrays, whatever they do to them, and no copy
+                    self._memory = GraphMemory(self.arrays, 0)
+                else:
+                    self._memory = GraphMemory(self.arrays, memory_budget, self._shared)
             return self._memory
+
+    @property
+    def shared(self) -> SharedGraph | None:
+        """The copy that every process of this host may map, whoever made it; None while there is none."""
+        if self._shared is None and self._memory is not None:
+            return self._memory.shared
+        return self._shared
+
+    def share_now(self) -> SharedGraph:
+        """Copies a graph that is only in this process's memory, once for all processes that sample from it.
+
+        Raises:
+            MemoryLimitError: The copy does not fit.
+        """
+        with self._lock:
+            if self._shared is None:
+                needed, free = graph_nbytes(self.arrays), available_memory()
+                if needed > free:
+                    raise MemoryLimitError(
+                        f"sampling processes need a copy of the graph: {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are free",
+                        "use InProcess(), or build a store with gnnkit.partition() and open it with from_store()",
+                    )
+                self._shared = share(self.arrays, threading.Event())
+            return self._shared
+
+    def wants_copy(self, copier: object, memory_budget: int | None) -> bool:
+        """Whether ``copier`` is to have a copy of the stored graph made; at most one is told so at a time."""
+        with self._lock:
+            busy = (self._copier is not None and self._copier() is not None) or (self._memory is not None and self._memory.is_copying)
+            if busy or self.shared is not None or not copy_fits(self.arrays, memory_budget):
+                return False
+            self._copier = weakref.ref(copier)
+            return True
+
+    def copy_made(self, copier: object, shared: SharedGraph | None) -> None:
+        """Takes over the copy that ``copier`` has had made; None where it gave up."""
+        with self._lock:
+            if self._copier is not None and self._copier() is copier:
+                self._copier = None
+            if shared is not None and self.shared is None:
+                self._shared = shared
 
     def to_store_ids(self, node_type: NodeType, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Dataset ids as store ids.

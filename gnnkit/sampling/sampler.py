@@ -60,7 +60,7 @@ class NeighborSampler:
             self._fan_outs[r] = sampling.num_neighbors.get(edge_type, (0,) * num_hops)
         sizes = [schema.node_types[t].num_nodes for t in tables.node_types]
         self._local_of = [np.zeros(size, np.int32) for size in sizes]
-        self._nodes = [np.empty(size + max_seeds, np.int64) for size in sizes]
+        self._nodes = [np.empty(size + max_seeds + 1, np.int64) for size in sizes]
         self._node_buffers = np.zeros((num_types, 3), np.int64)
         for t, (local_of, nodes) in enumerate(zip(self._local_of, self._nodes, strict=True)):
             self._node_buffers[t] = address_of(local_of), address_of(nodes), 0

@@ -187,7 +187,8 @@ class Board:
     def _end(self, stage: _OpenStage, event: Event) -> None:
         if event.done or event.total is not None:
             stage.advance(event)
-        short = event.time_s - stage.start.time_s < SHOWN_AFTER_S
+        # Epochs are only followed where they were asked for, and then each leaves its line.
+        short = event.time_s - stage.start.time_s < SHOWN_AFTER_S and event.stage != "epoch"
         if event.kind == "end":
             if not short:
                 self._add("done", stage, event.time_s, event.text)

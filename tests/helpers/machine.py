@@ -76,9 +76,17 @@ def _missing_netns() -> str | None:
     return f"network namespaces are not allowed here: {probe.stderr.strip()}" if probe.returncode else None
 
 
+@cache
+def _missing_cgroup() -> str | None:
+    from tests.helpers.memory_groups import missing_memory_group
+
+    return missing_memory_group()
+
+
 REQUIREMENTS = {
     "gpu": Requirement(_missing_gpu, "run on a machine with an NVIDIA GPU and a CUDA build of torch"),
     "glt": Requirement(_missing_glt, "make the second environment: make glt-env (Linux x86-64, Python 3.11)"),
     "browser": Requirement(_missing_browser, "install Chromium: apt-get install chromium"),
+    "cgroup": Requirement(_missing_cgroup, "run as root on Linux, with a memory controller that may be written to"),
     "netns": Requirement(_missing_netns, "run as root, or allow user namespaces; apt-get install iproute2"),
 }

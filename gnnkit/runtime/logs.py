@@ -1,0 +1,30 @@
+"""What sampling processes wrote, for the messages of errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# Enough for the stacks of every thread, which a crash leaves.
+_TAIL_LINES = 60
+_TAIL_BYTES = 16 << 10
+
+
+def tail(path: Path) -> str:
+    """The last lines of a log; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-_TAIL_LINES:])
+
+
+def with_tail(message: str, path: Path) -> str:
+    """A message, followed by the end of a log and where it lies."""
+    end = tail(path)
+    if not end:
+        return f"{message}; its log {path} is empty"
+    indented = "\n".join(f"    {line}" for line in end.splitlines())
+    return f"{message}; the end of its log {path}:\n{indented}"

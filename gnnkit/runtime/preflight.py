@@ -1,0 +1,61 @@
+"""What sampling processes need of the system, asked before any of them is started."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+from gnnkit.errors import MemoryLimitError, PlanError
+from gnnkit.host import available_memory
+from gnnkit.schema import GraphSchema
+
+# For each process a socket and a few that are open only while it is started; then shared blocks, logs and messages under way.
+_FDS_EACH, _FDS_BESIDE = 4, 24
+# The interpreter with NumPy and Numba, and the compiled kernels.
+_PROCESS_BYTES = 100 << 20
+# A thread's scratch per node: an int32 and an int64.
+_NODE_BYTES = 12
+
+
+def check_descriptors(num_workers: int) -> None:
+    """Counts file descriptors.
+
+    Raises:
+        PlanError: The limit does not allow so many processes.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used, needed = len(os.listdir("/proc/self/fd")), num_workers * _FDS_EACH + _FDS_BESIDE
+    if limit != resource.RLIM_INFINITY and used + needed > limit:
+        raise PlanError(
+            f"{num_workers} sampling processes need {needed} file descriptors; {used} of the {limit} allowed are open",
+            "raise the limit (ulimit -n 4096), lower num_workers, or use InProcess()",
+        )
+
+
+def check_start_memory(num_workers: int, threads: int, schema: GraphSchema) -> None:
+    """Compares what the processes themselves take with what is free.
+
+    Raises:
+        MemoryLimitError: It does not fit.
+    """
+    each = _PROCESS_BYTES + threads * schema.num_nodes * _NODE_BYTES
+    free = available_memory()
+    if num_workers * each > free:
+        raise MemoryLimitError(
+            f"{num_workers} sampling processes need about {num_workers * each / 1e6:.0f} MB, {free / 1e6:.0f} MB are free",
+            "lower num_workers, or use InProcess()",
+        )
+
+
+def check_ring_memory(nbytes: int, num_slots: int) -> None:
+    """Compares the ring's size with what is free.
+
+    Raises:
+        MemoryLimitError: It does not fit.
+    """
+    free = available_memory()
+    if nbytes > free:
+        raise MemoryLimitError(
+            f"{num_slots} batches under way take up to {nbytes / 1e6:.0f} MB of shared memory, {free / 1e6:.0f} MB are free",
+            "lower batch_size, num_neighbors, worker_concurrency, num_workers or prefetch, or bound it with channel_size",
+        )

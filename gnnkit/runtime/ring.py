@@ -1,0 +1,102 @@
+"""The ring: a fixed number of slots in one shared block, reused for ever; a batch is sampled straight into one.
+
+Only the loader decides which slot is used for what, so no process ever takes a lock. A slot that a batch of the user's lies in comes back
+when the last view of it dies: a weak reference's callback appends to a ``deque``. The callback is ``deque.append`` itself and no Python
+function, so it takes no lock, may run in any thread, and in a forked child fills only the child's own copy of the queue.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.runtime.buffers import LeasedArray, page_lock
+from gnnkit.runtime.shared_block import HUGE_PAGE, SharedBlock
+
+T = TypeVar("T")
+_PAGE = 4096
+
+
+class _SlotLease(weakref.ref[LeasedArray]):
+    """Watches the array on a slot; lies in the ring's queue once it has died."""
+
+    __slots__ = ("slot",)
+    slot: int
+
+
+def slot_size(nbytes: int) -> int:
+    """Bytes of a slot for batches of up to ``nbytes``: whole pages, huge ones where it is worth one."""
+    unit = _PAGE if nbytes < HUGE_PAGE else HUGE_PAGE
+    return max(unit, -(-nbytes // unit) * unit)
+
+
+class Ring(Generic[T]):
+    """The loader's side: which slot belongs to whom.
+
+    Every slot has one owner, of the caller's own kind, or none. A change is one assignment, so an interrupt leaves no slot half-way.
+
+    Args:
+        num_slots: Slots.
+        slot_bytes: Bytes of each, in whole pages.
+        pinned: Whether the block is page-locked, for asynchronous copies to a CUDA device.
+
+    Raises:
+        OSError: The system has no shared memory for it.
+    """
+
+    def __init__(self, num_slots: int, slot_bytes: int, *, pinned: bool = False) -> None:
+        self.num_slots, self.slot_bytes = num_slots, slot_bytes
+        self.block = SharedBlock.create("gnnkit-ring", num_slots * slot_bytes)
+        if pinned:
+            page_lock(self.block.bytes, self.block.storage)
+        self._owners: list[T | None] = [None] * num_slots
+        self._leases: dict[int, _SlotLease] = {}
+        self._returned: deque[_SlotLease] = deque()
+
+    def take(self, owner: T) -> int | None:
+        """Gives a free slot to ``owner``; None when there is none. The slots used before come first: their pages are there already."""
+        self.reclaim()
+        for slot, current in enumerate(self._owners):
+            if current is None:
+                self._owners[slot] = owner
+                return slot
+        return None
+
+    def owner(self, slot: int) -> T | None:
+        """Whose a slot is."""
+        return self._owners[slot]
+
+    def free(self, slot: int, owner: T) -> None:
+        """Takes a slot back from ``owner``; does nothing where it belongs to somebody else by now."""
+        if self._owners[slot] is owner:
+            self._owners[slot] = None
+
+    def lease(self, slot: int) -> NDArray[np.uint8]:
+        """The slot's bytes as an array; the slot is free once the last view of it has died."""
+        array = self.bytes_of(slot).view(LeasedArray)
+        lease = _SlotLease(array, self._returned.append)
+        lease.slot = slot
+        self._leases[slot] = lease
+        return array
+
+    def bytes_of(self, slot: int) -> NDArray[np.uint8]:
+        """uint8 ``[slot_bytes]``."""
+        return self.block.bytes[slot * self.slot_bytes : (slot + 1) * self.slot_bytes]
+
+    def reclaim(self) -> None:
+        """Frees the slots whose batches have died since the last call."""
+        while self._returned:
+            lease = self._returned.popleft()
+            if self._leases.get(lease.slot) is lease:
+                self._owners[lease.slot] = None
+                del self._leases[lease.slot]
+
+    @property
+    def num_leased(self) -> int:
+        """Slots that batches of the user's lie in."""
+        self.reclaim()
+        return len(self._leases)

@@ -1,0 +1,126 @@
+"""Memory that processes share by descriptor: no name in any file system, gone with its last process.
+
+A block is a memfd, so the size of /dev/shm does not matter. It is mapped at a 2 MiB boundary, so that its pages can be collapsed into huge
+ones with ``MADV_COLLAPSE`` (Linux 6.1 and newer), which also works where huge pages for shared memory are switched off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import weakref
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+HUGE_PAGE = 2 << 20
+_MADV_COLLAPSE = 25
+_PROT_READ, _PROT_WRITE = 1, 2
+_MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 1, 2, 0x10, 0x20
+# linux/fcntl.h, named in Python's fcntl from 3.11 on: nobody may shrink or grow the block, which would kill whoever reads it.
+_F_ADD_SEALS, _F_SEAL_SHRINK, _F_SEAL_GROW = 1033, 2, 4
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return libc
+
+
+def rounded(nbytes: int) -> int:
+    """A size in whole huge pages, at least one."""
+    return max(HUGE_PAGE, -(-nbytes // HUGE_PAGE) * HUGE_PAGE)
+
+
+class SharedBlock:
+    """A memfd and its mapping in this process.
+
+    Args:
+        fd: The memfd; closed with the block.
+        nbytes: Its size, in whole huge pages.
+        writable: Whether this process may write to it.
+
+    Attributes:
+        fd: The descriptor, for other processes.
+        nbytes: Its size.
+        bytes: uint8 ``[nbytes]``; views of it keep the mapping and the descriptor.
+        storage: What the views keep; the mapping ends with it.
+
+    Raises:
+        OSError: The system refuses the mapping.
+    """
+
+    def __init__(self, fd: int, nbytes: int, *, writable: bool) -> None:
+        self.fd, self.nbytes = fd, nbytes
+        try:
+            reserved = _map(None, nbytes + HUGE_PAGE, 0, _MAP_PRIVATE | _MAP_ANONYMOUS, -1)
+            self.address = (reserved + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1)
+            protection = _PROT_READ | _PROT_WRITE if writable else _PROT_READ
+            _map(self.address, nbytes, protection, _MAP_SHARED | _MAP_FIXED, fd)
+        except OSError:
+            os.close(fd)
+            raise
+        self.storage = storage = (ctypes.c_uint8 * nbytes).from_address(self.address)
+        self.bytes: NDArray[np.uint8] = np.ctypeslib.as_array(storage)
+        self.bytes.flags.writeable = writable
+        # Views keep ``storage`` alive, and its end is the end of the mapping.
+        weakref.finalize(storage, _unmap, fd, reserved, nbytes + HUGE_PAGE).atexit = False
+
+    @classmethod
+    def create(cls, name: str, nbytes: int) -> SharedBlock:
+        """A new block of zeros.
+
+        Args:
+            name: Shown in /proc, for people.
+            nbytes: Its size; rounded up to whole huge pages.
+
+        Raises:
+            OSError: The system has no memfd or refuses the mapping.
+        """
+        nbytes = rounded(nbytes)
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, nbytes)
+            with contextlib.suppress(OSError):  # a precaution; a kernel without seals works as well
+                fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW)
+        except OSError:
+            os.close(fd)
+            raise
+        return cls(fd, nbytes, writable=True)
+
+    @classmethod
+    def attach(cls, fd: int, *, writable: bool) -> SharedBlock:
+        """A block that another process made; takes the descriptor over.
+
+        Raises:
+            OSError: The system refuses the mapping.
+        """
+        return cls(fd, os.fstat(fd).st_size, writable=writable)
+
+    def collapse(self) -> bool:
+        """Asks for huge pages under what has been written; False where the kernel cannot."""
+        return bool(_libc().madvise(self.address, self.nbytes, _MADV_COLLAPSE) == 0)
+
+    @property
+    def touched_bytes(self) -> int:
+        """Bytes of memory that it really takes: pages come with their first use."""
+        return os.fstat(self.fd).st_blocks * 512
+
+
+def _map(address: int | None, nbytes: int, protection: int, flags: int, fd: int) -> int:
+    mapped = _libc().mmap(address, nbytes, protection, flags, fd, 0)
+    if mapped in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), f"cannot map {nbytes} bytes of shared memory: {os.strerror(ctypes.get_errno())}")
+    return int(mapped)
+
+
+def _unmap(fd: int, address: int, nbytes: int) -> None:
+    _libc().munmap(address, nbytes)
+    os.close(fd)

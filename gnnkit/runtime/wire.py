@@ -1,0 +1,175 @@
+"""Messages between a loader and its sampling processes: JSON over an inherited pair of Unix sockets, memory by descriptor.
+
+There is no listener and no name: the pair exists before the process starts, and only the two of them hold an end. Nothing that
+arrives is unpickled.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+# A datagram that is larger does not fit every system's socket buffer; its text then travels in memory of its own.
+_MOST_INLINE = 32 << 10
+_MOST_FDS = 8
+
+
+@dataclass(frozen=True)
+class Message:
+    """What arrived.
+
+    Attributes:
+        kind: What it is.
+        body: JSON values.
+        fds: Descriptors that came with it; the receiver owns them.
+    """
+
+    kind: str
+    body: Mapping[str, Any]
+    fds: list[int] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Closes the descriptors of a message that is not wanted."""
+        for fd in self.fds:
+            os.close(fd)
+
+
+class Wire:
+    """One end of the pair.
+
+    Args:
+        end: A connected SOCK_SEQPACKET socket; taken over.
+
+    ``send`` may be called from several threads; ``receive`` from one at a time.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        end.setblocking(False)
+        self._lock = threading.Lock()
+        self._unsent: deque[tuple[bytes, list[int]]] = deque()
+
+    @classmethod
+    def pair(cls) -> tuple[Wire, socket.socket]:
+        """This process's end, and the socket for a child."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(ours), theirs
+
+    def fileno(self) -> int:
+        """The descriptor, -1 once closed."""
+        return self._end.fileno()
+
+    def send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
+        """Sends a message, or keeps it for ``flush`` while the other side does not read; a side that is gone gets nothing.
+
+        Args:
+            kind: What it is.
+            fds: Descriptors to go with it; duplicated, the caller keeps its own.
+            **body: JSON values.
+        """
+        text = json.dumps({"kind": kind, **body}, separators=(",", ":")).encode()
+        handed = [os.dup(fd) for fd in fds]
+        if len(text) > _MOST_INLINE:
+            handed.insert(0, in_memory(text))
+            text = b""
+        with self._lock:
+            self._unsent.append((text, handed))
+            self._flush()
+
+    def flush(self) -> bool:
+        """Sends what was kept; whether nothing is left."""
+        with self._lock:
+            return self._flush()
+
+    def _flush(self) -> bool:
+        while self._unsent:
+            text, fds = self._unsent[0]
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+            try:
+                self._end.sendmsg([text or b"\0"], ancillary, socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                return False
+            except OSError:  # the other side is gone, or this one was closed; whoever waits for it finds out
+                pass
+            self._unsent.popleft()
+            for fd in fds:
+                os.close(fd)
+        return True
+
+    def send_all(self, timeout_s: float) -> bool:
+        """Waits until everything is sent; whether it is."""
+        poller = select.poll()
+        poller.register(self._end.fileno(), select.POLLOUT)
+        while not self.flush():
+            if not poller.poll(timeout_s * 1000):
+                return False
+        return True
+
+    def receive(self) -> Message | None:
+        """The next message that has arrived; None while there is none.
+
+        Raises:
+            EOFError: The other side is gone, and everything that it sent has been received.
+        """
+        try:
+            text, ancillary, _, _ = self._end.recvmsg(_MOST_INLINE, socket.CMSG_SPACE(4 * _MOST_FDS), socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise EOFError("the connection is closed") from error
+        if not text:
+            raise EOFError("the other side is gone")
+        fds = array.array("i")
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        handed = fds.tolist()
+        if text == b"\0":
+            text = from_memory(handed.pop(0))
+        body = json.loads(text)
+        return Message(body.pop("kind"), body, handed)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for something to receive."""
+        poller = select.poll()
+        poller.register(self._end.fileno(), select.POLLIN)
+        return bool(poller.poll(max(0, int(timeout_s * 1000))))
+
+    def close(self) -> None:
+        """Ends the connection."""
+        with self._lock:
+            while self._unsent:
+                for fd in self._unsent.popleft()[1]:
+                    os.close(fd)
+            with contextlib.suppress(OSError):
+                self._end.shutdown(socket.SHUT_RDWR)
+            self._end.close()
+
+
+def in_memory(data: bytes | memoryview) -> int:
+    """A descriptor of memory that holds ``data``; the caller owns it."""
+    fd = os.memfd_create("gnnkit-message", os.MFD_CLOEXEC)
+    view, done = memoryview(data).cast("B"), 0
+    try:
+        while done < len(view):
+            done += os.write(fd, view[done:])
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def from_memory(fd: int) -> bytes:
+    """What a descriptor of ``in_memory`` holds; closes it."""
+    with open(fd, "rb") as file:
+        file.seek(0)
+        return file.read()

@@ -1,0 +1,79 @@
+"""What backends are tried with: their sizes, the graphs, and how to look at sampling processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gnnkit import Colocated, GraphLoader, InProcess
+from tests.helpers.machine import ROOT
+from tests.loader.graphs import make
+
+BACKENDS: dict[str, Any] = {
+    "InProcess-2": InProcess(2),
+    "Colocated-1": Colocated(1),
+    "Colocated-2": Colocated(2),
+    "Colocated-4": Colocated(4),
+}
+COLOCATED = [name for name in BACKENDS if name.startswith("Colocated")]
+# What a fault may take to be seen, beyond starting processes.
+FAULT_S = 5.0
+
+
+def loader_of(name: str, **options: Any) -> GraphLoader:
+    """The small graph, shuffled, 15 batches an epoch."""
+    return make(**{"backend": BACKENDS.get(name, name), "shuffle": True, **options})
+
+
+def workers(loader: GraphLoader) -> dict[int, int]:
+    """Pids of a loader's processes, by rank."""
+    return dict(loader._stream.status().details["pids"])
+
+
+def descendants() -> set[int]:
+    """Pids of everything that this process has started and that still runs."""
+    return {child.pid for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE}
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float = FAULT_S) -> bool:
+    """Waits for something to become true."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, with all of its threads; one that nobody has collected yet counts as gone."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE and len(os.listdir(f"/proc/{pid}/task")) <= 1
+    except (psutil.NoSuchProcess, FileNotFoundError):
+        return True
+
+
+def environment(**more: str) -> dict[str, str]:
+    """For a script that imports gnnkit and these tests."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
+
+
+def run_script(text: str, folder: Path, *arguments: str, timeout_s: float = 60, **more: str) -> subprocess.CompletedProcess[str]:
+    """Runs a file as a user would."""
+    path = folder / "script.py"
+    path.write_text(text)
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", str(path), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        cwd=folder,
+        env=environment(**more),
+    )

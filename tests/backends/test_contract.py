@@ -1,0 +1,288 @@
+"""What every backend promises, tried on each of them."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+import json
+import pickle
+import random
+import threading
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnnkit import Colocated, GraphLoader, InProcess
+from gnnkit.backends import backend_from_json
+from gnnkit.errors import LoaderClosed
+from tests.backends.setups import BACKENDS, COLOCATED, loader_of
+from tests.helpers.batches import digest, same
+from tests.helpers.graphs import ArraySource, random_source
+from tests.loader.graphs import NUM_NODES, make, plain, seeds, typed
+
+EVERYTHING = list(range(NUM_NODES))
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def shared(request: pytest.FixtureRequest) -> Iterator[GraphLoader]:
+    """A loader that several tests use one after another, as cells of a notebook do."""
+    with loader_of(request.param) as loader:
+        yield loader
+
+
+@pytest.fixture
+def loader(shared: GraphLoader) -> GraphLoader:
+    shared.set_epoch(0)
+    return shared
+
+
+@cache
+def expected(epoch: int) -> list[Any]:
+    """An epoch of the same plan in one thread of this process."""
+    with loader_of("inprocess", backend=InProcess(1)) as reference:
+        reference.set_epoch(epoch)
+        return list(reference)
+
+
+def assert_epoch(batches: list[Any], epoch: int, first: int = 0) -> None:
+    wanted = expected(epoch)[first:]
+    assert len(batches) == len(wanted)
+    for batch, other in zip(batches, wanted, strict=True):
+        same(batch, other)
+
+
+# Batches ------------------------------------------------------------------------------------------------------------------
+
+
+def test_batches_are_the_same_everywhere(loader: GraphLoader) -> None:
+    for epoch in range(3):
+        assert_epoch(list(loader), epoch)
+
+
+def test_peek_and_sample_are_the_same_everywhere(loader: GraphLoader) -> None:
+    iterator = iter(loader)
+    next(iterator)
+    with loader_of("inprocess") as reference:
+        reference.set_epoch(1)
+        same(loader.peek(), reference.peek())
+        for ids in ([3, 1, 2], list(range(NUM_NODES)), []):
+            same(loader.sample(ids, epoch=4, index=2), reference.sample(ids, epoch=4, index=2))
+    rest = list(iterator)
+    assert_epoch(rest, 0, first=1)
+
+
+@cache
+def typed_source() -> ArraySource:
+    """A random typed graph with enough seeds for several batches."""
+    for seed in itertools.count():
+        source = random_source(np.random.default_rng(seed), max_nodes=60, max_edges=400, num_node_types=3, num_edge_types=4)
+        first = next(iter(source.splits))
+        if source.schema.node_types[first].num_nodes >= 45 and source.schema.num_edges > 300:
+            return source
+    raise AssertionError
+
+
+STORES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("Colocated-1", {"num_parts": 1}, {"num_neighbors": [4, 3]}),
+    ("Colocated-2", {"num_parts": 2, "partition": "random", "edge_dir": "out"}, {"num_neighbors": [-1, 2], "remainder": "pad"}),
+    ("Colocated-2", {"num_parts": 3, "partition": "ldg", "weight": "weight"}, {"num_neighbors": [3, 3], "replace": True}),
+    ("Colocated-4", {"num_parts": 3, "partition": "metis", "weight": "weight"}, {"num_neighbors": [3, 3], "rank": 1, "world_size": 3}),
+    ("Colocated-4", {"num_parts": 2, "partition": "frequency"}, {"num_neighbors": [5], "with_edge": True, "memory_budget": 0}),
+]
+
+
+@pytest.mark.parametrize(("name", "build", "options"), STORES, ids=lambda value: value if isinstance(value, str) else "")
+def test_stores_of_any_kind(tmp_path: Path, name: str, build: dict[str, Any], options: dict[str, Any]) -> None:
+    common = {"batch_size": 7, "shuffle": True, "progress": False, "store_dir": tmp_path, **build, **options}
+    with (
+        GraphLoader.from_source(typed_source(), backend=InProcess(1), **common) as reference,
+        GraphLoader.from_source(typed_source(), backend=BACKENDS[name], **common) as loader,
+    ):
+        for _ in range(2):
+            for batch, wanted in zip(loader, reference, strict=True):
+                same(batch, wanted)
+        same(loader.peek(), reference.peek())
+
+
+@pytest.mark.parametrize("name", ["Colocated-2"])
+def test_graphs_in_memory(name: str) -> None:
+    data = typed()
+    for options in ({"input_nodes": "paper"}, {"input_nodes": ("tag", torch.tensor([5, 1, 7])), "edge_dir": "out", "with_edge": True}):
+        with make(data, backend=InProcess(1), **options) as reference, make(data, backend=BACKENDS[name], **options) as loader:
+            for batch, wanted in zip(loader, reference, strict=True):
+                same(batch, wanted)
+    with make(plain(), backend=BACKENDS[name], input_nodes="valid") as loader:  # a split lives in the user's object only
+        assert sorted(int(i) for batch in loader for i in batch.n_id[: batch.batch_size]) == list(range(3, NUM_NODES, 5))
+
+
+def test_several_threads_in_a_worker() -> None:
+    with loader_of("", backend=Colocated(1, threads_per_worker=3, worker_concurrency=1)) as loader:
+        for epoch in range(3):
+            assert_epoch(list(loader), epoch)
+
+
+def test_no_batches_at_all() -> None:
+    with make(input_nodes=[], backend=Colocated(1)) as loader:
+        assert list(loader) == [] and len(loader) == 0 and len(loader.sample([1, 2]).input_id) == 2
+
+
+# Epochs -------------------------------------------------------------------------------------------------------------------
+
+
+def test_every_seed_once_whatever_happened_before(loader: GraphLoader) -> None:
+    next(iter(loader))  # dropped at once
+    for batch in loader:  # left
+        del batch
+        break
+    with pytest.raises(ZeroDivisionError):
+        for _ in loader:
+            _ = 1 / 0
+    loader.peek()
+    for epoch in range(3, 6):
+        batches = list(loader)
+        assert sorted(seeds(batches)) == EVERYTHING
+        assert_epoch(batches, epoch)
+
+
+def test_many_epochs_broken_off_at_once(loader: GraphLoader) -> None:
+    """Answers of old epochs arrive in later ones, and only give their slots back."""
+    for _ in range(50):
+        next(iter(loader))
+    assert_epoch(list(loader), 50)
+
+
+def test_a_second_iteration_ends_the_first(loader: GraphLoader) -> None:
+    first = iter(loader)
+    next(first)
+    second = iter(loader)
+    next(second)
+    with pytest.raises(LoaderClosed, match="newer"):
+        next(first)
+    assert_epoch(list(second), 1, first=1)
+
+
+def test_resuming_in_the_middle(loader: GraphLoader) -> None:
+    iterator = iter(loader)
+    for _ in range(6):
+        next(iterator)
+    state = loader.state_dict()
+    list(iterator)
+    loader.load_state_dict(state)
+    assert_epoch(list(loader), 0, first=6)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_plan_names_its_backend(name: str) -> None:
+    value = BACKENDS[name].to_json()
+    assert backend_from_json(json.loads(json.dumps(value))) == BACKENDS[name]
+
+
+# Memory -------------------------------------------------------------------------------------------------------------------
+
+
+def test_held_batches_keep_their_values(loader: GraphLoader) -> None:
+    """More than there are slots, and ten times as many."""
+    held = [batch for _ in range(7) for batch in loader]
+    assert len(held) > 100
+    for epoch in range(7):
+        assert_epoch(held[epoch * 15 : (epoch + 1) * 15], epoch)
+    del held[::2]
+    kept = [digest([batch]) for batch in held]
+    list(loader)
+    assert [digest([batch]) for batch in held] == kept
+
+
+def test_batches_are_dropped_from_other_threads(loader: GraphLoader) -> None:
+    for epoch in range(4):
+        held = list(loader)
+        random.Random(epoch).shuffle(held)
+        shares = [held[i::3] for i in range(3)]
+        del held
+        threads = [threading.Thread(target=share.clear) for share in shares]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert_epoch(list(loader), 4)
+
+
+def test_single_tensors_keep_their_values(loader: GraphLoader) -> None:
+    tensors = [batch.x[2:4] for batch in loader]
+    list(loader)
+    assert all(tensor.equal(batch.x[2:4]) for tensor, batch in zip(tensors, expected(0), strict=True))
+
+
+def test_tensors_that_autograd_keeps(loader: GraphLoader) -> None:
+    weight = torch.ones(8, 1, requires_grad=True)
+    losses = [(batch.x @ weight).sum() for batch in loader]
+    list(loader)
+    torch.stack(losses).sum().backward()
+    wanted = torch.stack([batch.x.sum(0) for batch in expected(0)]).sum(0).view(-1, 1)
+    assert weight.grad is not None and torch.allclose(weight.grad, wanted, atol=1e-4)
+
+
+def test_batches_are_the_users_to_change_and_to_pickle(loader: GraphLoader) -> None:
+    for batch in loader:
+        same(pickle.loads(pickle.dumps(batch)), copy.deepcopy(batch))
+        batch.x.zero_()
+        batch.edge_index.zero_()
+    assert_epoch(list(loader), 1)
+
+
+def test_slots_come_back(loader: GraphLoader) -> None:
+    addresses = set()
+    for _ in range(10):
+        for batch in loader:
+            addresses.add(batch.n_id.untyped_storage().data_ptr())
+            del batch
+    gc.collect()
+    assert len(addresses) < 30
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_batches_survive_their_loader(name: str) -> None:
+    loader = loader_of(name)
+    iterator = iter(loader)
+    first, second = next(iterator), next(iterator)
+    loader.close()
+    loader.close()
+    with pytest.raises(LoaderClosed):
+        next(iterator)
+    with pytest.raises(LoaderClosed):
+        loader.peek()
+    del loader, iterator
+    gc.collect()
+    with loader_of("inprocess") as other:
+        list(other)
+    same(first, expected(0)[0])
+    same(second, expected(0)[1])
+
+
+# Several at once ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COLOCATED[1:2])
+def test_two_loaders_at_once(name: str, tmp_path: Path) -> None:
+    with loader_of(name) as left, left.for_split("valid", batch_size=3) as right, loader_of(name, seed=3) as third:
+        assert left._graph is right._graph
+        for a, b, c in itertools.zip_longest(left, right, third):
+            assert a is not None and c is not None and (b is None or b.batch_size <= 3)
+        left.close()
+        assert len(list(right)) == 7
+        assert sorted(seeds(third)) == EVERYTHING
+
+
+def test_another_thread_may_sample_meanwhile(loader: GraphLoader) -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.extend(loader.sample([i]) for i in range(20)))
+    thread.start()
+    batches = list(loader)
+    thread.join()
+    assert_epoch(batches, 0)
+    assert [int(batch.n_id[0]) for batch in found] == list(range(20))

@@ -1,0 +1,100 @@
+"""The books of steps and slots, tried against a model of the processes."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gnnkit.backends.dealing import Dealer, Job
+from gnnkit.plan import Batching
+from gnnkit.runtime.ring import Ring
+from gnnkit.sampling.schedule import Schedule
+
+
+class Processes(RuleBasedStateMachine):
+    """Each process works through what it was told in order, and dies at any time; epochs are begun and batches held at any time."""
+
+    @initialize(workers=st.integers(1, 4), steps=st.integers(0, 12), slots=st.integers(2, 10), each=st.integers(1, 3))
+    def open(self, workers: int, steps: int, slots: int, each: int) -> None:
+        self.dealer = Dealer(Ring[Job](slots, 4096), each, max(1, slots - min(3, slots // 2)))
+        self.told: dict[int, list[Job | int]] = {rank: [] for rank in range(workers)}
+        self.schedule = Schedule(steps * 2, Batching(2))
+        self.held: list[Job] = []
+        self.begin()
+
+    @rule()
+    def begin(self) -> None:
+        self.dealer.begin(self.dealer.generation + 10, self.schedule)
+        for rank, told in self.told.items():
+            if self.dealer.jobs_of(rank):
+                told.append(self.dealer.generation)  # the word to drop what is older
+        self.deal()
+
+    def deal(self) -> None:
+        for job in self.dealer.deal(set(self.told)):
+            assert not any(job.slot == other.slot for other in self.held)
+            self.told[job.rank].append(job)
+
+    @rule(number=st.integers(0, 3), times=st.integers(1, 3))
+    def work(self, number: int, times: int) -> None:
+        told = self.told[number % len(self.told)]
+        for _ in range(min(times, len(told))):
+            job = told.pop(0)
+            if isinstance(job, int):
+                self.dealer.cancelled(number % len(self.told), job)
+            else:
+                self.dealer.answer(job.generation, job.turn.step, f"result {job.turn.step}")
+
+    @rule(number=st.integers(0, 3))
+    def lose_answers(self, number: int) -> None:
+        """As an interrupt does that comes between receiving and booking, and ends the epoch."""
+        self.told[number % len(self.told)] = [job for job in self.told[number % len(self.told)] if isinstance(job, int)]
+        self.begin()
+
+    @rule(keep=st.booleans())
+    def take(self, keep: bool) -> None:
+        dealer = self.dealer
+        while dealer.delivered in dealer.results:
+            job, result = dealer.results[dealer.delivered]
+            assert result == f"result {dealer.delivered}" and job.epoch == dealer.epoch and dealer.ring.owner(job.slot) is job
+            if keep and len(self.held) < dealer.ring.num_slots - dealer.window:
+                job.state = "held"
+                self.held.append(job)
+            else:
+                dealer.drop(job)
+            dealer.handed_out()
+        self.deal()
+
+    @precondition(lambda self: self.held)
+    @rule()
+    def release(self) -> None:
+        job = self.held.pop()
+        self.dealer.ring.free(job.slot, job)
+
+    @rule(number=st.integers(0, 3))
+    def die(self, number: int) -> None:
+        rank = number % len(self.told)
+        self.told[rank].clear()
+        self.dealer.lost(rank)
+        self.deal()
+
+    @invariant()
+    def held_slots_belong_to_their_batches(self) -> None:
+        assert all(self.dealer.ring.owner(job.slot) is job for job in getattr(self, "held", []))
+
+    def teardown(self) -> None:
+        """Left alone, the epoch comes to its end, and every slot that nobody holds is free."""
+        if not hasattr(self, "dealer"):
+            return
+        for _ in range(200):
+            for rank in self.told:
+                self.work(rank, 3)
+            self.take(False)
+        assert self.dealer.is_over and self.dealer.delivered == len(self.schedule)
+        owned = [slot for slot in range(self.dealer.ring.num_slots) if self.dealer.ring.owner(slot) is not None]
+        assert len(owned) == len(self.held)
+
+
+TestProcesses = Processes.TestCase
+TestProcesses.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

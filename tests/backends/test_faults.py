@@ -1,0 +1,462 @@
+"""Processes that die, stop, fail or are slow: always an answer within seconds, and the loader works again afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from gnnkit import Colocated, GraphLoader
+from gnnkit.errors import BatchTimeout, PlanError, SamplingError, StartTimeout, StoreError, WorkerDied
+from gnnkit.runtime.remote import RemoteTraceback
+from gnnkit.storage.build import build_store
+from gnnkit.storage.options import BuildOptions
+from tests.backends.setups import FAULT_S, is_gone, loader_of, wait_until, workers
+from tests.helpers.batches import same
+from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.loader.graphs import NUM_NODES, make, plain, seeds
+
+EVERYTHING = list(range(NUM_NODES))
+
+
+@pytest.fixture
+def loader() -> Iterator[GraphLoader]:
+    with loader_of("Colocated-2", batch_timeout_s=3.0) as opened:
+        yield opened
+
+
+def drain(iterator: Iterator[Any], pause_s: float = 0.0) -> list[Any]:
+    found = []
+    for batch in iterator:
+        found.append(batch)
+        time.sleep(pause_s)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_worker_is_killed(loader: GraphLoader, number: signal.Signals) -> None:
+    held = list(loader)[:4]
+    copies = [batch.x.clone() for batch in held]
+    iterator = iter(loader)
+    next(iterator)
+    pid = workers(loader)[1]
+    started = time.monotonic()
+    os.kill(pid, number)
+    assert wait_until(lambda: is_gone(pid))
+    with pytest.raises(WorkerDied) as caught:
+        drain(iterator)
+    assert time.monotonic() - started < FAULT_S
+    text = str(caught.value)
+    assert f"process 1 (pid {pid}) was killed by {number.name}" in text and "worker-1.log" in text
+    if number == signal.SIGKILL:
+        assert "memory" in text and " MB when it was last seen" in text
+    if number == signal.SIGSEGV:
+        assert "Fatal Python error: Segmentation fault" in text  # the end of the log
+    assert caught.value.hint
+    assert sorted(seeds(loader)) == EVERYTHING  # the process was started again
+    assert pid not in workers(loader).values() and len(workers(loader)) == 2
+    assert all(batch.x.equal(copy) for batch, copy in zip(held, copies, strict=True))
+
+
+def test_a_broken_epoch_is_taken_up_where_it_broke(loader: GraphLoader) -> None:
+    with loader_of("inprocess") as reference:
+        wanted = list(reference)
+    iterator = iter(loader)
+    found = [next(iterator) for _ in range(3)]
+    os.kill(workers(loader)[0], signal.SIGKILL)
+    with pytest.raises(WorkerDied):
+        for batch in iterator:
+            found.append(batch)
+            time.sleep(0.05)
+    loader.load_state_dict(loader.state_dict())
+    found += list(loader)
+    assert len(found) == len(wanted)
+    for batch, other in zip(found, wanted, strict=True):
+        same(batch, other)
+
+
+def test_every_worker_is_killed_between_epochs(loader: GraphLoader) -> None:
+    list(loader)
+    for use in (lambda: sorted(seeds(loader)) == EVERYTHING, lambda: len(loader.peek().input_id) == 7):
+        for pid in workers(loader).values():
+            os.kill(pid, signal.SIGKILL)
+            assert wait_until(lambda pid=pid: is_gone(pid))
+        assert use()
+
+
+def kill_soon(pids: list[int]) -> None:
+    """Stops processes, so that nothing more comes of them, and kills them while somebody waits."""
+
+    def kill() -> None:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    threading.Timer(0.3, kill).start()
+
+
+@pytest.mark.parametrize("use", [lambda loader: drain(iter(loader)), lambda loader: loader.sample([1])])
+def test_a_loader_that_failed_can_be_forgotten(use: Callable[[GraphLoader], Any]) -> None:
+    """Nobody keeps the error, whose frames hold the loader."""
+    loader = loader_of("Colocated-2")
+    pids = list(workers(loader).values())
+    kill_soon(pids)
+    with pytest.raises(WorkerDied):
+        use(loader)
+    assert wait_until(lambda: all(is_gone(pid) for pid in pids))
+    assert sorted(seeds(loader)) == EVERYTHING
+    pids = list(workers(loader).values())
+    del loader
+    gc.collect()
+    assert len(pids) == 2 and all(is_gone(pid) for pid in pids)
+
+
+def test_restarts_leave_the_stream_unchanged() -> None:
+    with loader_of("inprocess") as reference, loader_of("", backend=Colocated(2, max_restarts=2)) as loader:
+        for rank in (0, 1):
+            iterator, wanted = iter(loader), iter(reference)
+            same(next(iterator), next(wanted))
+            os.kill(workers(loader)[rank], signal.SIGKILL)
+            with pytest.warns(RuntimeWarning, match=rf"process {rank} .* SIGKILL.*\({rank + 1} of max_restarts=2\)") as warned:
+                for batch in iterator:
+                    same(batch, next(wanted))
+                    time.sleep(0.02)
+            assert len(warned) == 1 and next(wanted, None) is None
+            assert wait_until(lambda: len(workers(loader)) == 2)
+        iterator = iter(loader)
+        next(iterator)
+        os.kill(workers(loader)[0], signal.SIGKILL)
+        with pytest.raises(WorkerDied):
+            drain(iterator, 0.05)
+
+
+def test_a_stopped_worker(loader: GraphLoader) -> None:
+    list(loader)
+    iterator = iter(loader)
+    next(iterator)
+    pid = workers(loader)[0]
+    os.kill(pid, signal.SIGSTOP)
+    started = time.monotonic()
+    with pytest.raises(BatchTimeout) as caught:
+        drain(iterator)
+    assert 2.5 < time.monotonic() - started < 3 + FAULT_S
+    text = str(caught.value)
+    assert f"process 0 (pid {pid}) is stopped" in text and "was last seen" in text and "epoch 1, step" in text
+    os.kill(pid, signal.SIGCONT)
+    drain(iterator)  # the wait can be taken up again
+    assert sorted(seeds(loader)) == EVERYTHING
+
+
+def test_a_stopped_worker_does_not_keep_the_others_from_working() -> None:
+    """Nor does it keep the loader from closing."""
+    loader = loader_of("Colocated-2", batch_timeout_s=1.0)
+    os.kill(workers(loader)[0], signal.SIGSTOP)
+    with pytest.raises(BatchTimeout):
+        list(loader)
+    assert sorted(seeds(loader)) == EVERYTHING  # it still has its share of the epoch before, so it gets nothing new
+    started = time.monotonic()
+    loader.close()
+    assert time.monotonic() - started < 1.0
+
+
+def test_a_slow_batch_is_not_a_timeout(broken: Any) -> None:
+    broken("sitecustomize", _HOOK.format(condition="len(calls) == 2", effect="spin(2.5)"))
+    with loader_of("inprocess") as reference, loader_of("Colocated-1", batch_timeout_s=0.6) as loader:
+        with pytest.warns(RuntimeWarning, match=r"waiting for epoch 0, step 1 .* is running .* sampling step 1 for") as warned:
+            for batch, wanted in zip(loader, reference, strict=True):
+                same(batch, wanted)
+        assert len(warned) == 1
+
+
+# Errors in a worker -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts a module in front of the import path of processes that are started from now on."""
+
+    def put(name: str, text: str) -> None:
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return put
+
+
+def test_an_exception_while_starting(broken: Any) -> None:
+    broken("filelock", "raise RuntimeError('no locks today')")
+    started = time.monotonic()
+    with pytest.raises(StartTimeout, match="RuntimeError: no locks today") as caught:
+        loader_of("Colocated-2")
+    assert time.monotonic() - started < 10
+    assert isinstance(caught.value.__cause__, RemoteTraceback) and "filelock.py" in str(caught.value.__cause__)
+
+
+def test_a_worker_that_cannot_even_begin(broken: Any) -> None:
+    broken("numpy", "import os, sys; print('no numbers', file=sys.stderr); os._exit(3)")
+    with pytest.raises(StartTimeout, match="ended with status 3 while it was starting") as caught:
+        loader_of("Colocated-2")
+    assert "no numbers" in str(caught.value)
+
+
+def test_a_worker_that_never_gets_ready(broken: Any) -> None:
+    broken("numpy", "import time; time.sleep(60)")
+    started = time.monotonic()
+    with pytest.raises(StartTimeout, match=r"process 0 \(pid \d+\) was not ready after 1 s"):
+        loader_of("Colocated-1", start_timeout_s=1.0)
+    assert time.monotonic() - started < 1 + FAULT_S
+
+
+# Changes a kernel in processes that are started from now on.
+_HOOK = """
+import time
+import gnnkit.sampling.fill as fill
+
+kernel, calls = fill.fill, []
+
+def spin(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+def changed(*args):
+    calls.append(1)
+    if {condition}:
+        {effect}
+    return kernel(*args)
+
+fill.fill = changed
+"""
+
+
+def test_an_exception_in_one_batch(broken: Any) -> None:
+    broken("sitecustomize", _HOOK.format(condition="len(calls) == 3", effect="1 / 0"))
+    with loader_of("Colocated-1") as loader:
+        iterator = iter(loader)
+        with pytest.raises(SamplingError, match="sampling step 2 failed: ZeroDivisionError: division by zero") as caught:
+            drain(iterator)
+        assert loader.stats().batches == 2
+        assert isinstance(caught.value.__cause__, RemoteTraceback) and "in changed" in str(caught.value.__cause__)
+        assert sorted(seeds(loader)) == EVERYTHING
+
+
+def store_of(folder: Path) -> Path:
+    rng = np.random.default_rng(0)
+    x, splits = rng.standard_normal((NUM_NODES, 8)).astype(np.float32), {"train": np.arange(NUM_NODES)}
+    source = homogeneous_source(random_edges(rng, NUM_NODES, NUM_NODES, 700), NUM_NODES, splits=splits, x=x)
+    build_store(source, folder / "store", BuildOptions())
+    return folder / "store"
+
+
+def on_store(path: Path, **options: Any) -> GraphLoader:
+    options = {"num_neighbors": [-1], "batch_size": 7, "progress": False, "backend": Colocated(2), "memory_budget": 0, **options}
+    return GraphLoader.from_store(path, **options)
+
+
+def test_a_damaged_store_fails_in_the_batch_that_meets_it(tmp_path: Path) -> None:
+    path = store_of(tmp_path)
+    indices = path / "part0/edges/node__to__node/indices.npy"
+    stored = np.load(indices, mmap_mode="r+")
+    stored[-1] = NUM_NODES + 5
+    stored.flush()
+    with on_store(path, shuffle=False) as loader:
+        found = []
+        with pytest.raises(StoreError, match="damaged") as caught:
+            for batch in loader:
+                found.append(batch)
+        assert isinstance(caught.value.__cause__, RemoteTraceback)
+        assert len(found) > 5 and loader.stats().batches == len(found)
+
+
+def test_a_store_that_is_gone(tmp_path: Path) -> None:
+    from gnnkit.storage.store import Store
+
+    path = store_of(tmp_path)
+    opened = Store.open(path)
+    path.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="store"):
+        on_store(path)
+    from gnnkit.loader.opening import open_store
+
+    graph = open_store(opened)  # opened before it was moved: only the processes miss it
+    with on_store(tmp_path / "elsewhere", backend="inprocess") as loader:
+        plan = loader.plan
+    with pytest.raises(StoreError, match="store") as caught:
+        GraphLoader(_at(plan, path), graph, lambda event: None)
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
+
+
+def _at(plan: Any, path: Path) -> Any:
+    from dataclasses import replace
+
+    return replace(plan, store=replace(plan.store, path=str(path)), backend=Colocated(2).to_json())
+
+
+def test_a_store_whose_file_is_cut_while_it_is_mapped(tmp_path: Path) -> None:
+    path = store_of(tmp_path)
+    with on_store(path) as loader:
+        next(iter(loader))
+        iterator = iter(loader)
+        os.truncate(path / "part0/nodes/node/x.npy", 0)
+        with pytest.raises(WorkerDied, match="SIGBUS") as caught:
+            drain(iterator)
+        assert "verify" in (caught.value.hint or "")
+
+
+# Limits -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_too_few_file_descriptors() -> None:
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with make() as loader:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, limits[1]))
+        try:
+            with pytest.raises(PlanError, match="file descriptors") as caught:
+                loader.for_split(None, backend=Colocated(2))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert "ulimit" in str(caught.value)
+
+
+def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gnnkit.errors import MemoryLimitError
+    from gnnkit.runtime import preflight
+
+    monkeypatch.setattr(preflight, "available_memory", lambda: 50 << 20)
+    with pytest.raises(MemoryLimitError, match="2 sampling processes need about"):
+        loader_of("Colocated-2")
+
+
+def test_a_log_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    occupied = tmp_path / "file"
+    occupied.write_text("")
+    with pytest.raises(PlanError, match=r"log_dir=.*cannot be written"):
+        loader_of("", backend=Colocated(1, log_dir=str(occupied / "logs")))
+    for name in ("GNNKIT_HOME", "TMPDIR"):
+        monkeypatch.setenv(name, str(occupied))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(occupied))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # the next in line
+    from gnnkit.runtime.registry import runs_root
+
+    assert runs_root() == tmp_path / "gnnkit" / "runs"
+    monkeypatch.setenv("XDG_STATE_HOME", str(occupied))
+    monkeypatch.setattr("tempfile.tempdir", str(occupied))
+    with pytest.raises(PlanError, match="no folder for the logs"):
+        loader_of("Colocated-1")
+
+
+def test_a_channel_that_is_small() -> None:
+    data = plain()
+    with make(data) as reference:
+        wanted = list(reference)
+    with make(data, backend=Colocated(2, channel_size="16KB", worker_concurrency=4)) as loader:
+        for _ in range(2):
+            loader.set_epoch(0)
+            assert loader._stream.status().details["slots"] == 2
+            for batch, other in zip(loader, wanted, strict=True):
+                same(batch, other)
+    with pytest.raises(PlanError, match="channel_size=1024 does not hold two batches"):
+        make(data, backend=Colocated(2, channel_size=1024))
+
+
+def test_batches_larger_than_a_slot() -> None:
+    """The first batches are small, the last ones are not; the next epoch has larger slots."""
+    hub = torch.stack([torch.arange(3000), torch.full((3000,), 2999)])
+    data = Data(x=torch.rand(3000, 50), edge_index=hub)
+    with (
+        make(data, num_neighbors=[-1], batch_size=100) as reference,
+        make(data, num_neighbors=[-1], batch_size=100, backend=Colocated(2)) as loader,
+    ):
+        sizes = []
+        for _ in range(3):
+            held = list(loader)
+            for batch, wanted in zip(held, reference, strict=True):
+                same(batch, wanted)
+            sizes.append(loader._stream.status().details["slot_bytes"])
+        assert sizes[0] < 100_000 < sizes[1] == sizes[2]
+
+
+# The user's side ----------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def own_process_group() -> Iterator[None]:
+    """What is sent to the process group reaches this process and its children, and not whoever runs the tests."""
+    before = os.getpgrp()
+    if before != os.getpid():
+        os.setpgid(0, 0)
+    try:
+        yield
+    finally:
+        if before != os.getpid():
+            os.setpgid(0, before)
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    with own_process_group():
+        yield
+
+
+@pytest.mark.usefixtures("process_group")
+def test_an_interrupt_reaches_the_waiting_loop_only(loader: GraphLoader) -> None:
+    list(loader)
+    before = workers(loader)
+    for epoch in range(1, 4):
+        iterator = iter(loader)
+        next(iterator)
+        for pid in before.values():
+            os.kill(pid, signal.SIGSTOP)
+        threading.Timer(0.3, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            drain(iterator)
+        for pid in before.values():
+            os.kill(pid, signal.SIGCONT)
+        loader.set_epoch(epoch)
+        assert sorted(seeds(loader)) == EVERYTHING
+    assert workers(loader) == before
+
+
+def test_a_long_pause_with_a_full_ring(loader: GraphLoader) -> None:
+    """Longer than ``batch_timeout_s``, which counts only while the loader waits."""
+    iterator = iter(loader)
+    found = [next(iterator)]
+    time.sleep(4.0)
+    found += drain(iterator)
+    assert sorted(seeds(found)) == EVERYTHING
+
+
+def test_closing_while_another_thread_waits() -> None:
+    from gnnkit.errors import LoaderClosed
+
+    loader = loader_of("Colocated-1")
+    iterator = iter(loader)
+    next(iterator)
+    os.kill(workers(loader)[0], signal.SIGSTOP)
+    caught: list[BaseException] = []
+
+    def use() -> None:
+        try:
+            drain(iterator)
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    time.sleep(0.2)
+    loader.close()
+    thread.join(FAULT_S)
+    assert [type(error) for error in caught] == [LoaderClosed]

@@ -1,0 +1,85 @@
+"""How processes are started: when, how many at a time, and what is reported meanwhile."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import psutil
+import pytest
+from torch_geometric.data import Data
+
+from gnnkit import Colocated, GraphLoader
+from gnnkit.backends import resolve_backend
+from gnnkit.errors import PlanError
+from gnnkit.events import Event
+from gnnkit.runtime.limits import auto_threads
+from tests.backends.setups import loader_of, workers
+from tests.loader.graphs import plain
+
+
+def birthdays(loader: GraphLoader) -> list[float]:
+    return [psutil.Process(pid).create_time() for _, pid in sorted(workers(loader).items())]
+
+
+def test_processes_start_together_or_one_after_another() -> None:
+    with loader_of("Colocated-2") as loader:
+        first, second = birthdays(loader)
+        assert second - first < 0.3
+    with loader_of("", backend=Colocated(2, max_concurrent_producer_inits=1)) as loader:
+        first, second = birthdays(loader)
+        assert second - first > 0.3  # an interpreter with NumPy and Numba
+
+
+def test_the_gap_between_trainers_of_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = time.monotonic()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with loader_of("", backend=Colocated(1, process_start_gap_seconds=2.5)):
+        assert time.monotonic() - started >= 2.5
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with loader_of("", backend=Colocated(1, process_start_gap_seconds=1000.0)) as loader:
+        assert len(workers(loader)) == 1
+
+
+def test_progress_is_reported() -> None:
+    events: list[Event] = []
+    with loader_of("inprocess") as loader:
+        plan, graph = loader.plan, loader._graph
+    from dataclasses import replace
+
+    with GraphLoader(replace(plan, backend=Colocated(2).to_json()), graph, events.append) as loader:
+        assert "2 processes" in repr(loader)
+    stages = [event for event in events if event.stage == "start"]
+    assert [event.kind for event in stages][0] == "start" and stages[-1].kind == "end"
+    assert [event.done for event in stages if event.kind == "progress"][-1] == stages[0].total == 2
+
+
+def test_words_for_the_backend() -> None:
+    assert resolve_backend("colocated") == Colocated() == resolve_backend("Colocated")
+    with pytest.raises(PlanError, match="did you mean 'colocated'"):
+        resolve_backend("collocated")
+
+
+def test_auto_is_the_same_as_for_threads() -> None:
+    with loader_of("", backend=Colocated()) as loader:
+        assert len(workers(loader)) == auto_threads()
+
+
+def make_many(data: Data, **options: Any) -> GraphLoader:
+    return GraphLoader.from_pyg(data, num_neighbors=[2], progress=False, backend=Colocated(1), **options)
+
+
+def test_ranks_get_what_they_get_everywhere() -> None:
+    data = plain()
+    for remainder in ("drop", "pad", "uneven"):
+        options = {"batch_size": 7, "shuffle": True, "remainder": remainder, "world_size": 2}
+        found = []
+        for rank in range(2):
+            with (
+                make_many(data, rank=rank, **options) as loader,
+                GraphLoader.from_pyg(data, num_neighbors=[2], progress=False, rank=rank, **options) as reference,
+            ):
+                pairs = list(zip(loader, reference, strict=True))
+                assert all(a.n_id.equal(b.n_id) for a, b in pairs)
+                found += [int(i) for a, _ in pairs for i in a.input_id]
+        assert remainder != "uneven" or sorted(found) == list(range(100))

@@ -1,0 +1,159 @@
+"""Folders of runs, logs, and what is known about a death."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gnnkit import Colocated
+from gnnkit.errors import PlanError
+from gnnkit.runtime import obituary
+from gnnkit.runtime.logs import tail, with_tail
+from gnnkit.runtime.registry import RunFolder, checked_folder, runs, start_ticks, sweep
+from gnnkit.runtime.vitals import RSS, SEEN_NS, Vitals
+
+
+def record_of(root: Path, name: str, **values: object) -> Path:
+    folder = root / name
+    folder.mkdir()
+    own = RunFolder(root, {})
+    record = json.loads((own.path / "run.json").read_text())
+    own.close()
+    (folder / "run.json").write_text(json.dumps({**record, **values}))
+    return folder
+
+
+def test_a_run_is_recorded_and_removed(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path, {"store": "/somewhere"})
+    run.add(3, os.getpid())
+    ((folder, record),) = runs(tmp_path)
+    assert folder == run.path and record["store"] == "/somewhere" and record["children"][0]["rank"] == 3
+    sweep(tmp_path)
+    assert run.path.exists()  # its process lives
+    run.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_run_keeps_its_logs_for_a_while(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path, {})
+    run.log(0).write_text("what happened\n")
+    run.keep()
+    run.close()
+    sweep(tmp_path)
+    assert tail(run.log(0)) == "what happened"
+
+
+def test_what_is_swept(tmp_path: Path) -> None:
+    long_ago = time.time() - 8 * 24 * 3600
+    gone = record_of(tmp_path, "1-gone", pid=2**22 + 1)
+    reused = record_of(tmp_path, "2-reused", ticks=1)
+    failed = record_of(tmp_path, "3-failed", pid=2**22 + 1, failed=True)
+    elsewhere = record_of(tmp_path, "4-elsewhere", pid=2**22 + 1, boot="another")
+    old = record_of(tmp_path, "5-old", pid=2**22 + 1, boot="another")
+    half_made = tmp_path / "6-half"
+    half_made.mkdir()
+    broken = record_of(tmp_path, "7-broken")
+    (broken / "run.json").write_text("{")
+    strange = record_of(tmp_path, "8-strange", pid="x", children=7)
+    os.utime(old, (long_ago, long_ago))
+    os.utime(broken, (long_ago, long_ago))
+    sweep(tmp_path)
+    assert {folder.name for folder in tmp_path.iterdir()} == {failed.name, elsewhere.name, half_made.name}
+    assert not any(folder.exists() for folder in (gone, reused, old, broken, strange))
+
+
+def test_a_process_that_outlived_its_parent_is_ended(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        ticks = start_ticks(process.pid)
+        other = {"rank": 1, "pid": os.getpid(), "ticks": ticks}  # another process has this pid by now
+        record_of(tmp_path, "1-gone", pid=2**22 + 1, children=[{"rank": 0, "pid": process.pid, "ticks": ticks}, other])
+        sweep(tmp_path)
+        assert process.wait(5) == -signal.SIGKILL
+
+
+def test_folders_of_other_users_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked_folder(tmp_path / "a" / "b")
+    uid = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    with pytest.raises(PermissionError):
+        checked_folder(tmp_path / "a" / "b")
+
+
+def test_the_end_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    assert tail(log) == "" and "is empty" in with_tail("it ended", log)
+    log.write_bytes(b"\n".join(b"line %d \xff" % i for i in range(100_000)))
+    assert tail(log).endswith("line 99999 \ufffd") and len(tail(log)) < 20_000
+    assert str(log) in with_tail("it ended", log)
+
+
+_WRITES = """
+import os, sys, time
+import numpy as np
+from gnnkit.runtime.watch import Watch
+Watch(-1, os.getppid(), np.zeros(8, np.int64)).start()
+for i in range(300):
+    os.write(2, b"x" * 10_000 + b"\\n")
+os.write(2, b"the end\\n")
+time.sleep(0.5)
+"""
+
+
+def test_a_log_stays_small(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    with log.open("a+b") as output:
+        subprocess.run([sys.executable, "-c", _WRITES], stderr=output, check=True, timeout=60)
+    assert log.stat().st_size < 200_000 and tail(log).endswith("the end")
+
+
+def test_a_kill_for_lack_of_memory_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    vitals = Vitals.create(1)
+    vitals.row(0)[RSS], vitals.row(0)[SEEN_NS] = 3_000_000_000, time.monotonic_ns()
+    monkeypatch.setattr(obituary, "memory_kills", lambda: 5)
+    text, hint = obituary.explain_end(-signal.SIGKILL, vitals.signs(0), 4)
+    assert "killed 1 process(es) of this memory group" in text and "occupied 3000 MB" in text and "memory limit" in hint
+    text, _ = obituary.explain_end(-signal.SIGKILL, vitals.signs(0), 5)
+    assert "somebody killed it" in text
+    vitals.forget(0)
+    assert vitals.signs(0).seen_s == float("inf") and "not known" in obituary.explain_end(1, vitals.signs(0), None)[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(-9, "killed by SIGKILL"), (-99, "killed by 99"), (3, "ended with status 3"), (None, "closed")]
+)
+def test_exit_statuses_in_words(code: int | None, words: str) -> None:
+    assert words in obituary.describe_end(code)
+
+
+# Options ----------------------------------------------------------------------------------------------------------------------
+
+WRONG = {
+    "num_workers": [0, -1, 1.5, "many", True, None],
+    "threads_per_worker": [0, "auto", None],
+    "worker_concurrency": [0, 33, "2"],
+    "channel_size": [0, -5, "4 apples", "", 1.5, True, "-4GB"],
+    "process_start_gap_seconds": [-1, float("nan"), float("inf"), "soon", True],
+    "max_concurrent_producer_inits": [0, "all"],
+    "max_restarts": [-1, None, 1.0],
+    "log_dir": ["", 5],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+def test_options_that_make_no_sense(name: str, value: object) -> None:
+    with pytest.raises(PlanError, match=name):
+        Colocated(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("size", "nbytes"), [(None, None), (4096, 4096), ("4GB", 4 << 30), ("64MB", 64 << 20), ("0.5 kb", 512), ("12", 12), ("3G", 3 << 30)]
+)
+def test_channel_sizes(size: int | str | None, nbytes: int | None) -> None:
+    assert Colocated(channel_size=size).channel_bytes == nbytes

@@ -1,0 +1,121 @@
+"""Slots, their owners, and shared blocks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import threading
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnnkit.runtime.ring import Ring, slot_size
+from gnnkit.runtime.shared_block import HUGE_PAGE, SharedBlock
+from gnnkit.runtime.shared_graph import SharedGraph, share
+from gnnkit.storage.arrays import GraphArrays
+from tests.helpers.batches import to_pyg
+from tests.helpers.graphs import random_source
+
+
+def test_a_slot_comes_back_with_its_last_view() -> None:
+    ring: Ring[object] = Ring(2, 4096)
+    owner = object()
+    assert ring.take(owner) == 0 and ring.take(owner) == 1 and ring.take(owner) is None
+    tensor = torch.from_numpy(ring.lease(0)[100:200])[10:]
+    gc.collect()
+    assert ring.num_leased == 1 and ring.owner(0) is owner
+    del tensor
+    assert ring.num_leased == 0 and ring.owner(0) is None and ring.take(owner) == 0
+
+
+def test_only_the_owner_gives_a_slot_back() -> None:
+    ring: Ring[str] = Ring(1, 4096)
+    slot = ring.take("first")
+    assert slot == 0
+    ring.free(slot, "second")
+    assert ring.owner(slot) == "first"
+    ring.free(slot, "first")
+    assert ring.take("second") == 0
+
+
+def test_slots_are_returned_from_many_threads() -> None:
+    ring: Ring[int] = Ring(8, 4096)
+    for round_ in range(50):
+        leases = [ring.lease(slot) for number in range(8) if (slot := ring.take(number)) is not None]
+        assert len(leases) == 8
+        random.Random(round_).shuffle(leases)
+        shares = [leases[i::4] for i in range(4)]
+        del leases
+        threads = [threading.Thread(target=share_.clear) for share_ in shares]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert ring.num_leased == 0 and all(ring.owner(slot) is None for slot in range(8))
+
+
+def test_a_lease_outlives_its_ring() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    ring: Ring[int] = Ring(2, 4096)
+    ring.take(1)
+    array = ring.lease(0)
+    array[:] = 7
+    storage = weakref.ref(ring.block.storage)
+    del ring
+    assert int(array.sum()) == 7 * 4096 and storage() is not None
+    del array
+    assert storage() is None and len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(("nbytes", "size"), [(0, 4096), (1, 4096), (4097, 8192), (HUGE_PAGE, HUGE_PAGE), (HUGE_PAGE + 1, 2 * HUGE_PAGE)])
+def test_slot_sizes(nbytes: int, size: int) -> None:
+    assert slot_size(nbytes) == size
+
+
+def test_a_block_is_shared_by_descriptor() -> None:
+    block = SharedBlock.create("gnnkit-test", 10_000)
+    assert block.nbytes == HUGE_PAGE and block.address % HUGE_PAGE == 0 and block.touched_bytes == 0
+    other = SharedBlock.attach(os.dup(block.fd), writable=False)
+    block.bytes[5000] = 9
+    assert other.bytes[5000] == 9 and not other.bytes.flags.writeable
+    with pytest.raises(PermissionError):  # nobody can cut it under the feet of the others
+        os.ftruncate(other.fd, 4096)
+    assert block.touched_bytes > 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.booleans())
+def test_graphs_are_found_again(seed: int, knows_graph: bool) -> None:
+    from gnnkit.datasets.pyg_arrays import graph_from_pyg
+
+    source = random_source(np.random.default_rng(seed))
+    graph = graph_from_pyg(to_pyg(source), weight="weight", with_edge=bool(seed % 2))
+    shared = share(graph, threading.Event())
+    other = SharedGraph.attach(os.dup(shared.block.fd), shared.description, graph if knows_graph else None)
+    assert_same_graph(shared.graph, graph)
+    assert_same_graph(other.graph, graph)
+    assert not knows_graph or other.graph.schema is graph.schema
+
+
+def assert_same_graph(left: GraphArrays, right: GraphArrays) -> None:
+    assert left.schema == right.schema and left.edge_dir == right.edge_dir
+    for t in right.schema.node_types:
+        assert list(left.schema.node_types[t].arrays) == list(right.schema.node_types[t].arrays)
+        np.testing.assert_array_equal(left.node_bounds[t], right.node_bounds[t])
+        for a, b in zip(left.nodes[t], right.nodes[t], strict=True):
+            assert list(a.arrays) == list(b.arrays)
+            for name in b.arrays:
+                np.testing.assert_array_equal(a.arrays[name], b.arrays[name])
+    for e in right.schema.edge_types:
+        for c, d in zip(left.edges[e], right.edges[e], strict=True):
+            pairs = [(c.indptr, d.indptr), (c.indices, d.indices), (c.edge_id, d.edge_id), (c.weight_prefix, d.weight_prefix)]
+            for x, y in [*pairs, *((c.arrays[name], d.arrays[name]) for name in d.arrays)]:
+                assert (x is None) == (y is None)
+                if x is not None and y is not None:
+                    assert x.dtype == y.dtype
+                    np.testing.assert_array_equal(x, y)
