@@ -6,9 +6,7 @@ import time
 
 from gnnkit.errors import BatchTimeout
 from gnnkit.runtime.supervise import Crew
-
-# Between two looks at a process's clock it must have had time to write it.
-_LEAST_LOOK_S = 0.5
+from gnnkit.runtime.vitals import STALE_S
 
 
 class Patience:
@@ -53,8 +51,9 @@ class Patience:
             return f"waiting for {self._what} for {now - self._started:.1f} s; {self._whereabouts(ranks)}"
         if now < self._deadline:
             return None
-        if self._timeout_s > 0 and now - self._since < _LEAST_LOOK_S and self._is_fresh(ranks):
-            self._deadline = self._since + _LEAST_LOOK_S
+        # A process on a busy machine must have had time to show what it is doing.
+        if self._timeout_s > 0 and now - self._since < STALE_S and self._is_fresh(ranks):
+            self._deadline = self._since + STALE_S
             return None
         if self._timeout_s > 0 and (self._is_sampling(ranks) or self._is_starting()):
             self._since, self._deadline, self._clocks = now, now + self._timeout_s, self._look()
@@ -65,7 +64,7 @@ class Patience:
         )
 
     def _is_fresh(self, ranks: list[int]) -> bool:
-        return any(self._crew.signs(rank).is_fresh and self._crew.signs(rank).step >= 0 for rank in ranks)
+        return any(self._crew.signs(rank).is_fresh for rank in ranks)
 
     def _is_sampling(self, ranks: list[int]) -> bool:
         """Whether one of them is alive, at a batch, and has used its processor since the last look: a hung disk does not count."""

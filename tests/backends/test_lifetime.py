@@ -61,7 +61,7 @@ def test_closing_is_quick_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tm
         record = json.loads((folder / "run.json").read_text())
         assert {child["pid"] for child in record["children"]} == set(workers(loader).values()) == descendants()
         started = time.monotonic()
-    assert time.monotonic() - started < 0.5 + 0.5  # the second half is for a busy machine
+    assert time.monotonic() - started < 0.5 + 1.5  # the second part is for a busy machine
     assert not descendants() and not list((tmp_path / RUNS).iterdir())
 
 

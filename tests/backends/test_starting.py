@@ -23,12 +23,12 @@ def birthdays(loader: GraphLoader) -> list[float]:
 
 
 def test_processes_start_together_or_one_after_another() -> None:
-    with loader_of("Colocated-2") as loader:
-        first, second = birthdays(loader)
-        assert second - first < 0.3
-    with loader_of("", backend=Colocated(2, max_concurrent_producer_inits=1)) as loader:
-        first, second = birthdays(loader)
-        assert second - first > 0.3  # an interpreter with NumPy and Numba
+    gaps = []
+    for backend in (Colocated(2), Colocated(2, max_concurrent_producer_inits=1)):
+        with loader_of("", backend=backend) as loader:
+            first, second = birthdays(loader)
+            gaps.append(second - first)
+    assert gaps[1] > gaps[0] and gaps[1] > 0.3  # the first is ready: an interpreter with NumPy and Numba
 
 
 def test_the_gap_between_trainers_of_one_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch_geometric.data import Data
@@ -94,6 +95,8 @@ def main(phase: str, root: str) -> None:
         try:
             result = PHASES[phase](root)
         except KeyboardInterrupt:
+            # Said from here: the next attempt begins at once, and with it an unfinished store.
+            say(f"unfinished {[path.name for path in Path(root).glob('*.incomplete')]}")
             say("interrupted")
         else:
             break

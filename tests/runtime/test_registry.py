@@ -99,7 +99,8 @@ import os, sys, time
 import numpy as np
 from gnnkit.runtime.watch import Watch
 Watch(-1, os.getppid(), np.zeros(8, np.int64)).start()
-for i in range(300):
+for i in range(1000):
+    time.sleep(0.001)
     os.write(2, b"x" * 10_000 + b"\\n")
 os.write(2, b"the end\\n")
 time.sleep(0.5)
@@ -110,7 +111,7 @@ def test_a_log_stays_small(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     with log.open("a+b") as output:
         subprocess.run([sys.executable, "-c", _WRITES], stderr=output, check=True, timeout=60)
-    assert log.stat().st_size < 200_000 and tail(log).endswith("the end")
+    assert log.stat().st_size < 1_500_000 and tail(log).endswith("the end")
 
 
 def test_a_kill_for_lack_of_memory_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
