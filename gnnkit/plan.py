@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -233,7 +233,3 @@ class LoaderPlan:
             )
         except (AttributeError, KeyError, TypeError, ValueError, zlib.error) as error:
             raise PlanError(f"the plan cannot be read: {type(error).__name__}: {error}", "write it again with loader.plan") from error
-
-    def with_rank(self, rank: int, world_size: int) -> LoaderPlan:
-        """The same plan for another trainer."""
-        return replace(self, batching=replace(self.batching, rank=rank, world_size=world_size))

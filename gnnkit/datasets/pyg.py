@@ -86,6 +86,7 @@ class PyGSource:
         self.extra: dict[str, Any] = {}
         self.type_extra: dict[NodeType | EdgeType, dict[str, Any]] = {}
         self._edge_index: dict[EdgeType, NDArray[Any]] = {}
+        self._fingerprint: str | None = None
         self._checked: set[tuple[EdgeType, int]] = set()  # chunks of edges whose ids are known to be in range
         self._nodes: dict[NodeType, _Arrays] = {}
         self._edges: dict[EdgeType, _Arrays] = {}
@@ -105,7 +106,15 @@ class PyGSource:
         return f"PyGSource({self.schema.num_nodes:,} nodes, {self.schema.num_edges:,} edges)"
 
     def fingerprint(self) -> str:
-        """A digest of the schema and of every byte: SHA-256 of the pieces' SHA-256, which several threads take at once."""
+        """A digest of the schema and of every byte: SHA-256 of the pieces' SHA-256, which several threads take at once.
+
+        It is taken once: a build asks for it several times, and the graph must not change meanwhile.
+        """
+        if self._fingerprint is None:
+            self._fingerprint = self._digest()
+        return self._fingerprint
+
+    def _digest(self) -> str:
         digest = hashlib.sha256(json.dumps(self.schema.to_json()).encode())
         with ThreadPoolExecutor(min(available_cpus(), _MOST_HASHING)) as pool:
             for piece in pool.map(_sha256, self._pieces()):

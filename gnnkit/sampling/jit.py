@@ -2,7 +2,7 @@
 
 Numba's own cache lives beside the source, or in a per-user folder where that is read-only, forgets callees that changed in
 another module, and lets two processes compile the same function at once. Kernels here are cached under
-``<cache>/kernels/<digest of every kernel module>`` instead, and ``warm`` compiles all of them under a file lock.
+``<cache>/kernels/<digest of the modules that a kernel is made of>`` instead, and ``warm`` compiles all of them under a file lock.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -113,7 +113,6 @@ class SampledSubgraph:
     block: NDArray[np.uint8]
     sample_s: float = 0.0
     gather_s: float = 0.0
-    meta: dict[str, Any] = field(default_factory=dict)
 
     def array(self, field_: Field) -> NDArray[Any]:
         """A view of one array."""
