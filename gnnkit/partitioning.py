@@ -33,6 +33,8 @@ def partition(  # noqa: PLR0913
 ) -> Store:
     """Cuts a graph into parts, in bounded memory, and returns the store that holds them.
 
+    Where the folder of stores holds the same graph in other parts, that store is read and not the dataset.
+
     Args:
         source: A store or the path of one, which is repartitioned without reading the dataset again; the name of an OGB
             dataset; a PyG ``Data`` or ``HeteroData``; or any ``GraphSource``.
@@ -54,7 +56,7 @@ def partition(  # noqa: PLR0913
         StoreError: The store is damaged, the disk is full, or another process is at work.
     """
     from gnnkit.storage.build import build_store
-    from gnnkit.storage.catalog import default_store_dir, find_or_build, find_or_repartition
+    from gnnkit.storage.catalog import default_store_dir, find_or_build, find_or_repartition, find_same_graph
     from gnnkit.storage.repartition import repartition
 
     graph = _opened(source, events)
@@ -70,6 +72,8 @@ def partition(  # noqa: PLR0913
         made: Store = make(graph, options, default_store_dir(), events)
         return made
     path = Path(out).expanduser().absolute()
+    if store is None:
+        store = find_same_graph(graph, options, default_store_dir(), but=path)
     return build_store(graph, path, options, events) if store is None else repartition(store, path, options, events)
 
 

@@ -153,9 +153,13 @@ def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
     """The type of the same edges seen from the other end.
 
     Ends are swapped and, where they differ, the prefix ``rev_`` of the relation is toggled, as PyG's ``ToUndirected`` names
-    reverse types and as graphlearn-torch names the output of sampling along out-edges.
+    reverse types and as graphlearn-torch names the output of sampling along out-edges. Of several such prefixes one is removed where
+    their number is odd, and one added where it is even: the reverse types of ``x`` and of ``rev_rev_x`` are two.
     """
     source, relation, target = edge_type
     if source != target:
-        relation = relation.removeprefix("rev_") if relation.startswith("rev_") else f"rev_{relation}"
+        count = 0
+        while relation.startswith("rev_", 4 * count):
+            count += 1
+        relation = relation[4:] if count % 2 else f"rev_{relation}"
     return (target, relation, source)

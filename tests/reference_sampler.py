@@ -89,7 +89,10 @@ def shown(edge_type, edge_dir):
     a, r, b = edge_type
     if edge_dir == "in" or a == b:
         return edge_type
-    return b, r[4:] if r.startswith("rev_") else "rev_" + r, a
+    prefixes = 0
+    while r.startswith("rev_", 4 * prefixes):
+        prefixes += 1
+    return b, r[4:] if prefixes % 2 else "rev_" + r, a
 
 
 def sample(graph, key, input_type, seeds, positions, fan_outs, *, edge_dir="in", replace=False, weight=None):

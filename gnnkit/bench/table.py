@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from gnnkit.bench.lines import Line, Target
 from gnnkit.bench.report import BenchReport
-from gnnkit.bench.rows import Line, Result, Target
-from gnnkit.ui.format import format_bytes, format_duration
+from gnnkit.bench.rows import Result
+from gnnkit.units import format_bytes, format_duration
 
 COLUMNS = ("row", "what", "gnnkit", "compared with", "ratio", "to reach", "reached")
 

@@ -86,7 +86,7 @@ def store_facts(store: Store) -> dict[str, Any]:
 
 def show_store(store: Store) -> None:
     """Shows a store's facts and a line for each part."""
-    from gnnkit.ui.format import format_bytes, format_count
+    from gnnkit.units import format_bytes, format_count
 
     report, schema, options = store.report(), store.schema, store.options
     rows = [("path", str(store.path))]

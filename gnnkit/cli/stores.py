@@ -28,7 +28,7 @@ def list_(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
     Exit code 1 if one of them cannot be opened.
     """
     from gnnkit.storage.catalog import list_stores
-    from gnnkit.ui.format import format_bytes, format_count
+    from gnnkit.units import format_bytes, format_count
 
     folder = _folder(store_dir)
     entries = list_stores(folder)
@@ -63,7 +63,7 @@ def remove(
     Exit code 2 if one of them is not there or is being built.
     """
     from gnnkit.storage.catalog import remove_store
-    from gnnkit.ui.format import format_bytes
+    from gnnkit.units import format_bytes
 
     folder = _folder(store_dir)
     failed: list[GnnkitError] = []
@@ -80,12 +80,15 @@ def remove(
 
 @app.command("prune")
 def prune(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
-    """Remove unfinished builds and stores of older formats."""
+    """Remove unfinished builds, stores of older formats, and compiled kernels not used for a month."""
+    from gnnkit.sampling.jit import prune_kernels
+    from gnnkit.storage.catalog import Pruned
     from gnnkit.storage.catalog import prune as prune_stores
-    from gnnkit.ui.format import format_bytes
+    from gnnkit.units import format_bytes
 
     folder = _folder(store_dir)
-    pruned = prune_stores(folder)
+    kernels = [Pruned(path, nbytes, "compiled kernels, not used for a month") for path, nbytes in prune_kernels()]
+    pruned = prune_stores(folder) + kernels
     if as_json:
         facts = [{"path": str(item.path), "nbytes": item.nbytes, "reason": item.reason} for item in pruned]
         show_json({"store_dir": str(folder), "removed": facts})

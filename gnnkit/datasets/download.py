@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import queue
 import threading
 import time
@@ -11,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gnnkit.datasets.preflight import format_seconds
 from gnnkit.errors import DatasetError
 from gnnkit.events import Stage
-from gnnkit.storage.resources import format_bytes
+from gnnkit.units import format_duration, format_rate
 
 if TYPE_CHECKING:
     import httpx
@@ -178,7 +178,7 @@ class _Download:
         self._eta_shown = True
         rate = max(1.0, (self._stage.done - start) / elapsed)
         left = self._stage.total - self._stage.done
-        self._stage.message(f"{format_bytes(rate)}/s, about {format_seconds(left / rate)} left")
+        self._stage.message(f"{format_rate(rate, 'B')}, about {format_duration(max(1, math.ceil(left / rate)))} left")
 
     def _have(self) -> int:
         return self._part.stat().st_size if self._part.exists() else 0

@@ -21,7 +21,8 @@ from gnnkit.datasets.registry import OgbInfo
 from gnnkit.datasets.unzip import DamagedArchive, unpack
 from gnnkit.errors import DatasetError
 from gnnkit.events import EventSink, Stage, ignore_events
-from gnnkit.storage.resources import check_memory, format_bytes
+from gnnkit.storage.resources import check_memory
+from gnnkit.units import format_bytes
 
 AUTO_LIMIT_BYTES = 2_000_000_000
 # Where OGB's archives are mirrored: stands for everything before "nodeproppred/products.zip".

@@ -6,14 +6,7 @@ import shutil
 from pathlib import Path
 
 from gnnkit.errors import DatasetError
-from gnnkit.storage.resources import format_bytes
-
-
-def format_seconds(seconds: float) -> str:
-    """A duration as people say it: "40 s", "12 min", "3.5 h"."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+from gnnkit.units import format_bytes
 
 
 def free_disk(folder: Path) -> int:

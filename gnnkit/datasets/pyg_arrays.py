@@ -58,7 +58,7 @@ def graph_from_pyg(
     }
     edges = {edge_type: (_compress(source, edge_type, edge_dir, weight, with_edge),) for edge_type in schema.edge_types}
     bounds = {node_type: np.array([0, node_schema.num_nodes], np.int64) for node_type, node_schema in schema.node_types.items()}
-    return GraphArrays(schema, edge_dir, nodes, edges, bounds, dict.fromkeys(schema.node_types))
+    return GraphArrays(schema, edge_dir, nodes, edges, bounds, dict.fromkeys(schema.node_types), (0,))
 
 
 def _compress(source: PyGSource, edge_type: EdgeType, edge_dir: EdgeDir, weight: str | None, with_edge: bool | None) -> EdgePart:

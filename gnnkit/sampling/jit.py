@@ -7,10 +7,13 @@ another module, and lets two processes compile the same function at once. Kernel
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -25,6 +28,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # The kernels that ``warm`` compiles, with their signatures.
 _kernels: list[tuple[Any, str]] = []
+# A version of gnnkit that has not run for so long is not coming back; if it does, it compiles again.
+_UNUSED_S = 30 * 86400.0
 # Compiling every kernel takes under 20 s; somebody else holding the lock for longer than this has been stopped.
 _LOCK_TIMEOUT_S = 180.0
 
@@ -76,6 +81,8 @@ class _KernelLocator:
         self._py_file = py_file
         self._lineno = py_func.__code__.co_firstlineno
         self._digest = _digest(py_func)
+        with contextlib.suppress(OSError):  # not compiled yet, or somebody else's folder
+            os.utime(self.get_cache_path())  # when it was last used, for ``prune_kernels``
 
     def ensure_cache_path(self) -> None:
         Path(self.get_cache_path()).mkdir(parents=True, exist_ok=True)
@@ -152,3 +159,24 @@ def warm(events: EventSink = ignore_events) -> None:
         for dispatcher, signature in pending:
             dispatcher.compile(signature)
             stage.advance()
+
+
+def prune_kernels(unused_s: float = _UNUSED_S) -> list[tuple[Path, int]]:
+    """Removes the compiled kernels that no process has loaded for a while: those of versions that are not in use any more.
+
+    Args:
+        unused_s: How long, in seconds.
+
+    Returns:
+        The removed folders and their bytes; nothing while some process compiles.
+    """
+    from filelock import FileLock, Timeout
+
+    root, removed = kernel_cache_root(), []
+    oldest = time.time() - unused_s
+    with contextlib.suppress(Timeout), FileLock(root / "compile.lock", timeout=0):
+        for folder in sorted(path for path in root.iterdir() if path.is_dir() and path.stat().st_mtime < oldest):
+            count = sum(path.stat().st_size for path in folder.iterdir())
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append((folder, count))
+    return removed

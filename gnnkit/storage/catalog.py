@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gnnkit.datasets.shipped import is_shipped
@@ -14,7 +14,7 @@ from gnnkit.datasets.source import GraphSource
 from gnnkit.errors import StoreError, near_matches
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, MANIFEST_NAME
-from gnnkit.storage.manifest import Manifest, store_fingerprint
+from gnnkit.storage.manifest import Manifest, canonical_options, store_fingerprint
 from gnnkit.storage.manifest_io import read_manifest
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.staging import INCOMPLETE, REPLACED, incomplete_path, locked, remove_tree, restore
@@ -80,8 +80,11 @@ def find_or_build(
     events: EventSink = ignore_events,
     *,
     wait_timeout_s: float = _WAIT_TIMEOUT_S,
+    opener: Callable[[Path], Store] = Store.open,
 ) -> Store:
     """Opens the store of a dataset with these options, and builds it if there is none.
+
+    Where the same graph lies there in other parts, it is repartitioned, which gives the same store without reading the dataset.
 
     Args:
         source: The dataset.
@@ -89,6 +92,7 @@ def find_or_build(
         store_dir: The folder of stores.
         events: Receives the stages of a build.
         wait_timeout_s: How long to wait for another process that builds the same store.
+        opener: Opens a folder: all of it, or the parts that belong to this host.
 
     Raises:
         StoreError: See ``build_store``.
@@ -99,10 +103,13 @@ def find_or_build(
 
     def build() -> Store:
         from gnnkit.storage.build import build_store
+        from gnnkit.storage.repartition import repartition
 
-        return build_store(source, path, options, events, wait_timeout_s=wait_timeout_s)
+        if (other := find_same_graph(source, options, store_dir, but=path)) is not None:
+            return opener(repartition(other, path, options, events, wait_timeout_s=wait_timeout_s).path)
+        return opener(build_store(source, path, options, events, wait_timeout_s=wait_timeout_s).path)
 
-    return _opened_or(path, options, source.fingerprint(), build)
+    return _opened_or(path, options, source.fingerprint(), build, opener)
 
 
 def find_or_repartition(
@@ -124,7 +131,33 @@ def find_or_repartition(
 
         return repartition(store, path, options, events, wait_timeout_s=wait_timeout_s)
 
-    return _opened_or(path, options, fingerprint, build)
+    return _opened_or(path, options, fingerprint, build, Store.open)
+
+
+def find_same_graph(source: GraphSource, options: BuildOptions, store_dir: Path, *, but: Path) -> Store | None:
+    """A store of the same dataset, built with the same options but for those that say how it is cut into parts; None if there is none.
+
+    Args:
+        source: The dataset.
+        options: How the wanted store is to be built.
+        store_dir: The folder of stores.
+        but: The wanted store's folder, which is not looked at.
+    """
+    fingerprint, wanted = source.fingerprint(), _uncut(options)
+    found = [
+        entry
+        for entry in list_stores(store_dir)
+        if entry.manifest is not None
+        and entry.path != but
+        and entry.manifest.source_fingerprint == fingerprint
+        and _uncut(entry.manifest.options) == wanted
+    ]
+    for entry in sorted(found, key=_count_of_parts):
+        try:
+            return Store.open(entry.path)
+        except StoreError:  # damaged, or somebody removes it: the next one, or the dataset itself
+            continue
+    return None
 
 
 def store_path(store_dir: Path, name: str, options: BuildOptions, source_fingerprint: str) -> Path:
@@ -193,9 +226,20 @@ def prune(store_dir: Path) -> list[Pruned]:
     return pruned
 
 
-def _opened_or(path: Path, options: BuildOptions, source_fingerprint: str, build: Callable[[], Store]) -> Store:
+def _uncut(options: BuildOptions) -> BuildOptions:
+    """The options without those that only say how a graph is cut into parts."""
+    return canonical_options(replace(options, num_parts=1))
+
+
+def _count_of_parts(entry: StoreEntry) -> int:
+    return 0 if entry.manifest is None else entry.manifest.num_parts
+
+
+def _opened_or(
+    path: Path, options: BuildOptions, source_fingerprint: str, build: Callable[[], Store], opener: Callable[[Path], Store]
+) -> Store:
     try:
-        store = Store.open(path)
+        store = opener(path)
     except StoreError:
         return build()
     return store if store.fingerprint == store_fingerprint(source_fingerprint, options) else build()

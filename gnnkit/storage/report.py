@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gnnkit.schema import EdgeType, NodeType, edge_type_name
 from gnnkit.storage.manifest import Manifest
-from gnnkit.storage.resources import format_bytes
+from gnnkit.units import format_bytes
 
 
 @dataclass(frozen=True)

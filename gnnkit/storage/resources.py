@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.host import available_memory
+from gnnkit.units import format_bytes
 
 _MIN_BUDGET, _MAX_BUDGET = 64 << 20, 1 << 30
 # Disk that is left alone: other programs' temporary files, and the file system's own tables.
@@ -49,12 +50,3 @@ def check_disk(folder: Path, needed: int, what: str) -> None:
             f"{what} needs {format_bytes(needed)} of disk at {folder}, {format_bytes(free)} are free",
             "free some space, or choose another folder with store_dir=... or GNNKIT_HOME",
         )
-
-
-def format_bytes(count: float) -> str:
-    """A size for readers: "1.6 GB", in powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from gnnkit.ui.board import Bar, Line
-from gnnkit.ui.format import clean, format_duration, format_percent, format_quantity, format_rate, format_short
+from gnnkit.ui.format import clean
+from gnnkit.units import format_duration, format_percent, format_quantity, format_rate, format_short
 
 
 def name_of(item: Bar | Line) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -28,7 +29,9 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home without any store in it; kernels stay where they are compiled."""
     home = tmp_path / "home"
     home.mkdir()
-    (home / "kernels").symlink_to(Path(os.environ["GNNKIT_HOME"]) / "kernels")
+    kernels = Path(os.environ["GNNKIT_HOME"]) / "kernels"
+    (home / "kernels").symlink_to(kernels)
+    monkeypatch.setenv("KERNELS", str(kernels.resolve()))
     monkeypatch.setenv("GNNKIT_HOME", str(home))
     monkeypatch.setenv("COLUMNS", "250")
     return home
@@ -274,6 +277,36 @@ def test_prune_removes_unfinished_builds_only(cli: Cli) -> None:
     assert code == 0
     assert [Path(item["path"]).name for item in json.loads(out)["removed"]] == [unfinished.name]
     assert store.path.exists() and not unfinished.exists()
+
+
+def test_prune_removes_kernels_that_nothing_has_loaded_for_a_month(cli: Cli, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = own_home / "own-kernels"
+    monkeypatch.setattr("gnnkit.sampling.jit.kernel_cache_root", lambda: kernels)
+    now = time.time()
+    for name, days in (("old", 31), ("young", 29)):
+        (kernels / name).mkdir(parents=True)
+        (kernels / name / "walk.nbc").write_bytes(b"0" * 500)
+        os.utime(kernels / name, (now, now - days * 86400))
+    code, out, _ = cli("stores", "prune", "--json")
+    assert code == 0
+    (item,) = json.loads(out)["removed"]
+    assert (Path(item["path"]).name, item["nbytes"]) == ("old", 500) and "kernels" in item["reason"]
+    assert (kernels / "young").exists() and not (kernels / "old").exists()
+    assert "nothing to remove" in cli("stores", "prune")[1]
+
+
+def test_loading_kernels_keeps_them(own_home: Path) -> None:
+    # As if the kernels of this very version had been compiled long ago, and used since.
+    (own_home / "kernels").unlink()
+    compile_and_prune = "from gnnkit.sampling import jit; jit.warm(); print(*(path.name for path, _ in jit.prune_kernels()))"
+    shutil.copytree(os.environ["KERNELS"], own_home / "kernels")
+    folders = [path for path in (own_home / "kernels").iterdir() if path.is_dir()]
+    for path in folders:
+        os.utime(path, (0, 0))
+    done = subprocess.run([sys.executable, "-c", compile_and_prune], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    left = [path.name for path in (own_home / "kernels").iterdir() if path.is_dir()]
+    assert left and not set(left) & set(done.stdout.split()) and set(left) <= {path.name for path in folders}
 
 
 # demo ------------------------------------------------------------------------------------------------------------------

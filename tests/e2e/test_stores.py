@@ -13,6 +13,7 @@ import torch
 
 import gnnkit
 from gnnkit import GraphLoader
+from gnnkit.datasets import sample_root
 from gnnkit.errors import PlanError, StoreError
 from tests.helpers.batches import digest, same
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
@@ -106,3 +107,18 @@ def test_damaged_stores_end_in_an_error_or_in_sound_batches() -> None:
         assert f"{name}.npy StoreError" in outcomes, outcomes
     for name in ("x", "y", "weight_prefix", "edge_attr"):
         assert f"{name}.npy sampled" in outcomes, outcomes
+
+
+def test_other_parts_of_a_dataset_are_cut_without_reading_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {**OPTIONS, "root": sample_root(), "store_dir": tmp_path}
+    with GraphLoader.from_ogb("ogbn-products", **options) as whole:
+        expected = digest(list(whole))
+
+    def read(self: Any, *_: Any) -> Any:
+        raise AssertionError("the dataset's edges are read again")
+
+    monkeypatch.setattr("gnnkit.datasets.ogb_source.OgbSource.edge_chunks", read)
+    with GraphLoader.from_ogb("ogbn-products", num_parts=3, partition="random", **options) as cut:
+        assert cut.store.num_parts == 3 and digest(list(cut)) == expected
+    with pytest.raises(AssertionError, match="read again"):
+        GraphLoader.from_ogb("ogbn-products", edge_dir="out", **options)

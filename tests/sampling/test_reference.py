@@ -139,6 +139,15 @@ def test_all_weights_zero() -> None:
         assert batch.edge_index.shape == (2, 0)
 
 
+def test_prefixes_of_prefixes_stay_apart() -> None:
+    # Along out-edges every type is shown as its reverse, and these are four different ones.
+    edges = {("a", f"{'rev_' * count}x", "b"): np.array([[0, 1, count % 2], [0, 1, 2]]) for count in range(4)}
+    schema = GraphSchema({"a": NodeTypeSchema(2), "b": NodeTypeSchema(3)}, {t: EdgeTypeSchema(3) for t in edges})
+    source = ArraySource(schema, edges, {})
+    for batch in check(source, "a", [1, 0], num_neighbors=[2], batch_size=1, edge_dir="out"):
+        assert {t[1] for t in batch.edge_types} == {"rev_x", "x", "rev_rev_rev_x", "rev_rev_x"}
+
+
 def test_types_without_nodes_and_edges() -> None:
     user, item, none = "user", "item", "none"
     edges = {

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +56,51 @@ def test_only_what_matters_makes_another_store(tmp_path: Path) -> None:
     next(iter(changed.edges.values()))[0, 0] ^= 1
     paths.add(find_or_build(changed, BuildOptions(2), tmp_path).path)
     assert len(paths) == 7
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        BuildOptions(3),
+        BuildOptions(2, "random", seed=3),
+        BuildOptions(2, "ldg", with_edge=True, weight="weight"),
+        BuildOptions(2, "frequency", edge_dir="out", cache_ratio=0.3, num_neighbors=(3, 3)),
+    ],
+    ids=str,
+)
+def test_other_parts_are_cut_from_the_store_that_is_there(tmp_path: Path, options: BuildOptions) -> None:
+    whole = BuildOptions(with_edge=options.with_edge, weight=options.weight, edge_dir=options.edge_dir)
+    find_or_build(source(), whole, tmp_path / "stores")
+    again = source()
+    store = find_or_build(again, options, tmp_path / "stores")
+    assert set(again.passes.values()) == {0}, "the dataset is not read again"
+    assert_holds(store, source())
+    direct = build_store(source(), tmp_path / "direct", options)
+    assert contents(store.path) == contents(direct.path)
+
+
+@pytest.mark.parametrize("other", [{"with_edge": True}, {"edge_dir": "out"}, {"weight": "weight"}, {"feature_dtype": "float16"}])
+def test_stores_of_other_options_are_not_cut(tmp_path: Path, other: dict[str, Any]) -> None:
+    find_or_build(source(), BuildOptions(**other), tmp_path)
+    again = source()
+    store = find_or_build(again, BuildOptions(2), tmp_path)
+    assert all(again.passes.values()) and store.options == BuildOptions(2)
+
+
+def test_a_damaged_store_is_not_cut(tmp_path: Path) -> None:
+    stores = [find_or_build(source(), BuildOptions(parts), tmp_path) for parts in (1, 2)]
+    next(stores[0].path.rglob("indices.npy")).unlink()
+    again = source()
+    assert_holds(find_or_build(again, BuildOptions(3), tmp_path), source())
+    assert set(again.passes.values()) == {0}, "the one in two parts is whole"
+    (stores[1].path / "manifest.json").write_text("{")
+    remove_store(tmp_path, find_or_build(source(), BuildOptions(3), tmp_path).path.name)
+    assert_holds(find_or_build(again, BuildOptions(3), tmp_path), source())
+    assert all(again.passes.values())
 
 
 def test_a_damaged_store_is_built_again(tmp_path: Path) -> None:
@@ -122,6 +168,9 @@ def test_partition_takes_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert kept.path.parent == tmp_path / "home" / "stores" and kept.edge_dir == "in" and kept.options.with_edge
     assert partition(built, 2).path == kept.path == find_or_repartition(kept, kept.options, kept.path.parent).path
     assert_holds(partition(source(), 1), source())
+    again = source()
+    assert_holds(partition(again, 4, out=tmp_path / "beside"), source())
+    assert set(again.passes.values()) == {0}, "a store of the same graph is in the folder of stores"
     with pytest.raises(StoreError, match="no store"):
         partition(tmp_path / "nothing", 2)
     with pytest.raises(PlanError, match="num_parts"):
