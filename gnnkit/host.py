@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,17 @@ def available_memory() -> int:
     import psutil
 
     return min([int(psutil.virtual_memory().available), *(room for folder in _memory_groups() if (room := _room(*folder)) is not None)])
+
+
+def total_memory() -> int:
+    """Bytes of memory that this process could have if nobody else took any: the machine's, or its cgroup's limit where that is less."""
+    import psutil
+
+    limits = []
+    for group, limit_file, _, _ in _memory_groups():
+        with contextlib.suppress(OSError, ValueError):  # no limit
+            limits.append(int((group / limit_file).read_text()))
+    return min([int(psutil.virtual_memory().total), *limits])
 
 
 def available_cpus() -> int:

@@ -181,6 +181,48 @@ class RuntimeOptions:
 
 
 @dataclass(frozen=True)
+class Placement:
+    """Which host holds which parts of a store.
+
+    Attributes:
+        hosts: The parts of each host, ascending. Every part is on at least one.
+    """
+
+    hosts: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        held = sorted({part for parts in self.hosts for part in parts})
+        if not held or held != list(range(len(held))) or any(list(parts) != sorted(set(parts)) for parts in self.hosts):
+            raise PlanError(f"a placement needs every part on some host, and a host's parts in order; got {[list(p) for p in self.hosts]}")
+
+    @property
+    def num_hosts(self) -> int:
+        """Number of hosts."""
+        return len(self.hosts)
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts."""
+        return 1 + max(part for parts in self.hosts for part in parts)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether every host holds every part."""
+        return all(len(parts) == self.num_parts for parts in self.hosts)
+
+    def sources(self, host: int) -> dict[int, tuple[int, ...]]:
+        """Where ``host`` gets the parts from that it does not hold: ``{other host: parts}``, each part from one host.
+
+        Of several that hold a part, it is the next one after ``host``, so that hosts share the load.
+        """
+        found: dict[int, list[int]] = {}
+        for part in sorted(set(range(self.num_parts)) - set(self.hosts[host])):
+            holders = [(host + step) % self.num_hosts for step in range(1, self.num_hosts)]
+            found.setdefault(next(other for other in holders if part in self.hosts[other]), []).append(part)
+        return {other: tuple(parts) for other, parts in sorted(found.items())}
+
+
+@dataclass(frozen=True)
 class LoaderPlan:
     """Everything a backend needs to produce the batches of a loader.
 
@@ -191,6 +233,7 @@ class LoaderPlan:
         batching: How seeds become batches.
         backend: The backend's own options, ``{"kind": ..., ...}``.
         runtime: Limits.
+        placement: Which host holds which parts; None where everything is on one.
     """
 
     store: StoreRef | None
@@ -199,6 +242,7 @@ class LoaderPlan:
     batching: Batching
     backend: Mapping[str, Any] = field(default_factory=lambda: {"kind": "InProcess"})
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
+    placement: Placement | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form; ``from_json`` reverses it."""
@@ -210,6 +254,7 @@ class LoaderPlan:
             "batching": asdict(self.batching),
             "backend": dict(self.backend),
             "runtime": asdict(self.runtime),
+            "placement": None if self.placement is None else [list(parts) for parts in self.placement.hosts],
         }
 
     @classmethod
@@ -230,6 +275,7 @@ class LoaderPlan:
                 Batching(**value["batching"]),
                 dict(value["backend"]),
                 RuntimeOptions(**value["runtime"]),
+                None if value["placement"] is None else Placement(tuple(tuple(map(int, parts)) for parts in value["placement"])),
             )
         except (AttributeError, KeyError, TypeError, ValueError, zlib.error) as error:
             raise PlanError(f"the plan cannot be read: {type(error).__name__}: {error}", "write it again with loader.plan") from error

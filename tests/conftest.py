@@ -2,7 +2,8 @@
 
 Tests that need more than Python carry a marker of ``tests.helpers.machine.REQUIREMENTS``. Where the machine cannot run them
 they are skipped, and the last lines of the report name each of them, the reason and the way to have it run. With
-``GNNKIT_REQUIRE_ALL=1`` every skip fails the run; only tests for a GPU are left out there, by name, where there is none.
+``GNNKIT_REQUIRE_ALL=1`` every skip fails the run; only tests for what a complete machine
+may lack, such as a GPU, are left out there, by name.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import platformdirs
 import pytest
 
 from tests.helpers.leaks import holdings, leaks_since
-from tests.helpers.machine import REQUIREMENTS, ROOT, glt_python, has_gpu
+from tests.helpers.machine import REQUIREMENTS, ROOT, glt_python
 
 REQUIRE_ALL = os.environ.get("GNNKIT_REQUIRE_ALL") == "1"
 # Other packages' warnings, which we cannot mend; every other warning is an error.
@@ -35,10 +36,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips what this machine cannot run; leaves tests for a GPU out where everything else must run."""
+    """Skips what this machine cannot run; leaves out what a complete machine may lack where everything else must run."""
     kept: list[pytest.Item] = []
     for item in items:
-        if REQUIRE_ALL and item.get_closest_marker("gpu") and not has_gpu():
+        optional = [r for name, r in REQUIREMENTS.items() if r.optional and item.get_closest_marker(name)]
+        if REQUIRE_ALL and any(requirement.missing() for requirement in optional):
             _left_out.append(item.nodeid)
             continue
         kept.append(item)
@@ -86,7 +88,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             for name in names:
                 terminalreporter.write_line(f"    {name}")
     if _left_out:
-        terminalreporter.section(f"{_count(len(_left_out))} left out (needing a GPU, and there is none here)")
+        terminalreporter.section(f"{_count(len(_left_out))} left out (needing what is not here, such as a GPU)")
         for name in _left_out:
             terminalreporter.write_line(f"    {name}")
 

@@ -11,13 +11,14 @@ from gnnkit.errors import PlanError, near_matches
 
 def _classes() -> dict[str, type[Any]]:
     from gnnkit.backends.colocated import Colocated
+    from gnnkit.backends.glt import Glt
     from gnnkit.backends.inprocess import InProcess
 
-    return {"Colocated": Colocated, "InProcess": InProcess}
+    return {"Colocated": Colocated, "Glt": Glt, "InProcess": InProcess}
 
 
 # What a user may write instead of the class, and which class it stands for.
-_WORDS = {"colocated": "Colocated", "inprocess": "InProcess"}
+_WORDS = {"colocated": "Colocated", "glt": "Glt", "inprocess": "InProcess"}
 
 
 def backend_from_json(value: Mapping[str, Any]) -> Backend:
@@ -38,16 +39,20 @@ def backend_from_json(value: Mapping[str, Any]) -> Backend:
     return backend
 
 
-def resolve_backend(value: Backend | str) -> Backend:
+def resolve_backend(value: Backend | str, *, is_whole: bool = True) -> Backend:
     """A backend object as it is, or the one that a word such as ``"inprocess"`` stands for.
+
+    Args:
+        value: The object or word.
+        is_whole: Whether every host holds the whole graph, for "auto".
 
     Raises:
         PlanError: The word is not known.
     """
     if not isinstance(value, str):
         return value
-    if value == "auto":  # every part of the graph is on this host
-        return backend_from_json({"kind": "InProcess"})
+    if value == "auto":
+        return backend_from_json({"kind": "InProcess" if is_whole else "Colocated"})
     if value.lower() not in _WORDS:
         raise PlanError(f"unknown backend {value!r}{near_matches(value, list(_WORDS))}", f"known: {['auto', *_WORDS]}")
     return backend_from_json({"kind": _WORDS[value.lower()]})

@@ -27,7 +27,7 @@ class StreamStatus:
     """What a stream is doing.
 
     Attributes:
-        state: "ready", "sampling" or "closed".
+        state: "ready", "sampling", "idle" (unused for so long that it has given up what it held) or "closed".
         workers: Threads or processes that sample.
         batches_ready: Batches that are sampled and wait for the consumer.
         buffer_bytes: Memory of the batches' blocks, held ones included.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,29 +14,40 @@ from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.hosts import split_address
 from gnnkit.runtime.limits import auto_threads
 
 _MOST_CONCURRENT = 32
+# Batches under way in a process where parts are on other hosts, at least.
+_LEAST_CONCURRENT = 4
 # As graphlearn-torch reads them.
 _UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
 @dataclass(frozen=True)
 class Colocated:
-    """Samples in background processes of this host, started by the loader and ended with it.
+    """Samples in background processes of this host, shared by all loaders on the same graph with the same options, and ended with the last.
 
     Batches are those of ``InProcess``, bit for bit. ``docs/workers.md`` describes the processes.
 
     Attributes:
         num_workers: Processes, or "auto": the processors this trainer may use, less one, at most 16.
         threads_per_worker: Sampling threads in each.
-        worker_concurrency: Batches that a process is given at a time, 1 to 32.
+        worker_concurrency: Batches that a process is given at a time, 1 to 32; at least 4 where parts are on other hosts.
         channel_size: The most memory for batches under way, in bytes or as "4GB"; None: as much as they take.
         process_start_gap_seconds: The trainer of local rank ``i`` waits ``i`` times as long before it starts processes. Start-up needs no
             such gap: memory is shared.
         max_concurrent_producer_inits: Processes of this loader that may be starting at the same time; None: all.
         max_restarts: How often, in all, a process that dies is started again, its batches sampled again and a warning given; after
             that, its death is an error.
+        idle_timeout_s: Seconds after which a loader that is not used gives its memory up, and processes that nobody uses end; both are
+            there again at the next use. None: never; nor on several hosts, which count on each other.
+        hosts: ``"address:port"`` of every host's part service, the same list on each; None takes the process group's ranks. With a
+            list, ``$GNNKIT_TOKEN`` must hold the same secret everywhere, and ``$GNNKIT_HOST`` this host's place in it where
+            addresses do not tell.
+        interface: Name or address of the interface that this host serves its parts on; None: that of its address in ``hosts``, or the one
+            that the process group was reached by. A run on one host listens nowhere.
+        linger_timeout_s: Seconds that a process which has finished early goes on serving hosts that have not, when it is about to end.
         log_dir: Folder for the processes' logs; None: ``$GNNKIT_HOME``, the user's runtime or state folder, or the temporary one.
 
     Raises:
@@ -50,6 +61,10 @@ class Colocated:
     process_start_gap_seconds: float = 0.0
     max_concurrent_producer_inits: int | None = None
     max_restarts: int = 0
+    idle_timeout_s: float | None = 600.0
+    hosts: tuple[str, ...] | None = None
+    interface: str | None = None
+    linger_timeout_s: float = 3600.0
     log_dir: str | None = None
 
     def __post_init__(self) -> None:
@@ -62,14 +77,29 @@ class Colocated:
             raise PlanError(f"worker_concurrency must be at most {_MOST_CONCURRENT}, got {self.worker_concurrency}", "2 is enough for most")
         if self.max_concurrent_producer_inits is not None:
             _check_count("max_concurrent_producer_inits", self.max_concurrent_producer_inits, 1)
-        gap = self.process_start_gap_seconds
-        if isinstance(gap, bool) or not isinstance(gap, (int, float)) or not math.isfinite(gap) or gap < 0:
-            raise PlanError(f"process_start_gap_seconds must be a number of seconds of at least 0, got {gap!r}")
+        _check_seconds("process_start_gap_seconds", self.process_start_gap_seconds, 0.0)
+        _check_seconds("linger_timeout_s", self.linger_timeout_s, 0.0)
+        if self.idle_timeout_s is not None:
+            _check_seconds("idle_timeout_s", self.idle_timeout_s, 0.1)
+        self._check_hosts()
         if self.log_dir is not None:
             if not isinstance(self.log_dir, (str, Path)) or not str(self.log_dir):
                 raise PlanError(f"log_dir must be a folder's path, got {self.log_dir!r}")
             object.__setattr__(self, "log_dir", str(self.log_dir))
         _ = self.channel_bytes
+
+    def _check_hosts(self) -> None:
+        if self.interface is not None and (not isinstance(self.interface, str) or not self.interface):
+            raise PlanError(f"interface must be the name or address of an interface, got {self.interface!r}")
+        if self.hosts is None:
+            return
+        if not isinstance(self.hosts, (list, tuple)) or not self.hosts:
+            raise PlanError(f"hosts must be a list of addresses, got {self.hosts!r}", "for example ('10.0.0.1:7000', '10.0.0.2:7000')")
+        for address in self.hosts:
+            split_address(address)
+        if len(set(self.hosts)) < len(self.hosts):
+            raise PlanError(f"hosts names an address twice: {list(self.hosts)}", "every host needs an address and port of its own")
+        object.__setattr__(self, "hosts", tuple(self.hosts))
 
     @property
     def channel_bytes(self) -> int | None:
@@ -95,7 +125,10 @@ class Colocated:
         from gnnkit.backends.colocated_stream import ColocatedStream
 
         workers = self.num_workers if isinstance(self.num_workers, int) else max(1, auto_threads() // self.threads_per_worker)
-        return ColocatedStream(self, workers, plan, graph, events)
+        options = self
+        if plan.placement is not None and not plan.placement.is_replicated:  # batches wait for other hosts most of the time
+            options = replace(self, worker_concurrency=max(self.worker_concurrency, _LEAST_CONCURRENT))
+        return ColocatedStream(options, workers, plan, graph, events)
 
     def to_json(self) -> dict[str, Any]:
         """``{"kind": "Colocated", option: value, ...}``."""
@@ -106,3 +139,8 @@ def _check_count(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         auto = "'auto' or " if name == "num_workers" else ""
         raise PlanError(f"{name} must be {auto}a whole number of at least {least}, got {value!r}")
+
+
+def _check_seconds(name: str, value: Any, least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
+        raise PlanError(f"{name} must be a number of seconds of at least {least:g}, got {value!r}")

@@ -71,17 +71,28 @@ class Dealer:
         return self.schedule is None or self.delivered >= len(self.schedule)
 
     @property
+    def is_dealt(self) -> bool:
+        """Whether every step has been given to a process."""
+        return self.schedule is None or (not self._again and self._claimed >= len(self.schedule))
+
+    @property
     def is_sampled(self) -> bool:
         """Whether everything that has not been handed out waits for it."""
         return self.schedule is None or self.delivered + len(self.results) >= len(self.schedule)
 
-    def begin(self, epoch: int, schedule: Schedule) -> None:
-        """Starts an epoch; what is left of the one before is dropped, now or when its answers come."""
+    def begin(self, epoch: int, schedule: Schedule, delivered: int = 0) -> None:
+        """Starts an epoch; what is left of the one before is dropped, now or when its answers come.
+
+        Args:
+            epoch: Its number.
+            schedule: Its steps.
+            delivered: Steps that have been handed out before.
+        """
         self.generation += 1
         self.epoch, self.schedule = epoch, schedule
         self.results.clear()
         self._again.clear()
-        self._claimed = self.delivered = 0
+        self._claimed = self.delivered = delivered
         for slot in range(self.ring.num_slots):  # rather than by the results: an interrupt may have lost one
             job = self.ring.owner(slot)
             if job is not None and job.state == "ready" and job.generation < self.generation:
@@ -107,6 +118,8 @@ class Dealer:
 
     def deal(self, ranks: set[int]) -> Iterator[Job]:
         """Yields new jobs, to be sent, for the processes ``ranks``: as many as they and the ring have room for."""
+        if self.is_dealt:
+            return
         load = [(count, rank) for rank in ranks if (count := len(self.jobs_of(rank))) < self.in_flight_each]
         heapq.heapify(load)
         while load and self.schedule is not None:

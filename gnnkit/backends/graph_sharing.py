@@ -13,12 +13,12 @@ from gnnkit.runtime.wire import Message
 
 
 class GraphSharing:
-    """What the processes of one loader know of the shared copy.
+    """What the processes of one crew know of the shared copy.
 
     A stored graph is read from its file mapping until one process has made the copy; a graph in memory is copied before they start.
 
     Args:
-        plan: The plan.
+        plan: The plan of the crew's first loader.
         graph: The graph; other loaders of this process may have had the copy made, or wait for it.
 
     Raises:
@@ -30,12 +30,11 @@ class GraphSharing:
         self._may_ask = plan.store is not None
         self._copier: int | None = None
         self._told: set[int] = set()
-        if plan.store is None:
-            graph.share_now()
+        self._own = graph.share_now() if plan.store is None else None
 
     def greeting(self, rank: int) -> tuple[tuple[int, ...], dict[str, Any] | None]:
         """The copy's descriptor and description for a process that starts."""
-        shared = self._graph.shared
+        shared = self.shared
         if shared is None:
             return (), None
         self._told.add(rank)
@@ -43,7 +42,7 @@ class GraphSharing:
 
     def spread(self, crew: Crew, *, ask: bool) -> None:
         """Tells every process of the copy; where there is none, ``ask`` has one made."""
-        shared = self._graph.shared
+        shared = self.shared
         if shared is not None:
             for rank in crew.ready - self._told:
                 self._told.add(rank)
@@ -75,6 +74,12 @@ class GraphSharing:
         self._graph.copy_made(self, None)
 
     @property
+    def shared(self) -> SharedGraph | None:
+        """The copy; None while there is none."""
+        return self._own or self._graph.shared
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the copy, 0 while there is none."""
-        return 0 if self._graph.shared is None else self._graph.shared.nbytes
+        shared = self.shared
+        return 0 if shared is None else shared.nbytes

@@ -1,34 +1,25 @@
-"""The conversation with a loader's sampling processes: who has died, what has arrived, what is to be sampled next."""
+"""A crew of sampling processes and the loaders that it works for: who has died, what has arrived, what is to be sampled next."""
 
 from __future__ import annotations
 
-import contextlib
-import mmap
+import itertools
 import os
-import threading
-import warnings
+import time
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gnnkit.backends.batches import BatchList
-from gnnkit.backends.dealing import Dealer
+from gnnkit.backends.channel import Channel
 from gnnkit.backends.graph_sharing import GraphSharing
-from gnnkit.backends.requests import Requests
-from gnnkit.backends.slots import SlotPlan
-from gnnkit.errors import GnnkitError, MemoryLimitError, PlanError
-from gnnkit.events import Event, EventSink, Stage
+from gnnkit.backends.hosts import link_hosts
+from gnnkit.errors import PlanError, StartTimeout
+from gnnkit.events import Event
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.children import ChildProcess
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.preflight import check_descriptors, check_start_memory
 from gnnkit.runtime.registry import RunFolder, checked_folder, runs_root, sweep
-from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.supervise import Crew, CrewOptions, Death
 from gnnkit.runtime.wire import Message
 from gnnkit.sampling.schedule import Schedule
@@ -36,219 +27,198 @@ from gnnkit.sampling.schedule import Schedule
 if TYPE_CHECKING:
     from gnnkit.backends.colocated import Colocated
 
-# Longest time that a wait goes without looking around: at other threads, closed loaders and interrupts.
-SLICE_S = 0.05
-
 
 class Hub:
-    """Starts the processes, handles their messages and deals steps to them. Only its stream's lock's holder may use it.
+    """Starts the processes, handles their messages and deals steps to them. Only the holder of its crews' lock may use it.
 
     Args:
         options: The backend's options.
         num_workers: Processes.
-        plan: The plan.
+        plan: The plan of its first loader.
         graph: The graph.
-        events: Receives the stages "start" and "compile".
 
     Attributes:
-        batches: The plan's batches.
         crew: The processes.
-        dealer: The steps under way.
-        requests: Batches outside an epoch.
+        channels: The loaders that have a place, by number.
         sharing: The graph's copy.
-        failure: Why the epoch cannot go on, or None.
+        link: The connection to other hosts; None where every part is on this one.
         restarts: Processes that were started again because the user allowed it.
+
+    Raises:
+        PlanError: The system's limits do not allow it, there is no folder for logs, or the hosts are not clear.
+        MemoryLimitError: There is no memory for it.
+        StartTimeout: Another host was not there in time.
     """
 
-    def __init__(self, options: Colocated, num_workers: int, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
-        self._options, self._plan, self._events = options, plan, events
-        self.batches = BatchList(plan, graph)
-        self.requests = Requests()
-        self.failure: GnnkitError | None = None
+    def __init__(self, options: Colocated, num_workers: int, plan: LoaderPlan, graph: GraphHandle) -> None:
+        self._options, self._store = options, plan.store
+        self.channels: dict[int, Channel] = {}
         self.restarts = 0
         self._owner = os.getpid()
-        self._largest = 0  # bytes of the largest batch so far
-        self._warnings: list[str] = []
-        self._slots = SlotPlan(options, plan, num_workers)
+        self._numbers = itertools.count(1)
         check_descriptors(num_workers)
         check_start_memory(num_workers, options.threads_per_worker, graph.arrays.schema)
         self.sharing = GraphSharing(plan, graph)
         crew_options = CrewOptions(num_workers, options.threads_per_worker, options.max_concurrent_producer_inits)
         self.crew = Crew(crew_options, _new_folder(options, plan), _greeter(weakref.ref(self)))
+        try:
+            self.link = link_hosts(options, plan, graph, self.crew.folder.path.parent, self.stop)
+        except BaseException:
+            self.crew.stop()
+            raise
 
-    def start(self) -> None:
-        """Starts every process and waits until they are ready.
+    # Loaders --------------------------------------------------------------------------------------------------------------
+
+    def admit(self, channel: Channel) -> None:
+        """Gives a loader a place; one that has had a place before is dealt to at once.
 
         Raises:
-            StartTimeout: One was not ready in time, or ended.
+            MemoryLimitError: There is no memory for its batches any more.
+        """
+        number = next(self._numbers)
+        channel.enter(number)
+        self.channels[number] = channel
+        for rank in self.crew.alive:
+            self.crew.send(rank, "open", **channel.introduction(rank))
+        if channel.is_known:
+            self.give_ring(channel)
+
+    def give_ring(self, channel: Channel) -> None:
+        """Makes a loader's ring.
+
+        Raises:
             PlanError: ``channel_size`` is too small.
             MemoryLimitError: There is no memory for the batches.
         """
-        crew, count = self.crew, self.crew.options.num_workers
-        self._wait_for_turn()
-        with Stage(self._events, "start", label="sampling processes", total=count, unit="processes") as stage:
-            while len(crew.ready) < count:
-                crew.start_missing()
-                for rank, what in crew.listen():
-                    if isinstance(what, Death):
-                        raise what.error
-                    self._handle(rank, what)
-                if len(crew.ready) > stage.done:
-                    stage.update(len(crew.ready))
-                error = crew.overdue(self._plan.runtime.start_timeout_s)
-                if error is not None:
-                    raise error
-                if len(crew.ready) < count:
-                    crew.wait(SLICE_S)
-        ring = self._slots.ring(self._largest)
-        self.dealer = Dealer(ring, self._slots.in_flight_each, self._slots.window(ring.num_slots))
-        for rank in crew.alive:
-            self._send_ring(rank)
+        channel.make_ring()
+        self._send_ring(channel)
 
-    def _wait_for_turn(self) -> None:
-        """The gap between the trainers of one host that the user asked for."""
-        rank = os.environ.get("LOCAL_RANK", "0")
-        if rank.isdigit() and self._options.process_start_gap_seconds:
-            threading.Event().wait(int(rank) * self._options.process_start_gap_seconds)
+    def _send_ring(self, channel: Channel) -> None:
+        fds, body = channel.ring_message()
+        for rank in self.crew.alive:
+            self.crew.send(rank, "ring", fds, **body)
+
+    def dismiss(self, channel: Channel) -> None:
+        """Takes a loader's place away; its memory goes with the batches that it has handed out."""
+        if self.channels.pop(channel.number, None) is not None:
+            for rank in self.crew.alive:
+                self.crew.send(rank, "close", c=channel.number)
+        channel.leave()
 
     def greet(self, child: ChildProcess) -> None:
         """Tells a process that has just been started what it is there for."""
         fds, description = self.sharing.greeting(child.rank)
-        schedule = self.batches.schedule()
-        trial = schedule.turn(child.rank % len(schedule)).batch_index if len(schedule) else None
-        plan = self._plan_for_workers().to_json()
-        child.wire.send("setup", fds, plan=plan, graph=description, threads=self._options.threads_per_worker, trial=trial)
+        store = None if self._store is None else {"path": self._store.path, "fingerprint": self._store.fingerprint}
+        threads, hosts = self._options.threads_per_worker, None if self.link is None else self.link.greeting()
+        child.wire.send("setup", fds, store=store, graph=description, threads=threads, idle_s=self._idle_s, hosts=hosts)
+        for channel in self.channels.values():
+            child.wire.send("open", **channel.introduction(child.rank))
+            if channel.dealer is not None:
+                ring_fds, body = channel.ring_message()
+                child.wire.send("ring", ring_fds, **body)
 
-    def _plan_for_workers(self) -> LoaderPlan:
-        """The plan; for a graph in memory with the split's ids in it, because only the arrays are shared."""
-        inputs = self._plan.inputs
-        if self._plan.store is None and inputs.split is not None:
-            return replace(self._plan, inputs=replace(inputs, split=None, ids=self.batches.input_ids))
-        return self._plan
-
-    def _send_ring(self, rank: int) -> None:
-        ring = self.dealer.ring
-        self.crew.send(rank, "ring", (ring.block.fd,), slot_bytes=ring.slot_bytes)
-
-    def begin(self, epoch: int, schedule: Schedule) -> None:
-        """Starts an epoch; what is left of the one before is dropped. Processes that have died are started again."""
-        self.failure = None
-        self.dealer.begin(epoch, schedule)
+    def begin(self, channel: Channel, epoch: int, schedule: Schedule) -> None:
+        """Starts a loader's epoch; what is left of the one before is dropped. Processes that have died are started again."""
+        if self.link is not None:
+            self.link.check()
+        dealer = channel.dealer
+        assert dealer is not None, "it has a place"
+        dealer.begin(epoch, schedule)
         for rank in self.crew.alive:
-            if self.dealer.jobs_of(rank):
-                self.crew.send(rank, "cancel", g=self.dealer.generation)
-        self._grow_ring()
+            if dealer.jobs_of(rank):
+                self.crew.send(rank, "cancel", c=channel.number, g=dealer.generation)
+        if channel.grow_ring():
+            self._send_ring(channel)
         self.crew.settle()
         self.pump(revive=True)
-        self.failure = None  # what had died meanwhile has been started again
+        channel.failure = None  # what had died meanwhile has been started again
         self.deal()
 
-    def _grow_ring(self) -> None:
-        """Makes a new ring for larger batches, if there were any that did not fit; batches in the old one keep it."""
-        if self._largest <= self.dealer.ring.slot_bytes:
-            return
-        with contextlib.suppress(PlanError, MemoryLimitError):  # then they go on travelling by themselves
-            larger = self._slots.ring(self._largest)
-            self.dealer.use_ring(larger, self._slots.window(larger.num_slots))
-            for rank in self.crew.alive:
-                self._send_ring(rank)
+    # Processes ------------------------------------------------------------------------------------------------------------
 
-    def pump(self, *, revive: bool = False) -> None:
-        """Handles what has arrived and deals what can be sampled next.
+    def pump(self, *, revive: bool) -> None:
+        """Handles what has arrived, for whichever loader it is, and deals what can be sampled next.
 
         Args:
-            revive: Whether processes that have died are started again, whatever the options say.
+            revive: Whether processes that are missing are started.
         """
         for rank, what in self.crew.listen():
             if isinstance(what, Death):
                 self._mourn(rank, what)
             else:
                 self._handle(rank, what)
-        overdue = self.crew.overdue(self._plan.runtime.start_timeout_s)
+        overdue = self.crew.overdue(max((c.plan.runtime.start_timeout_s for c in self.channels.values()), default=0.0))
         if overdue is not None:
-            self.failure = overdue
-        if revive or (self.failure is None and len(self.crew.alive) < self.crew.options.num_workers):
-            before = set(self.crew.alive)
+            self._fail(overdue)
+        if revive:
             self.crew.start_missing()
-            for rank in set(self.crew.alive) - before:
-                self._send_ring(rank)
         self.sharing.spread(self.crew, ask=revive)
         self.deal()
 
     def deal(self) -> None:
-        """Gives the processes as many steps as there is room for; none once the epoch cannot go on."""
-        if self.failure is not None:
-            return
-        for job in self.dealer.deal(self.crew.ready):
-            turn = job.turn
-            self.crew.send(job.rank, "sample", g=job.generation, epoch=job.epoch, step=turn.step, batch=turn.batch_index, slot=job.slot)
+        """Gives the processes as many steps of each loader as there is room for; none of an epoch that cannot go on."""
+        for channel in self.channels.values():
+            if channel.dealer is None or channel.failure is not None:
+                continue
+            for job in channel.dealer.deal(self.crew.ready):
+                turn, place = job.turn, {"c": channel.number, "g": job.generation}
+                self.crew.send(job.rank, "sample", **place, epoch=job.epoch, step=turn.step, batch=turn.batch_index, slot=job.slot)
 
     def _handle(self, rank: int, message: Message) -> None:
         body = message.body
         if message.kind == "event":
-            self._events(Event(body["what"], **{name: value for name, value in body.items() if name != "what"}))
-        elif message.kind == "ready":
-            self._largest = max(self._largest, body["nbytes"])
-        elif message.kind == "cancelled":
-            self.dealer.cancelled(rank, body["g"])
+            event = Event(body["what"], **{name: value for name, value in body.items() if name != "what"})
+            for newcomer in [c for c in self.channels.values() if c.dealer is None][:1]:
+                newcomer.note(event)
+        elif message.kind == "retired":  # whoever wants something has it started again
+            self.sharing.lost(rank)
+            for channel in self.channels.values():
+                channel.lost(rank, None)
         elif message.kind == "graph":
             self.sharing.take(rank, message)
-        elif "number" in body:
-            self.requests.answer(body["number"], message)
-        elif message.kind == "error":
-            self.dealer.answer(body["g"], body["step"], error_from_json(body["error"], f"sampling step {body['step']}"))
-        else:
-            self._take_batch(message)
-
-    def _take_batch(self, message: Message) -> None:
-        body = message.body
-        self._largest = max(self._largest, body["layout"]["nbytes"])
-        result: object = (body, None)
-        if message.fds:  # it was too large for its slot
-            try:
-                result = (body, mapped(message.fds[0]))
-            except OSError as error:
-                result = MemoryLimitError(
-                    f"a batch of {body['layout']['nbytes'] / 1e6:.0f} MB cannot be mapped: {error}", "lower batch_size"
-                )
-        job = self.dealer.answer(body["g"], body["step"], result)
-        if message.fds and job is not None:
-            self.dealer.drop(job)
+        elif "c" in body:
+            addressee = self.channels.get(body["c"])
+            if addressee is None:  # it has left
+                message.close()
+            else:
+                addressee.take(rank, message)
 
     def _mourn(self, rank: int, death: Death) -> None:
-        self.dealer.lost(rank)
+        """A process has died: it is started again where the user allows it, and is an error for the loaders it worked for otherwise."""
         self.sharing.lost(rank)
-        self.requests.lost(rank, death.error)
-        if self.restarts < self._options.max_restarts:
+        may_restart = self.restarts < self._options.max_restarts
+        for channel in self.channels.values():
+            channel.lost(rank, None if may_restart and channel.dealer is not None else death.error)
+        if may_restart:
             self.restarts += 1
             count = f"{self.restarts} of max_restarts={self._options.max_restarts}"
-            self._warnings.append(f"{death.summary}; it is started again ({count}), and its batches are sampled again")
-        else:
-            self.failure = death.error
+            active = [channel for channel in self.channels.values() if not channel.is_over]
+            for channel in active or list(self.channels.values())[:1]:
+                channel.note(f"{death.summary}; it is started again ({count}), and its batches are sampled again")
 
-    def warn(self) -> None:
-        """Gives the warnings that are due."""
-        while self._warnings:
-            warnings.warn(self._warnings.pop(0), RuntimeWarning, stacklevel=3)
+    def _fail(self, error: StartTimeout) -> None:
+        for channel in self.channels.values():
+            if channel.dealer is None or not channel.is_over:
+                channel.failure = error
 
-    def close(self) -> None:
+    @property
+    def _idle_s(self) -> float | None:
+        """Seconds after which something is idle; None on several hosts, which count on each other until the end."""
+        return self._options.idle_timeout_s if self.link is None else None
+
+    def idle_channels(self) -> list[Channel]:
+        """Loaders that nobody has used for longer than the user allows."""
+        limit, now = self._idle_s, time.monotonic()
+        return [] if limit is None else [c for c in self.channels.values() if c.dealer is not None and now - c.used > limit]
+
+    def stop(self) -> None:
         """Ends the processes; does nothing in a forked child."""
         if os.getpid() != self._owner:
             return
         self.sharing.give_up()
         self.crew.stop()
-
-
-def mapped(fd: int) -> NDArray[np.uint8]:
-    """The memory behind a descriptor, which is closed; it dies with its last view.
-
-    Raises:
-        OSError: The system refuses the mapping.
-    """
-    try:
-        return np.frombuffer(mmap.mmap(fd, 0), np.uint8)
-    finally:
-        os.close(fd)
+        if self.link is not None:
+            self.link.close()
 
 
 def _new_folder(options: Colocated, plan: LoaderPlan) -> RunFolder:

@@ -48,7 +48,16 @@ class InProcess:
             raise PlanError(f"num_threads must be 'auto' or a whole number of at least 1, got {self.num_threads!r}")
 
     def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
-        """Starts the threads."""
+        """Starts the threads.
+
+        Raises:
+            PlanError: Hosts hold parts of the graph only.
+        """
+        if plan.placement is not None and not plan.placement.is_replicated:
+            raise PlanError(
+                f"InProcess() needs the whole graph on every host, and the plan places parts as {[list(p) for p in plan.placement.hosts]}",
+                "backend='colocated' asks other hosts for their parts; placement='replicate' has the whole graph everywhere",
+            )
         return InProcessStream(plan, graph, self.num_threads if isinstance(self.num_threads, int) else auto_threads(), events)
 
     def to_json(self) -> dict[str, Any]:

@@ -8,6 +8,9 @@ from gnnkit.errors import BatchTimeout
 from gnnkit.runtime.supervise import Crew
 from gnnkit.runtime.vitals import STALE_S
 
+# Longest time that a wait goes without looking around: at other threads, closed loaders and interrupts.
+SLICE_S = 0.05
+
 
 class Patience:
     """One wait.

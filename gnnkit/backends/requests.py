@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from gnnkit.errors import GnnkitError
 from gnnkit.runtime.remote import fresh
@@ -12,7 +13,7 @@ from gnnkit.runtime.wire import Message
 @dataclass
 class _Request:
     rank: int
-    answer: Message | GnnkitError | None = None
+    answer: Message | GnnkitError | Literal["again"] | None = None
 
 
 class Requests:
@@ -35,14 +36,14 @@ class Requests:
         else:
             message.close()
 
-    def lost(self, rank: int, error: GnnkitError) -> None:
-        """Books that a process will not answer."""
+    def lost(self, rank: int | None, error: GnnkitError | None) -> None:
+        """Books that a process (None: all) will not answer: because of an error, or because somebody else is to be asked."""
         for request in self._open.values():
-            if request.rank == rank and request.answer is None:
-                request.answer = error
+            if request.rank == (request.rank if rank is None else rank) and request.answer is None:
+                request.answer = "again" if error is None else error
 
-    def result(self, number: int) -> Message | None:
-        """What came back so far.
+    def result(self, number: int) -> Message | Literal["again"] | None:
+        """What came back so far; "again" where the request is to be made again.
 
         Raises:
             GnnkitError: Nothing will.

@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass
 
 from gnnkit.distributed import process_group
-from gnnkit.distributed.exchange import environment_int, exchange, own_facts
 from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
-from gnnkit.distributed.topology import group_ranks
 from gnnkit.errors import PlanError
+from gnnkit.runtime.exchange import environment_int, exchange, own_facts
+from gnnkit.runtime.topology import group_ranks
 
 # Where a process group is created for a legacy context.
 DEFAULT_MASTER_INFERENCE_PORT = 10000

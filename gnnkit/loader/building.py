@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnnkit.plan import LoaderPlan
+from gnnkit.sampling.collate import BatchContents, collate, contents_of
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.schema import GraphSchema
 
@@ -27,15 +28,15 @@ class BatchBuilder:
     extra: Mapping[str, Any]
     type_extra: Mapping[Any, Mapping[str, Any]]
 
-    def __call__(self, subgraph: SampledSubgraph) -> Any:
-        """``Data`` or ``HeteroData``; with ``seed_mask`` bool ``[batch_size]`` where batches may be repeats that only pad an epoch."""
-        from gnnkit.sampling.collate import collate
-
-        data: Any = collate(subgraph, self.schema, self.extra, self.type_extra)
+    def contents(self, subgraph: SampledSubgraph) -> BatchContents:
+        """The batch's contents; with a seed mask where batches may be repeats that only pad an epoch."""
         batching = self.plan.batching
-        if batching.world_size > 1 and batching.remainder == "pad":
-            import torch
+        if batching.world_size == 1 or batching.remainder != "pad":
+            return contents_of(subgraph)
+        import torch
 
-            store = data if self.schema.is_homogeneous else data[self.plan.inputs.node_type]
-            store.seed_mask = torch.full((subgraph.layout.num_seeds,), not subgraph.is_padding)
-        return data
+        return contents_of(subgraph, torch.full((subgraph.layout.num_seeds,), not subgraph.is_padding))
+
+    def __call__(self, subgraph: SampledSubgraph) -> Any:
+        """``Data`` or ``HeteroData``."""
+        return collate(self.contents(subgraph), self.extra, self.type_extra, homogeneous=self.schema.is_homogeneous)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from gnnkit.backends.base import StreamStatus
+from gnnkit.loader.placing import describe
 from gnnkit.loader.stats import EpochStats
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.schema import edge_type_name
 from gnnkit.ui.cards import Card, Table
-from gnnkit.ui.format import format_bytes, format_count, format_duration, format_percent, format_rate, format_short
+from gnnkit.units import format_bytes, format_count, format_duration, format_percent, format_rate, format_short
 
 
 def loader_card(plan: LoaderPlan, graph: GraphHandle, status: StreamStatus, stats: EpochStats, num_batches: int) -> Card:
@@ -23,13 +24,16 @@ def loader_card(plan: LoaderPlan, graph: GraphHandle, status: StreamStatus, stat
         ("input", inputs if schema.is_homogeneous else f"{inputs} of {plan.inputs.node_type}"),
         ("num_neighbors", f"[{fan_outs.pop()}]" if len(fan_outs) == 1 else f"per edge type, {sampling.num_hops} hops"),
         ("batches", f"{format_count(num_batches)} of {batching.batch_size}, {order}"),
-        ("backend", f"{plan.backend['kind']}, {_workers(plan.backend['kind'], status.workers)}"),
+        ("backend", f"{plan.backend['kind']}, {_workers(plan.backend['kind'], status.workers)}{_drawn_by(status)}"),
     ]
     if batching.world_size > 1:
         rows.append(("rank", f"{batching.rank} of {batching.world_size}"))
     if stats.batches:
         rows.append(("last epoch", f"{stats.epoch}: {format_count(stats.batches)} batches, {format_rate(stats.seeds_per_s, 'seeds')}"))
     rows.append(("memory", f"buffers {format_bytes(status.buffer_bytes)}, graph copy {format_bytes(status.graph_bytes)}"))
+    if plan.placement is not None:
+        rows.append(("placement", describe(plan.placement)))
+        rows += [("hosts", str(status.details["hosts"]))] if "hosts" in status.details else []
     if graph.store is not None:
         rows.append(("store", graph.store.path))
     sections = [] if schema.is_homogeneous else [("types", _types(graph, plan))]
@@ -41,6 +45,10 @@ def loader_card(plan: LoaderPlan, graph: GraphHandle, status: StreamStatus, stat
 def _workers(kind: str, count: int) -> str:
     one, many = ("thread", "threads") if kind == "InProcess" else ("process", "processes")
     return f"{count} {one if count == 1 else many}"
+
+
+def _drawn_by(status: StreamStatus) -> str:
+    return f", drawn by {status.details['drawn by']}" if "drawn by" in status.details else ""
 
 
 def _types(graph: GraphHandle, plan: LoaderPlan) -> Table:

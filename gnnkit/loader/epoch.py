@@ -127,6 +127,7 @@ class EpochIterator(Iterator[Any]):
         self._owner, self._stream, self._state, self._steps = owner, stream, state, steps
         self._timeout_s = batch_timeout_s
         self._pending: tuple[SampledSubgraph, Any, Any] | None = None
+        self._failure: Exception | None = None
 
     def __len__(self) -> int:
         """Batches of this rank in the epoch."""
@@ -134,6 +135,14 @@ class EpochIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         """The next batch."""
+        return self.within(self._timeout_s)
+
+    def within(self, timeout_s: float) -> Any:
+        """The next batch, if it comes within ``timeout_s`` seconds; 0 waits for nothing.
+
+        Raises:
+            BatchTimeout: It did not; the epoch goes on.
+        """
         state = self._state
         if state.abandoned:
             self._pending = None
@@ -145,7 +154,7 @@ class EpochIterator(Iterator[Any]):
             raise StopIteration
         state.counters.consumer_s += time.perf_counter() - state.left
         try:
-            return self._advance()
+            return self._advance(timeout_s)
         except BaseException as error:
             if not isinstance(error, (StopIteration, BatchTimeout)):
                 state.end(error)
@@ -154,8 +163,11 @@ class EpochIterator(Iterator[Any]):
             state.left = time.perf_counter()
             state.counters.wall_s = state.left - state.started
 
-    def _advance(self) -> Any:
-        pending = self._pending or self._receive(self._timeout_s)
+    def _advance(self, timeout_s: float) -> Any:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        pending = self._pending or self._receive(timeout_s)
         self._pending = None
         if pending is None:
             self._state.exhausted = True
@@ -175,6 +187,9 @@ class EpochIterator(Iterator[Any]):
         try:
             return self._receive(0.0)
         except BatchTimeout:
+            return None
+        except Exception as error:  # the next batch's: the one that is ready comes first
+            self._failure = error
             return None
 
     def _receive(self, timeout_s: float) -> tuple[SampledSubgraph, Any, Any] | None:

@@ -14,7 +14,7 @@ from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink
 from gnnkit.loader.building import BatchBuilder
 from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState
-from gnnkit.loader.opening import LoaderSources
+from gnnkit.loader.opening import LoaderSources, placed_graph
 from gnnkit.loader.options import LoaderOptions
 from gnnkit.loader.stats import EpochStats
 from gnnkit.loader.transfer import DeviceTransfer, resolve_device
@@ -26,6 +26,7 @@ from gnnkit.schema import GraphSchema
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
+    from gnnkit.distributed.base_loader import BaseDistLoader
     from gnnkit.ui.cards import Card
 
 STATE_VERSION = 1
@@ -72,6 +73,7 @@ class GraphLoader(LoaderSources):
         self._stream = backend_from_json(plan.backend).open(self.plan, graph, events)
         self._batches = _batch_list(self.plan, graph)
         self._closed = False
+        self._lent: weakref.ref[BaseDistLoader] | None = None
         weakref.finalize(self, self._stream.close).atexit = False
 
     # Iteration -------------------------------------------------------------------------------------------------------
@@ -82,6 +84,10 @@ class GraphLoader(LoaderSources):
 
     def __iter__(self) -> Iterator[Data | HeteroData]:
         """Starts the next epoch; an iteration that is under way ends."""
+        return self._begin(self._steps)
+
+    def _begin(self, steps: BatchSteps) -> EpochIterator:
+        """Starts the next epoch, with the given steps on each batch's way."""
         self._check_open()
         if self._state is not None:
             self._state.abandon()
@@ -90,7 +96,19 @@ class GraphLoader(LoaderSources):
         self._stream.start_epoch(self.epoch, first_batch)
         self._next_epoch, self._first_batch, self._moved = self.epoch + 1, 0, False
         self._state = EpochState.begin(self.epoch, self._batches.schedule(first_batch), self._events)
-        return EpochIterator(self, self._stream, self._state, self._steps, self.plan.runtime.batch_timeout_s)
+        return EpochIterator(self, self._stream, self._state, steps, self.plan.runtime.batch_timeout_s)
+
+    def resume(self) -> Iterator[Data | HeteroData]:
+        """Goes on with the epoch that broke off, at the first batch that was not handed out; the same batches come as without the break.
+
+        For ``WorkerDied``, an exception of your own, KeyboardInterrupt or ``break``; after ``load_state_dict`` it goes on from that state.
+        An epoch that is complete has no batch left; before the first one, it begins. With several ranks all of them call it, after the
+        same number of steps.
+        """
+        state = self._state
+        if state is not None and not self._moved:
+            self._next_epoch, self._first_batch = self.epoch, state.schedule.next_batch(state.steps_done)
+        return iter(self)
 
     def peek(self) -> Data | HeteroData:
         """The first batch that the next iteration will give; the epoch does not advance.
@@ -182,7 +200,7 @@ class GraphLoader(LoaderSources):
         Args:
             input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
             **changes: Any of ``num_neighbors``, ``batch_size``, ``shuffle`` (False unless given), ``drop_last``, ``replace``, ``seed``,
-                ``remainder``, ``transform``, ``device``, ``backend``.
+                ``remainder``, ``transform``, ``device``, ``backend``, ``placement``.
 
         Raises:
             PlanError: An option is unknown or its value unusable.
@@ -190,10 +208,13 @@ class GraphLoader(LoaderSources):
         self._check_open()
         options = LoaderOptions.of_plan(self.plan, self._transform, self._device).changed(input_nodes, changes)
         inputs = resolve_input_nodes(input_nodes, self._graph)
+        graph, placement = placed_graph(self._graph, options) if "placement" in changes else (self._graph, self.plan.placement)
         num_neighbors: FanOuts = options.num_neighbors
         sampling = replace(self.plan.sampling, num_neighbors=resolve_fan_outs(num_neighbors, self.schema), replace=options.replace)
-        plan = replace(self.plan, inputs=inputs, sampling=sampling, batching=options.batching(inputs), backend=options.backend_json())
-        return GraphLoader(plan, self._graph, self._events, transform=options.transform, device=options.device)
+        backend = options.backend_json(placement)
+        batching = options.batching(inputs)
+        plan = replace(self.plan, inputs=inputs, sampling=sampling, batching=batching, backend=backend, placement=placement)
+        return GraphLoader(plan, graph, self._events, transform=options.transform, device=options.device)
 
     @property
     def schema(self) -> GraphSchema:
@@ -218,7 +239,25 @@ class GraphLoader(LoaderSources):
             return None
         from gnnkit.storage.store import Store
 
-        return Store.open(self._graph.store.path)
+        return Store.open(self._graph.store.path, self._graph.arrays.local_parts)
+
+    @property
+    def dist_loader(self) -> BaseDistLoader:
+        """This loader as a ``graphlearn_torch.distributed.DistLoader``, for code that wants one; batches have its names beside PyG's.
+
+        It is the same loader: iterating one advances the other, and closing either closes both. Needs graphlearn-torch.
+
+        Raises:
+            PlanError: graphlearn-torch is not installed.
+        """
+        self._check_open()
+        lent = None if self._lent is None else self._lent()
+        if lent is None:
+            from gnnkit.distributed.lending import lend
+
+            lent = lend(self)
+            self._lent = weakref.ref(lent)
+        return lent
 
     def close(self) -> None:
         """Stops sampling; batches that were handed out stay valid. Closing twice is fine."""

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.loader.options import LoaderOptions, Progress, split_options, takes_options
+from gnnkit.loader.placing import Site
 from gnnkit.loader.planned import check_store_has, checked_plan, open_planned_store, read_plan
 from gnnkit.loader.words import resolve_fan_outs, resolve_input_nodes
-from gnnkit.plan import LoaderPlan, NeighborSampling, StoreRef
+from gnnkit.plan import LoaderPlan, NeighborSampling, Placement, StoreRef
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.schema import EdgeDir, GraphSchema
 from gnnkit.storage.options import BuildOptions
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
     from gnnkit.loader.facade import GraphLoader
     from gnnkit.storage.store import Store
 
-# Loaders of one process on the same store share its mapping and its copy in huge pages.
-_open_graphs: weakref.WeakValueDictionary[StoreRef, GraphHandle] = weakref.WeakValueDictionary()
+# Loaders of one process on the same parts of the same store share its mapping and its copy in huge pages.
+_open_graphs: weakref.WeakValueDictionary[tuple[StoreRef, tuple[int, ...]], GraphHandle] = weakref.WeakValueDictionary()
 _open_lock = threading.Lock()
 
 
@@ -33,10 +35,10 @@ def open_store(store: Store) -> GraphHandle:
     """The process's handle on a store."""
     reference = StoreRef(str(store.path), store.fingerprint)
     with _open_lock:
-        handle = _open_graphs.get(reference)
+        handle = _open_graphs.get((reference, store.local_parts))
         if handle is None:
             handle = GraphHandle(store.arrays(), store.splits, reference, store.name, store.notice, metadata=store.metadata)
-            _open_graphs[reference] = handle
+            _open_graphs[reference, store.local_parts] = handle
         return handle
 
 
@@ -86,8 +88,9 @@ class LoaderSources:
         folder = None if root is None else Path(root)
         _warm_in_background(events)
         source = open_ogb(name, root=folder, download=download, undirected=undirected, events=events)
-        store = _find_or_build(source, build, with_edge, store_dir, folder, events)
-        return _on_store(cls, store, loader, input_nodes, build.weight, with_edge, events)
+        site = loader.site()
+        store = _find_or_build(source, build, with_edge, _store_folder(store_dir, folder), site, events)
+        return _on_store(cls, store, loader, site, input_nodes, build.weight, with_edge, events)
 
     @classmethod
     @takes_options(with_build=True)
@@ -120,8 +123,9 @@ class LoaderSources:
         loader, build = split_options(options, with_build=True)
         events = make_sink(progress)
         _warm_in_background(events)
-        store = _find_or_build(source, build, with_edge, store_dir, None, events)
-        return _on_store(cls, store, loader, input_nodes, build.weight, with_edge, events)
+        site = loader.site()
+        store = _find_or_build(source, build, with_edge, _store_folder(store_dir, None), site, events)
+        return _on_store(cls, store, loader, site, input_nodes, build.weight, with_edge, events)
 
     @classmethod
     @takes_options(with_build=False)
@@ -160,7 +164,8 @@ class LoaderSources:
         wants_edges = _has_edge_arrays(source.schema) if with_edge is None else with_edge
         graph = graph_from_pyg(source, edge_dir=edge_dir, weight=weight, with_edge=wants_edges)
         handle = GraphHandle(graph, source.splits, name=type(data).__name__, extra=source.extra, type_extra=source.type_extra)
-        return _make(cls, handle, loader_options, input_nodes, weight, wants_edges, events)
+        _check_undivided(loader_options)
+        return _make(cls, handle, loader_options, None, input_nodes, weight, wants_edges, events)
 
     @classmethod
     @takes_options(with_build=False)
@@ -188,11 +193,11 @@ class LoaderSources:
             StoreError: There is no store, or it is damaged or too new.
             PlanError: An option's value is unusable.
         """
-        from gnnkit.storage.store import Store
         from gnnkit.ui.progress import make_sink
 
         loader_options = LoaderOptions.of(options)
-        return _on_store(cls, Store.open(path), loader_options, input_nodes, weight, with_edge, make_sink(progress))
+        site = loader_options.site()
+        return _on_store(cls, site.open(path), loader_options, site, input_nodes, weight, with_edge, make_sink(progress))
 
     @classmethod
     def from_plan(cls, path: str | Path, *, progress: Progress = "auto", transform: Any = None, device: Any = None) -> GraphLoader:
@@ -237,21 +242,55 @@ def _find_or_build(
     source: GraphSource,
     build: BuildOptions,
     with_edge: bool | None,
-    store_dir: str | Path | None,
-    root: Path | None,
+    store_dir: Path,
+    site: Site,
     events: EventSink,
 ) -> Store:
-    from gnnkit.storage.catalog import default_store_dir, find_or_build
+    from gnnkit.storage.catalog import find_or_build
 
     stored_edges = _has_edge_arrays(source.schema) if with_edge is None else bool(with_edge)
-    folder = default_store_dir(root) if store_dir is None else Path(store_dir)
-    return find_or_build(source, replace(build, with_edge=stored_edges), folder, events)
+    return find_or_build(source, replace(build, with_edge=stored_edges), store_dir, events, opener=site.open)
+
+
+def _store_folder(store_dir: str | Path | None, root: Path | None) -> Path:
+    from gnnkit.storage.catalog import default_store_dir
+
+    return default_store_dir(root) if store_dir is None else Path(store_dir)
+
+
+def _check_undivided(options: LoaderOptions) -> None:
+    """Refuses to spread a graph that is only in memory.
+
+    Raises:
+        PlanError: ``placement`` asks for it.
+    """
+    if options.placement not in ("auto", "replicate"):
+        raise PlanError(
+            f"placement={options.placement!r}, but a graph in memory is whole on every host",
+            "build a store with gnnkit.partition() and open it with from_store()",
+        )
+
+
+def placed_graph(graph: GraphHandle, options: LoaderOptions) -> tuple[GraphHandle, Placement | None]:
+    """A loader's graph as another placement has it, and the placement.
+
+    Raises:
+        PlanError: The placement does not fit the hosts or the parts.
+        StoreError: A part that belongs here is not here.
+    """
+    if graph.store is None:
+        _check_undivided(options)
+        return graph, None
+    site = options.site()
+    store = site.open(graph.store.path)
+    return open_store(store), site.placement(store.manifest, store.path)
 
 
 def _on_store(
     cls: type[LoaderSources],
     store: Store,
     options: LoaderOptions,
+    site: Site,
     input_nodes: Any,
     weight: str | None,
     with_edge: bool | None,
@@ -259,13 +298,15 @@ def _on_store(
 ) -> GraphLoader:
     check_store_has(store, weight, with_edge)
     wants_edges = store.options.with_edge if with_edge is None else with_edge
-    return _make(cls, open_store(store), options, input_nodes, weight, wants_edges, events)
+    placement = site.placement(store.manifest, store.path)
+    return _make(cls, open_store(store), options, placement, input_nodes, weight, wants_edges, events)
 
 
 def _make(
     cls: type[LoaderSources],
     graph: GraphHandle,
     options: LoaderOptions,
+    placement: Placement | None,
     input_nodes: Any,
     weight: str | None,
     with_edge: bool,
@@ -274,5 +315,6 @@ def _make(
     fan_outs = resolve_fan_outs(options.num_neighbors, graph.arrays.schema)
     sampling = NeighborSampling(fan_outs, bool(options.replace), graph.arrays.edge_dir, weight, bool(with_edge))
     inputs = resolve_input_nodes(input_nodes, graph)
-    plan = LoaderPlan(graph.store, inputs, sampling, options.batching(inputs), options.backend_json(), options.runtime())
+    backend = options.backend_json(placement)
+    plan = LoaderPlan(graph.store, inputs, sampling, options.batching(inputs), backend, options.runtime(), placement)
     return cls._loader()(plan, graph, events, transform=options.transform, device=options.device)

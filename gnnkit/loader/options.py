@@ -10,9 +10,11 @@ from typing import Any, Literal, TypeVar
 from gnnkit.backends import resolve_backend
 from gnnkit.backends.base import Backend
 from gnnkit.errors import PlanError, near_matches
+from gnnkit.loader.placing import PlacementWord, Site, check_placement
 from gnnkit.loader.transfer import resolve_device
 from gnnkit.loader.words import FanOuts, check_fan_outs, resolve_rank
-from gnnkit.plan import Batching, InputNodes, LoaderPlan, Remainder, RuntimeOptions
+from gnnkit.plan import Batching, InputNodes, LoaderPlan, Placement, Remainder, RuntimeOptions
+from gnnkit.runtime.hosts import find_hosts
 from gnnkit.storage.options import BuildOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,6 +42,8 @@ class LoaderOptions:
         start_timeout_s: Seconds that starting may take.
         batch_timeout_s: Seconds that one wait for a batch may take.
         memory_budget: Bytes for a copy of the graph in huge pages; None is a quarter of what is free, 0 makes no copy.
+        placement: Which host holds which parts: "replicate" (each all of them), "partition" (each its share), ``{host: parts}``, or "auto":
+            "replicate" where the store fits a quarter of the smallest host's memory. One host holds everything.
     """
 
     num_neighbors: FanOuts
@@ -58,6 +62,7 @@ class LoaderOptions:
     start_timeout_s: float = 120.0
     batch_timeout_s: float = 120.0
     memory_budget: int | None = None
+    placement: PlacementWord = "auto"
 
     def __post_init__(self) -> None:
         # Whatever can be found out without the graph is, before anything is downloaded, built or started.
@@ -66,6 +71,7 @@ class LoaderOptions:
         self.runtime()
         resolve_backend(self.backend)
         resolve_device(self.device)
+        check_placement(self.placement)
         if self.transform is not None and not callable(self.transform):
             raise PlanError(f"transform must be a function of a batch, got {self.transform!r}", "transform=None leaves batches as they are")
 
@@ -101,6 +107,7 @@ class LoaderOptions:
             start_timeout_s=runtime.start_timeout_s,
             batch_timeout_s=runtime.batch_timeout_s,
             memory_budget=runtime.memory_budget,
+            placement=plan.placement or "auto",
         )
 
     def changed(self, input_nodes: Any, changes: Mapping[str, Any]) -> LoaderOptions:
@@ -119,9 +126,19 @@ class LoaderOptions:
         """Limits."""
         return RuntimeOptions(self.start_timeout_s, self.batch_timeout_s, self.prefetch, self.memory_budget)
 
-    def backend_json(self) -> dict[str, Any]:
-        """The backend in a plan's form."""
-        return resolve_backend(self.backend).to_json()
+    def site(self) -> Site:
+        """The hosts of all ranks, and what is placed where; waits for the other ranks where there are several hosts.
+
+        Raises:
+            PlanError: The hosts are not clear.
+            StartTimeout: Other ranks did not come in time.
+        """
+        addresses = resolve_backend(self.backend).to_json().get("hosts")
+        return Site(self.placement, find_hosts(addresses, resolve_rank(self.rank, self.world_size)[1], self.start_timeout_s))
+
+    def backend_json(self, placement: Placement | None) -> dict[str, Any]:
+        """The backend in a plan's form, for a placement of the parts."""
+        return resolve_backend(self.backend, is_whole=placement is None or placement.is_replicated).to_json()
 
 
 # Options of a build that a loader's constructor takes; the others are the loader's own or follow from them.
@@ -145,8 +162,11 @@ def split_options(values: Mapping[str, Any], *, with_build: bool) -> tuple[Loade
             raise PlanError(f"unknown option {name!r}{near_matches(name, known)}", f"known options: {known}")
     if "num_neighbors" not in values:
         raise PlanError("num_neighbors is missing", "give one number per hop, for example num_neighbors=[15, 10, 5]")
-    build = BuildOptions(**{name: value for name, value in values.items() if name in BUILD_WORDS})
-    return LoaderOptions(**{name: value for name, value in values.items() if name in own}), build
+    loader = LoaderOptions(**{name: value for name, value in values.items() if name in own})
+    build = {name: value for name, value in values.items() if name in BUILD_WORDS}
+    if with_build and build.get("num_parts") is None:
+        build["num_parts"] = loader.site().hosts.count
+    return loader, BuildOptions(**build)
 
 
 def takes_options(*, with_build: bool) -> Callable[[F], F]:
@@ -157,7 +177,7 @@ def takes_options(*, with_build: bool) -> Callable[[F], F]:
         own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         options = list(inspect.signature(LoaderOptions).parameters.values())
         build = inspect.signature(BuildOptions).parameters
-        options += [build[name] for name in BUILD_WORDS] if with_build else []
+        options += [build[name].replace(default=None) if name == "num_parts" else build[name] for name in BUILD_WORDS] if with_build else []
         keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in options]
         positional = [p for p in own if p.kind is not inspect.Parameter.KEYWORD_ONLY]
         named = [p for p in own if p.kind is inspect.Parameter.KEYWORD_ONLY]

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from gnnkit.backends import backend_from_json
 from gnnkit.errors import PlanError, StoreError
+from gnnkit.loader.placing import Site
 from gnnkit.loader.words import resolve_fan_outs, resolve_input_nodes
-from gnnkit.plan import InputNodes, LoaderPlan, StoreRef
+from gnnkit.plan import InputNodes, LoaderPlan, Placement, StoreRef
 from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.hosts import find_hosts
 
 if TYPE_CHECKING:
     from gnnkit.storage.store import Store
@@ -43,13 +45,19 @@ def open_planned_store(plan: LoaderPlan, folder: Path) -> Store:
 
     if plan.store is None:
         raise PlanError("the plan's graph was only in memory", "build a store with gnnkit.partition() and a loader with from_store()")
-    store = Store.open(folder / plan.store.path)
+    path = folder / plan.store.path
+    store = Store.open(path) if plan.placement is None else _site(plan, plan.placement).open(path)
     if store.fingerprint != plan.store.fingerprint:
         raise StoreError(
             f"the store {str(store.path)!r} is {store.fingerprint[:16]}, and the plan was made for {plan.store.fingerprint[:16]}",
             "point the plan at the store that it was made for, or make the plan again",
         )
     return store
+
+
+def _site(plan: LoaderPlan, placement: Placement) -> Site:
+    addresses = backend_from_json(plan.backend).to_json().get("hosts")
+    return Site(placement, find_hosts(addresses, plan.batching.world_size, plan.runtime.start_timeout_s))
 
 
 def check_store_has(store: Store, weight: str | None, with_edge: bool | None) -> None:
@@ -90,6 +98,7 @@ def checked_plan(plan: LoaderPlan, store: Store, graph: GraphHandle) -> LoaderPl
         inputs=_checked_inputs(plan.inputs, graph),
         sampling=replace(sampling, num_neighbors=fan_outs),
         backend=backend_from_json(plan.backend).to_json(),
+        placement=None if plan.placement is None else _site(plan, plan.placement).placement(store.manifest, store.path),
     )
 
 

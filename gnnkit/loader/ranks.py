@@ -29,16 +29,18 @@ def check_same_epoch(plan: LoaderPlan, epoch: int) -> None:
     batching = plan.batching
     if batching.world_size != distributed.get_world_size():
         return  # the ranks of this plan are not those of the process group
-    shared = json.dumps(replace(plan, batching=replace(batching, rank=0)).to_json(), sort_keys=True)
+    # What differs between hosts, and changes no batch, does not tell plans apart.
+    store = None if plan.store is None else replace(plan.store, path="")
+    shared = json.dumps(replace(plan, store=store, backend={}, batching=replace(batching, rank=0)).to_json(), sort_keys=True)
     name = hashlib.sha256(shared.encode()).hexdigest()[:16]
     iteration = _iterations[name] = _iterations.get(name, -1) + 1
-    store = distributed.distributed_c10d._get_default_store()
+    announced = distributed.distributed_c10d._get_default_store()
     prefix = f"gnnkit/{name}/{iteration}"
-    store.set(f"{prefix}/{batching.rank}", str(epoch))
+    announced.set(f"{prefix}/{batching.rank}", str(epoch))
     for rank in range(batching.world_size):
         key = f"{prefix}/{rank}"
-        if rank != batching.rank and store.check([key]) and int(store.get(key)) != epoch:
+        if rank != batching.rank and announced.check([key]) and int(announced.get(key)) != epoch:
             raise PlanError(
-                f"rank {batching.rank} begins epoch {epoch}, rank {rank} epoch {int(store.get(key))}",
+                f"rank {batching.rank} begins epoch {epoch}, rank {rank} epoch {int(announced.get(key))}",
                 "call set_epoch() with the same number on every rank, and iterate equally often",
             )

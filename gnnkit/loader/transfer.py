@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.errors import PlanError
@@ -59,7 +60,7 @@ class DeviceTransfer:
         self._device = device
         self._cuda = device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if self._cuda else None
-        self._in_flight: deque[tuple[torch.cuda.Event, SampledSubgraph]] = deque()
+        self._in_flight: deque[tuple[torch.cuda.Event, object]] = deque()
 
     @property
     def looks_ahead(self) -> bool:
@@ -72,17 +73,26 @@ class DeviceTransfer:
         Returns:
             The batch on the device, and what ``finish`` needs.
         """
+        return self.run(lambda: data.to(self._device, non_blocking=self._cuda), subgraph)
+
+    def run(self, make: Callable[[], Any], source: object) -> tuple[Any, Any]:
+        """Calls ``make``, which copies to the device, on the stream of copies; ``finish`` makes what it returns usable.
+
+        Args:
+            make: Makes the batch on the device, by copies that need not have happened when it returns.
+            source: What is copied from: kept until the copies have happened.
+        """
         if self._stream is None:
-            return data.to(self._device), None
+            return make(), None
         import torch
 
         while self._in_flight and self._in_flight[0][0].query():
             self._in_flight.popleft()
         with torch.cuda.stream(self._stream):
-            moved = data.to(self._device, non_blocking=True)
+            moved = make()
             event = torch.cuda.Event()
             event.record(self._stream)
-        self._in_flight.append((event, subgraph))
+        self._in_flight.append((event, source))
         return moved, event
 
     def finish(self, moved: Any, event: Any) -> Any:

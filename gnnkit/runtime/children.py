@@ -1,4 +1,4 @@
-"""Starting one sampling process, and ending it."""
+"""Starting one background process, and ending it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from gnnkit.errors import PlanError
 from gnnkit.runtime.wire import Wire
 
+# What a child runs unless something else is said.
+WORKER = "gnnkit.runtime.worker"
 # Libraries in the child count threads by these; a sampling thread is one thread, and there are as many as the user said.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -43,13 +46,15 @@ def child_environment(threads: int) -> dict[str, str]:
 
 
 class ChildProcess:
-    """A sampling process.
+    """A sampling process, or another that ``gnnkit.runtime.entry`` runs.
 
     Args:
         rank: Its number.
         log: The file that its output is appended to.
         vitals_fd: Descriptor of the block of ``Vitals``.
         threads: Sampling threads.
+        module: What it runs.
+        environment: Variables that it has beside those of ``child_environment``, or instead of them.
 
     Attributes:
         rank: Its number.
@@ -63,7 +68,9 @@ class ChildProcess:
         PlanError: There is no Python interpreter to start.
     """
 
-    def __init__(self, rank: int, log: Path, vitals_fd: int, threads: int) -> None:
+    def __init__(
+        self, rank: int, log: Path, vitals_fd: int, threads: int, module: str = WORKER, environment: Mapping[str, str] | None = None
+    ) -> None:
         if not sys.executable:
             raise PlanError("sampling processes need a Python interpreter, and this program does not say which", "use InProcess()")
         self.rank, self.log, self.started = rank, log, time.monotonic()
@@ -75,11 +82,11 @@ class ChildProcess:
             numbers = (theirs.fileno(), vitals_fd, parent_fd, os.getpid(), rank, int(from_main_thread))
             with log.open("ab") as output, open(log, "a+b") as errors:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "gnnkit.runtime.worker", *map(str, numbers)],
+                    [sys.executable, "-m", module, *map(str, numbers)],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=errors,
-                    env=child_environment(threads),
+                    env={**child_environment(threads), **(environment or {})},
                     pass_fds=[fd for fd in numbers[:3] if fd >= 0],
                     start_new_session=True,
                 )
@@ -113,19 +120,34 @@ class ChildProcess:
 
     def state(self) -> str:
         """What the system says it is doing, in words."""
-        try:
-            letter = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            return "gone"
-        names = {
-            "T": "stopped (SIGSTOP)",
-            "t": "stopped by a debugger",
-            "D": "waiting for a disk",
-            "Z": "ended",
-            "R": "running",
-            "S": "running",
-        }
-        return names.get(letter, f"in state {letter}")
+        return process_state(self.pid)
+
+
+def children_of(pid: int) -> list[int]:
+    """Pids of the processes that a process has started and that still run."""
+    import psutil
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []
+
+
+def process_state(pid: int) -> str:
+    """What the system says a process is doing, in words."""
+    try:
+        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "gone"
+    names = {
+        "T": "stopped (SIGSTOP)",
+        "t": "stopped by a debugger",
+        "D": "waiting for a disk",
+        "Z": "ended",
+        "R": "running",
+        "S": "running",
+    }
+    return names.get(letter, f"in state {letter}")
 
 
 def _own_pidfd() -> int:

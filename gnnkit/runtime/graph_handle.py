@@ -45,6 +45,8 @@ class GraphHandle:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     _memory: GraphMemory | None = None
     _shared: SharedGraph | None = None
+    # The copy of a graph that is in memory anyway: held by those whose processes need it.
+    _lent: weakref.ref[SharedGraph] | None = None
     _copier: weakref.ref[object] | None = None
     # Reentrant: a forgotten loader's finalizer may run in the middle of anything.
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -72,19 +74,23 @@ class GraphHandle:
     def share_now(self) -> SharedGraph:
         """Copies a graph that is only in this process's memory, once for all processes that sample from it.
 
+        The copy lasts for as long as somebody keeps what is returned.
+
         Raises:
             MemoryLimitError: The copy does not fit.
         """
         with self._lock:
-            if self._shared is None:
+            shared = None if self._lent is None else self._lent()
+            if shared is None:
                 needed, free = graph_nbytes(self.arrays), available_memory()
                 if needed > free:
                     raise MemoryLimitError(
                         f"sampling processes need a copy of the graph: {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are free",
                         "use InProcess(), or build a store with gnnkit.partition() and open it with from_store()",
                     )
-                self._shared = share(self.arrays, threading.Event())
-            return self._shared
+                shared = share(self.arrays, threading.Event())
+                self._lent = weakref.ref(shared)
+            return shared
 
     def wants_copy(self, copier: object, memory_budget: int | None) -> bool:
         """Whether ``copier`` is to have a copy of the stored graph made; at most one is told so at a time."""

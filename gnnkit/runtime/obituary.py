@@ -30,7 +30,7 @@ def explain_end(returncode: int | None, signs: Signs, kills_before: int | None) 
         kills_before: ``memory_kills`` when the process was started.
     """
     memory = f"it occupied {signs.rss / 1e6:.0f} MB when it was last seen" if signs.rss else "its memory is not known"
-    again = "iterate the loader again, or let it restart workers by itself with Colocated(max_restarts=...)"
+    again = "go on with loader.resume(), or let it restart workers by itself with Colocated(max_restarts=...)"
     if returncode == -signal.SIGKILL:
         kills = memory_kills()
         if kills is not None and kills_before is not None and kills > kills_before:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 _KEPT_S = 7 * 24 * 3600.0
 _RECORD = "run.json"
+_RUN_NAME = re.compile(r"[0-9]+-[0-9a-f]{8}")
 # A folder without a record is being made, or was left half-made; the former takes no time.
 _HALF_MADE_S = 60.0
 
@@ -114,9 +116,14 @@ def _place() -> dict[str, Any]:
         return {"boot": "", "namespace": ""}
 
 
+def _run_folders(root: Path) -> list[Path]:
+    """What ``RunFolder`` has made in a folder, and nothing of what somebody else may have there."""
+    return [folder for folder in root.glob("*-*") if _RUN_NAME.fullmatch(folder.name) or (folder / _RECORD).is_file()]
+
+
 def runs(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Every run's folder with its record, unreadable ones left out."""
-    for folder in sorted(root.glob("*-*")):
+    for folder in sorted(_run_folders(root)):
         try:
             record = json.loads((folder / _RECORD).read_text())
         except (OSError, ValueError):
@@ -129,7 +136,7 @@ def sweep(root: Path) -> None:
     """Removes the folders of runs that are gone, and ends what is left of them."""
     place, now = _place(), time.time()
     known = dict(runs(root))
-    for folder in root.glob("*-*"):
+    for folder in _run_folders(root):
         record = known.get(folder)
         with contextlib.suppress(OSError):
             age = now - folder.stat().st_mtime

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -29,14 +29,14 @@ class CopyStopped(Exception):
 
 
 def graph_arrays(graph: GraphArrays) -> Iterator[NDArray[Any]]:
-    """Every array that sampling may read, in the order in which a shared block holds them."""
+    """Every array of this host that sampling may read, in the order in which a shared block holds them."""
     for node_type in graph.schema.node_types:
-        for node_part in graph.nodes[node_type]:
+        for node_part in graph.local_nodes(node_type):
             yield from node_part.arrays.values()
             if node_part.global_id is not None:
                 yield node_part.global_id
     for edge_type in graph.schema.edge_types:
-        for edge_part in graph.edges[edge_type]:
+        for edge_part in graph.local_edges(edge_type):
             yield from (edge_part.indptr, edge_part.indices, *edge_part.arrays.values())
             yield from (a for a in (edge_part.edge_id, edge_part.weight_prefix) if a is not None)
 
@@ -120,7 +120,10 @@ def _describe(graph: GraphArrays) -> dict[str, Any]:
 
     # The order of these calls is that of ``graph_arrays``.
     nodes = [
-        [{"arrays": {n: place(a) for n, a in part.arrays.items()}, "global_id": place(part.global_id)} for part in graph.nodes[node_type]]
+        [
+            {"arrays": {n: place(a) for n, a in part.arrays.items()}, "global_id": place(part.global_id)}
+            for part in graph.local_nodes(node_type)
+        ]
         for node_type in graph.schema.node_types
     ]
     edges = [
@@ -132,13 +135,14 @@ def _describe(graph: GraphArrays) -> dict[str, Any]:
                 "edge_id": place(part.edge_id),
                 "weight_prefix": place(part.weight_prefix),
             }
-            for part in graph.edges[edge_type]
+            for part in graph.local_edges(edge_type)
         ]
         for edge_type in graph.schema.edge_types
     ]
     return {
         "schema": graph.schema.to_json(),
         "edge_dir": graph.edge_dir,
+        "local_parts": list(graph.local_parts),
         "node_bounds": {node_type: bounds.tolist() for node_type, bounds in graph.node_bounds.items()},
         "nodes": nodes,
         "edges": edges,
@@ -153,26 +157,29 @@ def _find(description: Mapping[str, Any], memory: NDArray[np.uint8], template: G
         nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         return memory[offset : offset + nbytes].view(dtype).reshape(shape)
 
-    if template is None:
-        template = _frame(description)
+    def node_part(part: Mapping[str, Any]) -> NodePart:
+        return NodePart({n: find(p) for n, p in part["arrays"].items()}, find(part["global_id"]))
+
+    def edge_part(part: Mapping[str, Any]) -> EdgePart:
+        arrays = {n: find(p) for n, p in part["arrays"].items()}
+        return EdgePart(find(part["indptr"]), find(part["indices"]), find(part["edge_id"]), find(part["weight_prefix"]), arrays)
+
+    template = template or _frame(description)
     nodes = {
-        node_type: tuple(NodePart({n: find(p) for n, p in part["arrays"].items()}, find(part["global_id"])) for part in parts)
-        for node_type, parts in zip(template.schema.node_types, description["nodes"], strict=True)
+        t: _with_local(template, template.nodes.get(t), map(node_part, parts))
+        for t, parts in zip(template.schema.node_types, description["nodes"], strict=True)
     }
     edges = {
-        edge_type: tuple(
-            EdgePart(
-                find(part["indptr"]),
-                find(part["indices"]),
-                find(part["edge_id"]),
-                find(part["weight_prefix"]),
-                {n: find(p) for n, p in part["arrays"].items()},
-            )
-            for part in parts
-        )
-        for edge_type, parts in zip(template.schema.edge_types, description["edges"], strict=True)
+        t: _with_local(template, template.edges.get(t), map(edge_part, parts))
+        for t, parts in zip(template.schema.edge_types, description["edges"], strict=True)
     }
     return replace(template, nodes=nodes, edges=edges)
+
+
+def _with_local(template: GraphArrays, parts: tuple[V, ...] | None, found: Iterable[V]) -> tuple[V, ...]:
+    """All parts of a type, with what was found in the place of the local ones."""
+    local = dict(zip(template.local_parts, found, strict=True))
+    return tuple(local.values()) if parts is None else tuple(local.get(number, part) for number, part in enumerate(parts))
 
 
 def _frame(description: Mapping[str, Any]) -> GraphArrays:
@@ -183,7 +190,7 @@ def _frame(description: Mapping[str, Any]) -> GraphArrays:
     edges = {t: replace(s, arrays={n: s.arrays[n] for n in d[0]["arrays"]}) for (t, s), d in _zip(schema.edge_types, description["edges"])}
     schema = replace(schema, node_types=nodes, edge_types=edges)
     bounds = {node_type: np.array(bounds, np.int64) for node_type, bounds in description["node_bounds"].items()}
-    return GraphArrays(schema, description["edge_dir"], {}, {}, bounds, dict.fromkeys(schema.node_types))
+    return GraphArrays(schema, description["edge_dir"], {}, {}, bounds, dict.fromkeys(schema.node_types), tuple(description["local_parts"]))
 
 
 def _zip(types: Mapping[K, V], parts: list[Any]) -> Iterator[tuple[tuple[K, V], Any]]:

@@ -1,4 +1,4 @@
-"""The sampling processes of one loader: started, listened to, started again, ended."""
+"""A crew of sampling processes: started, listened to, started again, ended."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gnnkit.errors import GnnkitError, StartTimeout, WorkerDied
 from gnnkit.host import memory_kills
-from gnnkit.runtime.children import ChildProcess, end_all
+from gnnkit.runtime.children import WORKER, ChildProcess, end_all
 from gnnkit.runtime.logs import with_tail
 from gnnkit.runtime.obituary import describe_end, explain_end
 from gnnkit.runtime.registry import RunFolder
@@ -49,11 +49,15 @@ class CrewOptions:
         num_workers: How many.
         threads: Sampling threads in each.
         most_starting: How many may be starting at the same time; None: all.
+        module: What they run.
+        environment: Their own variables; see ``ChildProcess``.
     """
 
     num_workers: int
     threads: int
     most_starting: int | None = None
+    module: str = WORKER
+    environment: Mapping[str, str] | None = None
 
 
 class Crew:
@@ -73,6 +77,7 @@ class Crew:
         self._children: dict[int, ChildProcess] = {}
         self._kills_before: dict[int, int | None] = {}
         self._failures: dict[int, GnnkitError] = {}
+        self._retiring: set[int] = set()
         self._owner = os.getpid()
         self._stopped = False
 
@@ -85,7 +90,10 @@ class Crew:
             if rank not in self._children:
                 self.vitals.forget(rank)
                 self._kills_before[rank] = memory_kills()
-                child = ChildProcess(rank, self.folder.log(rank), self.vitals.block.fd, self.options.threads)
+                options = self.options
+                child = ChildProcess(
+                    rank, self.folder.log(rank), self.vitals.block.fd, options.threads, options.module, options.environment
+                )
                 self._children[rank] = child
                 logger.debug("started sampling process %d (pid %d)", rank, child.pid)
                 self._greet(child)
@@ -106,7 +114,10 @@ class Crew:
         return self.vitals.signs(rank)
 
     def listen(self) -> Iterator[tuple[int, Message | Death]]:
-        """Yields what has arrived from each process since the last call, and the deaths, after all that the dead had sent."""
+        """Yields what has arrived from each process since the last call, and the deaths, after all that the dead had sent.
+
+        A process that ends because nobody has asked it for anything for long says "retired": what it was sent since is to be sent again.
+        """
         for rank, child in list(self._children.items()):
             child.wire.flush()
             for _ in range(_TURN):
@@ -118,12 +129,14 @@ class Crew:
                     ended = message is None and child.has_ended()
                 if message is not None and message.kind == "failed":
                     self._failures[rank] = error_from_json(message.body["error"], f"starting sampling process {rank}", StartTimeout)
+                elif message is not None and message.kind == "idle":
+                    self._retiring.add(rank)
                 elif message is not None:
                     if message.kind != "event":
                         self.ready.add(rank)
                     yield rank, message
                 elif ended:
-                    yield rank, self._bury(rank)
+                    yield rank, self._retire(rank) if rank in self._retiring else self._bury(rank)
                 if message is None:
                     break
 
@@ -132,14 +145,14 @@ class Crew:
         if rank in self._children:
             self._children[rank].wire.send(kind, fds, **body)
 
-    def wait(self, timeout_s: float) -> None:
-        """Waits until something arrives or a process dies."""
+    def poller(self) -> select.poll:
+        """What to wait on until something arrives or a process ends."""
         poller = select.poll()
-        for child in list(self._children.values()):
+        for child in self._children.values():
             fd = child.wire.fileno()
             if fd >= 0:
                 poller.register(fd, select.POLLIN | (0 if child.wire.flush() else select.POLLOUT))
-        poller.poll(timeout_s * 1000)
+        return poller
 
     def settle(self) -> None:
         """Waits for processes that have begun to end, so that the next ``listen`` finds all who died together."""
@@ -147,16 +160,26 @@ class Crew:
             if child.is_ending():
                 child.wait(_LAST_BREATH_S)
 
-    def _bury(self, rank: int) -> Death:
+    def _remove(self, rank: int) -> int | None:
+        """Takes a process that has ended off the books; its exit status."""
         child = self._children[rank]
         returncode = child.wait(_LAST_BREATH_S)
         if returncode is None:  # it closed its connection, but lives on
             child.signal(signal.SIGKILL)
             child.wait(_LAST_BREATH_S)
         child.wire.close()
-        while_starting = rank not in self.ready
         self.ready.discard(rank)
+        self._retiring.discard(rank)
         del self._children[rank]
+        return returncode
+
+    def _retire(self, rank: int) -> Message:
+        self._remove(rank)
+        return Message("retired", {})
+
+    def _bury(self, rank: int) -> Death:
+        child, while_starting = self._children[rank], rank not in self.ready
+        returncode = self._remove(rank)
         why, hint = explain_end(returncode, self.signs(rank), self._kills_before[rank])
         self.folder.keep()
         what = f"sampling process {rank} (pid {child.pid}) {describe_end(returncode)}"

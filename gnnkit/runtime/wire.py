@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import contextlib
 import json
+import mmap
 import os
 import select
 import socket
@@ -17,6 +18,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 # A datagram that is larger does not fit every system's socket buffer; its text then travels in memory of its own.
 _MOST_INLINE = 32 << 10
@@ -121,7 +125,7 @@ class Wire:
             EOFError: The other side is gone, and everything that it sent has been received.
         """
         try:
-            text, ancillary, _, _ = self._end.recvmsg(_MOST_INLINE, socket.CMSG_SPACE(4 * _MOST_FDS), socket.MSG_CMSG_CLOEXEC)
+            text, ancillary = self._receive()
         except BlockingIOError:
             return None
         except OSError as error:
@@ -137,6 +141,14 @@ class Wire:
             text = from_memory(handed.pop(0))
         body = json.loads(text)
         return Message(body.pop("kind"), body, handed)
+
+    def _receive(self) -> tuple[bytes, list[Any]]:
+        size, fds, flags = _MOST_INLINE, socket.CMSG_SPACE(4 * _MOST_FDS), socket.MSG_CMSG_CLOEXEC
+        try:
+            return self._end.recvmsg(size, fds, flags)[:2]
+        except ConnectionResetError:
+            # The other side has ended without having read everything. The system says so once, before it hands out what that side sent.
+            return self._end.recvmsg(size, fds, flags)[:2]
 
     def wait(self, timeout_s: float) -> bool:
         """Waits for something to receive."""
@@ -173,3 +185,15 @@ def from_memory(fd: int) -> bytes:
     with open(fd, "rb") as file:
         file.seek(0)
         return file.read()
+
+
+def mapped(fd: int) -> NDArray[np.uint8]:
+    """The memory behind a descriptor, which is closed; it dies with its last view.
+
+    Raises:
+        OSError: The system refuses the mapping.
+    """
+    try:
+        return np.frombuffer(mmap.mmap(fd, 0), np.uint8)
+    finally:
+        os.close(fd)

@@ -1,14 +1,16 @@
-"""What a sampling process has been asked to do, in order, for its sampling threads to take."""
+"""What a sampling process has been asked to do, by which loader, and in which order its sampling threads take it."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gnnkit.runtime.worker_ring import WorkerSlot
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,20 +18,20 @@ class SampleJob:
     """A batch of an epoch, for a slot of the ring.
 
     Attributes:
+        channel: The loader's number.
         generation: Counts the epochs that the loader has begun; a job of an older one is dropped.
         epoch: The epoch.
         step: The loader's step.
         batch_index: Index in the epoch's list of batches.
-        slot: The slot's number.
-        target: uint8 ``[slot_bytes]``, the slot.
+        target: The slot.
     """
 
+    channel: int
     generation: int
     epoch: int
     step: int
     batch_index: int
-    slot: int
-    target: NDArray[np.uint8]
+    target: WorkerSlot
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,66 +39,112 @@ class NowJob:
     """A batch outside the epoch, for which somebody is waiting.
 
     Attributes:
+        channel: The loader's number.
         number: The request's number.
         epoch: First half of the batch's key.
         batch_index: Second half.
         seeds: int64 ``[k]`` dataset ids; None for a batch of the loader's list.
     """
 
+    channel: int
     number: int
     epoch: int
     batch_index: int
     seeds: NDArray[np.int64] | None
 
 
-class JobQueue:
-    """Jobs that wait and jobs that run.
+@dataclass(frozen=True, eq=False)
+class TrialJob:
+    """A batch of a new loader's that only says how large its batches are.
 
-    Args:
-        cancelled: Called with a generation once nothing older than it waits or runs any more.
+    Attributes:
+        channel: The loader's number.
+        batch_index: Index in the list of batches of the first epoch.
     """
 
-    def __init__(self, cancelled: Callable[[int], None]) -> None:
-        self._cancelled = cancelled
-        self._changed = threading.Condition()
-        self._waiting: deque[SampleJob] = deque()
-        self._urgent: deque[NowJob] = deque()
-        self._running: list[SampleJob | NowJob] = []
-        self._wanted: int | None = None  # the generation that somebody waits for
+    channel: int
+    batch_index: int
 
-    def put(self, job: SampleJob | NowJob) -> None:
+
+Job = SampleJob | NowJob | TrialJob
+
+
+@dataclass(eq=False)
+class JobQueue:
+    """Jobs that wait and jobs that run. Loaders take turns: one that has much to do does not keep another one waiting.
+
+    Attributes:
+        cancelled: Called with a loader's number and a generation once nothing older than that waits or runs any more.
+    """
+
+    cancelled: Callable[[int, int], None]
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    # By loader, the one whose turn is next first; a loader that has nothing waiting is not there.
+    _waiting: OrderedDict[int, deque[SampleJob]] = field(default_factory=OrderedDict)
+    _urgent: deque[NowJob | TrialJob] = field(default_factory=deque)
+    _running: list[Job] = field(default_factory=list)
+    _wanted: dict[int, int] = field(default_factory=dict)  # the generations that somebody waits for
+
+    def put(self, job: Job) -> None:
         """Adds a job; those that somebody waits for go first."""
         with self._changed:
-            if isinstance(job, NowJob):
-                self._urgent.append(job)
+            if isinstance(job, SampleJob):
+                self._waiting.setdefault(job.channel, deque()).append(job)
             else:
-                self._waiting.append(job)
+                self._urgent.append(job)
             self._changed.notify()
 
-    def take(self) -> SampleJob | NowJob:
+    def take(self) -> Job:
         """Waits for a job."""
         with self._changed:
             self._changed.wait_for(lambda: self._urgent or self._waiting)
-            job: SampleJob | NowJob = self._urgent.popleft() if self._urgent else self._waiting.popleft()
+            job = self._urgent.popleft() if self._urgent else self._take_turn()
             self._running.append(job)
             return job
 
-    def done(self, job: SampleJob | NowJob) -> None:
+    def _take_turn(self) -> SampleJob:
+        channel, jobs = self._waiting.popitem(last=False)
+        job = jobs.popleft()
+        if jobs:
+            self._waiting[channel] = jobs  # behind the others
+        return job
+
+    def done(self, job: Job) -> None:
         """Says that a job's outcome has been sent."""
         with self._changed:
             self._running.remove(job)
-            self._answer()
+            self._answer(job.channel)
 
-    def cancel(self, generation: int) -> None:
-        """Drops the jobs that are older than ``generation``."""
+    def cancel(self, channel: int, generation: int) -> None:
+        """Drops a loader's jobs that are older than ``generation``."""
         with self._changed:
-            self._waiting = deque(job for job in self._waiting if job.generation >= generation)
-            self._wanted = generation
-            self._answer()
+            self._keep(channel, generation)
+            self._wanted[channel] = generation
+            self._answer(channel)
 
-    def _answer(self) -> None:
-        wanted = self._wanted
-        if wanted is None or any(isinstance(job, SampleJob) and job.generation < wanted for job in self._running):
-            return
-        self._wanted = None
-        self._cancelled(wanted)
+    def forget(self, channel: int) -> None:
+        """Drops everything of a loader that has left; what is running comes to its end."""
+        with self._changed:
+            self._waiting.pop(channel, None)
+            self._wanted.pop(channel, None)
+            self._urgent = deque(job for job in self._urgent if job.channel != channel)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits or runs."""
+        with self._changed:
+            return not (self._urgent or self._waiting or self._running)
+
+    def _keep(self, channel: int, generation: int) -> None:
+        kept = deque(job for job in self._waiting.get(channel, ()) if job.generation >= generation)
+        if kept:
+            self._waiting[channel] = kept
+        else:
+            self._waiting.pop(channel, None)
+
+    def _answer(self, channel: int) -> None:
+        wanted = self._wanted.get(channel)
+        running = (job for job in self._running if isinstance(job, SampleJob) and job.channel == channel)
+        if wanted is not None and all(job.generation >= wanted for job in running):
+            del self._wanted[channel]
+            self.cancelled(channel, wanted)

@@ -151,6 +151,12 @@ def num_taken(degree: int, fan_out: int, replace: bool, weighted: bool, prefix: 
 
 
 @helper
+def takes_all(count: int, fan_out: int, replace: bool) -> bool:
+    """Whether a node contributes all of the ``count`` edges that it has, so that nothing is drawn."""
+    return fan_out < 0 or (not replace and count <= fan_out)
+
+
+@helper
 def pick(
     key: np.uint64, prefix: int, degree: int, count: int, replace: bool, weighted: bool, picks: NDArray[np.int64], table: NDArray[np.int64]
 ) -> None:

@@ -20,7 +20,7 @@ from gnnkit.schema import EdgeType, NodeType, reverse_edge_type
 # Edges that a buffer has room for at first, at most; memory that is never touched is never paid for.
 _FIRST_CAPACITY = 1 << 22
 _LARGEST_INT32 = (1 << 31) - 1
-_VERIFY_HINT = "gnnkit info --verify names the file"
+VERIFY_HINT = "gnnkit info --verify names the file"
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,44 @@ class SampleRequest:
     input_id: NDArray[np.int64]
 
 
+class NodeScratch:
+    """A thread's memory per node of the graph; samplers of the same thread share it, one batch at a time.
+
+    Args:
+        tables: The graph.
+
+    Attributes:
+        local_of: int32 ``[nodes]`` per node type: a node's number in a batch.
+        nodes: int64 ``[nodes + seeds + 1]`` per node type: the batch's nodes.
+        buffers: int64 ``[node types, 3]``, their addresses and the base that numbers count from; see ``walk.walk``.
+        num_nodes: int64 ``[node types]``, nodes of the batch that was sampled last.
+    """
+
+    def __init__(self, tables: GraphTables) -> None:
+        sizes = [tables.graph.schema.node_types[t].num_nodes for t in tables.node_types]
+        self.local_of = [np.zeros(size, np.int32) for size in sizes]
+        self.nodes = [np.empty(0, np.int64) for _ in sizes]
+        self.buffers = np.zeros((len(sizes), 3), np.int64)
+        self.num_nodes = np.zeros(len(sizes), np.int64)
+
+    def fit(self, max_seeds: int) -> None:
+        """Makes room for batches of so many seeds; what was sampled before is gone."""
+        for t, local_of in enumerate(self.local_of):
+            if len(self.nodes[t]) < len(local_of) + max_seeds + 1:
+                self.nodes[t] = np.empty(len(local_of) + max_seeds + 1, np.int64)
+            self.buffers[t, :2] = address_of(local_of), address_of(self.nodes[t])
+
+    def advance(self) -> None:
+        """Makes every entry of the relabelling tables one of an earlier batch; they are cleared only when numbers run out."""
+        bases = self.buffers[:, walk_kernel.BASE]
+        bases += self.num_nodes
+        self.num_nodes[:] = 0
+        for t, (local_of, nodes) in enumerate(zip(self.local_of, self.nodes, strict=True)):
+            if bases[t] + len(nodes) > _LARGEST_INT32:
+                local_of[:] = 0
+                bases[t] = 0
+
+
 class NeighborSampler:
     """Samples neighbourhoods of one graph; one object per thread.
 
@@ -47,9 +85,10 @@ class NeighborSampler:
         tables: The graph.
         sampling: Fan-outs and options.
         max_seeds: The largest number of seeds in a batch.
+        scratch: Memory that is shared with other samplers of the same thread and graph; None makes some.
     """
 
-    def __init__(self, tables: GraphTables, sampling: NeighborSampling, max_seeds: int) -> None:
+    def __init__(self, tables: GraphTables, sampling: NeighborSampling, max_seeds: int, scratch: NodeScratch | None = None) -> None:
         self.tables = tables
         self.max_seeds = max_seeds
         self._sampling = sampling
@@ -58,12 +97,9 @@ class NeighborSampler:
         self._fan_outs = np.zeros((num_relations, num_hops), np.int64)
         for r, edge_type in enumerate(tables.edge_types):
             self._fan_outs[r] = sampling.num_neighbors.get(edge_type, (0,) * num_hops)
-        sizes = [schema.node_types[t].num_nodes for t in tables.node_types]
-        self._local_of = [np.zeros(size, np.int32) for size in sizes]
-        self._nodes = [np.empty(size + max_seeds + 1, np.int64) for size in sizes]
-        self._node_buffers = np.zeros((num_types, 3), np.int64)
-        for t, (local_of, nodes) in enumerate(zip(self._local_of, self._nodes, strict=True)):
-            self._node_buffers[t] = address_of(local_of), address_of(nodes), 0
+        self._scratch = NodeScratch(tables) if scratch is None else scratch
+        self._scratch.fit(max_seeds)
+        self._node_buffers, self._num_nodes = self._scratch.buffers, self._scratch.num_nodes
         self._wants_position = [self._has_edge_rows(edge_type) for edge_type in tables.edge_types]
         self._edges: list[list[NDArray[np.int64]]] = [[] for _ in tables.edge_types]
         self._edge_buffers = np.zeros((num_relations, 4), np.int64)
@@ -71,7 +107,6 @@ class NeighborSampler:
         for r, edge_type in enumerate(tables.edge_types):
             most = schema.edge_types[edge_type].num_edges * num_hops
             self._allocate_edges(r, max(1, min(bound, _FIRST_CAPACITY, most)))
-        self._num_nodes = np.zeros(num_types, np.int64)
         self._num_sampled_nodes = np.zeros((num_types, num_hops + 1), np.int64)
         self._num_sampled_edges = np.zeros((num_relations, num_hops), np.int64)
 
@@ -111,41 +146,36 @@ class NeighborSampler:
         tables = self.tables
         t = tables.node_types.index(request.input_type)
         if len(request.seeds) and not 0 <= request.seeds.min() <= request.seeds.max() < tables.bounds[t, -1]:
-            raise StoreError("the graph is damaged: a seed is numbered as a node that does not exist", _VERIFY_HINT)
+            raise StoreError("the graph is damaged: a seed is numbered as a node that does not exist", VERIFY_HINT)
         while True:
-            self._advance_bases()
-            self._num_nodes[:] = 0
+            self._scratch.advance()
             self._num_nodes[t] = len(request.seeds)
-            self._nodes[t][: len(request.seeds)] = request.seeds
-            outcome = walk_kernel.walk(
-                tables.relations,
-                tables.parts,
-                tables.bounds,
-                tables.global_ids,
-                tables.relation_keys,
-                self._fan_outs,
-                self._sampling.replace,
-                np.uint64(request.key),
-                self._node_buffers,
-                self._edge_buffers,
-                self._num_nodes,
-                self._num_sampled_nodes,
-                self._num_sampled_edges,
-            )
+            self._scratch.nodes[t][: len(request.seeds)] = request.seeds
+            outcome = self._walk(request)
             if outcome == walk_kernel.DONE:
                 return self._lay_out(request)
             if outcome == walk_kernel.DAMAGED:
-                raise StoreError("the graph is damaged: an edge leads to a node that does not exist", _VERIFY_HINT)
+                raise StoreError("the graph is damaged: an edge leads to a node that does not exist", VERIFY_HINT)
             self._allocate_edges(outcome, 2 * int(self._edge_buffers[outcome, walk_kernel.CAPACITY]))
 
-    def _advance_bases(self) -> None:
-        """Makes every entry of the relabelling tables one of an earlier call; they are cleared only when numbers run out."""
-        bases = self._node_buffers[:, walk_kernel.BASE]
-        bases += self._num_nodes
-        for t, (local_of, nodes) in enumerate(zip(self._local_of, self._nodes, strict=True)):
-            if bases[t] + len(nodes) > _LARGEST_INT32:
-                local_of[:] = 0
-                bases[t] = 0
+    def _walk(self, request: SampleRequest) -> int:
+        """Fills the node and edge buffers and the counts; the seeds are in place. Returns what ``walk.walk`` does."""
+        tables = self.tables
+        return walk_kernel.walk(
+            tables.relations,
+            tables.parts,
+            tables.bounds,
+            tables.global_ids,
+            tables.relation_keys,
+            self._fan_outs,
+            self._sampling.replace,
+            np.uint64(request.key),
+            self._node_buffers,
+            self._edge_buffers,
+            self._num_nodes,
+            self._num_sampled_nodes,
+            self._num_sampled_edges,
+        )
 
     def _lay_out(self, request: SampleRequest) -> BatchLayout:
         tables, builder = self.tables, LayoutBuilder()
@@ -188,15 +218,14 @@ class NeighborSampler:
 
     def _look_up(self, builder: LayoutBuilder, key: NodeKey | EdgeKey, table: RowTable, ids: int, count: int) -> None:
         place = builder.add(key, "int64", (count,))
-        if not self.tables.row_addresses[table.index].any():  # store ids are the dataset's ids
+        if table.is_identity:
             self._steps.append((place, (fill_kernel.COPY, ids, count, 8, 0, 0)))
             return
         self._steps.append((place, (fill_kernel.LOOK_UP, ids, count, table.dtype.itemsize, table.index, table.bounds)))
 
     def _gather(self, builder: LayoutBuilder, key: NodeKey | EdgeKey, table: RowTable, ids: int, count: int) -> None:
         place = builder.add(key, table.spec_dtype, (count, *table.row_shape))
-        width = table.dtype.itemsize * int(np.prod(table.row_shape, dtype=np.int64))
-        self._steps.append((place, (fill_kernel.GATHER, ids, count, width, table.index, table.bounds)))
+        self._steps.append((place, (fill_kernel.GATHER, ids, count, table.row_nbytes, table.index, table.bounds)))
 
     def fill(self, block: NDArray[np.uint8]) -> None:
         """Writes the batch that was sampled last into ``block``, which has at least ``layout.nbytes`` bytes.
@@ -213,7 +242,7 @@ class NeighborSampler:
             np.int64,
         )
         if not fill_kernel.fill(steps, self.tables.row_addresses, self.tables.row_bounds):
-            raise StoreError("the graph is damaged: a node or an edge has an id that the dataset does not have", _VERIFY_HINT)
+            raise StoreError("the graph is damaged: a node or an edge has an id that the dataset does not have", VERIFY_HINT)
 
     def sample_into(
         self, request: SampleRequest, acquire: Callable[[int], NDArray[np.uint8]]

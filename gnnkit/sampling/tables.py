@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ class RowTable:
         row_shape: Shape of one row.
         index: Row in ``GraphTables.row_addresses``.
         bounds: Row in ``GraphTables.row_bounds``.
+        is_identity: Whether there is no array because store ids are the dataset's ids.
     """
 
     dtype: np.dtype[Any]
@@ -38,10 +40,18 @@ class RowTable:
     row_shape: tuple[int, ...]
     index: int
     bounds: int
+    is_identity: bool = False
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * int(np.prod(self.row_shape, dtype=np.int64))
 
 
 class GraphTables:
     """The address tables of a graph; see ``walk.walk`` and ``fill.fill`` for their layouts.
+
+    Arrays of parts that are not here have address 0.
 
     Args:
         graph: The arrays; they are kept alive as long as the tables are.
@@ -57,7 +67,8 @@ class GraphTables:
         self.bounds = np.stack([graph.node_bounds[t] for t in self.node_types]).astype(np.int64)
         self.global_ids = np.zeros((len(self.node_types), num_parts, 2), np.int64)
         for t, node_type in enumerate(self.node_types):
-            for p, part in enumerate(graph.nodes[node_type]):
+            for p in graph.local_parts:
+                part = graph.nodes[node_type][p]
                 if part.global_id is not None:
                     self.global_ids[t, p] = address_of(part.global_id), part.global_id.itemsize
         self.relations = np.zeros((len(self.edge_types), 6), np.int64)
@@ -75,15 +86,20 @@ class GraphTables:
                 graph.node_bounds[graph.neighbor_type(edge_type)][-1],
             )
             for p, edge_part in enumerate(graph.edges[edge_type]):
-                prefix = address_of(edge_part.weight_prefix) if has_weights else 0
-                first_position, num_edges = graph.edge_bounds[edge_type][p], len(edge_part.indices)
-                self.parts[r, p] = address_of(edge_part.indptr), address_of(edge_part.indices), prefix, first_position, num_edges
+                arrays = (edge_part.indptr, edge_part.indices, edge_part.weight_prefix if has_weights else None)
+                addresses = map(address_of, arrays) if p in graph.local_parts else (0, 0, 0)
+                self.parts[r, p] = (*addresses, graph.edge_bounds[edge_type][p], len(edge_part.indices))
         self._collect_rows()
 
     def _collect_rows(self) -> None:
         """Numbers every array that a batch may hold, and the bounds that its rows are found by."""
         graph = self.graph
         addresses: list[list[int]] = []
+
+        def add(arrays: Iterable[NDArray[Any] | None]) -> int:
+            addresses.append([address_of(array) if p in graph.local_parts else 0 for p, array in enumerate(arrays)])
+            return len(addresses) - 1
+
         edge_bounds = [graph.edge_bounds[t] for t in self.edge_types]
         self.row_bounds = np.concatenate([self.bounds, np.stack(edge_bounds)]) if edge_bounds else self.bounds.copy()
         self.node_rows: dict[tuple[NodeType, str], RowTable] = {}
@@ -93,18 +109,17 @@ class GraphTables:
         for t, node_type in enumerate(self.node_types):
             node_parts = graph.nodes[node_type]
             for name, spec in graph.schema.node_types[node_type].arrays.items():
-                self.node_rows[node_type, name] = RowTable(spec.numpy_dtype, spec.dtype, spec.row_shape, len(addresses), t)
-                addresses.append([address_of(part.arrays[name]) for part in node_parts])
+                index = add(part.arrays[name] for part in node_parts)
+                self.node_rows[node_type, name] = RowTable(spec.numpy_dtype, spec.dtype, spec.row_shape, index, t)
             ids = [part.global_id for part in node_parts]
             dtype = np.dtype(np.int64) if ids[0] is None else ids[0].dtype
-            self.node_ids[node_type] = RowTable(dtype, "int64", (), len(addresses), t)
-            addresses.append([address_of(a) for a in ids])
+            self.node_ids[node_type] = RowTable(dtype, "int64", (), add(ids), t, is_identity=ids[0] is None)
         for r, edge_type in enumerate(self.edge_types):
             edge_parts, bounds = graph.edges[edge_type], len(self.node_types) + r
             for name, spec in graph.schema.edge_types[edge_type].arrays.items():
-                self.edge_rows[edge_type, name] = RowTable(spec.numpy_dtype, spec.dtype, spec.row_shape, len(addresses), bounds)
-                addresses.append([address_of(part.arrays[name]) for part in edge_parts])
+                index = add(part.arrays[name] for part in edge_parts)
+                self.edge_rows[edge_type, name] = RowTable(spec.numpy_dtype, spec.dtype, spec.row_shape, index, bounds)
             if edge_parts[0].edge_id is not None:
-                self.edge_ids[edge_type] = RowTable(edge_parts[0].edge_id.dtype, "int64", (), len(addresses), bounds)
-                addresses.append([address_of(part.edge_id) for part in edge_parts])
+                index = add(part.edge_id for part in edge_parts)
+                self.edge_ids[edge_type] = RowTable(edge_parts[0].edge_id.dtype, "int64", (), index, bounds)
         self.row_addresses = np.array(addresses, np.int64).reshape(len(addresses), graph.num_parts)

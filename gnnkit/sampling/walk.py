@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gnnkit.sampling.jit import helper, kernel
 from gnnkit.sampling.native import load_i32, load_i64, prefetch, store_i32, store_i64
-from gnnkit.sampling.picks import LINEAR_FAN_OUT, num_taken, pick, take_positive
+from gnnkit.sampling.picks import LINEAR_FAN_OUT, num_taken, pick, take_positive, takes_all
 from gnnkit.sampling.stream import fold_u64
 
 # Columns of ``relations`` [num_edge_types, 6].
@@ -60,7 +60,7 @@ def find_part(bounds: NDArray[np.int64], value: int) -> int:
 
 
 @helper
-def _measure(
+def measure(
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -100,7 +100,7 @@ def _measure(
 
 
 @helper
-def _choose(
+def choose(
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -126,7 +126,7 @@ def _choose(
         if count == 0:
             continue
         base, prefix = parts[p, INDICES] + start * width, parts[p, WEIGHT_PREFIX] + start * 8
-        everything = fan_out < 0 or (not replace and count <= fan_out)
+        everything = takes_all(count, fan_out, replace)
         taken = count if everything else fan_out
         if everything and not weighted:
             for q in range(taken):
@@ -156,9 +156,9 @@ def _choose(
 
 
 @helper
-def _number(relation: NDArray[np.int64], row: int, begin: int, end: int, neighbor: NDArray[np.int64], num_neighbors: int) -> int:
-    """Third and fourth pass: the neighbours' ids, then their numbers; returns the new number of neighbour nodes, or DAMAGED."""
-    local_of, nodes, base, width, damaged = neighbor[LOCAL_OF], neighbor[NODES], neighbor[BASE], relation[INDICES_WIDTH], False
+def number(relation: NDArray[np.int64], row: int, begin: int, end: int, neighbor: NDArray[np.int64], num_neighbors: int) -> int:
+    """Third pass: the neighbours' ids, and then their numbers; returns the new number of neighbour nodes, or DAMAGED."""
+    local_of, width, damaged = neighbor[LOCAL_OF], relation[INDICES_WIDTH], False
     for q in range(begin, end):
         u = load_id(load_i64(row + q * 8), 0, width)
         damaged |= uint64(u) >= uint64(relation[NUM_NEIGHBOR_NODES])
@@ -166,6 +166,13 @@ def _number(relation: NDArray[np.int64], row: int, begin: int, end: int, neighbo
         prefetch(local_of + u * 4)
     if damaged:
         return DAMAGED
+    return relabel(row, begin, end, neighbor, num_neighbors)
+
+
+@helper
+def relabel(row: int, begin: int, end: int, neighbor: NDArray[np.int64], num_neighbors: int) -> int:
+    """Fourth pass: writes numbers over the neighbours' ids; returns the new number of neighbour nodes."""
+    local_of, nodes, base = neighbor[LOCAL_OF], neighbor[NODES], neighbor[BASE]
     for q in range(begin, end):
         u = load_i64(row + q * 8)
         local = load_i32(local_of + u * 4) - base
@@ -204,13 +211,13 @@ def _expand(
     """
     for first in range(begin, end, BLOCK):
         last = min(end, first + BLOCK)
-        needed = _measure(relation, parts, bounds, fan_out, replace, nodes, first, last, end, work)
+        needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, end, work)
         if needed < 0:
             return num_neighbors, DAMAGED
         if num_edges + needed > buffers[CAPACITY]:
             return num_neighbors, -1
-        e = _choose(relation, parts, bounds, global_id, fan_out, replace, key, nodes, first, last, buffers, num_edges, work, picks, table)
-        numbered = _number(relation, buffers[ROW], num_edges, e, neighbor, num_neighbors)
+        e = choose(relation, parts, bounds, global_id, fan_out, replace, key, nodes, first, last, buffers, num_edges, work, picks, table)
+        numbered = number(relation, buffers[ROW], num_edges, e, neighbor, num_neighbors)
         if numbered < 0:
             return num_neighbors, DAMAGED
         num_neighbors, num_edges = numbered, e
@@ -218,7 +225,7 @@ def _expand(
 
 
 @helper
-def _mark_seeds(node_buffers: NDArray[np.int64], num_nodes: NDArray[np.int64]) -> None:
+def mark_seeds(node_buffers: NDArray[np.int64], num_nodes: NDArray[np.int64]) -> None:
     """Enters the seeds into the relabelling tables; a repeated seed keeps a number of its own, and neighbours find the first."""
     for t in range(num_nodes.size):
         for i in range(num_nodes[t]):
@@ -290,7 +297,7 @@ def walk(
     begin, end = np.zeros_like(num_nodes), num_nodes.copy()
     num_edges = np.zeros(num_relations, np.int64)
     num_sampled_nodes[:, 0] = num_nodes
-    _mark_seeds(node_buffers, num_nodes)
+    mark_seeds(node_buffers, num_nodes)
     outcome = DONE
     for hop in range(num_hops):
         hop_key = fold_u64(uint64(key), uint64(hop))

@@ -18,6 +18,11 @@ from numpy.typing import NDArray
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
 
 
+def placeholder(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """An array that stands for one that is not here: read-only, ``[*shape]``, and of one element's memory."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
 @dataclass(frozen=True)
 class NodePart:
     """The nodes of one type in one part.
@@ -61,6 +66,8 @@ class GraphArrays:
         edges: ``{edge type: one EdgePart per part}``.
         node_bounds: ``{node type: int64 [num_parts + 1]}``, see above.
         store_id: ``{node type: int32 or int64 [num_nodes]}`` from the dataset's id to the store id; None for the identity.
+        local_parts: The parts whose arrays are here, ascending. Those of other parts are placeholders of the right dtype and shape
+            that take no memory and must never be read.
     """
 
     schema: GraphSchema
@@ -69,11 +76,25 @@ class GraphArrays:
     edges: Mapping[EdgeType, tuple[EdgePart, ...]]
     node_bounds: Mapping[NodeType, NDArray[np.int64]]
     store_id: Mapping[NodeType, NDArray[Any] | None]
+    local_parts: tuple[int, ...]
 
     @property
     def num_parts(self) -> int:
         """Parts of every type."""
         return len(next(iter(self.node_bounds.values()))) - 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every part is here."""
+        return len(self.local_parts) == self.num_parts
+
+    def local_nodes(self, node_type: NodeType) -> tuple[NodePart, ...]:
+        """The parts of a node type that are here."""
+        return tuple(self.nodes[node_type][part] for part in self.local_parts)
+
+    def local_edges(self, edge_type: EdgeType) -> tuple[EdgePart, ...]:
+        """The parts of an edge type that are here."""
+        return tuple(self.edges[edge_type][part] for part in self.local_parts)
 
     @cached_property
     def edge_bounds(self) -> dict[EdgeType, NDArray[np.int64]]:

@@ -34,19 +34,31 @@ STORABLE_DTYPES = frozenset(
 _MAX_NAME_BYTES = 80
 
 
+def part_folder(part: int) -> str:
+    """Name of a part's folder."""
+    return f"part{part}"
+
+
+def part_of(name: str) -> int | None:
+    """The part that a file of a store belongs to; None for those that every host has."""
+    folder = name.partition("/")[0]
+    number = folder.removeprefix("part")
+    return int(number) if folder.startswith("part") and number.isdigit() else None
+
+
 def node_file(part: int, node_type: NodeType, name: str) -> str:
     """Path of a node array of a part, relative to the store."""
-    return f"part{part}/nodes/{node_type}/{name}.npy"
+    return f"{part_folder(part)}/nodes/{node_type}/{name}.npy"
 
 
 def edge_file(part: int, edge_type: EdgeType, name: str) -> str:
     """Path of an edge array of a part, relative to the store."""
-    return f"part{part}/edges/{edge_type_name(edge_type)}/{name}.npy"
+    return f"{part_folder(part)}/edges/{edge_type_name(edge_type)}/{name}.npy"
 
 
 def cache_file(part: int, node_type: NodeType, name: str) -> str:
     """Path of an array of the nodes that a part replicates from other parts, relative to the store."""
-    return f"part{part}/cache/{node_type}/{name}.npy"
+    return f"{part_folder(part)}/cache/{node_type}/{name}.npy"
 
 
 def book_file(node_type: NodeType) -> str:

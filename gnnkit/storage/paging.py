@@ -29,11 +29,11 @@ def expect_random_access(graph: GraphArrays) -> None:
 
 def _arrays(graph: GraphArrays) -> list[NDArray[Any]]:
     arrays: list[NDArray[Any] | None] = []
-    for node_parts in graph.nodes.values():
-        for node_part in node_parts:
+    for node_type in graph.schema.node_types:
+        for node_part in graph.local_nodes(node_type):
             arrays += [*node_part.arrays.values(), node_part.global_id]
-    for edge_parts in graph.edges.values():
-        for edge_part in edge_parts:
+    for edge_type in graph.schema.edge_types:
+        for edge_part in graph.local_edges(edge_type):
             arrays += [*edge_part.arrays.values(), edge_part.indptr, edge_part.indices, edge_part.edge_id, edge_part.weight_prefix]
     return [array for array in arrays if array is not None]
 

@@ -39,7 +39,7 @@ def repartition(
     Raises:
         PlanError: The store does not hold what the options need: edge ids (also needed to turn ``edge_dir`` round, because
             neighbours keep the dataset's edge order), or features of full width.
-        StoreError: Disk full, another process at work, or ``path`` is something else than a store.
+        StoreError: Not all parts of ``store`` are open, disk full, another process at work, or ``path`` is something else than a store.
     """
     path = Path(path).expanduser().absolute()
     options = _resolved(store, options)
@@ -47,7 +47,7 @@ def repartition(
         raise PlanError(f"{path} cannot be repartitioned onto itself", "give another folder with out=...")
     check_buildable(store.schema, options)
     fingerprint = store_fingerprint(store.manifest.source_fingerprint, options)
-    job = BuildJob(lambda folder: StoreInput(store), path, options, fingerprint, "partition", store.arrays())
+    job = BuildJob(lambda folder: StoreInput(store), path, options, fingerprint, "partition", store.require().arrays())
     return publish(job, events, wait_timeout_s, memory_bytes)
 
 

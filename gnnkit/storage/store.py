@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.errors import PlanError, near_matches
+from gnnkit.errors import PlanError, StoreError, near_matches
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
-from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart
+from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, placeholder
 from gnnkit.storage.files import damaged, map_array
-from gnnkit.storage.layout import EDGE_FILES, FEATURE_NAME, book_file, cache_file, edge_file, node_file, split_file
+from gnnkit.storage.layout import EDGE_FILES, FEATURE_NAME, book_file, cache_file, edge_file, node_file, part_folder, part_of, split_file
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.manifest_io import read_manifest
 from gnnkit.storage.options import BuildOptions
@@ -41,29 +41,50 @@ class CachedNodes:
 class Store:
     """A partitioned graph on disk. Made by ``Store.open``, ``build_store`` and ``partition``.
 
-    Opening reads the manifest and each file's header and size; ``verify`` reads everything. A store pickles as its path.
+    Opening reads the manifest and each file's header and size; ``verify`` reads everything. A store pickles as its path and parts.
     Arrays stay usable when the store is removed while they are in use.
+
+    A host that holds some of the parts opens those only: the files of the others need not be there.
 
     Args:
         path: The store's folder.
         manifest: Its manifest.
+        parts: The parts to open, ascending.
+
+    Attributes:
+        path: The store's folder.
+        manifest: Its manifest.
+        local_parts: The parts that are open.
     """
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path, self.manifest = path, manifest
-        self._files = {name: map_array(path, name, entry) for name, entry in manifest.files.items()}
+    def __init__(self, path: Path, manifest: Manifest, parts: tuple[int, ...]) -> None:
+        self.path, self.manifest, self.local_parts = path, manifest, parts
+        self._check_parts_are_there()
+        self._files = {name: map_array(path, name, entry) for name, entry in manifest.files.items() if part_of(name) in (None, *parts)}
         self._arrays = self._assemble()
         self._check_ends()
 
     @classmethod
-    def open(cls, path: str | Path) -> Store:
+    def open(cls, path: str | Path, parts: Iterable[int] | None = None) -> Store:
         """Opens the store in the folder ``path``.
 
+        Args:
+            path: The folder.
+            parts: The parts to open; None opens all.
+
         Raises:
-            StoreError: There is none, it is of a newer format, or a file is missing, truncated or not what the manifest says.
+            StoreError: There is none, it is of a newer format, a part is not there, or a file is missing, truncated or not what the
+                manifest says.
+            PlanError: The store has no such part.
         """
         path = Path(path).expanduser().absolute()
-        return cls(path, read_manifest(path))
+        manifest = read_manifest(path)
+        every = range(manifest.num_parts)
+        wanted = tuple(every) if parts is None else tuple(sorted(set(parts)))
+        unknown = [part for part in wanted if part not in every]
+        if unknown:
+            raise PlanError(f"the store {path} has no part {unknown[0]!r}", f"its parts are 0 to {manifest.num_parts - 1}")
+        return cls(path, manifest, wanted)
 
     @property
     def name(self) -> str:
@@ -107,7 +128,7 @@ class Store:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all array files."""
+        """Bytes of all array files, those of parts that are not open included."""
         return self.manifest.nbytes
 
     @cached_property
@@ -121,11 +142,30 @@ class Store:
         return {t: {split: self._files[split_file(t, split)] for split in splits} for t, splits in self.manifest.splits.items()}
 
     def arrays(self) -> GraphArrays:
-        """Every array that sampling reads, mapped read-only."""
+        """Every array that sampling reads, mapped read-only; placeholders for parts that are not open."""
         return self._arrays
 
+    def require(self, parts: Iterable[int] | None = None) -> Store:
+        """The store itself, if the parts are open; None asks for all.
+
+        Raises:
+            StoreError: One is not.
+        """
+        missing = [part for part in (range(self.num_parts) if parts is None else parts) if part not in self.local_parts]
+        if missing:
+            raise StoreError(
+                f"part {missing[0]} of the store {self.path} is not open here; open: {list(self.local_parts)} of {self.num_parts}",
+                "Store.open(path) opens every part, where the files of all are there",
+            )
+        return self
+
     def cache(self, part: int) -> dict[NodeType, CachedNodes]:
-        """The features that ``part`` replicates from other parts; empty unless the store was built with a ``cache_ratio``."""
+        """The features that ``part`` replicates from other parts; empty unless the store was built with a ``cache_ratio``.
+
+        Raises:
+            StoreError: The part is not open.
+        """
+        self.require((part,))
         return {
             t: CachedNodes(self._files[cache_file(part, t, "global_id")], self._files[cache_file(part, t, FEATURE_NAME)])
             for t in self.manifest.cached
@@ -158,7 +198,7 @@ class Store:
         return ids if book is None else book[ids]
 
     def verify(self, events: EventSink = ignore_events) -> None:
-        """Reads everything: checksums, and that every index is one that sampling may follow.
+        """Reads everything that is open: checksums, and that every index is one that sampling may follow.
 
         Args:
             events: Receives the stage "verify", in bytes.
@@ -177,22 +217,39 @@ class Store:
         return report_of(self.manifest, self.path)
 
     def file(self, name: str) -> NDArray[Any]:
-        """The mapped array of the file ``name`` of the manifest."""
+        """The mapped array of the file ``name`` of the manifest.
+
+        Raises:
+            StoreError: It belongs to a part that is not open.
+        """
+        part = part_of(name)
+        if part is not None:
+            self.require((part,))
         return self._files[name]
 
+    @property
+    def files(self) -> list[str]:
+        """The manifest's files without those of parts that are not open."""
+        return list(self._files)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Store.open, (str(self.path),))
+        return (Store.open, (str(self.path), self.local_parts))
 
     def __repr__(self) -> str:
-        from gnnkit.storage.resources import format_bytes
+        from gnnkit.units import format_bytes
 
         schema, parts = self.schema, f"{self.num_parts} part{'s' if self.num_parts > 1 else ''}"
+        parts += "" if self._arrays.is_whole else f", {list(self.local_parts)} open"
         notice = f", {self.notice}" if self.notice else ""
         sizes = f"{schema.num_nodes:,} nodes, {schema.num_edges:,} edges, {parts} ({self.options.partition}), {format_bytes(self.nbytes)}"
         return f"Store({self.name}: {sizes}{notice}, {str(self.path)!r})"
 
     def _assemble(self) -> GraphArrays:
-        manifest, files, parts = self.manifest, self._files, range(self.num_parts)
+        manifest, parts = self.manifest, range(self.num_parts)
+        files = dict(self._files)
+        for name, entry in manifest.files.items():
+            if name not in files:
+                files[name] = placeholder(np.dtype(entry.dtype), entry.shape)
 
         def node_part(part: int, node_type: NodeType) -> NodePart:
             arrays = {name: files[node_file(part, node_type, name)] for name in manifest.schema.node_types[node_type].arrays}
@@ -211,12 +268,25 @@ class Store:
             {t: tuple(edge_part(p, t) for p in parts) for t in manifest.schema.edge_types},
             self.node_bounds,
             {t: files[book_file(t)] if t in manifest.renumbered else None for t in manifest.schema.node_types},
+            self.local_parts,
         )
+
+    def _check_parts_are_there(self) -> None:
+        """A part that nobody brought here is no damage."""
+        for part in self.local_parts:
+            if not (self.path / part_folder(part)).is_dir():
+                here = [other for other in range(self.num_parts) if (self.path / part_folder(other)).is_dir()]
+                raise StoreError(
+                    f"part {part} of the store {self.path} is not on this host; of {self.num_parts} parts, {here} are",
+                    f"copy the folder {part_folder(part)} here, or name the parts to open: Store.open(path, parts={here}), "
+                    f"or placement={{host: parts}} for a loader",
+                )
 
     def _check_ends(self) -> None:
         """The part of ``verify`` that costs nothing: each adjacency begins at 0 and ends at its number of edges."""
         for edge_type, parts in self._arrays.edges.items():
-            for part, edges in enumerate(parts):
+            for part in self.local_parts:
+                edges = parts[part]
                 if edges.indptr[0] != 0 or edges.indptr[-1] != len(edges.indices):
                     name = edge_file(part, edge_type, "indptr")
                     found = f"{int(edges.indptr[0])} to {int(edges.indptr[-1])}"

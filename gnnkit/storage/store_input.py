@@ -17,10 +17,17 @@ _NODE_ROWS = 1 << 16
 
 
 class StoreInput:
-    """A store as the builder's input, node by node rather than in the dataset's edge order."""
+    """A store as the builder's input, node by node rather than in the dataset's edge order.
+
+    Args:
+        store: The store.
+
+    Raises:
+        StoreError: Not all of its parts are open.
+    """
 
     def __init__(self, store: Store) -> None:
-        self.store = store
+        self.store = store.require()
         self.name, self.notice, self.schema = store.name, store.notice, store.schema
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = store.splits
         self.metadata = store.metadata

@@ -28,8 +28,9 @@ Check = Callable[[], None]
 
 def verify_store(store: Store, events: EventSink) -> None:
     """Checks everything; see ``Store.verify``."""
-    files = store.manifest.files
-    stage = Stage(events, "verify", label=store.name, total=float(store.nbytes), unit="B")
+    files = {name: store.manifest.files[name] for name in store.files}
+    total = float(sum(entry.size for entry in files.values()))
+    stage = Stage(events, "verify", label=store.name, total=total, unit="B")
     with stage, ThreadPoolExecutor(default_threads(), "gnnkit-verify") as pool:
         sums = pool.map(lambda name: file_crc32(store.path / name), files)
         for (name, entry), crc in zip(files.items(), sums, strict=True):
@@ -42,14 +43,14 @@ def verify_store(store: Store, events: EventSink) -> None:
 def _checks(store: Store) -> Iterator[Check]:
     """Every check beside the checksums, independent of each other."""
     for edge_type in store.schema.edge_types:
-        for part in range(store.num_parts):
+        for part in store.local_parts:
             yield lambda e=edge_type, p=part: _check_edges(store, e, p)  # type: ignore[misc]
     for node_type in store.schema.node_types:
         yield lambda t=node_type: _check_numbering(store, t)  # type: ignore[misc]
         for split, ids in store.splits.get(node_type, {}).items():
             name = split_file(node_type, split)
             yield lambda t=node_type, n=name, i=ids: _check_range(store, n, i, store.schema.node_types[t].num_nodes)  # type: ignore[misc]
-    for part in range(store.num_parts):
+    for part in store.local_parts:
         for node_type, cached in store.cache(part).items():
             name = cache_file(part, node_type, "global_id")
             yield lambda t=node_type, n=name, i=cached.global_id: _check_ascending(store, n, i, t)  # type: ignore[misc]
@@ -90,7 +91,8 @@ def _check_numbering(store: Store, node_type: NodeType) -> None:
     if book is None:
         return
     _check_range(store, book_file(node_type), book, len(book))
-    for part, nodes in enumerate(arrays.nodes[node_type]):
+    for part in store.local_parts:
+        nodes = arrays.nodes[node_type][part]
         name = node_file(part, node_type, "global_id")
         assert nodes.global_id is not None
         _check_ascending(store, name, nodes.global_id, node_type)

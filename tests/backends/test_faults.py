@@ -63,7 +63,7 @@ def test_a_worker_is_killed(loader: GraphLoader, number: signal.Signals) -> None
         assert "memory" in text and " MB when it was last seen" in text
     if number == signal.SIGSEGV:
         assert "Fatal Python error: Segmentation fault" in text  # the end of the log
-    assert caught.value.hint
+    assert "loader.resume()" in (caught.value.hint or "")
     assert sorted(seeds(loader)) == EVERYTHING  # the process was started again
     assert pid not in workers(loader).values() and len(workers(loader)) == 2
     assert all(batch.x.equal(copy) for batch, copy in zip(held, copies, strict=True))
@@ -79,8 +79,7 @@ def test_a_broken_epoch_is_taken_up_where_it_broke(loader: GraphLoader) -> None:
         for batch in iterator:
             found.append(batch)
             time.sleep(0.05)
-    loader.load_state_dict(loader.state_dict())
-    found += list(loader)
+    found += list(loader.resume())
     assert len(found) == len(wanted)
     for batch, other in zip(found, wanted, strict=True):
         same(batch, other)
@@ -138,7 +137,7 @@ def test_restarts_leave_the_stream_unchanged() -> None:
         iterator = iter(loader)
         next(iterator)
         os.kill(workers(loader)[0], signal.SIGKILL)
-        with pytest.raises(WorkerDied):
+        with pytest.raises((WorkerDied, StartTimeout)):  # the latter where it was still being started again
             drain(iterator, 0.05)
 
 

@@ -33,10 +33,11 @@ def held_memory() -> int:
 
 
 @pytest.mark.slow
-def test_a_cell_that_is_run_twenty_times() -> None:
+def test_a_cell_that_is_run_again_and_again() -> None:
+    """With a graph of its own each time; ``tests/ui`` has one with a store, in a kernel."""
     gc.collect()
     before, counts = held_memory(), []
-    for _ in range(20):
+    for _ in range(8):
         loader = loader_of("Colocated-1")
         iterator = iter(loader)
         next(iterator)
@@ -194,6 +195,58 @@ print("same")
 def test_a_fork_of_the_parent_that_exits(tmp_path: Path) -> None:
     done = run_script(_HEAD + _FORK, tmp_path)
     assert (done.stdout, done.returncode) == ("same\n", 0), done.stderr
+
+
+_CLOCK = """
+first = sum(b.batch_size for b in iterator)
+for seconds in (366 * 86400, -366 * 86400):
+    iterator = iter(loader)
+    held = [next(iterator) for _ in range(5)]
+    open(os.environ["CLOCK_SHIFT"], "w").write(str(seconds))
+    assert abs(time.time() - os.stat(os.environ["CLOCK_SHIFT"]).st_mtime) > 365 * 86400  # it did jump
+    assert sum(b.batch_size for b in held) + sum(b.batch_size for b in iterator) == 500
+    assert sum(b.batch_size for b in loader) == 500
+    with loader.for_split(None, backend=Colocated(1)) as other:  # looks at what other runs have left
+        assert sum(b.batch_size for b in other) == 500
+assert [str(pid) for pid in loader._stream.status().details["pids"].values()] == pids
+print("on time")
+"""
+# Every process's clock is off by what a file says, from the moment at which it is written.
+_SHIFTED = """
+import os, time
+_time = time.time
+
+def shifted():
+    try:
+        return _time() + float(open(os.environ["CLOCK_SHIFT"]).read() or 0)
+    except OSError:
+        return _time()
+
+time.time = shifted
+time.time_ns = lambda: int(shifted() * 1e9)
+"""
+
+
+def test_a_clock_that_jumps(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_SHIFTED)
+    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    done = run_script(_HEAD + _CLOCK, tmp_path, timeout_s=120, PYTHONPATH=path, CLOCK_SHIFT=str(tmp_path / "shift"))
+    assert (done.stdout, done.returncode) == ("on time\n", 0), done.stderr
+
+
+@pytest.mark.gpu
+def test_cuda_is_in_use_already() -> None:
+    import torch
+
+    torch.cuda.init()
+    kept = torch.ones(1000, device="cuda")
+    with loader_of("inprocess") as reference, loader_of("Colocated-2", device="cuda") as loader:
+        for _ in range(2):
+            for batch, wanted in zip(loader, reference, strict=True):
+                assert batch.x.is_cuda and batch.x.cpu().equal(wanted.x) and batch.edge_index.cpu().equal(wanted.edge_index)
+        for pid in workers(loader).values():
+            assert "nvidia" not in Path(f"/proc/{pid}/maps").read_text()
+    assert float(kept.sum()) == 1000
 
 
 _SHM = """

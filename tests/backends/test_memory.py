@@ -57,7 +57,8 @@ def test_a_worker_takes_little_beside_what_is_shared(tmp_path: Path) -> None:
             assert own_memory(pid) < 150e6
         status = loader._stream.status()
         assert store.nbytes <= status.graph_bytes < 1.1 * store.nbytes + (4 << 20)
-        assert status.buffer_bytes <= status.details["slots"] * status.details["slot_bytes"] * 1.1 + (4 << 20)
+        # Beside the slots, a few blocks are kept for batches of a user who holds more than there are slots for.
+        assert status.buffer_bytes <= (status.details["slots"] + 3) * status.details["slot_bytes"] * 1.1 + (4 << 20)
 
 
 def own_memory(pid: int) -> int:

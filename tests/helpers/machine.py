@@ -21,15 +21,23 @@ class Requirement:
     Attributes:
         missing: Returns the reason, or None where the tests can run.
         enable: What to do to have them run.
+        optional: Whether a machine without it is complete: there they are left out by name, also where everything must run.
     """
 
     missing: Callable[[], str | None]
     enable: str
+    optional: bool = False
 
 
 def glt_python() -> Path | None:
     """The interpreter of the second environment, in which graphlearn-torch's native library loads; None where there is none."""
     path = Path(os.environ.get("GNNKIT_GLT_PYTHON") or ROOT / ".envs/glt/bin/python")
+    return path if path.exists() else None
+
+
+def newer_python() -> Path | None:
+    """The interpreter of the environment on a Python that graphlearn-torch has no wheels for; None where there is none."""
+    path = Path(os.environ.get("GNNKIT_NEWER_PYTHON") or ROOT / ".envs/newer/bin/python")
     return path if path.exists() else None
 
 
@@ -64,6 +72,10 @@ def _missing_glt() -> str | None:
     return f"{python} does not load graphlearn-torch: {probe.stderr.strip().splitlines()[-1]}" if probe.returncode else None
 
 
+def _missing_newer() -> str | None:
+    return None if newer_python() else "needs gnnkit on Python 3.12 or newer: there is no environment in .envs/newer"
+
+
 def _missing_browser() -> str | None:
     return None if chromium() else f"needs a Chromium (one of {', '.join(CHROMIUM_NAMES)})"
 
@@ -84,8 +96,9 @@ def _missing_cgroup() -> str | None:
 
 
 REQUIREMENTS = {
-    "gpu": Requirement(_missing_gpu, "run on a machine with an NVIDIA GPU and a CUDA build of torch"),
+    "gpu": Requirement(_missing_gpu, "run on a machine with an NVIDIA GPU and a CUDA build of torch", optional=True),
     "glt": Requirement(_missing_glt, "make the second environment: make glt-env (Linux x86-64, Python 3.11)"),
+    "newer": Requirement(_missing_newer, "install Python 3.12 or 3.13, with pyenv for example, and: make newer-env", optional=True),
     "browser": Requirement(_missing_browser, "install Chromium: apt-get install chromium"),
     "cgroup": Requirement(_missing_cgroup, "run as root on Linux, with a memory controller that may be written to"),
     "netns": Requirement(_missing_netns, "run as root, or allow user namespaces; apt-get install iproute2"),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from gnnkit import GraphLoader, InProcess
 from gnnkit.errors import LoaderClosed, PlanError
+from gnnkit.loader.transfer import DeviceTransfer
 from tests.helpers.batches import same
 from tests.loader.graphs import NUM_NODES, make, plain, seeds, typed
 
@@ -271,3 +272,22 @@ def test_typed_input_in_every_form() -> None:
         with make(typed(), input_nodes=input_nodes) as loader:
             node_type = input_nodes if isinstance(input_nodes, str) else input_nodes[0]
             assert sum(batch[node_type].batch_size for batch in loader) == expected
+
+
+def test_a_batch_that_is_ready_comes_before_the_error_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeviceTransfer, "looks_ahead", True)  # as on CUDA
+    count = itertools.count()
+
+    def broken(batch: Any) -> Any:
+        if next(count) == 2:
+            raise ValueError("the third")
+        return batch
+
+    with make(input_nodes=torch.arange(10), batch_size=2, device="meta", transform=broken, prefetch=4) as loader:
+        batches = iter(loader)
+        ready = threading.Event()
+        while loader._stream.status().batches_ready < 3:  # so that the next one is looked at when the one before is handed out
+            ready.wait(0.01)
+        assert [next(batches).x.device.type for _ in range(2)] == ["meta", "meta"]
+        with pytest.raises(ValueError, match="the third"):
+            next(batches)

@@ -12,7 +12,7 @@ from tests.helpers.machine import ROOT
 
 # Rooms of one level may know each other; a room knows every level below its own.
 LEVELS = (
-    ("errors", "events", "host", "schema", "plan", "host"),
+    ("errors", "events", "host", "schema", "plan", "units"),
     ("vendor",),
     ("sampling", "storage", "datasets"),
     ("backends", "runtime", "partitioning"),

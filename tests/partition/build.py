@@ -47,7 +47,7 @@ def graph_arrays(
         edge_parts[edge_type] = tuple(
             _compress(own, other, own_bounds[p], own_bounds[p + 1], columns, with_edge=with_edge) for p in range(num_parts)
         )
-    return GraphArrays(schema, edge_dir, nodes, edge_parts, bounds, store_id)
+    return GraphArrays(schema, edge_dir, nodes, edge_parts, bounds, store_id, tuple(range(num_parts)))
 
 
 def _compress(

@@ -57,7 +57,7 @@ def test_what_is_swept(tmp_path: Path) -> None:
     failed = record_of(tmp_path, "3-failed", pid=2**22 + 1, failed=True)
     elsewhere = record_of(tmp_path, "4-elsewhere", pid=2**22 + 1, boot="another")
     old = record_of(tmp_path, "5-old", pid=2**22 + 1, boot="another")
-    half_made = tmp_path / "6-half"
+    half_made = tmp_path / "6-0123abcd"
     half_made.mkdir()
     broken = record_of(tmp_path, "7-broken")
     (broken / "run.json").write_text("{")
@@ -67,6 +67,16 @@ def test_what_is_swept(tmp_path: Path) -> None:
     sweep(tmp_path)
     assert {folder.name for folder in tmp_path.iterdir()} == {failed.name, elsewhere.name, half_made.name}
     assert not any(folder.exists() for folder in (gone, reused, old, broken, strange))
+
+
+def test_what_somebody_else_keeps_there_is_left_alone(tmp_path: Path) -> None:
+    theirs = tmp_path / "ogbn-products"
+    theirs.mkdir()
+    (theirs / "manifest.json").write_text("{}")
+    long_ago = time.time() - 8 * 24 * 3600
+    os.utime(theirs, (long_ago, long_ago))
+    sweep(tmp_path)
+    assert not list(runs(tmp_path)) and (theirs / "manifest.json").exists()
 
 
 def test_a_process_that_outlived_its_parent_is_ended(tmp_path: Path) -> None:

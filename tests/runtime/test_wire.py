@@ -146,3 +146,15 @@ def test_layouts_come_back() -> None:
     builder.add(EdgeKey(("a", "to", "b"), "edge_index"), "int64", (2, 7))
     layout = BatchLayout(tuple(builder.fields), builder.nbytes, {"päper": [2, 3]}, {("a", "to", "b"): [7]}, "päper", 2)
     assert layout_from_json(json.loads(json.dumps(layout_to_json(layout)))) == layout
+
+
+def test_last_words_of_a_side_that_has_not_read_everything() -> None:
+    left, right = pair()
+    left.send("unread")
+    right.send("failed", why="no locks today")
+    right.close()
+    message = left.receive()
+    assert message is not None and message.body["why"] == "no locks today"
+    with pytest.raises(EOFError):
+        left.receive()
+    left.close()

@@ -42,11 +42,12 @@ def write_glt_partitions(store: Store, out: str | Path, events: EventSink) -> No
 
     Raises:
         PlanError: ``out`` exists already.
+        StoreError: Not all parts of ``store`` are open.
     """
     out = Path(out).expanduser()
     if out.exists():
         raise PlanError(f"{out} exists already", "give a folder that does not exist, or remove this one")
-    graph = store.arrays()
+    graph = store.require().arrays()
     partial = out.parent / f"{out.name}.incomplete"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

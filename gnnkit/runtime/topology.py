@@ -25,6 +25,7 @@ class RankFacts:
         node_rank: Its node, where it was told.
         address: Address of its host that other ranks have used, or empty.
         route: Address from which its packets leave, or empty.
+        memory: Bytes of memory that its host has for it.
     """
 
     host: str
@@ -33,6 +34,7 @@ class RankFacts:
     node_rank: int | None = None
     address: str = ""
     route: str = ""
+    memory: int = 0
 
 
 def group_ranks(facts: Sequence[RankFacts]) -> list[list[int]]:

@@ -11,8 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from gnnkit.distributed.topology import RankFacts
 from gnnkit.errors import PlanError, StartTimeout
+from gnnkit.host import total_memory
+from gnnkit.runtime.topology import RankFacts
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Processes that share these see the same files, shared memory, processes and interfaces.
@@ -55,8 +56,8 @@ def own_facts(local_rank: int | None, local_world_size: int | None) -> RankFacts
     if local_rank is None:
         local_rank, local_world_size = environment_int("LOCAL_RANK"), environment_int("LOCAL_WORLD_SIZE")
         node_rank = environment_int("GROUP_RANK")
-    address = _store_host() or os.environ.get("MASTER_ADDR", "")
-    return RankFacts(host_identity(), local_rank, local_world_size, node_rank, address, route_address())
+    address = store_host() or os.environ.get("MASTER_ADDR", "")
+    return RankFacts(host_identity(), local_rank, local_world_size, node_rank, address, route_address(), total_memory())
 
 
 def exchange(facts: RankFacts, topic: str, timeout_s: float) -> list[RankFacts]:
@@ -87,7 +88,7 @@ def exchange(facts: RankFacts, topic: str, timeout_s: float) -> list[RankFacts]:
             missing = [other, *(late for late in range(other + 1, world_size) if not store.check([keys[late]]))]
             raise StartTimeout(
                 f"rank {rank} heard nothing from ranks {missing} within {timeout_s:g} s",
-                "every rank of the process group has to call resolve_runtime, and either all or none with local_process_rank",
+                "every rank of the process group has to get here: all make the loader or call resolve_runtime, in the same way",
             ) from error
     return [RankFacts(**json.loads(store.get(key))) for key in keys]
 
@@ -102,7 +103,7 @@ def route_address() -> str:
             return ""
 
 
-def _store_host() -> str:
+def store_host() -> str:
     """The address under which this rank reached the process group's store, where that is a TCP store."""
     import torch.distributed as dist
 

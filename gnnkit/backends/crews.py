@@ -1,0 +1,185 @@
+"""The crews of this process: one per graph and options, shared by all loaders on it; the last loader out stops the processes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gnnkit.backends.channel import Channel
+from gnnkit.backends.hub import Hub
+from gnnkit.backends.patience import SLICE_S
+from gnnkit.errors import LoaderClosed, StartTimeout
+from gnnkit.events import Stage
+from gnnkit.runtime.remote import fresh
+
+
+@dataclass(eq=False)
+class Crews:
+    """Who works for whom in this process.
+
+    Everything of a loader in background processes happens under one lock, which is never held while somebody waits. A loader that is
+    forgotten may be so in the middle of anything, by the garbage collector, and perhaps by the lock's own holder: it is only noted, and
+    ``collect`` takes its place away.
+
+    Attributes:
+        lock: To be held for everything but ``open``, ``enter``, ``hub_of``, ``forget`` and ``collect``.
+        owner: The process; a forked child has crews of its own.
+    """
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    owner: int = field(default_factory=os.getpid)
+    # Held while a crew is made, which may wait for other hosts.
+    _making: threading.Lock = field(default_factory=threading.Lock)
+    _hubs: dict[Any, Hub] = field(default_factory=dict)
+    _forgotten: deque[Channel] = field(default_factory=deque)
+
+    def open(self, channel: Channel) -> None:
+        """Gives a new loader its place, and waits until every process knows it. Older loaders of the same name and plan lose theirs.
+
+        Raises:
+            StartTimeout: A process was not ready in time, or ended, or another host was not there.
+            PlanError: The system's limits or ``channel_size`` do not allow it, or the hosts are not clear.
+            MemoryLimitError: There is no memory for it.
+        """
+        self.enter(channel)
+        with self.lock:
+            self.tidy()
+            for other in [c for hub in self._hubs.values() for c in hub.channels.values() if _replaces(channel, c)]:
+                self.leave(other)
+        started, limit_s, total = time.monotonic(), channel.plan.runtime.start_timeout_s, channel.num_workers
+        with Stage(channel.events, "start", label="sampling processes", total=total, unit="processes") as stage:
+            while True:
+                with self.lock:
+                    hub = self._hubs[_key(channel)]
+                    hub.pump(revive=channel.failure is None)
+                    if channel.failure is not None:
+                        raise fresh(channel.failure)
+                    count, poller = len(channel.opened), hub.crew.poller()
+                    if count == total:
+                        hub.give_ring(channel)
+                channel.tell()
+                if count > stage.done:
+                    stage.update(count)
+                if count == total:
+                    return
+                if time.monotonic() - started > limit_s and not hub.crew.starting:
+                    raise StartTimeout(_absent(hub, channel, limit_s), "close the other loaders on this graph, or raise start_timeout_s")
+                poller.poll(SLICE_S * 1000)
+
+    def enter(self, channel: Channel) -> None:
+        """Sees to it that a loader has a place: a new one, or one that has lost its place.
+
+        Raises:
+            LoaderClosed: It is closed.
+            StartTimeout: See ``open``.
+            PlanError: See ``open``.
+            MemoryLimitError: See ``open``.
+        """
+        channel.used = time.monotonic()
+        while self.hub_of(channel) is None:
+            if channel.is_closed:
+                raise LoaderClosed("the loader is closed", "create a new one")
+            with self._making:
+                self._take_place(channel)
+
+    def _take_place(self, channel: Channel) -> None:
+        """Tries to; in vain if the crew ends, or the loader is closed, in this moment."""
+        key = _key(channel)
+        hub = self._hubs.get(key)
+        if hub is None:
+            _wait_for_turn(channel)
+            new = Hub(channel.options, channel.num_workers, channel.plan, channel.graph)
+            with self.lock:
+                hub = self._hubs[key] = new
+        with self.lock:
+            if self._hubs.get(key) is not hub:
+                return
+            try:
+                if not channel.is_closed:
+                    hub.admit(channel)
+            finally:
+                if channel.number not in hub.channels:
+                    self.leave(channel)
+
+    def hub_of(self, channel: Channel) -> Hub | None:
+        """A loader's crew, or None where it has no place."""
+        hub = self._hubs.get(_key(channel))
+        return hub if hub is not None and channel.number in hub.channels else None
+
+    def tidy(self) -> None:
+        """Takes the places of loaders that have not been used for long."""
+        for channel in [c for hub in self._hubs.values() for c in hub.idle_channels()]:
+            self.leave(channel)
+
+    def leave(self, channel: Channel) -> None:
+        """Takes a loader's place away; the last one's crew stops."""
+        key = _key(channel)
+        hub = self._hubs.get(key)
+        if hub is None:
+            return
+        hub.dismiss(channel)
+        if not hub.channels:
+            del self._hubs[key]
+            hub.stop()
+
+    def forget(self, channel: Channel) -> None:
+        """Has a loader's place taken away, from anywhere, and at once unless this thread holds the lock. Does nothing in a forked child."""
+        if os.getpid() == self.owner:
+            self._forgotten.append(channel)
+            self.collect()
+
+    def collect(self) -> None:
+        """Takes the places of forgotten loaders; does nothing while this thread holds the lock, and is to be called after that."""
+        while self._forgotten and not self._is_holder():
+            with self.lock:
+                while self._forgotten:
+                    self.leave(self._forgotten.popleft())
+
+    def _is_holder(self) -> bool:
+        # What threading.Condition asks its lock. A finalizer, which may run inside a ``with`` block of the same thread, cannot know else.
+        return bool(self.lock._is_owned())  # type: ignore[attr-defined]
+
+
+_crews: Crews | None = None
+
+
+def crews() -> Crews:
+    """The crews of this process."""
+    global _crews
+    if _crews is None or _crews.owner != os.getpid():
+        _crews = Crews()
+    return _crews
+
+
+def _key(channel: Channel) -> Any:
+    """What loaders must have in common to share processes; the crew keeps the graph, so that its id stays its own."""
+    plan = channel.plan
+    return id(channel.graph), plan.store, plan.placement, channel.options, plan.runtime.memory_budget
+
+
+def _replaces(new: Channel, old: Channel) -> bool:
+    """Whether a loader is what a cell that was run again has made of another one: of the same name, kind of graph and plan."""
+    if new is old or not old.is_known or new.graph.name != old.graph.name or replace(new.plan, inputs=old.plan.inputs) != old.plan:
+        return False
+    same_kind = new.graph is old.graph or new.graph.arrays.schema == old.graph.arrays.schema
+    return same_kind and new.plan.inputs == old.plan.inputs
+
+
+def _wait_for_turn(channel: Channel) -> None:
+    """The gap between the trainers of one host that the user asked for."""
+    rank, gap_s = os.environ.get("LOCAL_RANK", "0"), channel.options.process_start_gap_seconds
+    if rank.isdigit() and gap_s:
+        threading.Event().wait(int(rank) * gap_s)
+
+
+def _absent(hub: Hub, channel: Channel, limit_s: float) -> str:
+    who = [
+        f"sampling process {rank} (pid {child.pid}) is {child.state()}"
+        for rank, child in sorted(hub.crew.alive.items())
+        if rank not in channel.opened
+    ]
+    return f"not every sampling process has taken the loader in after {limit_s:g} s: {'; '.join(who)}"

@@ -1,0 +1,58 @@
+"""How every background process begins and ends, whatever it does; ``gnnkit.runtime.children`` starts them.
+
+They need neither torch nor the user's ``__main__``, and everything that they hold is gone when they are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from gnnkit.runtime.remote import error_to_json
+from gnnkit.runtime.shared_block import SharedBlock
+from gnnkit.runtime.vitals import Vitals
+from gnnkit.runtime.watch import Watch, die_with_parent
+from gnnkit.runtime.wire import Wire
+
+
+def run(module: str, loop: str) -> NoReturn:
+    """Reads what was handed over on the command line, works, and ends the process.
+
+    Args:
+        module: Where the work is; imported once there is somebody to tell if it cannot be.
+        loop: Name of a class there, made from the process's ``Wire`` and ``Watch``, with a method ``run``.
+    """
+    try:
+        _work(module, loop)
+    except BaseException:
+        logging.getLogger(module).exception("the process ends")
+        logging.shutdown()
+        os._exit(1)
+    # Threads may be in the middle of a kernel, and there is nothing to tidy up.
+    os._exit(0)
+
+
+def _work(module: str, loop: str) -> None:
+    wire_fd, vitals_fd, parent_fd, parent_pid, rank, from_main_thread = map(int, sys.argv[1:])
+    if from_main_thread:
+        die_with_parent(parent_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the loader's affair
+    for fd in (wire_fd, vitals_fd, parent_fd):
+        if fd >= 0:
+            os.set_inheritable(fd, False)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    watch = Watch(parent_fd, parent_pid, Vitals(SharedBlock.attach(vitals_fd, writable=True)).row(rank))
+    watch.start()
+    wire = Wire(socket.socket(fileno=wire_fd))
+    try:
+        work = getattr(importlib.import_module(module), loop)
+    except BaseException as error:  # a broken installation; the loader raises it
+        wire.send("failed", error=error_to_json(error))
+        wire.send_all(1.0)
+        raise
+    work(wire, watch).run()

@@ -1,0 +1,169 @@
+"""What travels between a sampling process and a part service: typed arrays under names, with a JSON head.
+
+A request is a Flight ticket: an Arrow stream of one record batch with one row, each array a list in a column of its own, and the head
+in the schema's metadata. Edges are answered in the same form, rows as a stream of batches of bytes (``RowsRequest.messages``). Ids are
+narrowed to 32 bits where the graph's fit. Arrow's formats hold numbers only: nothing that arrives is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from gnnkit.sampling.owned import BadRequest
+from gnnkit.sampling.owners import ExpandRequest, Picks, RowsRequest
+
+# Changes with the meaning of messages: hosts that run different versions refuse each other.
+PROTOCOL_VERSION = 1
+TOKEN_HEADER = "authorization"
+_HEAD = b"gnnkit"
+_LARGEST_INT32 = (1 << 31) - 1
+
+ROWS_SCHEMA = pa.schema([("rows", pa.uint8())])
+
+
+def pack(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> pa.RecordBatch:
+    """A record batch of one row; the arrays are not copied."""
+    columns = [pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), pa.array(values)) for values in arrays.values()]
+    metadata = {_HEAD: json.dumps(head, separators=(",", ":")).encode()}
+    schema = pa.schema([pa.field(name, column.type) for name, column in zip(arrays, columns, strict=True)], metadata)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def unpack(batch: pa.RecordBatch) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Reverses ``pack``; arrays are copied only where memory is not aligned.
+
+    Raises:
+        BadRequest: The batch is none of ``pack``'s.
+    """
+    try:
+        batch.validate(full=True)
+        head = json.loads((batch.schema.metadata or {})[_HEAD])
+        if batch.num_rows != 1 or not isinstance(head, dict):
+            raise BadRequest("not one row with a head")
+        arrays = {}
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if not pa.types.is_large_list(column.type) or not pa.types.is_integer(column.type.value_type) or column.null_count:
+                raise BadRequest(f"{name} is {column.type}, not a list of integers")
+            arrays[name] = np.require(column.flatten().to_numpy(zero_copy_only=True), requirements=["C", "A"])
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise BadRequest(f"the message cannot be read: {error}") from error
+    return head, arrays
+
+
+def to_ticket(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """A request as bytes."""
+    batch, sink = pack(head, arrays), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def from_ticket(ticket: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Reverses ``to_ticket``.
+
+    Raises:
+        BadRequest: The bytes are none of its.
+    """
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(ticket)) as reader:
+            batch = reader.read_next_batch()
+    except (pa.ArrowException, StopIteration, OSError) as error:
+        raise BadRequest(f"the message cannot be read: {error}") from error
+    return unpack(batch)
+
+
+def narrowed(ids: NDArray[Any], largest: int) -> NDArray[Any]:
+    """Ids in the narrowest type that holds ``largest``."""
+    return ids.astype(np.int32) if largest <= _LARGEST_INT32 else ids
+
+
+def expand_to_ticket(request: ExpandRequest, fingerprint: str, num_nodes: list[int]) -> bytes:
+    """A request for edges; ``num_nodes`` of each type decide the width of ids."""
+    head = {
+        "what": "expand",
+        "version": PROTOCOL_VERSION,
+        "fingerprint": fingerprint,
+        "key": request.key,
+        "hop": request.hop,
+        "fan_outs": request.fan_outs.tolist(),
+        "replace": request.replace,
+        "weighted": request.weighted,
+        "positions": request.wants_position,
+    }
+    return to_ticket(head, {str(t): narrowed(nodes, num_nodes[t]) for t, nodes in request.nodes.items()})
+
+
+def expand_from_ticket(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ExpandRequest:
+    """Reverses ``expand_to_ticket``.
+
+    Raises:
+        BadRequest: Something is missing or of the wrong kind.
+    """
+    try:
+        fan_outs = np.array(head["fan_outs"], np.int64).reshape(-1)
+        if fan_outs.size and not -1 <= fan_outs.min() <= fan_outs.max() <= _LARGEST_INT32:
+            raise BadRequest("a fan-out is out of range")
+        positions, flags = tuple(map(bool, head["positions"])), (bool(head["replace"]), bool(head["weighted"]))
+        nodes = {int(t): ids.astype(np.int64) for t, ids in arrays.items()}
+        return ExpandRequest(int(head["key"]) & ((1 << 64) - 1), int(head["hop"]), fan_outs, *flags, positions, nodes)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise BadRequest(f"the request cannot be read: {error}") from error
+
+
+def picks_to_batch(answer: Mapping[int, Picks], generation: int, num_neighbors: list[int], num_edges: list[int]) -> pa.RecordBatch:
+    """An answer about edges, in memory of its own; nodes and edges of each edge type decide the width of ids."""
+    arrays = {}
+    for r, picks in answer.items():
+        arrays[f"counts/{r}"] = narrowed(picks.counts, len(picks.neighbors))
+        arrays[f"neighbors/{r}"] = narrowed(picks.neighbors, num_neighbors[r])
+        if picks.positions is not None:
+            arrays[f"positions/{r}"] = narrowed(picks.positions, num_edges[r])
+    # What was not narrowed still lies in the scratch of whoever answered.
+    return pack({"generation": generation}, {name: values if values.base is None else values.copy() for name, values in arrays.items()})
+
+
+def picks_from_batch(batch: pa.RecordBatch) -> tuple[int, dict[int, Picks]]:
+    """Reverses ``picks_to_batch``: the generation of the service, and its answer.
+
+    Raises:
+        BadRequest: The batch is none of its.
+    """
+    head, arrays = unpack(batch)
+    try:
+        indices = sorted({int(name.partition("/")[2]) for name in arrays})
+        picks = {r: Picks(arrays[f"counts/{r}"], arrays[f"neighbors/{r}"], arrays.get(f"positions/{r}")) for r in indices}
+        return int(head["generation"]), picks
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadRequest(f"the answer cannot be read: {error}") from error
+
+
+def rows_to_ticket(request: RowsRequest, fingerprint: str, num_rows: list[int]) -> bytes:
+    """A request for rows; the number of rows of each type decides the width of ids."""
+    head = {
+        "what": "rows",
+        "version": PROTOCOL_VERSION,
+        "fingerprint": fingerprint,
+        "lists": [bounds for bounds, _ in request.lists],
+        "sections": request.sections,
+    }
+    return to_ticket(head, {str(number): narrowed(ids, num_rows[bounds]) for number, (bounds, ids) in enumerate(request.lists)})
+
+
+def rows_from_ticket(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> RowsRequest:
+    """Reverses ``rows_to_ticket``.
+
+    Raises:
+        BadRequest: Something is missing or of the wrong kind.
+    """
+    try:
+        lists = tuple((int(bounds), arrays[str(number)].astype(np.int64)) for number, bounds in enumerate(head["lists"]))
+        sections = tuple((int(table), int(which), int(width)) for table, which, width in head["sections"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadRequest(f"the request cannot be read: {error}") from error
+    return RowsRequest(lists, sections)

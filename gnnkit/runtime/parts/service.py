@@ -1,0 +1,189 @@
+"""The server: checks who asks, reads the request, answers from this host's parts."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as flight
+from numpy.typing import NDArray
+
+from gnnkit.errors import GnnkitError, PlanError, StoreError
+from gnnkit.host import available_cpus
+from gnnkit.runtime.parts.protocol import (
+    PROTOCOL_VERSION,
+    ROWS_SCHEMA,
+    TOKEN_HEADER,
+    expand_from_ticket,
+    from_ticket,
+    picks_to_batch,
+    rows_from_ticket,
+)
+from gnnkit.runtime.parts.visits import read_visit
+from gnnkit.sampling.owned import BadRequest, PartOwner
+from gnnkit.sampling.tables import GraphTables
+from gnnkit.storage.arrays import GraphArrays
+
+logger = logging.getLogger(__name__)
+
+# Answers worked out at the same time, at most: this host's own sampling has the other processors.
+_MOST_AT_ONCE = 16
+
+
+class Answers:
+    """Answers requests from the graph as it lies in memory now.
+
+    Args:
+        graph: The arrays.
+        parts: The parts that may be asked about.
+        fingerprint: The store's.
+
+    Attributes:
+        generation: Tells this start of the service from others.
+    """
+
+    def __init__(self, graph: GraphArrays, parts: tuple[int, ...], fingerprint: str) -> None:
+        self.generation = secrets.randbits(48)
+        self._parts, self._fingerprint = parts, fingerprint
+        self._lock = threading.Lock()
+        self._turns = threading.Semaphore(max(1, min(_MOST_AT_ONCE, available_cpus() // 2)))
+        self.use(graph)
+
+    def use(self, graph: GraphArrays) -> None:
+        """Moves over to another copy of the graph."""
+        tables = {weighted: GraphTables(graph, weighted) for weighted in (False, True)}
+        idle: dict[bool, list[PartOwner]] = {False: [], True: []}
+        with self._lock:
+            self._tables, self._idle = tables, idle
+
+    def check(self, head: dict[str, Any]) -> None:
+        """Refuses requests about another graph.
+
+        Raises:
+            StoreError: The other side has another store.
+            BadRequest: It runs another gnnkit.
+        """
+        if head.get("version") != PROTOCOL_VERSION:
+            raise BadRequest(f"the request is of version {head.get('version')!r}, this gnnkit answers {PROTOCOL_VERSION}")
+        if head.get("fingerprint") != self._fingerprint:
+            raise StoreError(
+                f"hosts have different stores: this one's fingerprint is {self._fingerprint}, the request's {head.get('fingerprint')}",
+                "copy the parts of one and the same store to every host",
+            )
+
+    def expand(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> pa.RecordBatch:
+        """Answers a request for edges."""
+        request = expand_from_ticket(head, arrays)
+        with self._turns:
+            owner, tables = self._take(request.weighted)
+            answer = owner.expand(request)
+            relations = tables.relations
+            num_edges = tables.row_bounds[len(tables.node_types) :, -1].tolist()
+            batch = picks_to_batch(answer, self.generation, relations[:, -1].tolist(), num_edges)
+            with self._lock:
+                if self._tables[request.weighted] is tables:
+                    self._idle[request.weighted].append(owner)
+            return batch
+
+    def rows(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Iterator[pa.RecordBatch]:
+        """Answers a request for rows, message by message."""
+        request = rows_from_ticket(head, arrays)
+        owner, _ = self._take(weighted=False)
+        with self._turns:
+            messages = owner.rows(request)
+        return self._messages(messages)
+
+    def _messages(self, messages: Iterator[NDArray[np.uint8]]) -> Iterator[pa.RecordBatch]:
+        while True:
+            with self._turns:  # not while a message is being sent: a slow reader keeps nobody waiting
+                rows = next(messages, None)
+            if rows is None:
+                return
+            yield pa.RecordBatch.from_arrays([pa.array(rows)], schema=ROWS_SCHEMA)
+
+    def _take(self, weighted: bool) -> tuple[PartOwner, GraphTables]:
+        with self._lock:
+            tables = self._tables[weighted]
+            if self._idle[weighted]:
+                return self._idle[weighted].pop(), tables
+        return PartOwner(tables, self._parts), tables
+
+
+class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Refuses every call without the token, before anything else of it is looked at."""
+
+    def __init__(self, token: str) -> None:
+        self._wanted = token.encode()
+
+    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> None:
+        given = (headers.get(TOKEN_HEADER) or [""])[0]
+        if not hmac.compare_digest(given if isinstance(given, bytes) else given.encode(), self._wanted):
+            raise flight.FlightUnauthenticatedError("the token is wrong or missing")
+
+
+class PartServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Listens.
+
+    Args:
+        ip: The address to listen on, and no other.
+        port: The port; 0 for any free one.
+        token: What every call must carry.
+        answers: Who answers.
+        heard: Called with "here" or "bye", a process's name and its host; from any thread.
+
+    Raises:
+        PlanError: The address cannot be listened on.
+    """
+
+    def __init__(self, ip: str, port: int, token: str, answers: Answers, heard: Callable[[str, str, int], None]) -> None:
+        self._answers, self._heard = answers, heard
+        place = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+        try:
+            super().__init__(f"grpc://{place}", middleware={"token": _TokenCheck(token)})
+        except pa.ArrowException as error:
+            raise PlanError(
+                f"the part service cannot listen on {place}", "the address is none of this host's, or another program uses the port"
+            ) from error
+
+    def do_action(self, context: Any, action: Any) -> list[Any]:
+        """Hears that somebody on another host is here, or leaves."""
+        try:
+            head, name, host = read_visit(action.body.to_pybytes())
+            self._answers.check(head)
+            if action.type not in ("here", "bye"):
+                raise BadRequest(f"there is no action {action.type!r}")
+            self._heard(action.type, name, host)
+        except Exception as error:
+            logger.info("a visit failed", exc_info=True)
+            raise _as_flight(error) from error
+        return []
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """Answers a request; errors go to whoever sent it."""
+        try:
+            head, arrays = from_ticket(ticket.ticket)
+            self._answers.check(head)
+            if head.get("what") == "expand":
+                batch = self._answers.expand(head, arrays)
+                return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(batch.schema, [batch]))
+            if head.get("what") == "rows":
+                return flight.GeneratorStream(ROWS_SCHEMA, self._answers.rows(head, arrays))
+            raise BadRequest(f"the request asks for {head.get('what')!r}")
+        except Exception as error:
+            logger.info("a request failed", exc_info=True)
+            raise _as_flight(error) from error
+
+
+def _as_flight(error: Exception) -> Exception:
+    own = isinstance(error, GnnkitError)
+    message = error.message if isinstance(error, GnnkitError) else f"{type(error).__name__}: {error}"
+    hint = error.hint if isinstance(error, GnnkitError) else None
+    body = {"type": type(error).__name__ if own else "SamplingError", "message": message[:2000], "hint": hint}
+    return flight.FlightServerError(message[:2000], extra_info=json.dumps(body).encode())  # type: ignore[no-any-return]

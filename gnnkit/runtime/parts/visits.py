@@ -1,0 +1,92 @@
+"""How "here" and "bye" travel (``gnnkit.runtime.presence``): actions of the part service, with a small JSON body."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow.flight as flight
+
+from gnnkit.errors import PlanError, StoreError
+from gnnkit.runtime.parts.client import CHANNEL_OPTIONS
+from gnnkit.runtime.parts.protocol import PROTOCOL_VERSION, TOKEN_HEADER
+from gnnkit.runtime.presence import Attendance
+from gnnkit.sampling.owned import BadRequest
+
+_MOST_NAME = 64
+
+
+class Visits:
+    """This process's way to one other host's service; connects when it is first used, and again where a connection has broken.
+
+    Args:
+        host: The other host.
+        address: Its service's address.
+        token: What it expects.
+        fingerprint: The store's.
+    """
+
+    def __init__(self, host: int, address: str, token: str, fingerprint: str) -> None:
+        self._host, self._address, self._fingerprint = host, address, fingerprint
+        self._headers = [(TOKEN_HEADER.encode(), token.encode())]
+        self._client: Any = None
+        self._lock = threading.Lock()
+
+    def tell(self, what: str, name: str, host: int, timeout_s: float) -> None:
+        """Tells the service ``what``; see ``presence.Tell``.
+
+        Raises:
+            PlanError: The token is another one.
+            StoreError: The other host has another store.
+            FlightError: It cannot be reached.
+        """
+        head = {"version": PROTOCOL_VERSION, "fingerprint": self._fingerprint, "name": name, "host": host}
+        action = flight.Action(what, json.dumps(head).encode())
+        with self._lock:
+            try:
+                if self._client is None:
+                    self._client = flight.FlightClient(f"grpc://{self._address}", generic_options=CHANNEL_OPTIONS)
+                list(self._client.do_action(action, flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)))
+            except BaseException as error:
+                if self._client is not None:
+                    self._client.close()
+                    self._client = None
+                where = f"host {self._host} ({self._address})"
+                if isinstance(error, flight.FlightUnauthenticatedError):
+                    raise PlanError(f"{where} refused the token", "start every host with the same token") from error
+                if isinstance(error, flight.FlightServerError) and error.extra_info:
+                    message = json.loads(bytes(error.extra_info))["message"]
+                    raise StoreError(f"{where}: {message}", "copy the parts of one and the same store to every host") from error
+                raise
+
+
+def attendance(host: int, addresses: Mapping[int, str], token: str, fingerprint: str, *, for_all: bool = False) -> Attendance:
+    """This process's presence at the services of other hosts.
+
+    Args:
+        host: This host.
+        addresses: ``{other host: address of its service}``.
+        token: What they expect.
+        fingerprint: The store's.
+        for_all: See ``Attendance``.
+    """
+    visits = {other: Visits(other, address, token, fingerprint) for other, address in addresses.items()}
+    return Attendance(host, {other: visit.tell for other, visit in visits.items()}, addresses, for_all=for_all)
+
+
+def read_visit(body: bytes) -> tuple[dict[str, Any], str, int]:
+    """The head, the process's name and its host.
+
+    Raises:
+        BadRequest: It is none.
+    """
+    try:
+        head = json.loads(body)
+        name, host = head["name"], head["host"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadRequest("the visit cannot be read") from error
+    if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME or isinstance(host, bool) or not isinstance(host, int) or host < 0:
+        raise BadRequest("the visit names nobody")
+    return head, name, host

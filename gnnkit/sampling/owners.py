@@ -1,0 +1,136 @@
+"""What sampling asks of whoever holds the parts that are not here: neighbours hop by hop, and rows at the end.
+
+Every question can be asked again: an answer depends on nothing but the question and the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Rows travel in messages of about so many bytes: large enough to be worth sending, small enough to stay in the caches.
+MESSAGE_NBYTES = 1 << 21
+
+
+@dataclass(frozen=True)
+class ExpandRequest:
+    """Asks for the edges that nodes draw in one hop, of all edge types together.
+
+    Attributes:
+        key: ``stream.batch_key`` of the batch.
+        hop: The hop, from 0.
+        fan_outs: int64 ``[R]``, of each edge type in canonical order; 0 leaves it out, -1 takes all.
+        replace: Whether an edge may be drawn more than once.
+        weighted: Whether stored weights are followed.
+        wants_position: For each edge type, whether the positions of its edges are wanted.
+        nodes: ``{index of a node type: int64 [n] store ids}``, all of parts that the asked host holds.
+    """
+
+    key: int
+    hop: int
+    fan_outs: NDArray[np.int64]
+    replace: bool
+    weighted: bool
+    wants_position: tuple[bool, ...]
+    nodes: Mapping[int, NDArray[np.int64]]
+
+
+class Picks(NamedTuple):
+    """The edges of one type that nodes have drawn, node after node in the order of the request.
+
+    Attributes:
+        counts: int32 or int64 ``[n]``, edges of each node.
+        neighbors: int32 or int64 ``[sum of counts]``, store ids.
+        positions: The same shape, positions of the edges; None where they were not asked for.
+    """
+
+    counts: NDArray[Any]
+    neighbors: NDArray[Any]
+    positions: NDArray[Any] | None
+
+
+class Piece(NamedTuple):
+    """Rows in a message.
+
+    Attributes:
+        section: Index in ``RowsRequest.sections``.
+        first: The first of the section's rows that the message holds.
+        num_rows: How many.
+        offset: Bytes from the message's start.
+    """
+
+    section: int
+    first: int
+    num_rows: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class RowsRequest:
+    """Asks for rows of arrays.
+
+    Attributes:
+        lists: ``(row of GraphTables.row_bounds, int64 [n])``: store ids of nodes or positions of edges, all of parts that the asked
+            host holds.
+        sections: ``(row of GraphTables.row_addresses, index in lists, bytes of one row)``, one for each array.
+    """
+
+    lists: tuple[tuple[int, NDArray[np.int64]], ...]
+    sections: tuple[tuple[int, int, int], ...]
+
+    @cached_property
+    def messages(self) -> list[list[Piece]]:
+        """What is answered: messages of rows, section after section."""
+        messages: list[list[Piece]] = [[]]
+        used = 0
+        for section, (_, which, width) in enumerate(self.sections):
+            first, count = 0, len(self.lists[which][1])
+            while first < count and width:
+                taken = min(count - first, (MESSAGE_NBYTES - used) // width)
+                if taken == 0 and used:
+                    messages.append([])
+                    used = 0
+                    continue
+                taken = max(1, taken)
+                messages[-1].append(Piece(section, first, taken, used))
+                first, used = first + taken, used + taken * width
+        return [message for message in messages if message]
+
+    def nbytes(self, message: list[Piece]) -> int:
+        """Bytes of a message."""
+        last = message[-1]
+        return last.offset + last.num_rows * self.sections[last.section][2]
+
+
+class PartOwners(Protocol):
+    """The other hosts, by number. Both methods begin their requests at once and return a function that waits for all of them."""
+
+    def expand(self, requests: Mapping[int, ExpandRequest]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
+        """Asks hosts for edges.
+
+        Returns:
+            Waits and gives ``{host: {index of an edge type: Picks}}``, with every edge type that has a fan-out and nodes.
+
+        Raises:
+            GnnkitError: When waiting: a host could not be asked, or did not answer.
+        """
+
+    def rows(self, requests: Mapping[int, RowsRequest], take: Callable[[int, int, int], None]) -> Callable[[], None]:
+        """Asks hosts for rows.
+
+        Args:
+            requests: What each host is asked.
+            take: Called with a host, the index of a message, and the address of its bytes, from any thread; not for two messages of
+                one host at a time.
+
+        Returns:
+            Waits until no call of ``take`` is or will be under way.
+
+        Raises:
+            GnnkitError: When waiting: a host could not be asked, or did not answer.
+        """

@@ -1,0 +1,61 @@
+"""Who is there, who has left, and who has not been heard of; without a network."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from gnnkit.errors import PlanError, StartTimeout
+from gnnkit.runtime import presence
+from gnnkit.runtime.presence import Attendance, Guests
+from tests.hosts.setups import wait_until
+
+
+def test_guests_come_leave_and_fall_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    guests = Guests()
+    for name, host in (("1-77-a", 1), ("1-77-b", 1), ("1-777-c", 1), ("2-5-d", 2)):
+        guests.here(name, host)
+    assert guests.present() == {1, 2} == guests.come
+    guests.bye("2-5-d")
+    guests.bye("1-77-")  # a trainer's service, for all that the trainer has started
+    assert guests.present() == {1}, "the other trainer of host 1 is still there"
+    monkeypatch.setattr(presence, "SILENCE_S", 0.0)
+    assert not guests.present() and guests.come == {1, 2}
+
+
+def attendance(tell: Any) -> Attendance:
+    return Attendance(0, {1: tell}, {1: "10.0.0.2:7000"})
+
+
+def test_a_service_that_is_not_there_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "BEAT_S", 0.01)
+    said: list[tuple[str, str]] = []
+    come = threading.Event()
+
+    def tell(what: str, name: str, host: int, timeout_s: float) -> None:
+        if not come.is_set():
+            come.set()
+            raise OSError("nobody is there")
+        said.append((what, name))
+
+    here = attendance(tell)
+    here.begin(20.0)
+    assert wait_until(lambda: len(said) > 2), "it goes on saying so"
+    here.leave()
+    assert said[-1][0] == "bye" and len({name for _, name in said}) == 1
+
+
+def test_a_service_that_never_comes_or_refuses() -> None:
+    def absent(*_: Any) -> None:
+        raise OSError("nobody is there")
+
+    def strict(*_: Any) -> None:
+        raise PlanError("host 1 refused the token")
+
+    with pytest.raises(StartTimeout, match=r"host 1 did not answer at 10.0.0.2:7000 within 0.2 s: nobody is there"):
+        attendance(absent).begin(0.2)
+    with pytest.raises(PlanError, match="refused the token"):
+        attendance(strict).begin(20.0)
+    attendance(absent).leave()

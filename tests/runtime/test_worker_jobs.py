@@ -1,0 +1,71 @@
+"""In which order a sampling process does what several loaders ask of it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnkit.runtime.worker_jobs import JobQueue, NowJob, SampleJob, TrialJob
+
+SLOT = np.zeros(1, np.uint8)
+
+
+def job(channel: int, step: int, generation: int = 1) -> SampleJob:
+    return SampleJob(channel, generation, 0, step, step, SLOT)
+
+
+def order(queue: JobQueue) -> list[tuple[int, int]]:
+    found = []
+    while not queue.is_idle:
+        taken = queue.take()
+        found.append((taken.channel, taken.step if isinstance(taken, SampleJob) else -1))
+        queue.done(taken)
+    return found
+
+
+def test_loaders_take_turns() -> None:
+    queue = JobQueue(lambda channel, generation: None)
+    for step in range(4):
+        queue.put(job(1, step))
+    for step in range(2):
+        queue.put(job(2, step))
+    queue.put(job(3, 0))
+    assert order(queue) == [(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (1, 2), (1, 3)]
+
+
+def test_whoever_waits_for_one_batch_goes_first() -> None:
+    queue = JobQueue(lambda channel, generation: None)
+    queue.put(job(1, 0))
+    queue.put(NowJob(2, 1, 0, 0, None))
+    queue.put(TrialJob(3, 0))
+    assert order(queue) == [(2, -1), (3, -1), (1, 0)]
+
+
+def test_cancelling_waits_for_what_runs_and_leaves_other_loaders_alone() -> None:
+    said: list[tuple[int, int]] = []
+    queue = JobQueue(lambda channel, generation: said.append((channel, generation)))
+    for channel in (1, 2):
+        for step in range(2):
+            queue.put(job(channel, step))
+    running = queue.take()
+    queue.cancel(1, 2)
+    queue.put(job(1, 0, generation=2))
+    assert said == []
+    queue.done(running)
+    assert said == [(1, 2)]
+    queue.cancel(3, 1)
+    assert said == [(1, 2), (3, 1)]
+    assert order(queue) == [(2, 0), (1, 0), (2, 1)]
+
+
+def test_a_loader_that_has_left_is_forgotten() -> None:
+    said: list[tuple[int, int]] = []
+    queue = JobQueue(lambda channel, generation: said.append((channel, generation)))
+    queue.put(job(1, 0))
+    running = queue.take()
+    queue.cancel(1, 2)
+    queue.put(job(1, 0, generation=2))
+    queue.put(NowJob(1, 1, 0, 0, None))
+    queue.forget(1)
+    assert not queue.is_idle
+    queue.done(running)
+    assert queue.is_idle and said == []
