@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 # Ours: names and the modules they live in; importing this package imports none of them.
 _HOMES = {
+    "BaseDistLoader": "base_loader",
     "DEFAULT_HOMOGENEOUS_EDGE_TYPE": "label_edges",
     "DEFAULT_HOMOGENEOUS_NODE_TYPE": "label_edges",
     "DEFAULT_MASTER_INFERENCE_PORT": "resolve",
+    "DEFAULT_NUM_CPU_THREADS": "worker_options",
     "DatasetSchema": "dataset_schema",
     "DistDataset": "dataset",
     "DistFeature": "features",
     "DistGraph": "graph",
+    "DistNeighborLoader": "neighbor_loader",
+    "DistSamplingProducer": "sampling_producer",
     "DistributedContext": "resolve",
     "DistributedRuntimeInfo": "runtime_info",
     "FeatureInfo": "dataset_schema",
@@ -44,6 +48,7 @@ _HOMES = {
     "resolve_sampler_options": "sampler_options",
     "reverse_edge_type": "label_edges",
     "select_label_edge_types": "label_edges",
+    "shard_nodes_by_process": "seed_nodes",
     "worker_seed_ranges": "seed_ranges",
 }
 
@@ -88,13 +93,17 @@ _GLT_MODULES = {
 _GLT_HOMES = {name: f"{module}.{name}" for module, names in _GLT_MODULES.items() for name in names}
 
 __all__ = [
+    "BaseDistLoader",
     "DEFAULT_HOMOGENEOUS_EDGE_TYPE",
     "DEFAULT_HOMOGENEOUS_NODE_TYPE",
     "DEFAULT_MASTER_INFERENCE_PORT",
+    "DEFAULT_NUM_CPU_THREADS",
     "DatasetSchema",
     "DistDataset",
     "DistFeature",
     "DistGraph",
+    "DistNeighborLoader",
+    "DistSamplingProducer",
     "DistributedContext",
     "DistributedRuntimeInfo",
     "FeatureInfo",
@@ -116,10 +125,12 @@ __all__ = [
     "resolve_sampler_options",
     "reverse_edge_type",
     "select_label_edge_types",
+    "shard_nodes_by_process",
     "worker_seed_ranges",
 ]
 
 if TYPE_CHECKING:
+    from gnnkit.distributed.base_loader import BaseDistLoader as BaseDistLoader
     from gnnkit.distributed.dataset import DistDataset as DistDataset
     from gnnkit.distributed.dataset import reduce_dist_dataset as reduce_dist_dataset
     from gnnkit.distributed.dataset_schema import DatasetSchema as DatasetSchema
@@ -137,6 +148,7 @@ if TYPE_CHECKING:
     from gnnkit.distributed.label_edges import message_passing_to_positive_label as message_passing_to_positive_label
     from gnnkit.distributed.label_edges import reverse_edge_type as reverse_edge_type
     from gnnkit.distributed.label_edges import select_label_edge_types as select_label_edge_types
+    from gnnkit.distributed.neighbor_loader import DistNeighborLoader as DistNeighborLoader
     from gnnkit.distributed.partition_book import PartitionBook as PartitionBook
     from gnnkit.distributed.partition_book import RangePartitionBook as RangePartitionBook
     from gnnkit.distributed.partition_book import build_partition_book as build_partition_book
@@ -150,7 +162,10 @@ if TYPE_CHECKING:
     from gnnkit.distributed.sampler_options import SamplerOptions as SamplerOptions
     from gnnkit.distributed.sampler_options import resolve_sampler_options as resolve_sampler_options
     from gnnkit.distributed.sampling_config import create_sampling_config as create_sampling_config
+    from gnnkit.distributed.sampling_producer import DistSamplingProducer as DistSamplingProducer
+    from gnnkit.distributed.seed_nodes import shard_nodes_by_process as shard_nodes_by_process
     from gnnkit.distributed.seed_ranges import worker_seed_ranges as worker_seed_ranges
+    from gnnkit.distributed.worker_options import DEFAULT_NUM_CPU_THREADS as DEFAULT_NUM_CPU_THREADS
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping
 from functools import cached_property
@@ -30,7 +31,7 @@ class DistDataset:
 
     Made by ``DistDataset.from_store``, by ``DistDataset().load(...)``, or from values of one's own. Typed graphs have a dict by
     type wherever a homogeneous one has a single value. A dataset of a store keeps its arrays mapped, opens in milliseconds and
-    pickles as the store's path.
+    pickles as the store's path. Where graphlearn-torch's native library fits, it is a ``DistDataset`` of graphlearn-torch's as well.
 
     Args:
         num_partitions: Number of parts.
@@ -48,6 +49,12 @@ class DistDataset:
     Raises:
         PlanError: There is no such part, or edges or features are given without their book.
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> DistDataset:
+        """Where graphlearn-torch's native library fits, a dataset that is one of its own too."""
+        from gnnkit.distributed.glt_dataset import native_class
+
+        return object.__new__(native_class() or cls)
 
     def __init__(  # noqa: PLR0913
         self,
@@ -91,7 +98,7 @@ class DistDataset:
             PlanError: The store has another number of parts, or no such part.
             StoreError: There is no store there, or it is damaged.
         """
-        views = StoreViews.of(store)
+        views = StoreViews.of(store, partition_idx)
         found = views.store.num_parts
         if num_partitions is not None and num_partitions != found:
             raise PlanError(
@@ -141,9 +148,9 @@ class DistDataset:
             raise PlanError(f"graph_mode must be one of {list(_GRAPH_MODES)}, got {graph_mode!r}")
         if graph_mode != "CPU":
             _logger.info("graph_mode=%s: gnnkit samples on the CPU, from mapped memory", graph_mode)
-        store = open_partitions(Path(root_dir).expanduser(), self.edge_dir, whole_node_label_file, store_dir)
-        check_part(partition_idx, store.num_parts)
-        self._take(StoreViews(store), partition_idx)
+        views = StoreViews.of(open_partitions(Path(root_dir).expanduser(), self.edge_dir, whole_node_label_file, store_dir), partition_idx)
+        check_part(partition_idx, views.store.num_parts)
+        self._take(views, partition_idx)
 
     @property
     def store(self) -> Store | None:
@@ -259,6 +266,7 @@ class DistDataset:
 
     def _take(self, views: StoreViews, part: int) -> None:
         """Makes this the dataset of a part of a store; whatever is large is read when it is asked for."""
+        views.store.require((part,))
         self.__dict__.pop("schema", None)
         self._views, self.partition_idx = views, part
         self.num_partitions, self.edge_dir = views.store.num_parts, views.store.edge_dir
@@ -277,6 +285,11 @@ class DistDataset:
         if self._views is None:
             raise PlanError(f"{what} needs a dataset of a store", "call load(), or use DistDataset.from_store")
         return self._views
+
+
+# Readers and tools look at __new__ otherwise, which takes anything.
+_own = inspect.signature(DistDataset.__init__)
+DistDataset.__signature__ = _own.replace(parameters=[*_own.parameters.values()][1:])  # type: ignore[attr-defined]
 
 
 def reduce_dist_dataset(dataset: DistDataset) -> Any:

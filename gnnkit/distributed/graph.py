@@ -134,8 +134,14 @@ def dataset_ids(graph: GraphArrays, node_type: NodeType, part: int) -> NDArray[n
 
 
 def all_dataset_ids(graph: GraphArrays, node_type: NodeType) -> NDArray[np.int64]:
-    """int64 ``[num_nodes]``: the dataset's id of every store id."""
-    return np.concatenate([dataset_ids(graph, node_type, part) for part in range(graph.num_parts)])
+    """int64 ``[num_nodes]``: the dataset's id of every store id, also of parts that are not open."""
+    table, num_nodes = graph.store_id[node_type], graph.schema.node_types[node_type].num_nodes
+    ids = np.arange(num_nodes, dtype=np.int64)
+    if table is None:
+        return ids
+    found = np.empty(num_nodes, np.int64)
+    found[table] = ids
+    return found
 
 
 def part_edge_ids(graph: GraphArrays, edge_type: EdgeType, part: int) -> NDArray[np.int64]:

@@ -17,8 +17,8 @@ _GLT_META = "META"
 _WEIGHT = "weight"
 
 
-def open_partitions(root: Path, edge_dir: EdgeDir, labels: Any, store_dir: str | Path | None) -> Store:
-    """Opens a store, or makes one of graphlearn-torch's partitions unless that was done before.
+def open_partitions(root: Path, edge_dir: EdgeDir, labels: Any, store_dir: str | Path | None) -> Store | Path:
+    """Finds a store, or makes one of graphlearn-torch's partitions unless that was done before.
 
     Args:
         root: The folder.
@@ -26,12 +26,15 @@ def open_partitions(root: Path, edge_dir: EdgeDir, labels: Any, store_dir: str |
         labels: File of whole labels of a partition directory, or a file by type; None takes those that lie in it.
         store_dir: Where a store is made; None is the folder of stores.
 
+    Returns:
+        The folder if it is a store, else the store that was made.
+
     Raises:
         DatasetError: The folder is neither, or is damaged.
         StoreError: The store is damaged or cannot be written.
     """
     if (root / MANIFEST_NAME).exists():
-        return Store.open(root)
+        return root
     if not (root / _GLT_META).exists():
         raise DatasetError(
             f"{root} is neither a store nor a partition directory of graphlearn-torch",

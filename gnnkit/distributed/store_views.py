@@ -20,6 +20,8 @@ from gnnkit.distributed.parts import check_part
 from gnnkit.errors import PlanError
 from gnnkit.schema import EdgeType, NodeType
 from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.layout import part_folder
+from gnnkit.storage.manifest_io import read_manifest
 from gnnkit.storage.store import Store
 
 
@@ -34,13 +36,23 @@ class StoreViews:
     store: Store
 
     @classmethod
-    def of(cls, store: Store | str | Path) -> StoreViews:
-        """Views of a store, or of the one in a folder."""
-        return cls(store if isinstance(store, Store) else Store.open(store))
+    def of(cls, store: Store | str | Path, part: int | None = None) -> StoreViews:
+        """Views of a store, or of the one in a folder.
+
+        Args:
+            store: The store, or its folder.
+            part: Opens this part alone where the folder, as on one host of several, does not hold all.
+        """
+        if isinstance(store, Store):
+            return cls(store)
+        path = Path(store).expanduser().absolute()
+        others = range(read_manifest(path).num_parts) if part is not None else ()
+        alone = part in others and not all((path / part_folder(other)).is_dir() for other in others)
+        return cls(Store.open(path, (part,) if part is not None and alone else None))
 
     @cached_property
     def arrays(self) -> GraphArrays:
-        """Its arrays."""
+        """Its arrays; placeholders for parts that are not open."""
         return self.store.arrays()
 
     def unwrapped(self, by_type: Mapping[Any, Any]) -> Any:
@@ -55,7 +67,7 @@ class StoreViews:
 
     def edge_books(self, part: int) -> dict[EdgeType, PartitionBook]:
         """Which part owns which edge."""
-        return {t: _edge_book(self.arrays, t, part) for t in self.store.schema.edge_types}
+        return {t: _edge_book(self.store, self.arrays, t, part) for t in self.store.schema.edge_types}
 
     def graphs(self, part: int) -> dict[EdgeType, LocalGraph]:
         """The edges of a part."""
@@ -78,7 +90,7 @@ class StoreViews:
 
     def dist_feature(self, part: int, of: Literal["node", "edge"]) -> DistFeature:
         """See ``DistFeature.from_store``."""
-        num_parts = self.store.num_parts
+        num_parts = self.store.require().num_parts
         check_part(part, num_parts)
         stores = [self.features(other, of) for other in range(num_parts)]
         if not stores[part]:
@@ -89,7 +101,8 @@ class StoreViews:
         return DistFeature(num_parts, part, self.unwrapped(stores[part]), self.unwrapped(featured), peers=peers)
 
     def labels(self) -> dict[NodeType, torch.Tensor]:
-        """Whole labels by dataset id: ``[num_nodes]`` for one task, else ``[num_nodes, K]``."""
+        """Whole labels by dataset id: ``[num_nodes]`` for one task, else ``[num_nodes, K]``; every part must be open."""
+        self.store.require()
         found = {}
         for node_type, nodes in self.store.schema.node_types.items():
             spec = nodes.arrays.get(NODE_LABELS)
@@ -162,12 +175,13 @@ def _node_book(graph: GraphArrays, node_type: NodeType, part: int) -> PartitionB
     return _range_book(bounds, part) if table is None else RenumberedPartitionBook(table, bounds)
 
 
-def _edge_book(graph: GraphArrays, edge_type: EdgeType, part: int) -> PartitionBook:
+def _edge_book(store: Store, graph: GraphArrays, edge_type: EdgeType, part: int) -> PartitionBook:
     parts, bounds = graph.edges[edge_type], graph.edge_bounds[edge_type]
     if len(parts) == 1 or parts[0].edge_id is None:
         return _range_book(bounds, part)
 
     def table() -> NDArray[Any]:
+        store.require()  # only a part's own folder says which edges it owns
         found = np.empty(int(bounds[-1]), np.uint8 if len(parts) <= 256 else np.int32)
         for owner in range(len(parts)):
             found[part_edge_ids(graph, edge_type, owner)] = owner

@@ -12,6 +12,7 @@ import pytest
 import gnnkit
 import gnnkit.distributed
 from gnnkit.errors import PlanError
+from gnnkit.vendor import glt
 from tests.helpers.machine import ROOT
 
 PAGE = ROOT / "docs" / "coming-from.md"
@@ -43,15 +44,25 @@ def parameters(value: Any) -> set[str]:
     return set(inspect.signature(value).parameters)
 
 
+def by_position(value: Any) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [name for name, found in inspect.signature(value).parameters.items() if found.kind in kinds and name != "self"]
+
+
 def glts_own(how: str) -> bool:
     return how.startswith("GLT's own")
+
+
+def needs_it(theirs: str, how: str) -> bool:
+    """Whether a name is GLT's, or ours on a class of GLT's."""
+    return glts_own(how) or how.startswith("ours, on GLT's") or theirs.startswith("BaseDistLoader.")
 
 
 needs_glt = pytest.mark.skipif(
     importlib.util.find_spec("graphlearn_torch") is None, reason="graphlearn-torch is not installed; to enable: Python 3.10 or 3.11"
 )
 EXISTING = [
-    pytest.param(theirs, here, how, marks=[needs_glt] if glts_own(how) else [], id=theirs.partition("(")[0])
+    pytest.param(theirs, here, how, marks=[needs_glt] if needs_it(theirs, how) else [], id=theirs.partition("(")[0])
     for theirs, here, how in rows()
     if here.startswith("`")
 ]
@@ -70,6 +81,10 @@ def test_what_is_said_to_exist_does(theirs: str, here: str, how: str) -> None:
     if named and named[1].split(".")[-1] == path.split(".")[-1]:
         missing = [name for name in arguments(named[2]) if name not in parameters(value)]
         assert not missing, f"{path} has no arguments {missing}"
+        # A call without names means the same here: what may be given by place stands at the same place.
+        places = {name: place for place, name in enumerate(by_position(value) if named[2] and not glts_own(how) else [])}
+        moved = [name for place, name in enumerate(arguments(named[2])) if places.get(name, place) != place]
+        assert not moved, f"{path} takes {moved} at another place"
 
 
 @pytest.mark.parametrize(("theirs", "here", "how"), MISSING)
@@ -99,14 +114,21 @@ def test_every_public_name_has_a_row() -> None:
 
 @needs_glt
 def test_what_needs_the_native_library_says_so() -> None:
-    from gnnkit.vendor import glt
-
     if glt.status().kind == "native":
         channel = gnnkit.distributed.ShmChannel(2, "1MB")
         assert channel.empty()
         return
     with pytest.raises(PlanError, match="needs graphlearn-torch's native library"):
         gnnkit.distributed.ShmChannel(2, "1MB")
+
+
+@needs_glt
+@pytest.mark.parametrize("name", ["DistDataset", "DistFeature", "DistGraph", "DistNeighborLoader"])
+def test_ours_take_whatever_the_installed_graphlearn_torchs_take(name: str) -> None:
+    theirs = glt.attribute(f"distributed.{name}")
+    unneeded = {"DistDataset": {"id_filter", "node_split", "graph_caching", "id_select"}, "DistFeature": {"rpc_router", "device"}}
+    lacking = parameters(theirs) - parameters(getattr(gnnkit.distributed, name)) - {"self"}
+    assert lacking <= unneeded.get(name, set()), lacking
 
 
 def test_a_wrong_row_would_be_found() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from gnnkit.distributed import DistDataset, DistFeature, DistGraph, FeatureInfo, RangePartitionBook, reduce_dist_dataset
-from gnnkit.errors import DatasetError, PlanError
+from gnnkit.errors import DatasetError, PlanError, StoreError
 from gnnkit.events import ignore_events
 from gnnkit.storage.build import build_store
 from gnnkit.storage.glt_format import write_glt_partitions
@@ -311,3 +312,29 @@ def test_loading_a_store_and_what_is_none(tmp_path: Path, plain: Case) -> None:
     with pytest.raises(DatasetError, match="neither a store nor a partition directory"):
         dataset.load(tmp_path, 0)
     assert dataset.partition_idx == 1, "a failed load left something behind"
+
+
+@pytest.mark.parametrize("method", ["contiguous", "random"])
+def test_a_host_with_one_part_alone(method: Any, tmp_path: Path) -> None:
+    whole = build_store(plain_source(), tmp_path / "whole", BuildOptions(2, method, with_edge=True))
+    alone = tmp_path / "alone"
+    shutil.copytree(whole.path, alone, ignore=shutil.ignore_patterns("part0"))
+    ours, theirs = DistDataset.from_store(alone, 1, 2), DistDataset.from_store(whole, 1)
+    assert ours.store is not None and ours.store.local_parts == (1,)
+    assert torch.equal(ours.node_ids, theirs.node_ids) and torch.equal(ours.train_node_ids, theirs.train_node_ids)
+    for left, right in zip(ours.get_graph().export_topology(), theirs.get_graph().export_topology(), strict=True):
+        assert torch.equal(left, right)
+    ids = ours.node_ids
+    assert torch.equal(ours.get_node_feature()[ids], theirs.get_node_feature()[ids])
+    assert torch.equal(ours.node_pb[torch.arange(40)], theirs.node_pb[torch.arange(40)])
+    assert pickle.loads(pickle.dumps(ours)).node_ids.tolist() == ids.tolist()
+    loaded = DistDataset()
+    loaded.load(alone, 1, graph_mode="CPU")
+    assert loaded.node_ids.tolist() == ids.tolist()
+    for use in (lambda: ours.node_labels, lambda: ours.edge_pb[torch.tensor([0])], lambda: DistFeature.from_store(ours.store, 1)):
+        with pytest.raises(StoreError, match="part 0 of the store .* is not open here"):
+            use()
+    with pytest.raises(StoreError, match="part 0 of the store .* is not on this host"):
+        DistDataset.from_store(alone, 0)
+    with pytest.raises(StoreError, match="part 0 of the store .* is not open here"):
+        DistDataset.from_store(ours.store, 0)

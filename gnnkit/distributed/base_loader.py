@@ -1,0 +1,239 @@
+"""``BaseDistLoader``: a graphlearn-torch loader with GiGL's arguments, over a connection of gnnkit's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.distributed.batch_maker import BatchMaker
+from gnnkit.distributed.colocated_channel import ColocatedChannel
+from gnnkit.distributed.glt_attributes import set_glt_attributes
+from gnnkit.distributed.loader_arguments import check_arguments, initialize_colocated_sampling_worker
+from gnnkit.distributed.resolve import resolve_runtime
+from gnnkit.distributed.sample_message import MessageFormat, SampleMessage
+from gnnkit.distributed.sampling_config import create_sampling_config
+from gnnkit.distributed.sampling_producer import DistSamplingProducer
+from gnnkit.distributed.worker_options import create_colocated_worker_options, create_graph_store_worker_options
+from gnnkit.errors import BatchTimeout, LoaderClosed
+from gnnkit.loader.transfer import DeviceTransfer, resolve_device
+from gnnkit.vendor import glt
+
+if TYPE_CHECKING:
+    import torch
+    from torch_geometric.data import Data, HeteroData
+
+    from gnnkit.distributed.dataset import DistDataset
+    from gnnkit.distributed.dataset_schema import DatasetSchema
+    from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
+    from gnnkit.distributed.sampler_options import SamplerOptions
+
+    DistLoader = object
+else:
+    DistLoader = glt.attribute("distributed.DistLoader", "BaseDistLoader")
+
+
+class BaseDistLoader(DistLoader):
+    """Iterates over the batches of a producer.
+
+    It *is a* ``graphlearn_torch.distributed.DistLoader`` and has its attributes, but starts no sampler, no RPC and no process of
+    graphlearn-torch's. Every iteration is the next epoch, also when the one before was abandoned; a newer iteration ends the one that
+    is under way, whose iterator then says so. Batches are those of ``gnnkit.GraphLoader`` for the same seeds, with graphlearn-torch's
+    names ``node``, ``edge`` and ``batch`` beside PyG's.
+
+    Args:
+        dataset: A dataset of a store.
+        sampler_input: ``NodeSamplerInput``: this trainer's seeds.
+        dataset_schema: Types and features. Marked as homogeneous with labels, batches come as ``Data``.
+        worker_options: Mp or collocated options.
+        sampling_config: As ``create_sampling_config`` makes it.
+        device: Where batches are copied to.
+        runtime: Where this process stands.
+        producer: What samples: a ``DistSamplingProducer``, or any object with ``init()``, ``produce_all()``, ``shutdown()`` and an
+            ``output_channel`` whose ``recv()`` gives messages as graphlearn-torch's samplers send them.
+        sampler_options: How it samples; kept for subclasses.
+        process_start_gap_seconds: The trainer of local rank ``i`` waits ``i`` times as long before it starts its producer. Nothing of
+            gnnkit needs such a gap: memory is shared.
+        max_concurrent_producer_inits: Sampling processes of this loader that may be starting at the same time; None: all.
+        non_blocking_transfers: On CUDA, copies the next batch while this one is worked on; False copies each when it is asked for.
+
+    Raises:
+        PlanError: An argument is unusable or does not fit another; nothing was started.
+        GnnkitError: As ``Backend.open``.
+    """
+
+    # Until something has been started, also where the constructor fails.
+    _shutdowned = True
+
+    # What glt_attributes sets and this class reads.
+    edge_dir: Any
+    worker_options: Any
+    _node_types: Any
+    _edge_types: Any
+    _input_type: Any
+    _channel: Any
+    _num_expected: int
+    _num_recv: int
+    _epoch: int
+
+    resolve_runtime = staticmethod(resolve_runtime)
+    create_sampling_config = staticmethod(create_sampling_config)
+    create_colocated_worker_options = staticmethod(create_colocated_worker_options)
+    create_graph_store_worker_options = staticmethod(create_graph_store_worker_options)
+    initialize_colocated_sampling_worker = staticmethod(initialize_colocated_sampling_worker)
+
+    def __init__(  # noqa: PLR0913
+        self,
+        dataset: DistDataset | None,
+        sampler_input: Any,
+        dataset_schema: DatasetSchema,
+        worker_options: Any,
+        sampling_config: Any,
+        device: torch.device | str | None,
+        runtime: DistributedRuntimeInfo,
+        producer: Any,
+        sampler_options: SamplerOptions,
+        process_start_gap_seconds: float = 0.0,
+        max_concurrent_producer_inits: int | None = None,
+        non_blocking_transfers: bool = True,
+    ) -> None:
+        check_arguments(dataset, sampler_input, worker_options, producer, process_start_gap_seconds)
+        target = resolve_device(device)
+        set_glt_attributes(self, dataset, sampler_input, sampling_config, worker_options, target, runtime, producer)
+        self._is_homogeneous_with_labeled_edge_type = dataset_schema.is_homogeneous_with_labeled_edge_type
+        self._node_feature_info = dataset_schema.node_feature_info
+        self._edge_feature_info = dataset_schema.edge_feature_info
+        self._sampler_options, self._non_blocking_transfers = sampler_options, non_blocking_transfers
+        self._transfer = DeviceTransfer(target) if target is not None and non_blocking_transfers else None
+        self._iteration, self._is_borrowed = 0, False
+        self._ahead: tuple[Any, Any] | Exception | None = None
+        self._own = producer if isinstance(producer, DistSamplingProducer) else None
+        if self._own is not None:
+            self._own.prepare(runtime, target, max_concurrent_producer_inits)
+        if runtime.local_rank and process_start_gap_seconds:
+            threading.Event().wait(runtime.local_rank * process_start_gap_seconds)
+        self._producer, self._shutdowned = producer, False
+        try:
+            producer.init()
+            types = (self._node_types, self._edge_types, self.edge_dir, self._input_type)
+            messages = MessageFormat.of(*types) if self._own is None else self._own.connection.format
+            self._make = BatchMaker.of(messages, dataset_schema, sampling_config, target, non_blocking=non_blocking_transfers)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    @staticmethod
+    def create_colocated_channel(worker_options: Any) -> ColocatedChannel:
+        """Makes the channel that a ``DistSamplingProducer`` hands its batches to.
+
+        Args:
+            worker_options: As ``create_colocated_worker_options`` makes them.
+        """
+        return ColocatedChannel(worker_options)
+
+    def __len__(self) -> int:
+        """Batches of an epoch of this trainer."""
+        return int(self._num_expected) if self._own is None else len(self._own.connection)
+
+    def __iter__(self) -> Iterator[Data | HeteroData]:
+        """Starts the next epoch; an iteration that is under way ends."""
+        self._check_open()
+        self._iteration, self._ahead, self._num_recv = self._iteration + 1, None, 0
+        self._producer.produce_all()
+        self._epoch += 1
+        return _Epoch(self, self._iteration)
+
+    def __next__(self) -> Data | HeteroData:
+        """The next batch of the epoch that was begun last.
+
+        Raises:
+            StopIteration: The epoch is over, or none has begun.
+            GnnkitError: As ``BatchStream.recv``.
+        """
+        self._check_open()
+        # A producer of ours says itself when its epoch is over.
+        if self._iteration == 0 or (self._own is None and self._num_recv == self._num_expected):
+            raise StopIteration
+        ahead, self._ahead = self._ahead, None
+        if isinstance(ahead, Exception):
+            raise ahead
+        data, event = ahead or self._collate(self._receive())
+        if self._transfer is not None:
+            data = self._transfer.finish(data, event)
+            # Whoever lends a connection counts its batches: none is taken ahead of its time.
+            if self._own is not None and self._transfer.looks_ahead and not self._is_borrowed:
+                self._ahead = self._take_ahead(self._own)
+        self._num_recv += 1
+        return data
+
+    def shutdown(self) -> None:
+        """Ends what samples; batches that were handed out stay valid. Repeating it does nothing."""
+        if not self._shutdowned:
+            self._shutdowned, self._ahead = True, None
+            self._producer.shutdown()
+
+    def __del__(self) -> None:
+        if not self._shutdowned and not self._is_borrowed:
+            self.shutdown()
+
+    def _collate_fn(self, msg: SampleMessage) -> Data | HeteroData:
+        """Makes a batch of a message, on the loader's device; a subclass may add to it.
+
+        On CUDA with ``non_blocking_transfers`` it runs on a stream of its own, ordered before the batch is handed out: what a subclass
+        does to the batch overlaps with the training step too.
+
+        Raises:
+            SamplingError: The message holds a traceback instead of a batch, or is none.
+        """
+        return self._make(msg)
+
+    def _lend(self, extra: Mapping[str, Any], type_extra: Mapping[Any, Mapping[str, Any]], transform: Callable[[Any], Any] | None) -> None:
+        """Marks the connection as that of a GraphLoader, whose batches these are: only ``shutdown`` closes it, not this one's own end."""
+        self._is_borrowed, self._num_expected = True, len(self)
+        homogeneous = self._make.format.homogeneous
+        self._make = replace(
+            self._make, homogeneous=homogeneous, extra=extra, type_extra=type_extra, transform=transform, shows_labels=True
+        )
+
+    def _collate(self, message: Any) -> tuple[Any, Any]:
+        if self._transfer is None:
+            return self._collate_fn(message), None
+        return self._transfer.run(lambda: self._collate_fn(message), message)
+
+    def _receive(self) -> Any:
+        timeout_s = float(self.worker_options.rpc_timeout)
+        try:
+            return self._channel.recv(timeout_ms=int(timeout_s * 1000))
+        except glt.attribute("channel.QueueTimeoutError") as error:  # of graphlearn-torch's own channels
+            raise BatchTimeout(
+                f"no batch within {timeout_s:g} s from {type(self._producer).__name__}", "raise rpc_timeout, or see whether it still runs"
+            ) from error
+
+    def _take_ahead(self, producer: DistSamplingProducer) -> tuple[Any, Any] | Exception | None:
+        """The next batch if it is ready. Its error is raised in its turn, after the batch before it has been handed out."""
+        try:
+            return self._collate(producer.connection.recv(0.0))
+        except (BatchTimeout, StopIteration):
+            return None
+        except Exception as error:
+            return error
+
+    def _check_open(self) -> None:
+        if self._shutdowned:
+            raise LoaderClosed("the loader is shut down", "create a new one")
+
+
+class _Epoch(Iterator[Any]):
+    """One iteration of a loader; ends when a newer one begins."""
+
+    def __init__(self, loader: BaseDistLoader, iteration: int) -> None:
+        self._loader, self._iteration = loader, iteration
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        if self._loader._iteration != self._iteration:
+            raise LoaderClosed("this iteration ended when a newer one of the same loader began", "iterate one at a time")
+        return next(self._loader)

@@ -1,0 +1,86 @@
+"""``GraphLoader.dist_loader``: a loader with graphlearn-torch's surface over the connection of a loader of ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gnnkit.backends import backend_from_json
+from gnnkit.backends.colocated import Colocated
+from gnnkit.distributed.base_loader import BaseDistLoader
+from gnnkit.distributed.dataset import DistDataset
+from gnnkit.distributed.dataset_schema import DatasetSchema
+from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
+from gnnkit.distributed.sampler_options import KHopNeighborSamplerOptions
+from gnnkit.distributed.sampling_producer import DistSamplingProducer
+from gnnkit.vendor import glt
+
+if TYPE_CHECKING:
+    from gnnkit.loader import GraphLoader
+    from gnnkit.plan import LoaderPlan
+
+_LOOPBACK = "127.0.0.1"
+
+
+def lend(loader: GraphLoader) -> BaseDistLoader:
+    """See ``GraphLoader.dist_loader``."""
+    plan, schema = loader.plan, DatasetSchema.from_graph(loader.schema, loader.plan.sampling.edge_dir)
+    store = loader.store
+    dataset = None if store is None else DistDataset.from_store(store, store.local_parts[0])
+    config, options = _config(plan, schema), _options(plan)
+    seeds = _seeds(loader, homogeneous=schema.edge_types is None)
+    batching = plan.batching
+    # Which of these ranks share a host does not matter here: the connection is open.
+    runtime = DistributedRuntimeInfo(1, 0, batching.rank, batching.world_size, batching.rank, batching.world_size, _LOOPBACK)
+    channel = BaseDistLoader.create_colocated_channel(options)
+    producer = DistSamplingProducer.over(loader, dataset, seeds, config, options, channel)
+    lent = BaseDistLoader(
+        dataset, seeds, schema, options, config, loader._device, runtime, producer, KHopNeighborSamplerOptions(config.num_neighbors)
+    )
+    lent._lend(loader._graph.extra, loader._graph.type_extra, loader._transform)
+    return lent
+
+
+def _config(plan: LoaderPlan, schema: DatasetSchema) -> Any:
+    fan_outs = {edge_type: list(fan_out) for edge_type, fan_out in plan.sampling.num_neighbors.items()}
+    batching, sampling = plan.batching, plan.sampling
+    return glt.attribute("sampler.SamplingConfig")(
+        sampling_type=glt.attribute("sampler.SamplingType").NODE,
+        num_neighbors=next(iter(fan_outs.values())) if schema.edge_types is None else fan_outs,
+        batch_size=batching.batch_size,
+        shuffle=batching.shuffle,
+        drop_last=batching.drop_last,
+        with_edge=sampling.with_edge,
+        collect_features=True,
+        with_neg=False,
+        with_weight=sampling.weight is not None,
+        edge_dir=sampling.edge_dir,
+        seed=batching.seed,
+    )
+
+
+def _options(plan: LoaderPlan) -> Any:
+    """The options that come closest to the loader's backend; nothing is started from them."""
+    backend = backend_from_json(plan.backend)
+    timeout_s = plan.runtime.batch_timeout_s
+    if not isinstance(backend, Colocated):
+        return glt.attribute("distributed.CollocatedDistSamplingWorkerOptions")(_LOOPBACK, 0, rpc_timeout=timeout_s)
+    return glt.attribute("distributed.MpDistSamplingWorkerOptions")(
+        num_workers=backend.num_workers if isinstance(backend.num_workers, int) else 1,
+        worker_devices="cpu",
+        worker_concurrency=backend.worker_concurrency,
+        master_addr=_LOOPBACK,
+        master_port=0,
+        rpc_timeout=timeout_s,
+        channel_size=backend.channel_size,
+    )
+
+
+def _seeds(loader: GraphLoader, *, homogeneous: bool) -> Any:
+    """The seeds of all ranks: what is dealt to this one is decided batch by batch."""
+    import torch
+
+    ids = loader._batches.input_ids
+    whole = np.arange(loader._batches.num_seeds) if ids is None else np.array(ids, np.int64)
+    return glt.attribute("sampler.NodeSamplerInput")(torch.from_numpy(whole), None if homogeneous else loader.plan.inputs.node_type)

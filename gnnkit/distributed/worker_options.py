@@ -1,0 +1,159 @@
+"""Graphlearn-torch's options of sampling workers: made with GiGL's arguments, and read as a backend of ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gnnkit.backends.base import Backend
+from gnnkit.backends.colocated import Colocated
+from gnnkit.backends.inprocess import InProcess
+from gnnkit.errors import PlanError
+from gnnkit.vendor import glt
+
+# GiGL's torch threads of a process that samples on the CPU; sampling here uses none of torch's.
+DEFAULT_NUM_CPU_THREADS = 2
+_REMOTE = "sampling on graph-store servers comes with a later release of gnnkit"
+_LOCAL = "use MpDistSamplingWorkerOptions, or leave worker_options out"
+# Graphlearn-torch's RPC was seen to slow down beyond so many threads.
+_MOST_RPC_THREADS = 16
+_RPC_TIMEOUT_S = 600
+# What graphlearn-torch puts in place of a channel_size that is left out.
+_DEFAULT_MB_PER_WORKER = 64
+
+
+def create_colocated_worker_options(
+    *,
+    dataset_num_partitions: int,
+    num_workers: int,
+    worker_concurrency: int,
+    master_ip_address: str,
+    master_port: int,
+    channel_size: int | str | None,
+    pin_memory: bool,
+) -> Any:
+    """Makes the ``MpDistSamplingWorkerOptions`` of a colocated loader.
+
+    Args:
+        dataset_num_partitions: Number of parts of the dataset.
+        num_workers: Sampling processes.
+        worker_concurrency: Batches that a process is given at a time, 1 to 32.
+        master_ip_address: Kept in the record: gnnkit's processes need no address.
+        master_port: Likewise; nothing listens there.
+        channel_size: The most memory for batches under way, in bytes or as "4GB"; None: as much as they take.
+        pin_memory: Kept in the record: a loader's device decides it.
+
+    Raises:
+        PlanError: A value is unusable, or graphlearn-torch is not installed.
+    """
+    import torch
+
+    if not isinstance(num_workers, int):
+        raise PlanError(f"num_workers must be a whole number of at least 1, got {num_workers!r}")
+    # Checks the values, in the words of whoever gave them.
+    Colocated(num_workers=num_workers, worker_concurrency=worker_concurrency, channel_size=channel_size)
+    return _class("Mp", "create_colocated_worker_options")(
+        num_workers=num_workers,
+        worker_devices=[torch.device("cpu")] * num_workers,
+        worker_concurrency=worker_concurrency,
+        master_addr=master_ip_address,
+        master_port=master_port,
+        num_rpc_threads=min(dataset_num_partitions, _MOST_RPC_THREADS),
+        rpc_timeout=_RPC_TIMEOUT_S,
+        channel_size=channel_size,
+        pin_memory=pin_memory,
+    )
+
+
+def create_graph_store_worker_options(
+    *,
+    dataset: Any,
+    compute_rank: int,
+    worker_key: str,
+    num_workers: int,
+    worker_concurrency: int,
+    channel_size: int | str,
+    prefetch_size: int,
+) -> Any:
+    """Makes the ``RemoteDistSamplingWorkerOptions`` of a loader whose batches servers sample.
+
+    Args:
+        dataset: The remote dataset: its ``cluster_info`` has ``num_storage_nodes``, ``storage_cluster_master_ip`` and
+            ``compute_cluster_world_size``, its ``fetch_free_ports_on_storage_cluster(num_ports)`` gives a port per trainer.
+        compute_rank: This trainer among all.
+        worker_key: Name of the servers' workers.
+        num_workers: Sampling processes per server.
+        worker_concurrency: Batches that each of them is given at a time.
+        channel_size: Memory for batches under way on each server.
+        prefetch_size: Batches requested ahead from each server, at most ``num_workers * worker_concurrency``.
+
+    Raises:
+        PlanError: A value is unusable, or graphlearn-torch is not installed.
+    """
+    import torch
+
+    capacity = num_workers * worker_concurrency
+    if not 1 <= prefetch_size <= capacity:
+        raise PlanError(
+            f"prefetch_size must be between 1 and num_workers * worker_concurrency = {capacity}, got {prefetch_size}",
+            "raise worker_concurrency, or lower prefetch_size",
+        )
+    info = dataset.cluster_info
+    if not 0 <= compute_rank < info.compute_cluster_world_size:
+        raise PlanError(f"there is no compute_rank {compute_rank} of {info.compute_cluster_world_size}")
+    ports = dataset.fetch_free_ports_on_storage_cluster(num_ports=info.compute_cluster_world_size)
+    return _class("Remote", "create_graph_store_worker_options")(
+        server_rank=list(range(info.num_storage_nodes)),
+        num_workers=num_workers,
+        worker_devices=[torch.device("cpu")] * num_workers,
+        worker_concurrency=worker_concurrency,
+        master_addr=info.storage_cluster_master_ip,
+        master_port=ports[compute_rank],
+        buffer_size=channel_size,
+        prefetch_size=prefetch_size,
+        worker_key=worker_key,
+    )
+
+
+def is_collocated(options: Any) -> bool:
+    """Whether the options are those for sampling in the trainer's own process."""
+    return isinstance(options, _class("Collocated"))
+
+
+def check_worker_options(options: Any) -> None:
+    """Makes sure that a loader on this host can be made with the options.
+
+    Raises:
+        PlanError: They are for servers, or of no kind of options.
+    """
+    if isinstance(options, _class("Remote")):
+        raise PlanError(f"worker_options is a {type(options).__name__}, and {_REMOTE}", _LOCAL)
+    if not isinstance(options, (_class("Mp"), _class("Collocated"))):
+        raise PlanError(f"worker_options must be options of sampling workers, got a {type(options).__name__}", _LOCAL)
+
+
+def backend_of(options: Any, max_concurrent_producer_inits: int | None = None) -> Backend:
+    """The backend that does what the options ask for.
+
+    Args:
+        options: Mp options become ``Colocated``, collocated ones ``InProcess``.
+        max_concurrent_producer_inits: See ``Colocated``.
+
+    Raises:
+        PlanError: They are for servers, or a value is unusable.
+    """
+    check_worker_options(options)
+    if is_collocated(options):
+        return InProcess()
+    # No user has asked for graphlearn-torch's own default, and large batches do not fit into it.
+    chosen = None if options.channel_size == f"{options.num_workers * _DEFAULT_MB_PER_WORKER}MB" else options.channel_size
+    return Colocated(
+        num_workers=options.num_workers,
+        worker_concurrency=options.worker_concurrency,
+        channel_size=chosen,
+        max_concurrent_producer_inits=max_concurrent_producer_inits,
+    )
+
+
+def _class(kind: str, what: str | None = None) -> type:
+    found: type = glt.attribute(f"distributed.{kind}DistSamplingWorkerOptions", what)
+    return found

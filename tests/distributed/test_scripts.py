@@ -1,0 +1,163 @@
+"""Scripts of other libraries with their imports changed, graphlearn-torch's own loaders beside ours, and its absence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnnkit.storage.glt_format import write_glt_partitions
+from tests.distributed.loading import needs_glt, ring, stored, typed_ring
+from tests.distributed.ranks import TORCHRUN_VARIABLES
+from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.helpers.machine import ROOT
+
+HERE = Path(__file__).parent
+NUM_TRAIN = 60
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in TORCHRUN_VARIABLES} | {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def run_ranks(folder: Path, world_size: int, python: str) -> list[list[dict[str, Any]]]:
+    """What each rank printed, for each script."""
+    started: list[subprocess.Popen[str]] = []
+    try:
+        for rank in range(world_size):
+            command = [python, "-W", "ignore", str(HERE / "migrated.py"), str(folder), str(rank), str(world_size)]
+            started.append(
+                subprocess.Popen(
+                    command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+                )
+            )
+        results = [process.communicate(timeout=300) for process in started]
+        for process, (_, err) in zip(started, results, strict=True):
+            assert process.returncode == 0, err[-4000:]
+        return [json.loads(out.splitlines()[-1]) for out, _ in results]
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, 9)
+            process.communicate()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A graph whose labels can be learned, as a store and as graphlearn-torch's partitions."""
+    where, rng = tmp_path, np.random.default_rng(0)
+    num_nodes = 80
+    y = np.arange(num_nodes) % 4
+    source = homogeneous_source(
+        random_edges(rng, num_nodes, num_nodes, 400), num_nodes, x=np.eye(4, dtype=np.float32)[y], y=y.astype(np.int64)
+    )
+    write_glt_partitions(stored(source, where, 1, edge_dir="out"), where / "partitions", lambda event: None)
+    torch.save(torch.from_numpy(rng.permutation(num_nodes)[:NUM_TRAIN]), where / "train_idx.pt")
+    return where
+
+
+def check_training(folder: Path, python: str) -> None:
+    ranks = run_ranks(folder, 2, python)
+    train_idx = torch.load(folder / "train_idx.pt", weights_only=True).tolist()
+    for script, wanted in enumerate((sorted(train_idx), list(range(80)))):
+        for epoch in range(3):
+            assert sorted(seed for rank in ranks for seed in rank[script]["seeds"][epoch]) == wanted
+        for rank in ranks:
+            seeds, losses = rank[script]["seeds"], rank[script]["losses"]
+            assert seeds[0] != seeds[1] and losses[-1] < losses[0]
+
+
+@needs_glt
+@pytest.mark.timeout(400)
+def test_scripts_with_their_imports_changed_train_on_two_ranks(folder: Path) -> None:
+    check_training(folder, sys.executable)
+
+
+@pytest.mark.glt
+@pytest.mark.timeout(400)
+def test_they_do_so_beside_the_native_library(folder: Path, glt_interpreter: Path) -> None:
+    check_training(folder, str(glt_interpreter))
+
+
+# Beside graphlearn-torch's own loaders ----------------------------------------------------------------------------------------
+
+# What differs by right: whose objects they are, and what GiGL adds.
+OURS_ONLY = {
+    "_edge_feature_info",
+    "_is_homogeneous_with_labeled_edge_type",
+    "_node_feature_info",
+    "_non_blocking_transfers",
+    "_sampler_options",
+}
+OBJECTS = {"data", "_channel", "_mp_producer", "_collocated_producer"}
+MACHINERY = {"_ahead", "_is_borrowed", "_iteration", "_make", "_own", "_producer", "_transfer"}
+
+
+@pytest.mark.glt
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_loaders_are_like_those_that_graphlearn_torch_built(tmp_path: Path, glt_interpreter: Path) -> None:
+    for name, data in (("plain", ring()), ("typed", typed_ring())):
+        write_glt_partitions(stored(data, tmp_path / name, 1, edge_dir="out"), tmp_path / f"{name}-glt", lambda event: None)
+    command = [str(glt_interpreter), "-W", "ignore", str(HERE / "glt_loader_probe.py"), str(tmp_path)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    for kind in ("mp", "collocated"):
+        ours, theirs = found[kind]["ours"], found[kind]["theirs"]
+        assert theirs.keys() <= ours.keys()
+        assert ours.keys() - theirs.keys() - MACHINERY == OURS_ONLY | ({"_channel"} if kind == "collocated" else set())
+        for name in theirs.keys() - OBJECTS:
+            # Its node types come out of a set, in any order.
+            wanted = sorted(theirs[name]) if name == "_node_types" and theirs[name] else theirs[name]
+            assert ours[name] == wanted, name
+        assert found[kind]["after ours"] == found[kind]["after theirs"] == [6, 1]
+        words = [set(found[kind][f"batches of {who}"][0][2]) for who in ("ours", "theirs")]
+        assert words[1] <= words[0]
+    epochs = [found[kind][f"batches of {who}"] for kind in ("mp", "collocated") for who in ("ours", "theirs")]
+    assert len(found["foreign"]) == 2
+    for epoch in epochs + found["foreign"]:
+        assert all(right for right, _, _ in epoch) and [len(seeds) for _, seeds, _ in epoch] == [7, 7, 7, 7, 7, 5]
+        assert sorted(seed for _, seeds, _ in epoch for seed in seeds) == list(range(40))
+
+
+# Without it ---------------------------------------------------------------------------------------------------------------
+
+ABSENT = """
+import importlib.util, sys
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name.startswith("graphlearn_torch") else real(name, *rest)
+import gnnkit.distributed
+from gnnkit import GraphLoader
+from gnnkit.errors import PlanError
+loader = GraphLoader.from_store(sys.argv[1], num_neighbors=[2], input_nodes=None, progress=False)
+for use in (lambda: gnnkit.distributed.DistNeighborLoader, lambda: gnnkit.distributed.BaseDistLoader, lambda: loader.dist_loader) * 2:
+    try:
+        use()
+    except PlanError as error:
+        print(str(error).splitlines()[0])
+print(len(list(loader)), "graphlearn_torch" in sys.modules)
+print(gnnkit.distributed.shard_nodes_by_process.__name__, gnnkit.distributed.DEFAULT_NUM_CPU_THREADS)
+"""
+
+
+def test_without_graphlearn_torch_one_sentence_says_what_to_install(tmp_path: Path) -> None:
+    path = stored(ring(), tmp_path).path
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ABSENT, str(path)], env=environment(), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stdout.splitlines()
+    assert len(lines) == 8 and lines[6] == "1 False" and lines[7] == "shard_nodes_by_process 2"
+    for line in lines[:6]:
+        assert "needs graphlearn-torch: graphlearn-torch is not installed" in line
