@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "BuildOptions": "gnnkit.storage.options",
     "Colocated": "gnnkit.backends.colocated",
+    "Glt": "gnnkit.backends.glt",
     "GraphLoader": "gnnkit.loader",
     "InProcess": "gnnkit.backends.inprocess",
     "Store": "gnnkit.storage.store",
@@ -31,6 +32,7 @@ _HOMES = {
 __all__ = [
     "BuildOptions",
     "Colocated",
+    "Glt",
     "GraphLoader",
     "InProcess",
     "Store",
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from gnnkit import distributed as distributed
     from gnnkit import errors as errors
     from gnnkit.backends.colocated import Colocated as Colocated
+    from gnnkit.backends.glt import Glt as Glt
     from gnnkit.backends.inprocess import InProcess as InProcess
     from gnnkit.loader import GraphLoader as GraphLoader
     from gnnkit.partitioning import partition as partition

@@ -1,0 +1,247 @@
+"""``Glt()``: graphlearn-torch's own engine under ``GraphLoader``, in the environment where its native library fits."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import gnnkit
+from gnnkit import Glt
+from gnnkit.backends import backend_from_json
+from gnnkit.errors import PlanError
+from gnnkit.plan import NeighborSampling
+from gnnkit.vendor import glt
+from tests.glt.graphs import ring, town
+from tests.helpers.chi_square import check_counts
+from tests.helpers.machine import ROOT
+from tests.helpers.namespaces import INTERFACE, network
+from tests.loader.graphs import make
+
+FAULT_S = 5.0
+LIMIT_S = 280.0
+# graphlearn-torch's processes take long to import and start, the more so beside other tests.
+pytestmark = pytest.mark.timeout(LIMIT_S + 20)
+# Libraries of that environment warn of each other at import.
+QUIET = ("-W", "error:::gnnkit", "-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning")
+
+
+def command(python: Path, name: str, folder: Path) -> list[str]:
+    return [str(python), *QUIET, "-m", "tests.glt.scenario", name, str(folder)]
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "GNNKIT_HOME": str(folder / "home"), **more}
+
+
+def run(python: Path, name: str, folder: Path) -> dict[str, Any]:
+    """What a scenario found; nothing that it started is left."""
+    done = subprocess.run(
+        command(python, name, folder), cwd=ROOT, env=environment(folder), capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def wait_until(condition: Any, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_what_it_takes_where_the_native_library_does_not_fit() -> None:
+    if glt.status().kind == "native":
+        pytest.skip("graphlearn-torch's native library fits here; to enable: run with a torch that it does not fit")
+    with pytest.raises(PlanError) as caught:
+        make(backend=Glt())
+    sentence, _, hint = str(caught.value).partition("\n")
+    assert sentence.startswith("Glt() needs graphlearn-torch's native library: ") and "pip install" in hint or "has wheels for" in hint
+
+
+def test_options_are_checked_and_come_back_from_json() -> None:
+    backend = Glt(mode="server_client", num_workers=2, graph_mode="CUDA", channel_size="2GB", master_port=4000, interface="eth0")
+    assert backend_from_json(backend.to_json()) == backend
+    assert backend.to_json()["drawn_by"] == "graphlearn-torch" and backend.channel_bytes == 2 << 30
+    assert gnnkit.Glt is Glt
+    for options in (
+        {"mode": "client"},
+        {"graph_mode": "GPU"},
+        {"num_workers": 0},
+        {"num_workers": True},
+        {"worker_concurrency": 33},
+        {"channel_size": "many"},
+        {"channel_size": None},
+        {"master_port": 0},
+        {"interface": ""},
+        {"rpc_timeout_s": 0},
+        {"log_dir": ""},
+        {"drawn_by": "gnnkit"},
+    ):
+        with pytest.raises(PlanError, match=next(iter(options))):
+            Glt(**options)
+
+
+def test_what_graphlearn_torch_gets_wrong_is_refused() -> None:
+    from gnnkit.backends.glt import check_sampling
+
+    edge_type = ("a", "to", "b")
+    for fan_outs in ((3, 2), (3, 0), (0, 0), (-1, 5)):
+        check_sampling(NeighborSampling({edge_type: fan_outs}))
+    with pytest.raises(PlanError, match="takes nothing at hop 1 and something later"):
+        check_sampling(NeighborSampling({edge_type: (0, 5)}))
+    with pytest.raises(PlanError, match="neighbours of weight 0"):
+        check_sampling(NeighborSampling({edge_type: (3,)}, weight="w"))
+
+
+@pytest.mark.glt
+def test_worker_mode_on_two_parts_of_a_typed_graph(glt_interpreter: Path, tmp_path: Path) -> None:
+    found = run(glt_interpreter, "worker", tmp_path)
+    assert found["workers"] == 2
+    assert found["said"][1] == "graphlearn-torch" and "drawn by graphlearn-torch" in found["said"][0]
+    assert not found["left"] and not found["changed"]
+
+
+@pytest.mark.glt
+def test_servers_and_a_client_draw_all_neighbours_alike(glt_interpreter: Path, tmp_path: Path) -> None:
+    found = run(glt_interpreter, "server_client", tmp_path)
+    assert found["servers"] == 3
+    check_counts(found["counts"])
+    assert found["listeners"] == ["127.0.0.1"]
+    assert not found["left"]
+
+
+@pytest.mark.glt
+def test_faults_are_errors_and_the_loader_goes_on(glt_interpreter: Path, tmp_path: Path) -> None:
+    found = run(glt_interpreter, "faults", tmp_path)
+    assert "does not fit the channel" in found["too large"] and "raise channel_size" in found["too large"]
+    assert "in _checked" in found["too large"], "the remote traceback is missing"
+    assert "no batch within 1 s" in found["stopped"] and "is stopped (SIGSTOP)" in found["stopped"]
+    assert "was killed by SIGKILL" in found["worker killed"] and "graphlearn-torch worker" in found["worker killed"]
+    assert found["seen after"] < FAULT_S
+    assert "was killed by SIGKILL" in found["driver killed"] and "its log" in found["driver killed"]
+    assert not found["left"]
+
+
+@pytest.mark.glt
+def test_nothing_outlives_the_parent(glt_interpreter: Path, tmp_path: Path) -> None:
+    segments = Path("/proc/sysvipc/shm").read_text().splitlines()
+    with subprocess.Popen(
+        command(glt_interpreter, "orphans", tmp_path),
+        cwd=ROOT,
+        env=environment(tmp_path),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        pids = json.loads(parent.stdout.readline())["pids"]
+        assert len(pids) >= 2
+        parent.send_signal(signal.SIGKILL)
+    assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), FAULT_S)
+    ours = {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+    assert ours <= {line.split()[1] for line in segments[1:]}
+
+
+@pytest.mark.glt
+@pytest.mark.netns
+@pytest.mark.parametrize("mode", ["worker", "server_client"])
+def test_two_hosts_with_a_part_each(mode: str, glt_interpreter: Path, tmp_path: Path) -> None:
+    store = gnnkit.partition(ring(), 2, "random", out=tmp_path / "store")
+    for number in range(2):
+        shutil.copytree(store.path, tmp_path / f"host{number}")
+        shutil.rmtree(tmp_path / f"host{number}" / f"part{1 - number}")
+    with network(2) as hosts:
+        started = []
+        for number, host in enumerate(hosts):
+            more = {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": "29555", "RANK": str(number), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+            more |= {"LOCAL_WORLD_SIZE": "1", "GROUP_RANK": str(number), "GROUP_WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": INTERFACE}
+            more |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "GLT_MODE": mode}
+            started.append(
+                subprocess.Popen(
+                    [*host.enter, *command(glt_interpreter, "rank", tmp_path)],
+                    cwd=ROOT,
+                    env=environment(tmp_path, **more),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        try:
+            for process in started:
+                assert process.stdout is not None
+                line = process.stdout.readline()
+                assert line, process.communicate(timeout=LIMIT_S)[1][-6000:]
+            # The process group's own store, torch's, is the one that listens everywhere.
+            open_to_all = {port for host in hosts for ip, port in host.listeners() if ip in ("0.0.0.0", "::")}
+            assert open_to_all <= {29555}
+            for process in started:
+                assert process.stdin is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+            answers = [process.communicate(timeout=LIMIT_S) for process in started]
+        finally:
+            for process in started:
+                process.kill()
+                process.communicate()
+    for process, (_, errors) in zip(started, answers, strict=True):
+        assert process.returncode == 0, errors[-6000:]
+    seen = [json.loads(out.splitlines()[-1])["seen"] for out, _ in answers]
+    assert sorted(seen[0] + seen[1]) == list(range(60)) and all(seen)
+
+
+@pytest.mark.glt
+def test_datasets_are_graphlearn_torchs_own(glt_interpreter: Path, tmp_path: Path) -> None:
+    for name, source in (("ring", ring()), ("town", town())):
+        gnnkit.partition(source, 2, "random", out=tmp_path / name, with_edge=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    started = [
+        subprocess.Popen(
+            command(glt_interpreter, "dataset", tmp_path),
+            cwd=ROOT,
+            env=environment(tmp_path, RANK=str(number), PORT=port, TP_SOCKET_IFNAME="lo"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    try:
+        answers = [process.communicate(timeout=LIMIT_S) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    for process, (out, errors) in zip(started, answers, strict=True):
+        assert process.returncode == 0, errors[-6000:]
+        assert json.loads(out.splitlines()[-1])["batches"] >= 4
+
+
+@pytest.mark.gpu
+@pytest.mark.glt
+@pytest.mark.parametrize("graph_mode", ["ZERO_COPY", "CUDA"])
+def test_sampling_on_a_gpu(graph_mode: str, glt_interpreter: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(glt_interpreter, "gpu", tmp_path),
+        cwd=ROOT,
+        env=environment(tmp_path, GLT_GRAPH_MODE=graph_mode),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
