@@ -6,20 +6,22 @@
 #   make dist    wheel and sdist, checked
 #   make bench   gnnkit against its peers at full size, with those of .envs/glt and .envs/graphbolt that are there
 #   make glt-env the second environment, .envs/glt: torch 2.4.1 and graphlearn-torch's native library (Python 3.11, 5 GB)
+#   make newer-env  .envs/newer: gnnkit without graphlearn-torch on Python 3.12 or 3.13, where there is one
 #   make clean   removes the environments and everything that was built
 # Variables: PYTHON=/path/to/python3.11   JOBS=parallel test processes   ARGS="more arguments"
 
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -gt 4 ] && n=4; echo $$n)
+# One more than processors: tests wait for processes, and for deadlines, as often as they compute.
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -gt 3 ] && n=3; echo $$((n + 1)))
 ARGS ?=
 
 is_python = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.10; do $(call is_python,$$p) && { echo $$p; break; }; done)
 setup = $(PYTHON) tools/setup_env.py --env $(VENV) --constraint constraints.txt
 
-.PHONY: help demo test check lint dist bench glt-env clean python
+.PHONY: help demo test check lint dist bench glt-env newer-env clean python
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -38,7 +40,7 @@ test: python
 
 check: lint
 	@$(setup) --group test --group package --group lint
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow and not browser and not netns and not glt" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow and not browser and not netns and not glt and not newer" $(ARGS)
 
 lint: python
 	@$(setup) --group lint --group test --group package
@@ -65,6 +67,13 @@ WHEELS ?=
 glt-env:
 	@[ -n "$(GLT_PYTHON)" ] || { echo "graphlearn-torch 0.2.4 needs Python 3.10 or 3.11: make glt-env GLT_PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(GLT_PYTHON) tools/setup_env.py --env .envs/glt --extra glt-native --torch 2.4.1 --constraint constraints.txt --wheels "$(WHEELS)"
+
+NEWER_PYTHON ?= $(shell for p in $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.13.*/bin/python $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.12.*/bin/python python3.13 python3.12; do \
+	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+
+newer-env:
+	@if [ -n "$(NEWER_PYTHON)" ]; then $(NEWER_PYTHON) tools/setup_env.py --env .envs/newer --constraint constraints.txt --group contract; \
+	else echo "found no Python 3.12 or 3.13 (name one with make newer-env NEWER_PYTHON=/path): .envs/newer is not made"; fi
 
 clean:
 	rm -rf $(VENV) .envs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

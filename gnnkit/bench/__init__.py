@@ -4,7 +4,10 @@ options       what to measure
 graph         the graph, as .npy files for the peers and as stores for gnnkit
 process       a measurement is a process of its own, whose memory is watched from outside
 contenders    which processes there are; the peers' scripts lie in peers/ and know nothing of gnnkit
-rows          what is computed from the measurements, and the figures to reach
+lines         who is compared with whom, and the figures to reach
+rows          what is computed from the measurements
+namespaces    two hosts on one
+footprint     what processes occupy, by what it is for
 table         how it is shown
 """
 

@@ -14,6 +14,7 @@ from gnnkit.bench.options import BenchOptions
 
 PEERS = Path(__file__).parent / "peers"
 _PROBE_TIMEOUT_S = 180
+_MEMORY_WORKERS = 4
 # What must be importable for a peer's scripts to run.
 _PROBES = {
     "glt": "import graphlearn_torch",
@@ -52,6 +53,16 @@ class Arena:
         """The Python in which a peer is looked for."""
         return self.options.interpreters.get(name, Path(sys.executable))
 
+    @staticmethod
+    def in_processes(workers: int, threads: int) -> list[str]:
+        """The options of sampling in background processes."""
+        return ["--workers", str(workers), "--threads", str(threads)]
+
+    @staticmethod
+    def on_hosts(command: list[str]) -> list[str]:
+        """A command on two hosts at the same time."""
+        return [sys.executable, "-m", "gnnkit.bench.namespaces", *command]
+
     @property
     def settle(self) -> list[str]:
         """The option that says how long to iterate before the timing begins."""
@@ -69,15 +80,26 @@ class Contender:
     Attributes:
         command: Makes its command line, and first the files that it reads.
         peer: Which of ``_PROBES`` must succeed; None for gnnkit itself.
+        on_hosts: Whether it needs a second host.
     """
 
     command: Callable[[Arena], list[str]]
     peer: str | None = None
+    on_hosts: bool = False
 
 
 CONTENDERS = {
     "gnnkit": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle)),
     "gnnkit-float16": Contender(lambda a: a.own("epoch", a.graph.store(feature_dtype="float16"), *a.settle)),
+    "colocated": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle, *a.in_processes(a.options.num_threads, 1))),
+    "colocated-threads": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle, *a.in_processes(1, a.options.num_threads))),
+    "colocated-memory": Contender(lambda a: a.own("worker_memory", a.graph.store(), *a.settle, *a.in_processes(_MEMORY_WORKERS, 1))),
+    "colocated-first-cell": Contender(lambda a: a.own("first_cell", a.graph.store(), *a.in_processes(a.options.num_threads, 1))),
+    "colocated-2-parts": Contender(
+        lambda a: a.own("epoch", a.graph.store(num_parts=2), *a.settle, *a.in_processes(a.options.num_threads, 1))
+    ),
+    "hosts": Contender(lambda a: a.on_hosts(a.own("host_epoch", a.graph.store(num_parts=2), *a.in_processes(1, 1))), on_hosts=True),
+    "glt-hosts": Contender(lambda a: a.on_hosts(a.peer("glt", "glt_loader", a.graph.arrays, "--workers", "1")), "glt", on_hosts=True),
     "limit": Contender(lambda a: a.own("limit", a.graph.store())),
     "glt": Contender(lambda a: a.peer("glt", "glt_loader", a.graph.arrays), "glt"),
     "pyg": Contender(lambda a: a.peer("pyg", "pyg_loader", a.graph.arrays), "pyg"),

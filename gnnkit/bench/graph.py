@@ -47,13 +47,14 @@ class BenchGraph:
         """Folder of ``row``, ``col`` (int64 ``[E]``), ``feat`` (float32 ``[N, 100]``) and ``train`` (int64), each a .npy file."""
         return self._made("arrays", self._write_arrays)
 
-    def store(self, *, feature_dtype: FeatureDtype = "float32", with_edge: bool = False) -> Path:
-        """A store in one part."""
+    def store(self, *, feature_dtype: FeatureDtype = "float32", with_edge: bool = False, num_parts: int = 1) -> Path:
+        """A store, in one part unless it is told otherwise."""
         from gnnkit.storage.build import build_store
         from gnnkit.storage.options import BuildOptions
 
-        path = self.folder / f"store-{feature_dtype}{'-edge-ids' if with_edge else ''}"
-        options = BuildOptions(feature_dtype=feature_dtype, with_edge=with_edge)
+        parts = f"-{num_parts}-parts" if num_parts > 1 else ""
+        path = self.folder / f"store-{feature_dtype}{'-edge-ids' if with_edge else ''}{parts}"
+        options = BuildOptions(num_parts, feature_dtype=feature_dtype, with_edge=with_edge)
         if not (path / "manifest.json").exists():
             build_store(self.source, path, options, self.events)
         return path

@@ -19,6 +19,12 @@ ROWS = (
     "memory",
     "size",
     "ingest",
+    "workers",
+    "workers-glt",
+    "workers-start",
+    "workers-close",
+    "workers-memory",
+    "hosts",
 )
 # The graph of the row "ingest" is a tenth of OGBN-Products: reading CSV at full size takes the peers a quarter of an hour.
 INGEST_SHARE = 0.1

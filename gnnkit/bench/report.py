@@ -10,11 +10,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from gnnkit.bench import namespaces
 from gnnkit.bench.contenders import CONTENDERS, Arena, environment, why_unavailable
 from gnnkit.bench.graph import BenchGraph
+from gnnkit.bench.lines import LINES
 from gnnkit.bench.options import BenchOptions
 from gnnkit.bench.process import BenchError, Measurement, measure
-from gnnkit.bench.rows import LINES, Result, contenders_of, evaluate
+from gnnkit.bench.rows import Result, contenders_of, evaluate
 from gnnkit.events import EventSink, Stage, ignore_events
 
 # Contenders that are a file on disk rather than a process.
@@ -96,7 +98,11 @@ def _unavailable(wanted: list[str], arena: Arena) -> dict[str, str]:
     reasons: dict[str, str | None] = {}
     found = {}
     for name in wanted:
-        peer = CONTENDERS[name].peer if name in CONTENDERS else None
+        contender = CONTENDERS.get(name)
+        if contender is not None and contender.on_hosts and (why := namespaces.why_not()) is not None:
+            found[name] = f"not measured: {why}"
+            continue
+        peer = contender.peer if contender is not None else None
         if peer is None:
             continue
         if peer not in reasons:

@@ -20,24 +20,28 @@ from gnnkit.bench.process import STARTED
 _MOST_BATCHES_FOR_LIMIT = 32
 
 
-def _loader(options: argparse.Namespace) -> Any:
+def _loader(options: argparse.Namespace, **more: Any) -> Any:
+    from gnnkit.backends.colocated import Colocated
     from gnnkit.backends.inprocess import InProcess
     from gnnkit.loader import GraphLoader
+
+    workers, threads = options.workers, options.threads
 
     return GraphLoader.from_store(
         options.path,
         num_neighbors=options.fanout,
         batch_size=options.batch_size,
         input_nodes="train",
-        backend=InProcess(num_threads=options.threads),
+        backend=Colocated(num_workers=workers, threads_per_worker=threads) if workers else InProcess(num_threads=threads),
         shuffle=True,
         drop_last=True,
         progress=False,
+        **more,
     )
 
 
 def epoch(options: argparse.Namespace) -> dict[str, Any]:
-    """Opens a store, iterates whole epochs and reports the last one's speed."""
+    """Opens a store, iterates whole epochs, reports the last ones' speed, and closes in the middle of one more."""
     import torch_geometric.data  # noqa: F401 - what every user has imported before the clock starts
 
     import gnnkit.loader
@@ -60,12 +64,65 @@ def epoch(options: argparse.Namespace) -> dict[str, Any]:
                 batches += 1
         elapsed = time.perf_counter() - begin
         stats = loader.stats()
+        next(iter(loader))
+        begin = time.perf_counter()
+        loader.close()
+        close_s = time.perf_counter() - begin
     return {
         "first_batch_s": first_batch_s,
+        "start_s": first_batch_s,
+        "close_s": close_s,
         "seeds_per_s": batches * options.batch_size / elapsed,
         "edges_per_s": stats.edges / stats.wall_s if stats.wall_s else 0.0,
         "nodes_per_batch": stats.nodes / max(1, stats.batches),
     }
+
+
+def host_epoch(options: argparse.Namespace) -> dict[str, Any]:
+    """What ``epoch`` does, on one of several hosts that hold a part each and go through the same epochs at the same time."""
+    import torch.distributed as dist
+    import torch_geometric.data  # noqa: F401
+
+    import gnnkit.sampling.jit
+
+    gnnkit.sampling.jit.warm()
+    dist.init_process_group("gloo")
+    with _loader(options, placement="partition") as loader:
+        for _ in loader:  # its copy of the graph in huge pages is in use after that
+            pass
+        dist.barrier()
+        begin, batches = time.perf_counter(), 0
+        for _ in range(options.epochs):
+            for _batch in loader:
+                batches += 1
+        dist.barrier()
+        elapsed = time.perf_counter() - begin
+        _check_batches(loader, options)
+    dist.destroy_process_group()
+    return {"seeds_per_s": batches * options.batch_size / elapsed}
+
+
+def _check_batches(loader: Any, options: argparse.Namespace) -> None:
+    """Compares a batch with what this process samples from all parts, which here it can read: a wrong batch has no speed."""
+    from gnnkit.loader.digest import batches_digest
+
+    whole = argparse.Namespace(**{**vars(options), "workers": 0})
+    with _loader(whole, placement="replicate", memory_budget=0) as reference:
+        reference.set_epoch(loader.epoch + 1)
+        if batches_digest([loader.peek()]) != batches_digest([reference.peek()]):
+            raise RuntimeError("a batch from two hosts is not the one that a single host samples")
+
+
+def worker_memory(options: argparse.Namespace) -> dict[str, Any]:
+    """What sampling processes occupy after some epochs, by what it is for."""
+    from gnnkit.bench.footprint import children_running, footprint
+
+    with _loader(options) as loader:
+        start = time.perf_counter()
+        while loader.epoch < options.epochs or time.perf_counter() - start < options.settle:
+            for _ in loader:
+                pass
+        return footprint(children_running("gnnkit.runtime.worker"), Path(options.path))
 
 
 def limit(options: argparse.Namespace) -> dict[str, Any]:
@@ -181,7 +238,15 @@ def ingest(options: argparse.Namespace) -> dict[str, Any]:
     return {"ingest_s": elapsed, "edges": edges}
 
 
-TASKS = {"epoch": epoch, "limit": limit, "first_cell": first_cell, "build": build, "ingest": ingest}
+TASKS = {
+    "epoch": epoch,
+    "host_epoch": host_epoch,
+    "worker_memory": worker_memory,
+    "limit": limit,
+    "first_cell": first_cell,
+    "build": build,
+    "ingest": ingest,
+}
 
 
 def main() -> None:
@@ -192,6 +257,7 @@ def main() -> None:
     parser.add_argument("--out", default="")
     parser.add_argument("--method", default="contiguous")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=0, help="sampling processes; 0 samples in this one")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--fanout", type=int, nargs="+", default=[15, 10, 5])

@@ -10,7 +10,8 @@ def demo(
 ) -> None:
     """Train GraphSAGE on two graphs.
 
-    A generated one with OGBN-Products' shape, and Cora. Exit code 1 if the accuracies do not beat the baselines.
+    A generated one with OGBN-Products' shape, and Cora; the first one's batches are sampled again in two parts by background
+    processes. Exit code 1 if the accuracies do not beat the baselines, or if those batches are not the same.
     """
     from gnnkit.demo import run_demo
 

@@ -46,12 +46,13 @@ def all_checks() -> Iterator[Check]:
         if row.verdict == "error":
             needed.append(row)
         yield row
-    for check in (software.ogb, software.glt, machine.processors, machine.memory, machine.shared_memory):
+    glt = software.glt()
+    yield from (software.ogb(), glt)
+    for check in (machine.processors, machine.memory, machine.shared_memory):
         yield check()
     for check in (machine.disk, machine.open_files, machine.gpu, machine.network):
         yield check()
-    for name in backends.BACKENDS:
-        yield backends.backend(name, needed)
+    yield from backends.backends(needed, glt)
 
 
 def _show(checks: list[Check]) -> None:

@@ -1,4 +1,7 @@
-"""The demonstration: GraphSAGE on a graph of OGBN-Products' shape and on Cora, measured against what needs no graph."""
+"""The demonstration: GraphSAGE on a graph of OGBN-Products' shape and on Cora, measured against what needs no graph.
+
+Between the two, the batches of the first are sampled again in two parts by background processes, and must be the same.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ def run_demo(
 ) -> int:
     """Trains on a generated graph and on Cora and compares test accuracies with the majority class and a features-only MLP.
 
+    The batches of the generated graph are then compared with those that background processes sample from it in two parts.
     PyTorch's random state and number of threads are as before afterwards.
 
     Args:
@@ -34,14 +38,14 @@ def run_demo(
         stream: Where the report goes; None is ``sys.stdout``.
 
     Returns:
-        0 if GraphSAGE beats the majority class by 20 points and the MLP by 5 points on both graphs, else 1.
+        0 if GraphSAGE beats the majority class by 20 points and the MLP by 5 points on both graphs and the batches are the same, else 1.
 
     Raises:
         GnnkitError: The graph could not be generated, stored or sampled.
     """
     import torch
 
-    from gnnkit.demo.graphs import train_on_cora, train_on_products_like
+    from gnnkit.demo.graphs import compare_on_products_like, train_on_cora, train_on_products_like
     from gnnkit.demo.report import Report
     from gnnkit.ui.progress import make_sink
 
@@ -50,6 +54,7 @@ def run_demo(
     with make_sink(progress) as events, torch.random.fork_rng(devices=[]), _a_core_left_for_sampling():
         passed = [
             report.verdict(train_on_products_like(scale, epochs, store_dir, progress, events, report)),
+            compare_on_products_like(scale, store_dir, progress, report),
             report.verdict(train_on_cora(events, report)),
         ]
     report.line(f"{'passed' if all(passed) else 'FAILED'} in {time.perf_counter() - started:.0f} s")

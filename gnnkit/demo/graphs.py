@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch_geometric.transforms import NormalizeFeatures
 
 from gnnkit.datasets.citations import cora
-from gnnkit.datasets.synthetic import NUM_CLASSES, NUM_FEATURES, products_like
+from gnnkit.datasets.synthetic import NUM_CLASSES, NUM_FEATURES, ProductsLikeSource, products_like
+from gnnkit.demo.places import compare_places
 from gnnkit.demo.report import Report, Scores
 from gnnkit.demo.training import Sage, accuracy, make_mlp, mlp_forward, sage_forward, train
 from gnnkit.events import EventSink
@@ -46,12 +47,8 @@ def train_on_products_like(
     report.line(f"{source.name}: {source.notice}")
     report.line(f"  {source.num_nodes:,} nodes, {source.schema.num_edges:,} edges, {NUM_FEATURES} features, {NUM_CLASSES} classes")
     splits = source.splits["node"]
-    batch_size = max(1, min(_BATCH_SIZE, len(splits["train"]) // _MIN_BATCHES))
     started = time.perf_counter()
-    loader = GraphLoader.from_source(
-        source, num_neighbors=_NUM_NEIGHBORS, batch_size=batch_size, input_nodes="train", store_dir=store_dir, progress=cast(Any, progress)
-    )
-    with loader:
+    with _training_loader(source, store_dir, progress) as loader:
         report.line(f"  store ready after {time.perf_counter() - started:.1f} s: {loader.store.path}")
         epochs = max(1, math.ceil(_STEPS / len(loader))) if epochs is None else epochs
         report.line(f"  training on {len(splits['train']):,} nodes: {epochs} epochs of {len(loader)} batches, fan-out {_NUM_NEIGHBORS}")
@@ -69,6 +66,25 @@ def train_on_products_like(
             mlp_accuracy = accuracy(mlp, test_features, mlp_forward, events=events, label="features-only MLP")
     measured_on = f"{len(test):,} of {len(splits['test']):,} test nodes, drawn evenly; neighbours sampled as in training"
     return Scores(_share_of_largest(source.labels[test]), mlp_accuracy, sage_accuracy, measured_on)
+
+
+def compare_on_products_like(scale: float, store_dir: str | Path | None, progress: bool | str, report: Report) -> bool:
+    """Samples what GraphSAGE was trained on once more, in two parts and in background processes.
+
+    Args:
+        scale: See ``products_like``.
+        store_dir: See ``GraphLoader.from_source``.
+        progress: How the building of the store in two parts is drawn.
+        report: Receives the figures.
+
+    Returns:
+        Whether the batches are the same; see ``compare_places``.
+    """
+    source = products_like(scale)
+    report.line(f"{source.name} once more, in another place")
+    return compare_places(
+        lambda num_parts, backend: _training_loader(source, store_dir, progress, num_parts=num_parts, backend=backend), report
+    )
 
 
 def train_on_cora(events: EventSink, report: Report, *, seed: int = 0) -> Scores:
@@ -93,6 +109,13 @@ def train_on_cora(events: EventSink, report: Report, *, seed: int = 0) -> Scores
         train(mlp, loader, mlp_forward, epochs=100, lr=0.01, weight_decay=5e-4, events=events, label="features-only MLP")
         mlp_accuracy = accuracy(mlp, test_loader, mlp_forward, events=events, label="features-only MLP")
     return Scores(_share_of_largest(data.y[data.test_mask].numpy()), mlp_accuracy, sage_accuracy, "all 1,000 test nodes")
+
+
+def _training_loader(source: ProductsLikeSource, store_dir: str | Path | None, progress: bool | str, **options: Any) -> GraphLoader:
+    batch_size = max(1, min(_BATCH_SIZE, len(source.splits["node"]["train"]) // _MIN_BATCHES))
+    return GraphLoader.from_source(
+        source, num_neighbors=_NUM_NEIGHBORS, batch_size=batch_size, store_dir=store_dir, progress=cast(Any, progress), **options
+    )
 
 
 def _some_of(ids: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,13 +16,16 @@ import numpy as np
 import psutil
 import pytest
 
-from gnnkit.bench import BenchOptions, BenchReport, run_bench
+from gnnkit.bench import BenchOptions, BenchReport, namespaces, run_bench
 from gnnkit.bench import tasks as bench_tasks
-from gnnkit.bench.contenders import CONTENDERS, PEERS, environment, why_unavailable
+from gnnkit.bench.contenders import CONTENDERS, PEERS, Arena, environment, why_unavailable
+from gnnkit.bench.footprint import footprint
 from gnnkit.bench.graph import BenchGraph
+from gnnkit.bench.lines import LINES
 from gnnkit.bench.options import ROWS
 from gnnkit.bench.process import BenchError, Measurement, measure
-from gnnkit.bench.rows import LINES, contenders_of, evaluate
+from gnnkit.bench.report import _unavailable
+from gnnkit.bench.rows import contenders_of, evaluate
 from gnnkit.bench.table import COLUMNS, cells, markdown
 from gnnkit.cli.app import run
 from gnnkit.datasets.synthetic import products_like
@@ -43,7 +48,15 @@ def graph(work_dir: Path) -> BenchGraph:
 
 
 def options(path: Path, **changes: Any) -> argparse.Namespace:
-    values: dict[str, Any] = {"threads": 2, "epochs": 1, "batch_size": 49, "fanout": [5, 5], "settle": 0.0, "method": "contiguous"}
+    values: dict[str, Any] = {
+        "threads": 2,
+        "workers": 0,
+        "epochs": 1,
+        "batch_size": 49,
+        "fanout": [5, 5],
+        "settle": 0.0,
+        "method": "contiguous",
+    }
     return argparse.Namespace(path=str(path), **{**values, **changes})
 
 
@@ -81,6 +94,105 @@ def test_the_task_epoch_counts_seeds(graph: BenchGraph) -> None:
     assert values["seeds_per_s"] > 0 and values["edges_per_s"] > 0
     assert 0 < values["first_batch_s"] < 60
     assert 49 < values["nodes_per_batch"] <= products_like(SCALE).schema.num_nodes
+
+
+def test_background_processes_are_measured_in_the_same_way(graph: BenchGraph) -> None:
+    values = bench_tasks.epoch(options(graph.store(), workers=2, threads=1))
+    assert values["seeds_per_s"] > 0 and values["nodes_per_batch"] > 49
+    assert 0 < values["start_s"] == values["first_batch_s"] < 60
+    assert 0 < values["close_s"] < 10
+
+
+def test_the_memory_of_processes_is_told_apart_by_its_use(graph: BenchGraph) -> None:
+    values = bench_tasks.worker_memory(options(graph.store(), workers=2, threads=1))
+    assert values["processes"] == 2
+    assert 2 * 20e6 < values["own_bytes"] < 2 * 400e6, "an interpreter with numpy and numba"
+    assert 0 < values["ring_bytes"] < 100e6
+    assert 0 < values["graph_bytes"] < 50e6, "a graph of 1.5 MB is not taken for the processes' own"
+
+
+def test_footprints_count_every_mapping_once(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "x.npy").write_bytes(b"0" * 30_000_000)
+    code = (
+        "import mmap, os, pathlib, sys\n"
+        "def block(name, count):\n"
+        "    fd = os.memfd_create(name); os.ftruncate(fd, count)\n"
+        "    m = mmap.mmap(fd, count); m.write(b'x' * count); return m\n"
+        "kept = [block('gnnkit-graph', 20_000_000), block('gnnkit-ring', 10_000_000), block('gnnkit-other', 5_000_000)]\n"
+        "m = mmap.mmap(os.open(sys.argv[1], os.O_RDONLY), 0, access=mmap.ACCESS_READ); sum(m[::4096])\n"
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "store" / "x.npy")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        sizes = footprint([process.pid], tmp_path / "store")
+        smaps = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+        process.communicate("")
+    total = int(next(line for line in smaps.splitlines() if line.startswith("Pss:")).split()[1]) * 1024
+    assert sizes["ring_bytes"] == pytest.approx(10e6, rel=0.01)
+    assert sizes["graph_bytes"] == pytest.approx(50e6, rel=0.01)
+    assert sizes["own_bytes"] > 5e6
+    assert sizes["graph_bytes"] + sizes["ring_bytes"] + sizes["own_bytes"] == pytest.approx(total, rel=0.02)
+
+
+# Two hosts -------------------------------------------------------------------------------------------------------------
+
+
+def interfaces() -> set[str]:
+    return set(os.listdir("/sys/class/net"))
+
+
+@pytest.mark.netns
+def test_two_hosts_reach_each_other_and_nobody_else(capfd: pytest.CaptureFixture[str]) -> None:
+    if why := namespaces.why_not():
+        pytest.skip(why)
+    before = interfaces()
+    code = (
+        "import json, os, socket\n"
+        "rank, port = int(os.environ['RANK']), int(os.environ['MASTER_PORT'])\n"
+        "if rank == 0:\n"
+        "    with socket.create_server((os.environ['MASTER_ADDR'], port)) as server:\n"
+        "        server.settimeout(20); them, (address, _) = server.accept(); them.recv(1)\n"
+        "else:\n"
+        "    for _ in range(400):\n"
+        "        try: them = socket.create_connection((os.environ['MASTER_ADDR'], port), 20); break\n"
+        "        except ConnectionRefusedError: __import__('time').sleep(0.05)\n"
+        "    address = them.getsockname()[0]; them.send(b'x')\n"
+        "assert sorted(name for _, name in socket.if_nameindex()) == ['eth0', 'lo'] and address == '10.77.0.2', address\n"
+        "print(json.dumps({'seeds_per_s': 10 + rank}))"
+    )
+    namespaces.main([sys.executable, "-c", code])
+    assert json.loads(capfd.readouterr().out) == {"seeds_per_s": 21.0, "each": [10.0, 11.0]}
+    assert interfaces() == before
+
+
+@pytest.mark.slow
+@pytest.mark.netns
+def test_two_hosts_are_measured_on_batches_that_were_compared(graph: BenchGraph) -> None:
+    if why := namespaces.why_not():
+        pytest.skip(why)
+    arena = Arena(BenchOptions(scale=SCALE, num_neighbors=(5, 5), batch_size=16), graph)
+    done = measure(CONTENDERS["hosts"].command(arena), timeout_s=150, environment=environment())
+    assert len(done.values["each"]) == 2 and done.values["seeds_per_s"] == sum(done.values["each"]) > 0
+
+
+@pytest.mark.netns
+def test_a_host_that_fails_ends_the_other() -> None:
+    if why := namespaces.why_not():
+        pytest.skip(why)
+    with pytest.raises(BenchError, match="host 1 ended with code 3"):
+        namespaces.run_on_hosts(["sh", "-c", "[ $RANK = 0 ] && exec sleep 60; exit 3"])
+
+
+def test_without_root_there_is_no_second_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(namespaces.shutil, "which", lambda name: f"/bin/{name}")
+    assert "root" in str(namespaces.why_not())
+    with pytest.raises(BenchError, match="root"):
+        namespaces.run_on_hosts(["true"])
+    monkeypatch.setattr(namespaces.shutil, "which", lambda name: None)
+    assert "ip, nsenter, unshare" in str(namespaces.why_not())
 
 
 def test_the_task_limit_gathers_the_loader_s_rows(graph: BenchGraph) -> None:
@@ -257,6 +369,12 @@ def test_every_row_has_a_line_and_every_line_its_contenders() -> None:
 def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(PlanError):
         BenchOptions(**wrong)
+
+
+def test_a_row_that_needs_a_second_host_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch, graph: BenchGraph) -> None:
+    monkeypatch.setattr(namespaces, "why_not", lambda: "there is no cable")
+    found = _unavailable(["hosts", "glt-hosts", "colocated-2-parts"], Arena(BenchOptions(scale=SCALE), graph))
+    assert found == dict.fromkeys(("hosts", "glt-hosts"), "not measured: there is no cable")
 
 
 # The whole -------------------------------------------------------------------------------------------------------------

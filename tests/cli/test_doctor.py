@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gnnkit.cli.app import run
-from gnnkit.cli.checks import backends, machine, software
+from gnnkit.cli.checks import backends, machine, software, trial
 from gnnkit.cli.checks.row import Check
 
 ROWS = {
     "gnnkit", "Python", "torch", "torch_geometric", "kernels", "ogb", "torch/GLT pairing", "processors", "memory", "/dev/shm",
-    "disk", "open files", "GPU", "network", "backend InProcess", "backend Colocated", "backend GraphStore",
+    "disk", "open files", "GPU", "network", "backend InProcess", "backend Colocated", "several hosts", "backend Glt", "backend GraphStore",
 }  # fmt: skip
 
 
@@ -28,7 +30,9 @@ def test_this_machine_is_well_and_every_row_is_there() -> None:
     rows = {row["name"]: row for row in report["checks"]}
     assert rows.keys() == ROWS
     assert report["exit_code"] == done.returncode
-    assert rows["backend InProcess"]["value"].startswith("yes: a batch of 4 seeds was sampled")
+    assert rows["backend InProcess"]["value"] == "yes: 4 batches sampled and checked"
+    assert rows["backend Colocated"]["value"] == "yes: 4 batches from 2 processes and 2 parts, the same as InProcess's"
+    assert rows["several hosts"]["value"] == "yes: 4 batches from two hosts on loopback with a part each, the same as InProcess's"
     assert rows["kernels"]["value"].startswith("compiled")
     assert all(row["fix"] for row in rows.values() if row["verdict"] in ("warning", "error"))
 
@@ -103,34 +107,114 @@ def test_missing_packages(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert row.verdict in ("warning", "error") and "pip install" in row.fix
 
 
-def test_glt_is_said_to_be_absent_native_or_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software.util, "find_spec", lambda name: object())
-    versions(monkeypatch, graphlearn_torch=None)
-    assert "without it" in software.glt().value
-    versions(monkeypatch, graphlearn_torch="0.2.4", torch="2.13.0")
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("native", ["native: ", "GLT's own loaders and sampling on GPUs too", "0.2.4 on torch 1.0"]),
+        ("python-only", ["python only: ", "but GLT's own loaders", "(it does not fit)"]),
+        ("absent", ["absent: ", "but gnnkit.distributed", "(it does not fit)"]),
+    ],
+)
+def test_glt_is_said_to_be_native_python_only_or_absent(monkeypatch: pytest.MonkeyPatch, kind: str, words: list[str]) -> None:
+    versions(monkeypatch)
+    found = {"kind": kind, "version": "0.2.4", "reason": "it does not fit", "fix": "" if kind == "native" else "pip install it"}
+    monkeypatch.setattr(software, "_GLT_PROBE", f"import json; print(json.dumps({found}))")
     row = software.glt()
-    assert row.verdict == "ok" and "without its native library" in row.value and "glt-native" in row.fix
-    versions(monkeypatch, graphlearn_torch="0.2.4", torch="2.4.1+cu121")
-    monkeypatch.setattr(software, "_glt_load_error", lambda: None)
-    assert "with its native library" in software.glt().value
-    monkeypatch.setattr(software, "_glt_load_error", lambda: "libc10_cuda.so: not found")
-    assert "libc10_cuda.so" in software.glt().value
+    assert row.verdict == "ok" and all(word in row.value for word in words) and row.fix == found["fix"]
+
+
+@pytest.mark.parametrize(
+    ("probe", "word"), [("raise SystemExit('torn apart')", "torn apart"), ("import time; time.sleep(60)", "more than 0.5 s")]
+)
+def test_glt_that_cannot_be_looked_at_is_a_warning(monkeypatch: pytest.MonkeyPatch, probe: str, word: str) -> None:
+    monkeypatch.setattr(software, "_GLT_PROBE", probe)
+    monkeypatch.setattr(software, "_PROBE_TIMEOUT_S", 0.5 if "time" in probe else 60)
+    row = software.glt()
+    assert row.verdict == "warning" and word in row.value and row.fix
+
+
+def test_glt_here_is_what_the_loaders_find() -> None:
+    from gnnkit.vendor.glt import status
+
+    assert software.glt().value.startswith(status().kind.replace("-", " "))
 
 
 @pytest.mark.glt
-def test_glt_is_native_in_the_second_environment(glt_interpreter: Any) -> None:
-    code = "from gnnkit.cli.checks.software import glt; print(glt().value)"
-    done = subprocess.run([str(glt_interpreter), "-c", code], capture_output=True, text=True, timeout=120)
+@pytest.mark.slow
+def test_glt_is_native_in_the_second_environment_and_samples(glt_interpreter: Path) -> None:
+    code = (
+        "from gnnkit.cli.checks import backends, software\n"
+        "glt = software.glt(); assert backends._without_trial('Glt', [], glt) is None\n"
+        "with backends.trials(['Glt']) as outcomes: row = outcomes.row('Glt')\n"
+        "print(glt.value); print(row.value)"
+    )
+    done = subprocess.run([str(glt_interpreter), "-c", code], capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
-    assert "with its native library on torch 2.4.1" in done.stdout
+    glt, row = done.stdout.splitlines()
+    assert glt.startswith("native: ") and "on torch 2.4.1" in glt
+    assert row == "yes: 4 batches drawn by graphlearn-torch and checked"
 
 
-def test_a_backend_says_no_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = backends.backend("InProcess", [Check("torch", "not installed", "error", "pip install torch")])
-    assert (row.verdict, row.fix) == ("error", "pip install torch")
-    assert row.value.startswith("no: torch")
-    monkeypatch.setattr(backends, "_sample_once", lambda: 1 // 0)
-    row = backends.backend("InProcess", [])
-    assert row.verdict == "error" and "ZeroDivisionError" in row.value
-    row = backends.backend("Nonexistent", [])
-    assert row.verdict == "no" and "not part of gnnkit" in row.value
+def rows_of_trials(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, timeout_s: float = 60) -> list[Check]:
+    """The rows of two trials that a script of ours makes."""
+    (folder / "gnnkit_doctor_trial.py").write_text(f"import json, os, signal, sys, time\n{text}\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    with backends.trials(["InProcess", "Colocated"], timeout_s=timeout_s, module="gnnkit_doctor_trial") as outcomes:
+        return [outcomes.row("InProcess"), outcomes.row("Colocated")]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV"),
+        ("sys.exit('no such library')", "ended with code 1: no such library"),
+        ("time.sleep(60)", "did not end within 0.5 s"),
+    ],
+)
+def test_a_trial_that_crashes_or_hangs_is_an_error_of_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    rows = rows_of_trials(tmp_path, monkeypatch, text, timeout_s=0.5 if "sleep" in text else 60)
+    assert [row.verdict for row in rows] == ["error", "error"]
+    assert words in rows[0].value and rows[0].value.startswith("no: its trial ")
+
+
+def test_a_crash_leaves_the_row_before_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "print(json.dumps({'name': 'InProcess', 'ok': True, 'value': 'fine'}), flush=True)"
+    rows = rows_of_trials(tmp_path, monkeypatch, f"{said}\nos.kill(os.getpid(), signal.SIGKILL)")
+    assert [(row.verdict, row.value.split(":")[0]) for row in rows] == [("ok", "yes"), ("error", "no")]
+    assert "SIGKILL" in rows[1].value
+
+
+def test_batches_that_differ_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "batches_here", list)
+    with pytest.raises(RuntimeError, match="its batches are not those of InProcess"):
+        trial.try_colocated()
+
+
+def test_a_trial_s_error_is_its_reason(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(trial.TRIALS, "InProcess", lambda: str(1 // 0))
+    monkeypatch.setitem(trial.TRIALS, "Colocated", lambda: "fine")
+    saved = os.dup(1)
+    try:
+        trial.main(["InProcess", "Colocated"])
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+    first, second = map(json.loads, capfd.readouterr().out.splitlines())
+    assert first == {"name": "InProcess", "ok": False, "value": "ZeroDivisionError: integer division or modulo by zero"}
+    assert second["ok"] and second["value"] == "fine"
+
+
+def test_a_backend_that_is_not_tried_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = [Check("torch", "not installed", "error", "pip install torch")]
+    glt = Check("torch/GLT pairing", "python only: most of it", "ok", "install it")
+    rows = {row.name.removeprefix("backend "): row for row in backends.backends(broken, glt)}
+    assert (rows["InProcess"].verdict, rows["InProcess"].fix) == ("error", "pip install torch")
+    assert rows["InProcess"].value.startswith("no: torch")
+    assert rows["GraphStore"].verdict == "no" and "not part of gnnkit" in rows["GraphStore"].value
+    row = backends._without_trial("Glt", [], glt)
+    assert row is not None and (row.verdict, row.fix) == ("no", "install it")
+    monkeypatch.setattr(backends.sys, "platform", "darwin")
+    assert backends._without_trial("Colocated", [], glt) == Check("backend Colocated", "no: it needs Linux, this is darwin", "no")
+    assert backends._without_trial("InProcess", [], glt) is None

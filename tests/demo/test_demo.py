@@ -13,9 +13,10 @@ import torch
 
 from gnnkit.datasets import synthetic
 from gnnkit.demo import run_demo
-from gnnkit.demo.graphs import train_on_cora, train_on_products_like
+from gnnkit.demo.graphs import compare_on_products_like, train_on_cora, train_on_products_like
 from gnnkit.demo.report import Report, Scores
 from gnnkit.events import Event, ignore_events
+from gnnkit.loader import GraphLoader
 
 
 @pytest.fixture(autouse=True)
@@ -38,12 +39,38 @@ def test_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytes
     assert sum(line.lstrip().startswith("GraphSAGE") for line in lines) == 2
     assert sum(line.startswith("  ok: +") for line in lines) == 2
     assert any("on 11,066 of 11,066 test nodes" in line for line in lines)
+    assert sum(line.startswith("  identical batches: yes, all ") for line in lines) == 1
+    assert sum(line.endswith(" seeds/s") for line in lines) == 2
     assert lines[-1].startswith("passed in ")
     assert "train GraphSAGE" in err, "progress goes to standard error"
     assert torch.equal(torch.random.get_rng_state(), state), "the caller's random numbers go on as before"
     assert torch.get_num_threads() == 1
     assert list((tmp_path / "empty").iterdir()) == []
-    assert list((tmp_path / "stores").iterdir())
+    assert sorted(path.name.split("-")[3] for path in (tmp_path / "stores").iterdir() if path.is_dir()) == ["1p", "2p"]
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"batch_size": 30}, {"feature_dtype": "float16"}], ids=str)
+def test_other_batches_are_found_and_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]) -> None:
+    from_source = GraphLoader.from_source
+
+    def with_a_difference(source: Any, **options: Any) -> GraphLoader:
+        return from_source(source, **{**options, **(change if options.get("num_parts") == 2 else {})})
+
+    monkeypatch.setattr(GraphLoader, "from_source", with_a_difference)
+    text = io.StringIO()
+    assert not compare_on_products_like(0.002, tmp_path, False, Report(text))
+    assert "identical batches: NO (" in text.getvalue()
+
+
+def test_batches_that_are_not_the_same_fail_the_demonstration(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = Scores(0.2, 0.4, 0.9, "some nodes")
+    monkeypatch.setattr("gnnkit.demo.graphs.train_on_products_like", lambda *_: good)
+    monkeypatch.setattr("gnnkit.demo.graphs.train_on_cora", lambda *_: good)
+    for same in (False, True):
+        monkeypatch.setattr("gnnkit.demo.graphs.compare_on_products_like", lambda *_, same=same: same)
+        text = io.StringIO()
+        assert run_demo(progress=False, stream=text) == (0 if same else 1)
+        assert text.getvalue().splitlines()[-1].startswith("passed" if same else "FAILED")
 
 
 def test_at_least_15_batches_an_epoch(tmp_path: Path) -> None:

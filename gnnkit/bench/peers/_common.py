@@ -42,7 +42,13 @@ def some_seeds(train: Any, options: argparse.Namespace) -> Any:
     return train[order][:count]
 
 
-def run_epochs(loader: Iterable[Any], edges_of: Callable[[Any], int], options: argparse.Namespace, opened: float) -> dict[str, Any]:
+def run_epochs(
+    loader: Iterable[Any],
+    edges_of: Callable[[Any], int],
+    options: argparse.Namespace,
+    opened: float,
+    barrier: Callable[[], Any] | None = None,
+) -> dict[str, Any]:
     """Iterates some epochs and returns the time to the first batch and the last epoch's speed.
 
     Args:
@@ -50,15 +56,20 @@ def run_epochs(loader: Iterable[Any], edges_of: Callable[[Any], int], options: a
         edges_of: Counts a batch's edges.
         options: See ``arguments``.
         opened: ``time.perf_counter()`` when opening began, imports and reading the arrays done.
+        barrier: Waits for the other hosts, before and after each epoch; None where there are none.
     """
     first_batch_s = 0.0
     batches = edges = 0
     elapsed = 1.0
     for _ in range(options.epochs):
+        if barrier is not None:
+            barrier()
         start, batches, edges = time.perf_counter(), 0, 0
         for batch in loader:
             first_batch_s = first_batch_s or time.perf_counter() - opened
             batches, edges = batches + 1, edges + edges_of(batch)
+        if barrier is not None:
+            barrier()
         elapsed = time.perf_counter() - start
     return {"first_batch_s": first_batch_s, "seeds_per_s": batches * options.batch_size / elapsed, "edges_per_s": edges / elapsed}
 

@@ -1,11 +1,17 @@
-"""graphlearn-torch's DistNeighborLoader with sampling workers, seeded: unseeded it reads the system's entropy for every row."""
+"""graphlearn-torch's DistNeighborLoader with sampling workers, seeded: unseeded it reads the system's entropy for every row.
+
+With ``WORLD_SIZE`` in the environment, each of so many hosts holds one part, and their workers ask each other.
+"""
 
 from __future__ import annotations
 
+import os
 import socket
 import time
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from _common import arguments, finish, run_epochs, some_seeds, tensors
 
 
@@ -16,33 +22,53 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def part_of(row: Any, col: Any, feat: Any, owner: Any, rank: int, hosts: int) -> Any:
+    """graphlearn-torch's data set of one part: the edges that its nodes are the sources of, and its nodes' features."""
+    import graphlearn_torch as glt
+    from graphlearn_torch.distributed import DistDataset
+
+    book = glt.partition.GLTPartitionBook(owner)
+    dataset = DistDataset(hosts, rank, node_pb=book, edge_dir="out")
+    place = None
+    if hosts > 1:
+        own, here = owner == rank, owner[row] == rank
+        row, col, feat = row[here], col[here], feat[own]
+        place = torch.cumsum(own, 0) - 1
+    dataset.init_graph((row, col), layout="COO", graph_mode="CPU")
+    dataset.init_node_features(feat, id2idx=place, with_gpu=False)
+    dataset._node_feat_pb = book  # no public way to say that features lie where their nodes do
+    return dataset
+
+
 def main() -> None:
     """Builds the data set in memory, starts the workers and iterates."""
     import graphlearn_torch as glt
-    from graphlearn_torch.distributed import DistDataset, DistNeighborLoader, MpDistSamplingWorkerOptions, init_worker_group
+    from graphlearn_torch.distributed import DistNeighborLoader, MpDistSamplingWorkerOptions, init_worker_group
 
     options = arguments()
+    rank, hosts = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if hosts > 1:
+        dist.init_process_group("gloo")
     row, col, feat, train = tensors(options.folder)
     start = time.perf_counter()
-    book = glt.partition.GLTPartitionBook(torch.zeros(feat.size(0), dtype=torch.long))
-    dataset = DistDataset(1, 0, node_pb=book, edge_dir="out")
-    dataset.init_graph((row, col), layout="COO", graph_mode="CPU")
-    dataset.init_node_features(feat, with_gpu=False)
-    dataset._node_feat_pb = book  # no public way to say that the one partition holds every feature
-    init_worker_group(1, 0, "bench")
+    owner = torch.arange(feat.size(0)) * hosts // feat.size(0)
+    dataset = part_of(row, col, feat, owner, rank, hosts)
+    del row, col, feat
+    init_worker_group(hosts, rank, "bench")
+    workers_from = time.perf_counter()
     workers = MpDistSamplingWorkerOptions(
         num_workers=options.workers,
         worker_devices=[torch.device("cpu")] * options.workers,
         worker_concurrency=4,
-        master_addr="127.0.0.1",
-        master_port=free_port(),
+        master_addr=os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        master_port=int(os.environ["MASTER_PORT"]) + 1 if hosts > 1 else free_port(),
         channel_size="1GB",
         num_rpc_threads=1,
     )
     loader = DistNeighborLoader(
         dataset,
         options.fanout,
-        some_seeds(train, options),
+        some_seeds(train[owner[train] == rank], options),
         batch_size=options.batch_size,
         drop_last=True,
         collect_features=True,
@@ -50,7 +76,8 @@ def main() -> None:
         worker_options=workers,
         random_seed=0,
     )
-    values = run_epochs(loader, lambda batch: int(batch.num_edges), options, start)
+    values = run_epochs(loader, lambda batch: int(batch.num_edges), options, start, dist.barrier if hosts > 1 else None)
+    values["start_s"] = values["first_batch_s"] - (workers_from - start)
     loader.shutdown()
     finish({**values, "version": glt.__version__ if hasattr(glt, "__version__") else "", "torch": torch.__version__})
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from gnnkit.cli.checks.row import Check
-from gnnkit.ui.format import format_bytes
+from gnnkit.units import format_bytes
 
 GB = 1e9
 # OGBN-Products needs 1.6 GB for its store and as much for its pages; PyTorch alone takes half a gigabyte.

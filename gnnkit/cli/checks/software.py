@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import subprocess
 import sys
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from gnnkit.cli.checks.row import Check
 
 _LEAST_TORCH = (2, 3)
-_GLT_NATIVE_TORCH = ((2, 3), (2, 5))
-_GLT_LAST_PYTHON = (3, 11)
 _PROBE_TIMEOUT_S = 120
-# Loads the native library in a process of its own: one built for another torch may abort rather than fail.
-_GLT_PROBE = """
-import ctypes, glob, importlib.util, torch
-folder = importlib.util.find_spec("graphlearn_torch").submodule_search_locations[0]
-for library in glob.glob(folder + "/py_graphlearn_torch*.so"):
-    ctypes.CDLL(library)
-"""
+# In a process of its own: a native library that is built for another torch may abort rather than fail.
+_GLT_PROBE = "import dataclasses, json; from gnnkit.vendor.glt import status; print(json.dumps(dataclasses.asdict(status())))"
+_GLT_MEANS = {
+    "native": "everything of gnnkit works, GLT's own loaders and sampling on GPUs too",
+    "python-only": "everything of gnnkit works but GLT's own loaders, which need its native library",
+    "absent": "everything of gnnkit works but gnnkit.distributed's loaders and what else is GLT's own",
+}
 
 
 def _installed(package: str) -> str | None:
@@ -78,37 +78,29 @@ def kernels() -> Check:
 
 
 def glt() -> Check:
-    """Whether graphlearn-torch is there and whether its native library fits this torch."""
+    """Whether graphlearn-torch is there, whether its native library fits this torch, and what that means."""
     name = "torch/GLT pairing"
-    version, torch_version = _installed("graphlearn-torch"), _installed("torch") or "none"
-    low, high = (".".join(map(str, pair)) for pair in _GLT_NATIVE_TORCH)
-    if version is None:
-        if sys.version_info[:2] > _GLT_LAST_PYTHON or sys.platform != "linux" or platform.machine() != "x86_64":
-            return Check(name, "graphlearn-torch has no wheel for this Python or platform; gnnkit samples without it")
-        return Check(name, "graphlearn-torch is not installed; gnnkit samples without it", "ok", "pip install graphlearn-torch==0.2.4")
-    if util.find_spec("graphlearn_torch") is None:
-        return Check(
-            name, f"graphlearn-torch {version} is damaged", "warning", "pip install --force-reinstall --no-deps graphlearn-torch==0.2.4"
-        )
-    if _GLT_NATIVE_TORCH[0] <= _release(torch_version) < _GLT_NATIVE_TORCH[1]:
-        reason = _glt_load_error()
-        if reason is None:
-            return Check(name, f"graphlearn-torch {version} with its native library on torch {torch_version}")
-        fix = "the native library needs a CUDA build of torch 2.3 or 2.4, on machines without a GPU too"
-        return Check(name, f"graphlearn-torch {version} on torch {torch_version}, without its native library: {reason}", "ok", fix)
-    value = f"graphlearn-torch {version} on torch {torch_version}, without its native library, which gnnkit does not need"
-    return Check(name, value, "ok", f"for GLT's own loaders: pip install 'gnnkit[glt-native]' (torch >= {low}, < {high})")
+    found = _glt_status()
+    if isinstance(found, str):
+        return Check(name, f"unknown: {found}", "warning", "pip install --force-reinstall --no-deps graphlearn-torch==0.2.4")
+    what = f"{found['kind'].replace('-', ' ')}: {_GLT_MEANS[found['kind']]}"
+    version = f"; graphlearn-torch {found['version']} on torch {_installed('torch') or 'none'}" if found["kind"] != "absent" else ""
+    reason = "" if found["kind"] == "native" else f" ({found['reason']})"
+    return Check(name, f"{what}{version}{reason}", "ok", found["fix"])
 
 
-def _glt_load_error() -> str | None:
-    """Why the native library does not load, or None where it does."""
+def _glt_status() -> dict[str, Any] | str:
+    """``gnnkit.vendor.glt.status()`` as JSON, or why it is not known."""
     try:
-        done = subprocess.run([sys.executable, "-c", _GLT_PROBE], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S)
+        done = subprocess.run(
+            [sys.executable, "-c", _GLT_PROBE], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S
+        )
     except subprocess.TimeoutExpired:
-        return f"it did not load within {_PROBE_TIMEOUT_S} s"
+        return f"looking for it took more than {_PROBE_TIMEOUT_S} s"
     if done.returncode == 0:
-        return None
-    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        status: dict[str, Any] = json.loads(done.stdout)
+        return status
+    return (done.stderr.strip().splitlines() or [f"looking for it ended with code {done.returncode}"])[-1]
 
 
 def ogb() -> Check:
