@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -50,8 +50,13 @@ class BatchStream(Protocol):
         """Starts (or abandons and starts) an epoch at ``first_batch`` of its list of batches."""
         ...
 
-    def recv(self, timeout_s: float) -> SampledSubgraph | EndOfEpoch:
+    def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch of this rank, in order.
+
+        Args:
+            timeout_s: Longest wait.
+            check: Raises once the caller's epoch has given way to a newer one; called where no other thread can begin one, so that
+                nobody takes a batch of an epoch that is not his.
 
         Raises:
             BatchTimeout: None came within ``timeout_s`` seconds.

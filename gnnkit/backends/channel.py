@@ -16,7 +16,8 @@ from gnnkit.events import Event, EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.remote import error_from_json
-from gnnkit.runtime.wire import Message, mapped
+from gnnkit.runtime.shared_block import mapped
+from gnnkit.runtime.wire import Message
 from gnnkit.sampling.schedule import Schedule
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.buffers import BlockPool
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
-from gnnkit.runtime.wire import Message, in_memory, mapped
+from gnnkit.runtime.shared_block import mapped
+from gnnkit.runtime.wire import Message, in_memory
 from gnnkit.sampling.subgraph import SampledSubgraph
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class ColocatedStream:
             if hub is not None:
                 return
 
-    def recv(self, timeout_s: float) -> SampledSubgraph | EndOfEpoch:
+    def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch, in order; see ``BatchStream.recv``."""
         channel, patience = self._channel, None
         try:
@@ -88,6 +89,7 @@ class ColocatedStream:
                 self._crews.enter(channel)
                 with self._crews.lock:
                     self._check_open()
+                    check()
                     hub, dealer = self._crews.hub_of(channel), channel.dealer
                     if hub is None or dealer is None:  # it has lost its place in this moment
                         continue

@@ -101,9 +101,11 @@ class Crews:
             try:
                 if not channel.is_closed:
                     hub.admit(channel)
-            finally:
-                if channel.number not in hub.channels:
-                    self.leave(channel)
+            except BaseException:  # without a ring it is no place: the next use takes another one
+                self.leave(channel)
+                raise
+            if channel.number not in hub.channels:
+                self.leave(channel)
 
     def hub_of(self, channel: Channel) -> Hub | None:
         """A loader's crew, or None where it has no place."""

@@ -58,7 +58,7 @@ class Cluster:
     """
 
     def __init__(self, options: Glt, plan: LoaderPlan, num_parts: int) -> None:
-        self._options, self.num_parts, self._number = options, num_parts, next(_numbers)
+        self._options, self.num_parts = options, num_parts
         self.hosts: Hosts = ONE_HOST
         self.parts: tuple[int, ...] = tuple(range(num_parts))
         self.address = _LOOPBACK
@@ -79,6 +79,7 @@ class Cluster:
                 f"gnnkit.partition(..., {placement.num_hosts}) makes a store with enough parts",
             )
         self.parts = tuple(part for part in range(num_parts) if holders[part] == self.hosts.index)
+        self._number = next(_numbers)  # of the clusters that span hosts: every host counts the same ones
         self.address = listening_address(self.hosts, options.interface)
 
     @cached_property

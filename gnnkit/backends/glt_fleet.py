@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MODULE = "gnnkit.runtime.glt_driver"
 _AGAIN = "iterate the loader again: its processes are started anew"
+_AGAIN_EVERYWHERE = "make the loader again on every host"
 
 
 class Fleet:
@@ -74,7 +75,8 @@ class Fleet:
                         ready += 1
                         stage.update(ready)
                 self._introduce()
-                failure = self.failure or self.crew.overdue(self._plan.runtime.start_timeout_s)
+                overdue = self.crew.overdue(self._plan.runtime.start_timeout_s)
+                failure = self.failure or (None if overdue is None else overdue[1])
                 if failure is not None:
                     raise failure
                 if ready < count:
@@ -124,9 +126,14 @@ class Fleet:
             else:
                 yield rank, what
 
+    @property
+    def can_start_again(self) -> bool:
+        """Whether this host can replace the processes by itself: those of other hosts would not meet new ones."""
+        return self._cluster.hosts.count == 1
+
     def _explained(self, error: GnnkitError) -> GnnkitError:
         if isinstance(error, (WorkerDied, StartTimeout)):
-            explained = type(error)(error.message, _AGAIN)
+            explained = type(error)(error.message, _AGAIN if self.can_start_again else _AGAIN_EVERYWHERE)
             explained.__cause__ = error.__cause__
             return explained
         return error

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.children import children_of, process_state
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
-from gnnkit.runtime.wire import Message, in_memory, mapped
+from gnnkit.runtime.shared_block import mapped
+from gnnkit.runtime.wire import Message, in_memory
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
 
@@ -89,15 +91,16 @@ class GltStream:
             self._fleet.crew.send(0, "begin", g=self._generation)
             self._deal()
 
-    def recv(self, timeout_s: float) -> SampledSubgraph | EndOfEpoch:
+    def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch, in order; see ``BatchStream.recv``."""
         with self._lock:
+            check()
             generation = self._generation
             if self._schedule is None or self._delivered >= len(self._schedule):
                 self._check_open()
                 return END_OF_EPOCH
             tag = (generation, self._delivered)
-        result = self._await(tag, timeout_s, f"epoch {self._epoch}, step {tag[1]}")
+        result = self._await(tag, timeout_s, f"epoch {self._epoch}, step {tag[1]}", check)
         with self._lock:
             if generation == self._generation:
                 self._delivered += 1
@@ -120,18 +123,20 @@ class GltStream:
                 for fd in fds:
                     os.close(fd)
         try:
-            found = self._await((_NOW, number), self._plan.runtime.batch_timeout_s, "a batch outside the epoch")
+            found = self._await((_NOW, number), self._plan.runtime.batch_timeout_s, "a batch outside the epoch", lambda: None)
         finally:
             with self._lock:
                 self._awaited.discard(number)
+                self._results.pop((_NOW, number), None)  # where an interrupt came between its arrival and its delivery
         found.epoch, found.batch_index = epoch, batch_index
         return found
 
-    def _await(self, tag: _Tag, timeout_s: float, what: str) -> SampledSubgraph:
+    def _await(self, tag: _Tag, timeout_s: float, what: str, check: Callable[[], None]) -> SampledSubgraph:
         deadline = time.monotonic() + timeout_s
         while True:
             with self._lock:
                 self._check_open()
+                check()
                 self._pump()
                 result = self._results.pop(tag, None)
                 if isinstance(result, SampledSubgraph):
@@ -202,6 +207,8 @@ class GltStream:
         self._fleet.crew.settle()
         self._pump()
         if self._fleet.failure is not None:
+            if not self._fleet.can_start_again:
+                raise fresh(self._fleet.failure)
             self._broken = self._fleet.failure
             self._end()
             self._launch()

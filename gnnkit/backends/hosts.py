@@ -66,13 +66,21 @@ class HostLink:
         assert placement is not None and store is not None
         self._timeout_s, self._batch_timeout_s = plan.runtime.start_timeout_s, plan.runtime.batch_timeout_s
         self._placement, self._number = placement, next(_numbers)
-        self._hosts = find_hosts(options.hosts, plan.batching.world_size, self._timeout_s)
+        # Parts of several hosts and one trainer alone: the seeds are its own (gnnkit.distributed), and others like it hold the other parts.
+        world_size = plan.batching.world_size
+        self._hosts = find_hosts(options.hosts, world_size if world_size > 1 else None, self._timeout_s)
         if self._hosts.count != placement.num_hosts:
             raise PlanError(f"the plan places parts on {placement.num_hosts} hosts, and there are {self._hosts.count}")
         check_group(self._hosts)
         self._fingerprint, self._token = store.fingerprint, _token(self._hosts, self._timeout_s)
         self._keeper = self._serve(options, store, graph, log_root, stop)
-        self._addresses = self._find_addresses()
+        try:
+            if self._keeper is not None and self._hosts.addresses is None:
+                _group_store().set(self._key(self.index), join_address(self._keeper.spec.ip, self._keeper.spec.port))
+            self._addresses = self._find_addresses()
+        except BaseException:  # nobody else would give the service up
+            self.close()
+            raise
         if self._keeper is not None:
             self._keeper.attend(self._addresses)
 
@@ -107,10 +115,7 @@ class HostLink:
             options.linger_timeout_s,
             log_root,
         )
-        keeper = keep_service(spec, graph, self._number, lambda: _call(weak))
-        if hosts.addresses is None:
-            _group_store().set(self._key(hosts.index), join_address(keeper.spec.ip, keeper.spec.port))
-        return keeper
+        return keep_service(spec, graph, self._number, lambda: _call(weak))
 
     def _key(self, host: int) -> str:
         parts = json.dumps([list(parts) for parts in self._placement.hosts], separators=(",", ":"))

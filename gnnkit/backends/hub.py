@@ -149,7 +149,7 @@ class Hub:
                 self._handle(rank, what)
         overdue = self.crew.overdue(max((c.plan.runtime.start_timeout_s for c in self.channels.values()), default=0.0))
         if overdue is not None:
-            self._fail(overdue)
+            self._fail(*overdue)
         if revive:
             self.crew.start_missing()
         self.sharing.spread(self.crew, ask=revive)
@@ -196,8 +196,10 @@ class Hub:
             for channel in active or list(self.channels.values())[:1]:
                 channel.note(f"{death.summary}; it is started again ({count}), and its batches are sampled again")
 
-    def _fail(self, error: StartTimeout) -> None:
+    def _fail(self, rank: int, error: StartTimeout) -> None:
+        self.sharing.lost(rank)
         for channel in self.channels.values():
+            channel.requests.lost(rank, error)  # somebody may wait for a batch outside an epoch
             if channel.dealer is None or not channel.is_over:
                 channel.failure = error
 

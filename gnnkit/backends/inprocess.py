@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -193,11 +194,12 @@ class InProcessStream:
             shared.results.clear()
             shared.changed.notify_all()
 
-    def recv(self, timeout_s: float) -> SampledSubgraph | EndOfEpoch:
+    def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch, in order; see ``BatchStream.recv``."""
         shared, deadline = self._shared, time.monotonic() + timeout_s
         with shared.changed:
             self._check_open()
+            check()
             schedule = shared.schedule
             if schedule is None or shared.delivered >= len(schedule):
                 return END_OF_EPOCH
@@ -213,6 +215,7 @@ class InProcessStream:
                     )
                 shared.changed.wait(min(left, _SLICE_S))
                 self._check_open()
+                check()
             result = shared.results.pop(step)
             shared.delivered += 1
             shared.changed.notify_all()

@@ -48,11 +48,16 @@ class Requests:
         Raises:
             GnnkitError: Nothing will.
         """
-        answer = self._open[number].answer
+        request = self._open[number]
+        answer = request.answer
         if isinstance(answer, GnnkitError):
             raise fresh(answer)
+        if isinstance(answer, Message):
+            request.answer = None  # it is the caller's
         return answer
 
     def end(self, number: int) -> None:
-        """Forgets a request."""
-        self._open.pop(number, None)
+        """Forgets a request, and throws away an answer that nobody took."""
+        request = self._open.pop(number, None)
+        if request is not None and isinstance(request.answer, Message):
+            request.answer.close()

@@ -51,7 +51,8 @@ class BaseDistLoader(DistLoader):
         device: Where batches are copied to.
         runtime: Where this process stands.
         producer: What samples: a ``DistSamplingProducer``, or any object with ``init()``, ``produce_all()``, ``shutdown()`` and an
-            ``output_channel`` whose ``recv()`` gives messages as graphlearn-torch's samplers send them.
+            ``output_channel`` whose ``recv()`` gives messages as graphlearn-torch's samplers send them. Messages of theirs name no epoch:
+            one's own producer has ``produce_all`` drop what is left of an epoch that was abandoned.
         sampler_options: How it samples; kept for subclasses.
         process_start_gap_seconds: The trainer of local rank ``i`` waits ``i`` times as long before it starts its producer. Nothing of
             gnnkit needs such a gap: memory is shared.
@@ -158,13 +159,14 @@ class BaseDistLoader(DistLoader):
         ahead, self._ahead = self._ahead, None
         if isinstance(ahead, Exception):
             raise ahead
-        data, event = ahead or self._collate(self._receive())
+        message = None if ahead else self._receive()
+        self._num_recv += 1  # also where the message is an error: its producer counts it
+        data, event = ahead or self._collate(message)
         if self._transfer is not None:
             data = self._transfer.finish(data, event)
             # Whoever lends a connection counts its batches: none is taken ahead of its time.
             if self._own is not None and self._transfer.looks_ahead and not self._is_borrowed:
                 self._ahead = self._take_ahead(self._own)
-        self._num_recv += 1
         return data
 
     def shutdown(self) -> None:

@@ -89,6 +89,14 @@ class _Native(DistDataset):
         super().__init__(*args, **kwargs)
         self.node_labels = self._labels
 
+    def __reduce__(self) -> Any:
+        return super().__reduce__() if self._views is None else (_rebuild, (self._views.store, self.partition_idx, self._choices, {}))
+
+    @property
+    def _choices(self) -> dict[str, Any]:
+        """What a user has said, which a store does not: splits of one's own, and where graphlearn-torch samples."""
+        return {name: self.__dict__[name] for name in ("_given", "_graph_mode", "_device")}
+
     def load(self, root_dir: str | Path, partition_idx: int, graph_mode: str = "ZERO_COPY", *args: Any, **kwargs: Any) -> None:
         """As ``DistDataset.load``; graphlearn-torch's own sampling runs where ``graph_mode`` and ``device`` say."""
         self._graph_mode, self._device = graph_mode, kwargs.get("device", args[3] if len(args) > 3 else None)
@@ -127,13 +135,13 @@ def _reduce_shared(dataset: Any) -> Any:
     if store is None:
         return glt.attribute("distributed.dist_dataset").reduce_dist_dataset(dataset)
     made = {name: getattr(dataset, name) for name in _SHARED}
-    return _rebuild, (store, dataset.partition_idx, dataset._graph_mode, made)
+    return _rebuild, (store, dataset.partition_idx, dataset._choices, made)
 
 
-def _rebuild(store: Store, partition_idx: int, graph_mode: str, made: dict[str, Any]) -> Any:
+def _rebuild(store: Store, partition_idx: int, choices: dict[str, Any], made: dict[str, Any]) -> Any:
     dataset: Any = DistDataset()
-    dataset._graph_mode = graph_mode
     dataset._take(StoreViews(store), partition_idx)
+    dataset.__dict__.update(choices)
     for name, value in made.items():
         setattr(dataset, name, value)
     return dataset

@@ -144,12 +144,7 @@ class EpochIterator(Iterator[Any]):
             BatchTimeout: It did not; the epoch goes on.
         """
         state = self._state
-        if state.abandoned:
-            self._pending = None
-            raise LoaderClosed(
-                f"this iteration (epoch {state.epoch}) ended when a newer one of the same loader began",
-                "iterate one at a time, or use loader.for_split() for a second stream of batches",
-            )
+        self._check_current()
         if state.ended:
             raise StopIteration
         state.counters.consumer_s += time.perf_counter() - state.left
@@ -162,6 +157,14 @@ class EpochIterator(Iterator[Any]):
         finally:
             state.left = time.perf_counter()
             state.counters.wall_s = state.left - state.started
+
+    def _check_current(self) -> None:
+        if self._state.abandoned:
+            self._pending = None
+            raise LoaderClosed(
+                f"this iteration (epoch {self._state.epoch}) ended when a newer one of the same loader began",
+                "iterate one at a time, or use loader.for_split() for a second stream of batches",
+            )
 
     def _advance(self, timeout_s: float) -> Any:
         if self._failure is not None:
@@ -195,7 +198,7 @@ class EpochIterator(Iterator[Any]):
     def _receive(self, timeout_s: float) -> tuple[SampledSubgraph, Any, Any] | None:
         steps = self._steps
         with self._timed("wait_s"):
-            subgraph = self._stream.recv(timeout_s)
+            subgraph = self._stream.recv(timeout_s, self._check_current)
         if isinstance(subgraph, EndOfEpoch):
             return None
         with self._timed("collate_s"):

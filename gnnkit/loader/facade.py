@@ -91,10 +91,11 @@ class GraphLoader(LoaderSources):
         self._check_open()
         if self._state is not None:
             self._state.abandon()
-        self.epoch, first_batch = self._next_epoch, self._first_batch
-        _check_same_epoch(self.plan, self.epoch)
-        self._stream.start_epoch(self.epoch, first_batch)
-        self._next_epoch, self._first_batch, self._moved = self.epoch + 1, 0, False
+        epoch, first_batch = self._next_epoch, self._first_batch
+        _check_same_epoch(self.plan, epoch)
+        self._stream.start_epoch(epoch, first_batch)
+        # Only now: an epoch that could not be started is still the next one.
+        self.epoch, self._next_epoch, self._first_batch, self._moved = epoch, epoch + 1, 0, False
         self._state = EpochState.begin(self.epoch, self._batches.schedule(first_batch), self._events)
         return EpochIterator(self, self._stream, self._state, steps, self.plan.runtime.batch_timeout_s)
 
@@ -107,7 +108,13 @@ class GraphLoader(LoaderSources):
         """
         state = self._state
         if state is not None and not self._moved:
-            self._next_epoch, self._first_batch = self.epoch, state.schedule.next_batch(state.steps_done)
+            before = self._next_epoch, self._first_batch
+            self._next_epoch, self._first_batch = state.epoch, state.schedule.next_batch(state.steps_done)
+            try:
+                return iter(self)
+            except BaseException:  # the next iteration is a whole epoch again
+                self._next_epoch, self._first_batch = before
+                raise
         return iter(self)
 
     def peek(self) -> Data | HeteroData:
@@ -157,7 +164,7 @@ class GraphLoader(LoaderSources):
         epoch, next_batch = self._next_epoch, self._first_batch
         state = self._state
         if state is not None and not state.finished and not self._moved:
-            epoch, next_batch = self.epoch, state.schedule.next_batch(state.steps_done)
+            epoch, next_batch = state.epoch, state.schedule.next_batch(state.steps_done)
         batching = self.plan.batching
         return {
             "version": STATE_VERSION,

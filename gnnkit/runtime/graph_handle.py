@@ -93,21 +93,24 @@ class GraphHandle:
             return shared
 
     def wants_copy(self, copier: object, memory_budget: int | None) -> bool:
-        """Whether ``copier`` is to have a copy of the stored graph made; at most one is told so at a time."""
-        with self._lock:
-            busy = (self._copier is not None and self._copier() is not None) or (self._memory is not None and self._memory.is_copying)
-            if busy or self.shared is not None or not copy_fits(self.arrays, memory_budget):
-                return False
-            self._copier = weakref.ref(copier)
-            return True
+        """Whether ``copier`` is to have a copy of the stored graph made; at most one is told so at a time.
+
+        Only for holders of their crews' lock, which is why neither this nor ``copy_made`` takes the lock of ``memory``: a finalizer that
+        runs in the middle of that may wait for the crews'.
+        """
+        memory = self._memory
+        busy = (self._copier is not None and self._copier() is not None) or (memory is not None and memory.is_copying)
+        if busy or self.shared is not None or not copy_fits(self.arrays, memory_budget):
+            return False
+        self._copier = weakref.ref(copier)
+        return True
 
     def copy_made(self, copier: object, shared: SharedGraph | None) -> None:
         """Takes over the copy that ``copier`` has had made; None where it gave up."""
-        with self._lock:
-            if self._copier is not None and self._copier() is copier:
-                self._copier = None
-            if shared is not None and self.shared is None:
-                self._shared = shared
+        if self._copier is not None and self._copier() is copier:
+            self._copier = None
+        if shared is not None and self.shared is None:
+            self._shared = shared
 
     def to_store_ids(self, node_type: NodeType, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Dataset ids as store ids.

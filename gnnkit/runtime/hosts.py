@@ -47,7 +47,7 @@ class Hosts:
 ONE_HOST = Hosts()
 
 
-def find_hosts(addresses: Sequence[str] | None, world_size: int, timeout_s: float) -> Hosts:
+def find_hosts(addresses: Sequence[str] | None, world_size: int | None, timeout_s: float) -> Hosts:
     """The hosts of the trainers of one loader.
 
     The first of these that is there decides: ``addresses``; torchrun's environment where it says that there is one node; the process
@@ -55,7 +55,7 @@ def find_hosts(addresses: Sequence[str] | None, world_size: int, timeout_s: floa
 
     Args:
         addresses: ``"address:port"`` of each host, as the user wrote them.
-        world_size: Number of trainers of the loader.
+        world_size: Number of trainers that seeds are dealt to; None: each has seeds of its own, and the whole process group counts.
         timeout_s: Seconds to wait for the others.
 
     Raises:
@@ -66,7 +66,8 @@ def find_hosts(addresses: Sequence[str] | None, world_size: int, timeout_s: floa
         return _written_hosts(tuple(addresses))
     if world_size == 1 or _is_one_node():
         return ONE_HOST
-    if _group_size() == world_size:
+    trainers = _group_size()
+    if trainers is not None and world_size in (None, trainers):
         return _group_hosts(timeout_s)
     count, index = environment_int("GROUP_WORLD_SIZE"), environment_int("GROUP_RANK")
     if count is None or index is None:

@@ -127,6 +127,25 @@ class SharedBlock:
         return os.fstat(self.fd).st_blocks * 512
 
 
+def mapped(fd: int) -> NDArray[np.uint8]:
+    """The memory behind a descriptor, which is closed: unlike Python's own mapping, what is held takes no descriptor.
+
+    Returns:
+        uint8 ``[size]``; the mapping dies with its last view.
+
+    Raises:
+        OSError: The system refuses the mapping.
+    """
+    try:
+        nbytes = os.fstat(fd).st_size
+        address = _map(None, nbytes, _PROT_READ | _PROT_WRITE, _MAP_SHARED, fd)
+    finally:
+        os.close(fd)
+    storage = (ctypes.c_uint8 * nbytes).from_address(address)
+    weakref.finalize(storage, _libc().munmap, address, nbytes).atexit = False
+    return np.ctypeslib.as_array(storage)
+
+
 def _map(address: int | None, nbytes: int, protection: int, flags: int, fd: int) -> int:
     mapped = _libc().mmap(address, nbytes, protection, flags, fd, 0)
     if mapped in (None, ctypes.c_void_p(-1).value):

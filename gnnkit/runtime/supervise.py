@@ -121,12 +121,7 @@ class Crew:
         for rank, child in list(self._children.items()):
             child.wire.flush()
             for _ in range(_TURN):
-                try:
-                    message = child.wire.receive()
-                except EOFError:
-                    message, ended = None, True
-                else:
-                    ended = message is None and child.has_ended()
+                message, ended = _hear(child)
                 if message is not None and message.kind == "failed":
                     self._failures[rank] = error_from_json(message.body["error"], f"starting sampling process {rank}", StartTimeout)
                 elif message is not None and message.kind == "idle":
@@ -191,8 +186,8 @@ class Crew:
             error = WorkerDied(with_tail(f"{what}; {why}", child.log), hint)
         return Death(error, what)
 
-    def overdue(self, timeout_s: float) -> StartTimeout | None:
-        """The error for a process that has been starting for longer than ``timeout_s``; it is ended."""
+    def overdue(self, timeout_s: float) -> tuple[int, StartTimeout] | None:
+        """A process that has been starting for longer than ``timeout_s``, and the error for it; it is ended."""
         for child in self.starting:
             waited = time.monotonic() - child.started
             if waited > timeout_s:
@@ -200,7 +195,7 @@ class Crew:
                 error = StartTimeout(with_tail(text, child.log), "raise start_timeout_s, or look at the log")
                 child.signal(signal.SIGKILL)
                 self._bury(child.rank)
-                return error
+                return child.rank, error
         return None
 
     def stop(self) -> None:
@@ -217,3 +212,15 @@ class Crew:
             self.ready.clear()
             self._children.clear()
             self.folder.close()
+
+
+def _hear(child: ChildProcess) -> tuple[Message | None, bool]:
+    """The next message of a process, and whether it is gone and has left no more."""
+    try:
+        message = child.wire.receive()
+        if message is not None or not child.has_ended():
+            return message, False
+        message = child.wire.receive()  # what it sent between the two looks
+        return message, message is None
+    except EOFError:
+        return None, True

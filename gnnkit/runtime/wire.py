@@ -9,7 +9,6 @@ from __future__ import annotations
 import array
 import contextlib
 import json
-import mmap
 import os
 import select
 import socket
@@ -19,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from gnnkit.errors import PlanError
 
 # A datagram that is larger does not fit every system's socket buffer; its text then travels in memory of its own.
 _MOST_INLINE = 32 << 10
@@ -123,9 +121,10 @@ class Wire:
 
         Raises:
             EOFError: The other side is gone, and everything that it sent has been received.
+            PlanError: The descriptors that came with it do not fit this process's limit; the message is lost.
         """
         try:
-            text, ancillary = self._receive()
+            text, ancillary, flags = self._receive()
         except BlockingIOError:
             return None
         except OSError as error:
@@ -137,18 +136,25 @@ class Wire:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
         handed = fds.tolist()
+        if flags & socket.MSG_CTRUNC:  # the system has closed what there was no descriptor for
+            for fd in handed:
+                os.close(fd)
+            raise PlanError(
+                "this process has no file descriptor left for a batch from a sampling process",
+                "raise the limit (ulimit -n 4096), or close files and drop batches that are not used any more",
+            )
         if text == b"\0":
             text = from_memory(handed.pop(0))
         body = json.loads(text)
         return Message(body.pop("kind"), body, handed)
 
-    def _receive(self) -> tuple[bytes, list[Any]]:
+    def _receive(self) -> tuple[bytes, list[Any], int]:
         size, fds, flags = _MOST_INLINE, socket.CMSG_SPACE(4 * _MOST_FDS), socket.MSG_CMSG_CLOEXEC
         try:
-            return self._end.recvmsg(size, fds, flags)[:2]
+            return self._end.recvmsg(size, fds, flags)[:3]
         except ConnectionResetError:
             # The other side has ended without having read everything. The system says so once, before it hands out what that side sent.
-            return self._end.recvmsg(size, fds, flags)[:2]
+            return self._end.recvmsg(size, fds, flags)[:3]
 
     def wait(self, timeout_s: float) -> bool:
         """Waits for something to receive."""
@@ -185,15 +191,3 @@ def from_memory(fd: int) -> bytes:
     with open(fd, "rb") as file:
         file.seek(0)
         return file.read()
-
-
-def mapped(fd: int) -> NDArray[np.uint8]:
-    """The memory behind a descriptor, which is closed; it dies with its last view.
-
-    Raises:
-        OSError: The system refuses the mapping.
-    """
-    try:
-        return np.frombuffer(mmap.mmap(fd, 0), np.uint8)
-    finally:
-        os.close(fd)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from gnnkit import Colocated, GraphLoader, InProcess
 from gnnkit.backends import backend_from_json
@@ -165,6 +166,28 @@ def test_a_second_iteration_ends_the_first(loader: GraphLoader) -> None:
     with pytest.raises(LoaderClosed, match="newer"):
         next(first)
     assert_epoch(list(second), 1, first=1)
+
+
+@pytest.mark.parametrize("backend", [InProcess(1), Colocated(1)], ids=["InProcess", "Colocated"])
+def test_an_iteration_that_waits_in_another_thread_takes_nothing_of_a_newer_one(backend: Any) -> None:
+    ends = torch.from_numpy(np.random.default_rng(0).integers(0, 20_000, (2, 400_000)))
+    graph = Data(x=torch.arange(20_000.0)[:, None], edge_index=ends)  # batches take long enough to be waited for
+    options = {"num_neighbors": [15, 10], "batch_size": 5_000, "input_nodes": None, "progress": False, "batch_timeout_s": 20.0}
+    with GraphLoader.from_pyg(graph, shuffle=False, backend=backend, **options) as loader:
+        for _ in range(8):
+            old, said = iter(loader), []
+
+            def take(old: Any = old, said: list[str] = said) -> None:
+                try:
+                    next(old)
+                except LoaderClosed as error:
+                    said.append(str(error))
+
+            waiting = threading.Thread(target=take)
+            waiting.start()
+            firsts = [int(batch.input_id[0]) for batch in loader]
+            waiting.join()
+            assert firsts == [0, 5_000, 10_000, 15_000] and all("newer" in text for text in said)
 
 
 def test_resuming_in_the_middle(loader: GraphLoader) -> None:

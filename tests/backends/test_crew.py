@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gnnkit import Colocated, GraphLoader, InProcess
-from gnnkit.errors import LoaderClosed, PlanError, WorkerDied
+from gnnkit.errors import LoaderClosed, MemoryLimitError, PlanError, StartTimeout, WorkerDied
 from gnnkit.events import ignore_events
 from tests.backends.setups import descendants, is_gone, loader_of, wait_until, workers
 from tests.helpers.batches import same
@@ -210,6 +210,41 @@ def test_a_loader_that_nobody_uses_gives_its_ring_up() -> None:
         assert idle._stream.status().state == "idle"
         found += list(iterator)
         assert_whole(idle, 0, found)
+
+
+def test_a_process_that_does_not_come_back_is_an_error_for_whoever_waits_for_its_batch() -> None:
+    options: dict[str, Any] = {"start_timeout_s": 8.0, "batch_timeout_s": 120.0}
+    with loader_of("", backend=Colocated(1, idle_timeout_s=0.3), **options) as loader:
+        assert wait_until(lambda: not descendants(), IDLE_S)
+
+        def stop() -> None:
+            assert wait_until(descendants, IDLE_S)
+            for pid in descendants():
+                os.kill(pid, signal.SIGSTOP)
+
+        stopper = threading.Thread(target=stop)
+        stopper.start()
+        started = time.monotonic()
+        with pytest.raises(StartTimeout, match="was not ready after"):
+            loader.peek()
+        stopper.join()
+        assert time.monotonic() - started < 60.0  # of its start, not of the batch
+        assert len(loader.peek().input_id) == 7
+
+
+def test_a_loader_that_finds_no_memory_to_come_back_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with loader_of("", backend=Colocated(1, idle_timeout_s=0.3)) as idle, idle.for_split("valid") as busy:
+        iterator = iter(idle)
+        found = [next(iterator)]
+        deadline = time.monotonic() + IDLE_S
+        while idle._stream.status().state != "idle" and time.monotonic() < deadline:
+            list(busy)
+        with monkeypatch.context() as short:
+            short.setattr("gnnkit.runtime.preflight.available_memory", lambda: 0)
+            for wanted in (lambda: next(iterator), idle.resume, idle.peek):
+                with pytest.raises(MemoryLimitError, match="batches under way"):
+                    wanted()
+        assert_whole(idle, 0, found + list(idle.resume()))
 
 
 def test_a_process_that_works_for_long_is_not_idle() -> None:

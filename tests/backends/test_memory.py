@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from gnnkit import Colocated, GraphLoader
-from tests.backends.setups import workers
+from tests.backends.setups import loader_of, workers
 from tests.backends.test_faults import _HOOK
 from tests.helpers.memory_groups import memory_group
 
@@ -71,3 +72,12 @@ def own_memory(pid: int) -> int:
         elif first == "Pss:" and counts:
             total += int(rest[0]) << 10
     return total
+
+
+def test_batches_outside_an_epoch_that_are_held_take_no_descriptors() -> None:
+    with loader_of("Colocated-1") as loader:
+        held = [loader.sample([0])]
+        before = len(os.listdir("/proc/self/fd"))
+        held += [loader.sample([0]) for _ in range(20)]
+        assert len(os.listdir("/proc/self/fd")) - before < 5
+        assert all(batch.n_id.equal(held[0].n_id) for batch in held)

@@ -182,6 +182,11 @@ def test_any_producer_will_do(dataset: DistDataset) -> None:
         loader = recipe(dataset, producer=Replay([{**messages[0], **wrong}]))
         with pytest.raises(SamplingError, match=said):
             next(iter(loader))
+    failed = {**messages[0], "#SAMPLING_ERROR": torch.tensor(list(b"once"), dtype=torch.uint8)}
+    batches = iter(recipe(dataset, producer=Replay([failed, *messages[1:]])))
+    with pytest.raises(SamplingError, match="once"):
+        next(batches)
+    assert len(list(batches)) == len(messages) - 1, "the others of the epoch come, and no more are waited for"
     silent = recipe(dataset, producer=Replay([]))
     with pytest.raises(BatchTimeout, match="600 s from Replay"):
         next(iter(silent))

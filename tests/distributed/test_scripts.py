@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from gnnkit.loader.digest import batches_digest
 from gnnkit.storage.glt_format import write_glt_partitions
 from tests.distributed.loading import needs_glt, ring, stored, typed_ring
 from tests.distributed.ranks import TORCHRUN_VARIABLES
@@ -87,6 +90,40 @@ def test_scripts_with_their_imports_changed_train_on_two_ranks(folder: Path) -> 
 @pytest.mark.timeout(400)
 def test_they_do_so_beside_the_native_library(folder: Path, glt_interpreter: Path) -> None:
     check_training(folder, str(glt_interpreter))
+
+
+@needs_glt
+def test_hosts_with_a_part_each_give_the_batches_of_one_with_both(tmp_path: Path) -> None:
+    from gnnkit.distributed import DistDataset, DistNeighborLoader
+
+    store, started, wanted = stored(ring(), tmp_path, 2, method="random"), [], []
+    for part in range(2):
+        dataset = DistDataset.from_store(store, part)
+        loader = DistNeighborLoader(dataset, [3, 2], batch_size=8, shuffle=True, num_workers=0, seed=4)
+        wanted.append(str([batches_digest(list(loader)) for _ in range(2)]))
+        loader.shutdown()
+        shutil.copytree(store.path, tmp_path / f"host{part}")
+        shutil.rmtree(tmp_path / f"host{part}" / f"part{1 - part}")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    try:
+        for rank in range(2):
+            own = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": str(rank)}
+            own |= {"GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            command = [sys.executable, "-W", "ignore", str(HERE / "hosted.py"), str(tmp_path / f"host{rank}")]
+            started.append(
+                subprocess.Popen(
+                    command, env=environment() | own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+                )
+            )
+        results = [process.communicate(timeout=120) for process in started]
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, 9)
+            process.communicate()
+    assert [out.splitlines()[-1:] for out, _ in results] == [[line] for line in wanted], [err[-3000:] for _, err in results]
 
 
 # Beside graphlearn-torch's own loaders ----------------------------------------------------------------------------------------

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
 import time
 import traceback
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +244,10 @@ def dataset(folder: str) -> dict[str, Any]:
             sampled += 1
         torch.distributed.rpc.api._all_gather(None)  # the other one may still ask for this part
     whole: Any = DistDataset.from_store(Path(folder) / "town", number)
+    whole.train_idx = {"user": torch.tensor([3, 1])}  # as graphlearn-torch's can be given splits
+    for pickler in (pickle.dumps, ForkingPickler.dumps):
+        copy = pickle.loads(pickler(whole))
+        assert copy.train_idx["user"].tolist() == [3, 1] and torch.equal(copy.node_ids["user"], whole.node_ids["user"])
     assert whole.node_pb["shop"].tolist() == look_up_parts(Path(folder) / "town", "shop")
     return {"batches": sampled}
 

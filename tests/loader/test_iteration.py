@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnkit import GraphLoader, InProcess
-from gnnkit.errors import LoaderClosed, PlanError
+from gnnkit.errors import LoaderClosed, MemoryLimitError, PlanError
 from gnnkit.loader.transfer import DeviceTransfer
 from tests.helpers.batches import same
 from tests.loader.graphs import NUM_NODES, make, plain, seeds, typed
@@ -291,3 +291,28 @@ def test_a_batch_that_is_ready_comes_before_the_error_of_the_next(monkeypatch: p
         assert [next(batches).x.device.type for _ in range(2)] == ["meta", "meta"]
         with pytest.raises(ValueError, match="the third"):
             next(batches)
+
+
+def test_an_epoch_that_cannot_begin_is_still_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(epoch: int, first_batch: int = 0) -> None:
+        raise MemoryLimitError("no room")
+
+    with make(input_nodes=torch.arange(9), batch_size=2) as loader, make(input_nodes=torch.arange(9), batch_size=2) as other:
+        whole = list(loader)
+        state = loader.state_dict()
+        with monkeypatch.context() as broken:
+            broken.setattr(loader._stream, "start_epoch", fail)
+            for begin in (loader.__iter__, loader.resume):
+                with pytest.raises(MemoryLimitError):
+                    begin()
+                assert loader.epoch == 0 and loader.state_dict() == state
+        assert len(list(loader)) == len(whole) and loader.epoch == 1
+        found = [next(iter(other))]
+        with monkeypatch.context() as broken:
+            broken.setattr(other._stream, "start_epoch", fail)
+            with pytest.raises(MemoryLimitError):
+                iter(other)
+        found += list(other.resume())  # of the epoch that broke off, not of the one that could not begin
+        assert other.epoch == 0
+        for batch, expected in zip(found, whole, strict=True):
+            same(batch, expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import threading
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnkit.errors import BatchTimeout, GnnkitError, SamplingError, StartTimeout, StoreError
+from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, StartTimeout, StoreError
 from gnnkit.runtime.remote import RemoteTraceback, error_from_json, error_to_json, layout_from_json, layout_to_json
 from gnnkit.runtime.wire import Wire, from_memory, in_memory
 from gnnkit.sampling.subgraph import BatchLayout, EdgeKey, LayoutBuilder, NodeKey
@@ -101,6 +102,28 @@ def test_everything_sent_arrives_before_the_end() -> None:
         right.receive()
     left.close()
     assert left.fileno() == -1
+
+
+def test_a_descriptor_that_does_not_fit_the_limit_is_an_error() -> None:
+    """A batch without its memory would pass for one that lies in its slot."""
+    left, right = pair()
+    fd = in_memory(b"abc")
+    left.send("done", (fd,))
+    os.close(fd)
+    lowest = os.dup(left.fileno())  # the first number beyond the limit below
+    os.close(lowest)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+        with pytest.raises(PlanError, match="no file descriptor left"):
+            right.receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    left.send("next")
+    message = right.receive()
+    assert message is not None and message.kind == "next"
+    left.close()
+    right.close()
 
 
 def test_an_end_is_not_inherited() -> None:

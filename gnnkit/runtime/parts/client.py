@@ -105,10 +105,9 @@ class FlightOwners:
         def reader(host: int, request: RowsRequest) -> Callable[[Any], None]:
             return lambda stream: _read_rows(stream, request, lambda message, address: take(host, message, address))
 
-        calls = {
-            host: self._begin(host, rows_to_ticket(request, self._fingerprint, self._num_rows), reader(host, request))
-            for host, request in requests.items()
-        }
+        # All tickets before the first call: nobody would wait for calls under way where making one fails.
+        tickets = {host: rows_to_ticket(request, self._fingerprint, self._num_rows) for host, request in requests.items()}
+        calls = {host: self._begin(host, tickets[host], reader(host, request)) for host, request in requests.items()}
 
         def wait() -> None:
             _wait(calls)
@@ -166,7 +165,7 @@ class FlightOwners:
         if isinstance(error, flight.FlightTimedOutError):
             return SamplingError(f"{where} did not answer within {self._timeout_s:g} s", again)
         if isinstance(error, flight.FlightServerError) and error.extra_info:
-            return _remote_error(where, bytes(error.extra_info))
+            return remote_error(where, bytes(error.extra_info))
         if isinstance(error, BadRequest):
             return SamplingError(f"{where} sent an answer that cannot be read: {error}", "all hosts must run the same gnnkit")
         if isinstance(error, (flight.FlightError, pa.ArrowException, OSError)):
@@ -174,7 +173,8 @@ class FlightOwners:
         return error
 
 
-def _remote_error(where: str, body: bytes) -> GnnkitError:
+def remote_error(where: str, body: bytes) -> GnnkitError:
+    """The error that another host's service has sent, with where it came from."""
     try:
         value = json.loads(body)
         kind: Any = getattr(errors, str(value["type"]), SamplingError)

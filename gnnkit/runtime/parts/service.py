@@ -87,17 +87,16 @@ class Answers:
             relations = tables.relations
             num_edges = tables.row_bounds[len(tables.node_types) :, -1].tolist()
             batch = picks_to_batch(answer, self.generation, relations[:, -1].tolist(), num_edges)
-            with self._lock:
-                if self._tables[request.weighted] is tables:
-                    self._idle[request.weighted].append(owner)
+            self._give_back(owner, tables, weighted=request.weighted)
             return batch
 
     def rows(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Iterator[pa.RecordBatch]:
         """Answers a request for rows, message by message."""
         request = rows_from_ticket(head, arrays)
-        owner, _ = self._take(weighted=False)
+        owner, tables = self._take(weighted=False)
         with self._turns:
             messages = owner.rows(request)
+        self._give_back(owner, tables, weighted=False)  # rows need none of its memory
         return self._messages(messages)
 
     def _messages(self, messages: Iterator[NDArray[np.uint8]]) -> Iterator[pa.RecordBatch]:
@@ -114,6 +113,11 @@ class Answers:
             if self._idle[weighted]:
                 return self._idle[weighted].pop(), tables
         return PartOwner(tables, self._parts), tables
+
+    def _give_back(self, owner: PartOwner, tables: GraphTables, *, weighted: bool) -> None:
+        with self._lock:
+            if self._tables[weighted] is tables:
+                self._idle[weighted].append(owner)
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from gnnkit.errors import PlanError, StoreError
-from gnnkit.runtime.parts.client import CHANNEL_OPTIONS
+from gnnkit.errors import PlanError
+from gnnkit.runtime.parts.client import CHANNEL_OPTIONS, remote_error
 from gnnkit.runtime.parts.protocol import PROTOCOL_VERSION, TOKEN_HEADER
 from gnnkit.runtime.presence import Attendance
 from gnnkit.sampling.owned import BadRequest
@@ -40,6 +40,7 @@ class Visits:
         Raises:
             PlanError: The token is another one.
             StoreError: The other host has another store.
+            SamplingError: It runs another gnnkit.
             FlightError: It cannot be reached.
         """
         head = {"version": PROTOCOL_VERSION, "fingerprint": self._fingerprint, "name": name, "host": host}
@@ -57,8 +58,7 @@ class Visits:
                 if isinstance(error, flight.FlightUnauthenticatedError):
                     raise PlanError(f"{where} refused the token", "start every host with the same token") from error
                 if isinstance(error, flight.FlightServerError) and error.extra_info:
-                    message = json.loads(bytes(error.extra_info))["message"]
-                    raise StoreError(f"{where}: {message}", "copy the parts of one and the same store to every host") from error
+                    raise remote_error(where, bytes(error.extra_info)) from error
                 raise
 
 
