@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from functools import cache
@@ -21,6 +22,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.registry import cpu_target
 
 from gnnkit.events import EventSink, Stage, ignore_events
 
@@ -28,6 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # The kernels that ``warm`` compiles, with their signatures.
 _kernels: list[tuple[Any, str]] = []
+_registering = threading.Lock()
 # A version of gnnkit that has not run for so long is not coming back; if it does, it compiles again.
 _UNUSED_S = 30 * 86400.0
 # Compiling every kernel takes under 20 s; somebody else holding the lock for longer than this has been stopped.
@@ -154,11 +157,28 @@ def warm(events: EventSink = ignore_events) -> None:
     pending = [(dispatcher, signature) for dispatcher, signature in _kernels if not dispatcher.signatures]
     if not pending:
         return
+    register_with_numba()
     lock = FileLock(kernel_cache_root() / "compile.lock", timeout=_LOCK_TIMEOUT_S)
     with Stage(events, "compile", label="sampling kernels", total=len(pending), unit="kernels") as stage, lock:
         for dispatcher, signature in pending:
             dispatcher.compile(signature)
             stage.advance()
+
+
+def register_with_numba() -> None:
+    """Has Numba take in everything that is registered with it, which it would do at the first compilation.
+
+    In a thread, which no interrupt reaches: one that hits in the middle ends Numba's list of what it has taken in for good, and with
+    it every later compilation of the process (seen with Numba 0.68). An interrupted caller does not wait for it; the next one does.
+    """
+
+    def refresh() -> None:
+        with _registering:
+            cpu_target.target_context.refresh()
+
+    thread = threading.Thread(target=refresh, name="gnnkit-kernel-registrations")
+    thread.start()
+    thread.join()
 
 
 def prune_kernels(unused_s: float = _UNUSED_S) -> list[tuple[Path, int]]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gnnkit.datasets.source import GraphSource
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink, Stage, ignore_events
+from gnnkit.sampling.jit import register_with_numba
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.context import BuildContext, Tables, default_threads
@@ -69,6 +70,7 @@ def build_store(
         StoreError: Disk full, no permission, another process at work, or ``path`` is something else than a store.
         MemoryLimitError: The ids and degrees of the nodes would not fit memory.
     """
+    register_with_numba()
     check_buildable(source.schema, options)
 
     def open_input(folder: Path) -> BuildInput:

@@ -61,8 +61,8 @@ def test_a_cell_that_ends_in_a_loader_is_run_twenty_times(kernel: Kernel, store:
             seen.append(measure(kernel))
         assert not shown.stderr
     assert len(seen[0]["processes"]) == 2 and seen[2]["processes"] == seen[0]["processes"]  # the same ones all the time
-    for name in ("descriptors", "threads", "blocks"):
-        assert seen[2][name] <= seen[1][name], name
+    for name in ("descriptors", "threads", "blocks"):  # a kernel has a few of its own; fifteen runs that kept one each would show
+        assert seen[2][name] < seen[1][name] + 8, (name, seen)
     assert seen[2]["memory"] < seen[1]["memory"] + (15 << 20)
     # One that the front end still shows works on, and gives its place up again.
     used = "import IPython; old = next(v for v in Out.values() if isinstance(v, GraphLoader) and v is not loader)\n"

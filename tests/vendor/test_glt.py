@@ -112,7 +112,8 @@ def test_without_it_the_names_that_need_it_say_so_in_one_sentence() -> None:
 
 @pytest.mark.usefixtures("absent")
 def test_without_it_everything_of_ours_is_there() -> None:
-    for name in gnnkit.distributed.__all__:
+    on_glts = {"BaseDistLoader", "DistNeighborLoader", "DistSamplingProducer"}  # classes of ours that derive from its own
+    for name in set(gnnkit.distributed.__all__) - on_glts:
         assert getattr(gnnkit.distributed, name) is not None
     runtime = gnnkit.distributed.resolve_runtime(rank=0, world_size=1)
     assert runtime.world_size == 1
