@@ -4,6 +4,8 @@
 #   make check   lint and the quick tests (under 3 minutes)
 #   make lint    ruff and mypy --strict
 #   make dist    wheel and sdist, checked
+#   make docs    runs the notebooks and makes build/docs of them and of docs/
+#   make pictures  takes the pictures in docs/images anew (needs Chromium)
 #   make bench   gnnkit against its peers at full size, with those of .envs/glt and .envs/graphbolt that are there
 #   make glt-env the second environment, .envs/glt: torch 2.4.1 and graphlearn-torch's native library (Python 3.11, 5 GB)
 #   make newer-env  .envs/newer: gnnkit without graphlearn-torch on Python 3.12 or 3.13, where there is one
@@ -13,15 +15,17 @@
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
-# One more than processors: tests wait for processes, and for deadlines, as often as they compute.
-JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -gt 3 ] && n=3; echo $$((n + 1)))
+# Two more than processors: tests wait for processes, and for deadlines, more often than they compute.
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -gt 2 ] && n=2; echo $$((n + 2)))
 ARGS ?=
+# A real notebook in a real browser is tested where there is a Chromium; JupyterLab and Playwright are of no use elsewhere.
+BROWSER := $(shell for p in chromium chromium-browser google-chrome google-chrome-stable; do command -v $$p >/dev/null && { echo --group browser; break; }; done)
 
 is_python = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.10; do $(call is_python,$$p) && { echo $$p; break; }; done)
 setup = $(PYTHON) tools/setup_env.py --env $(VENV) --constraint constraints.txt
 
-.PHONY: help demo test check lint dist bench glt-env newer-env clean python
+.PHONY: help demo test check lint dist docs pictures bench glt-env newer-env clean python
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -35,7 +39,7 @@ demo: python
 	@$(BIN)/python -m gnnkit demo $(ARGS)
 
 test: python
-	@$(setup) --group test --group package
+	@$(setup) --group test --group package $(BROWSER)
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(ARGS)
 
 check: lint
@@ -52,6 +56,15 @@ dist: python
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation --outdir dist .
 	@$(BIN)/twine check --strict dist/*
+
+docs: python
+	@$(setup) --group test --group docs
+	@$(BIN)/python -m sphinx -W --keep-going -q -c docs -b html . build/docs
+	@echo "build/docs/docs/index.html"
+
+pictures: python
+	@$(setup) --group test $(BROWSER)
+	@$(BIN)/python tools/take_pictures.py $(ARGS)
 
 peer = $(if $(wildcard .envs/$(2)/bin/python),--$(1)-python .envs/$(2)/bin/python)
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.drawers import drawn_by as _drawn_by
+
 __version__ = "0.1.0"
 
 # Public names and the modules they live in; importing gnnkit imports none of them.
@@ -20,13 +22,26 @@ _HOMES = {
     "Colocated": "gnnkit.backends.colocated",
     "Glt": "gnnkit.backends.glt",
     "GraphLoader": "gnnkit.loader",
+    "GraphStore": "gnnkit.backends.graph_store",
+    "HGT": "gnnkit.samplers",
     "InProcess": "gnnkit.backends.inprocess",
+    "LayerWise": "gnnkit.samplers",
+    "LoaderPlan": "gnnkit.plan",
+    "PPR": "gnnkit.samplers",
+    "RunHandle": "gnnkit.jobs.launching.handle",
     "Store": "gnnkit.storage.store",
+    "TrainContext": "gnnkit.jobs.context",
+    "add_label_edges": "gnnkit.datasets.label_edges",
     "datasets": "gnnkit.datasets",
     "distributed": "gnnkit.distributed",
     "errors": "gnnkit.errors",
+    "launch": "gnnkit.jobs.launching",
     "partition": "gnnkit.partitioning",
+    "serve": "gnnkit.serving",
     "set_options": "gnnkit.ui.options",
+    "split_links": "gnnkit.splitters",
+    "split_nodes": "gnnkit.splitters",
+    "verify_export": "gnnkit.export.verify",
 }
 
 __all__ = [
@@ -34,13 +49,26 @@ __all__ = [
     "Colocated",
     "Glt",
     "GraphLoader",
+    "GraphStore",
+    "HGT",
     "InProcess",
+    "LayerWise",
+    "LoaderPlan",
+    "PPR",
+    "RunHandle",
     "Store",
+    "TrainContext",
+    "add_label_edges",
     "datasets",
     "distributed",
     "errors",
+    "launch",
     "partition",
+    "serve",
     "set_options",
+    "split_links",
+    "split_nodes",
+    "verify_export",
 ]
 
 if TYPE_CHECKING:
@@ -49,9 +77,22 @@ if TYPE_CHECKING:
     from gnnkit import errors as errors
     from gnnkit.backends.colocated import Colocated as Colocated
     from gnnkit.backends.glt import Glt as Glt
+    from gnnkit.backends.graph_store import GraphStore as GraphStore
     from gnnkit.backends.inprocess import InProcess as InProcess
+    from gnnkit.datasets.label_edges import add_label_edges as add_label_edges
+    from gnnkit.export.verify import verify_export as verify_export
+    from gnnkit.jobs.context import TrainContext as TrainContext
+    from gnnkit.jobs.launching import launch as launch
+    from gnnkit.jobs.launching.handle import RunHandle as RunHandle
     from gnnkit.loader import GraphLoader as GraphLoader
     from gnnkit.partitioning import partition as partition
+    from gnnkit.plan import LoaderPlan as LoaderPlan
+    from gnnkit.samplers import HGT as HGT
+    from gnnkit.samplers import PPR as PPR
+    from gnnkit.samplers import LayerWise as LayerWise
+    from gnnkit.serving import serve as serve
+    from gnnkit.splitters import split_links as split_links
+    from gnnkit.splitters import split_nodes as split_nodes
     from gnnkit.storage.options import BuildOptions as BuildOptions
     from gnnkit.storage.store import Store as Store
     from gnnkit.ui.options import set_options as set_options
@@ -64,6 +105,30 @@ def __getattr__(name: str) -> Any:
     value = module if _HOMES[name] == f"gnnkit.{name}" else getattr(module, name)
     globals()[name] = value
     return value
+
+
+# Objects of lower rooms lie below what draws them, which is imported when the first one is shown.
+_drawn_by(
+    {
+        "error": "gnnkit.ui.tracebacks:lines_for",
+        "store.card": "gnnkit.ui.store:store_card",
+        "store.plot": "gnnkit.ui.plots.store:plot_store",
+    }
+)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Called by ``%load_ext gnnkit``: makes ``%gnnkit`` known."""
+    from gnnkit.ui.magic import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Called by ``%unload_ext gnnkit``."""
+    from gnnkit.ui.magic import unload
+
+    unload(shell)
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,9 @@
       MemoryLimitError     the request would not fit the memory this process may use
       StartTimeout         a background process did not become ready in time
       WorkerDied           a background process or thread ended while it was needed
+        WorkerStopped      somebody had it ended, with ``gnnkit stop``
       SamplingError        sampling a batch raised; the original error is ``__cause__``
+      TrainingFailed       a train function that ``launch`` runs has raised; the original traceback is ``__cause__``
       BatchTimeout         no batch came within ``batch_timeout_s``
       LoaderClosed         a loader was used after ``close()``
 
@@ -16,7 +18,12 @@ A message says what happened and which value caused it; ``hint`` says what to do
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from typing import Any
+
+from gnnkit.drawers import drawer
 
 
 class GnnkitError(Exception):
@@ -34,6 +41,11 @@ class GnnkitError(Exception):
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n  -> {self.hint}"
+
+    def _render_traceback_(self) -> list[str]:
+        """Asked for by IPython alone: plain Python, debuggers and test runners show the traceback."""
+        lines: list[str] = drawer("error")(self)
+        return lines
 
 
 class PlanError(GnnkitError):
@@ -60,8 +72,20 @@ class WorkerDied(GnnkitError):
     """A sampling thread or process ended while batches were still expected from it."""
 
 
+class WorkerStopped(WorkerDied):
+    """A sampling process or server was ended because somebody wanted that, with ``gnnkit stop``; nobody starts it again unasked."""
+
+
 class SamplingError(GnnkitError):
     """Sampling or collating a batch raised; the original exception is ``__cause__``."""
+
+
+class TrainingFailed(GnnkitError):
+    """A train function raised in a rank; its traceback there is ``__cause__``."""
+
+
+class HostUnreachable(SamplingError):
+    """A batch needed another host's part of the graph, and that host could not be asked."""
 
 
 class BatchTimeout(GnnkitError):
@@ -70,6 +94,45 @@ class BatchTimeout(GnnkitError):
 
 class LoaderClosed(GnnkitError):
     """A loader, store handle or stream was used after it had been closed."""
+
+
+class _InterruptLines:
+    """``_render_traceback_`` of a KeyboardInterrupt; does not hold the interrupt, which would keep itself and its frames alive."""
+
+    def __init__(self, broken_off: str) -> None:
+        self._broken_off = broken_off
+
+    def __call__(self) -> list[str]:
+        lines = [f"KeyboardInterrupt: stopped in {self._broken_off}"]
+        for error in (sys.exc_info()[1], getattr(sys, "last_value", None)):
+            if error is not None and getattr(error, "_render_traceback_", None) is self:
+                lines = drawer("error")(error, self._broken_off)
+        return lines
+
+
+def note_interrupt(error: BaseException, broken_off: str) -> None:
+    """Makes IPython show an interrupt that arrived in the midst of gnnkit's own work as briefly as an error of gnnkit.
+
+    Args:
+        error: Anything but a KeyboardInterrupt is left alone, and so is one that was noted further inside.
+        broken_off: What it broke off.
+    """
+    if isinstance(error, KeyboardInterrupt) and not hasattr(error, "_render_traceback_"):
+        error._render_traceback_ = _InterruptLines(broken_off)  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def interruptible(what: str) -> Iterator[None]:
+    """Notes an interrupt that a ``with`` block, or a function that this decorates, ends in; see ``note_interrupt``.
+
+    Args:
+        what: What the block does.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        note_interrupt(error, what)
+        raise
 
 
 def near_matches(value: str, choices: list[str]) -> str:

@@ -18,9 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gnnkit.errors import note_interrupt
+
 EventKind = Literal["start", "progress", "end", "fail", "message"]
 # Stages in the order in which a run meets them; renderers list them in this order.
-STAGES = ("download", "ingest", "partition", "compile", "start", "epoch")
+STAGES = ("download", "ingest", "quantize", "partition", "compile", "start", "epoch", "train")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ class Event:
         done: Units finished so far.
         total: Units expected, or None where that is unknown.
         unit: "B" for bytes, otherwise a plural noun ("edges", "batches").
-        text: For "message", the line; for "end" an optional summary; for "fail", the error's first line.
+        text: For "message", the line; for "progress" what else there is to say, such as a loss; for "end" an optional summary; for "fail",
+            the error's first line.
         time_s: ``time.monotonic()`` when the event was made.
     """
 
@@ -74,13 +77,18 @@ class Stage:
         self.summary = ""
 
     def __enter__(self) -> Stage:
-        self._emit("start")
+        try:
+            self._emit("start")
+        except BaseException as error:  # an interrupt while it was drawn; without a block there is nobody else to end the stage
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: object) -> None:
         if exc is None:
             self._emit("end", self.summary)
         else:
+            note_interrupt(exc, self._progress())
             name = exc_type.__name__ if exc_type else "error"
             self._emit("fail", f"{name}: {exc}".splitlines()[0])
 
@@ -98,6 +106,11 @@ class Stage:
     def message(self, text: str) -> None:
         """Shows one line to the reader."""
         self._emit("message", text)
+
+    def _progress(self) -> str:
+        """How far the stage is: "epoch 3 at 12 of 193 batches"."""
+        amount = f"{self.done:,.0f}" + (f" of {self.total:,.0f}" if self.total is not None else "")
+        return f"{self._stage} {self._label}".rstrip() + (f" at {amount} {self._unit}".rstrip() if self.done else "")
 
     def _emit(self, kind: EventKind, text: str = "") -> None:
         self._events(Event(kind, self._stage, self._label, self.done, self.total, self._unit, text))

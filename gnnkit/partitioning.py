@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
+from gnnkit.errors import PlanError, interruptible
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.options import BuildOptions, FeatureDtype, Partitioner
@@ -13,9 +15,53 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
     from gnnkit.datasets.source import GraphSource
+    from gnnkit.storage.build import BuildJob
     from gnnkit.storage.store import Store
 
 
+@overload
+def partition(
+    source: GraphSource | Store | str | Path | Data | HeteroData,
+    num_parts: int,
+    method: Partitioner = "contiguous",
+    out: str | Path | None = None,
+    *,
+    edge_dir: EdgeDir | None = None,
+    with_edge: bool | None = None,
+    feature_dtype: FeatureDtype | None = None,
+    weight: str | None = None,
+    time_attr: str | None = None,
+    cache_ratio: float = 0.0,
+    num_neighbors: tuple[int, ...] = (15, 10),
+    seed: int = 0,
+    parts: None = None,
+    finish: bool = False,
+    events: EventSink = ignore_events,
+) -> Store: ...
+
+
+@overload
+def partition(
+    source: GraphSource | Store | str | Path | Data | HeteroData,
+    num_parts: int,
+    method: Partitioner = "contiguous",
+    out: str | Path | None = None,
+    *,
+    edge_dir: EdgeDir | None = None,
+    with_edge: bool | None = None,
+    feature_dtype: FeatureDtype | None = None,
+    weight: str | None = None,
+    time_attr: str | None = None,
+    cache_ratio: float = 0.0,
+    num_neighbors: tuple[int, ...] = (15, 10),
+    seed: int = 0,
+    parts: Sequence[int],
+    finish: bool = False,
+    events: EventSink = ignore_events,
+) -> Store | None: ...
+
+
+@interruptible("partition()")
 def partition(  # noqa: PLR0913
     source: GraphSource | Store | str | Path | Data | HeteroData,
     num_parts: int,
@@ -26,11 +72,14 @@ def partition(  # noqa: PLR0913
     with_edge: bool | None = None,
     feature_dtype: FeatureDtype | None = None,
     weight: str | None = None,
+    time_attr: str | None = None,
     cache_ratio: float = 0.0,
     num_neighbors: tuple[int, ...] = (15, 10),
     seed: int = 0,
+    parts: Sequence[int] | None = None,
+    finish: bool = False,
     events: EventSink = ignore_events,
-) -> Store:
+) -> Store | None:
     """Cuts a graph into parts, in bounded memory, and returns the store that holds them.
 
     Where the folder of stores holds the same graph in other parts, that store is read and not the dataset.
@@ -45,36 +94,70 @@ def partition(  # noqa: PLR0913
         with_edge: Whether to store edge ids; None does where a store does, or where edges carry arrays.
         feature_dtype: Stores features in this type; None keeps theirs.
         weight: Edge array to prepare for weighted sampling; None takes over a store's own.
+        time_attr: Arrays of times to prepare for temporal sampling; None takes over a store's own.
         cache_ratio: Share of all nodes whose features each part replicates from other parts, hottest first.
         num_neighbors: Fan-out with which "frequency" and ``cache_ratio`` measure how hot a node is.
         seed: Seed of the methods that draw.
+        parts: The parts to build here, while other hosts call the same with theirs and the same ``out``, on a disk that they share or on
+            their own. Whoever comes last puts the store together. None builds all.
+        finish: Puts the store together also where only the records of other hosts' parts are here, and not their files.
         events: Receives progress.
+
+    Returns:
+        The store; with ``parts``, those of its parts that are on this disk, and None as long as other hosts have not built theirs.
 
     Raises:
         PlanError: An option's value is unusable, or does not fit the graph.
         DatasetError: The dataset is unknown, missing or damaged.
         StoreError: The store is damaged, the disk is full, or another process is at work.
     """
-    from gnnkit.storage.build import build_store
-    from gnnkit.storage.catalog import default_store_dir, find_or_build, find_or_repartition, find_same_graph
-    from gnnkit.storage.repartition import repartition
+    from gnnkit.storage.catalog import default_store_dir, find_or_build, find_or_repartition
 
     graph = _opened(source, events)
     store = graph if _is_store(graph) else None
     if store is not None:
         edge_dir, weight = edge_dir or store.edge_dir, weight or store.options.weight
+        time_attr = time_attr or store.options.time_attr
         with_edge = store.options.with_edge if with_edge is None else with_edge
     elif with_edge is None:
         with_edge = any(edges.arrays for edges in graph.schema.edge_types.values())
-    options = BuildOptions(num_parts, method, edge_dir or "in", with_edge, feature_dtype, weight, cache_ratio, tuple(num_neighbors), seed)
-    if out is None:
+    options = BuildOptions(
+        num_parts,
+        method,
+        edge_dir or "in",
+        with_edge,
+        feature_dtype,
+        weight,
+        time_attr,
+        cache_ratio=cache_ratio,
+        num_neighbors=tuple(num_neighbors),
+        seed=seed,
+    )
+    if out is None and parts is None and not finish:
         make: Any = find_or_build if store is None else find_or_repartition
         made: Store = make(graph, options, default_store_dir(), events)
         return made
-    path = Path(out).expanduser().absolute()
+    if out is None:
+        raise PlanError(f"parts={parts!r} and no out: hosts would build them in different places", "give the store's folder with out=...")
+    job = _job(graph, store, Path(out).expanduser().absolute(), options)
+    if parts is None and not finish:
+        from gnnkit.storage.build import publish
+
+        return publish(job, events)
+    from gnnkit.storage.host_build import build_parts
+
+    return build_parts(job, parts or (), events, finish=finish)
+
+
+def _job(graph: Any, store: Store | None, path: Path, options: BuildOptions) -> BuildJob:
+    """What is to be built where, from the store where there is one of the same graph."""
+    from gnnkit.storage.build import source_job
+    from gnnkit.storage.catalog import default_store_dir, find_same_graph
+    from gnnkit.storage.repartition import repartition_job
+
     if store is None:
         store = find_same_graph(graph, options, default_store_dir(), but=path)
-    return build_store(graph, path, options, events) if store is None else repartition(store, path, options, events)
+    return source_job(graph, path, options) if store is None else repartition_job(store, path, options)
 
 
 def _is_store(graph: Any) -> bool:

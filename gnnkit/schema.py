@@ -6,7 +6,8 @@ A graph is always typed. A homogeneous one has the single node type ``HOMOGENEOU
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -20,6 +21,50 @@ EdgeDir: TypeAlias = Literal["in", "out"]
 
 HOMOGENEOUS_NODE_TYPE: NodeType = "node"
 HOMOGENEOUS_EDGE_TYPE: EdgeType = ("node", "to", "node")
+# At the end of the relations of label edge types: supervision edges, along which no messages pass.
+POSITIVE_LABELS, NEGATIVE_LABELS = "_gigl_positive", "_gigl_negative"
+# The dtype of numbers that are kept in 8 bits; torch calls its own by this name.
+QUANTIZED = "quint8"
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+def stored_dtype(dtype: str) -> np.dtype[Any]:
+    """The NumPy dtype under which numbers of an ``ArraySpec``'s dtype are kept."""
+    return np.dtype({"bfloat16": "uint16", QUANTIZED: "uint8"}.get(dtype, dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """What the 8 bits of each column stand for: ``q`` is the number ``q * scale + offset``, computed in float32.
+
+    Attributes:
+        scale: One for each column, each the value of a float32, at least 0.
+        offset: One for each column, likewise.
+
+    Raises:
+        PlanError: Their numbers differ, or one is not finite or no float32, or a scale is negative.
+    """
+
+    scale: tuple[float, ...]
+    offset: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.scale) != len(self.offset):
+            raise PlanError(f"a quantisation has {len(self.scale)} scales and {len(self.offset)} offsets")
+        for value in (*self.scale, *self.offset):
+            if not math.isfinite(value) or abs(value) > _LARGEST_FLOAT32 or float(np.float32(value)) != value:
+                raise PlanError(f"a quantisation holds {value!r}, which is no finite float32")
+        if any(scale < 0 for scale in self.scale):
+            raise PlanError(f"a quantisation holds the scale {min(self.scale)!r}, which is negative")
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form; ``from_json`` reverses it."""
+        return {"scale": list(self.scale), "offset": list(self.offset)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Quantization:
+        """Reverses ``to_json``."""
+        return cls(tuple(map(float, value["scale"])), tuple(map(float, value["offset"])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +72,24 @@ class ArraySpec:
     """What one row of a node or edge array looks like.
 
     Attributes:
-        dtype: NumPy's name of the element type, or "bfloat16", which is kept as uint16 bit patterns.
+        dtype: NumPy's name of the element type, "bfloat16", which is kept as uint16 bit patterns, or "quint8", which is kept as uint8.
         row_shape: Shape of one row: ``()`` for labels ``[n]``, ``(100,)`` for features ``[n, 100]``.
+        quantization: What the numbers of a "quint8" array stand for; None for other arrays, and where it is not known yet.
     """
 
     dtype: str
     row_shape: tuple[int, ...] = ()
+    quantization: Quantization | None = None
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype under which the rows are stored."""
-        return np.dtype(np.uint16 if self.dtype == "bfloat16" else self.dtype)
+        return stored_dtype(self.dtype)
+
+    @property
+    def batch_dtype(self) -> str:
+        """The element type of these rows in a batch: quantised ones are float32 there."""
+        return "float32" if self.dtype == QUANTIZED else self.dtype
 
     @property
     def row_nbytes(self) -> int:
@@ -46,12 +98,16 @@ class ArraySpec:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form; ``from_json`` reverses it."""
-        return {"dtype": self.dtype, "row_shape": list(self.row_shape)}
+        value: dict[str, Any] = {"dtype": self.dtype, "row_shape": list(self.row_shape)}
+        if self.quantization is not None:
+            value["quantization"] = self.quantization.to_json()
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ArraySpec:
         """Reverses ``to_json``."""
-        return cls(str(value["dtype"]), tuple(int(n) for n in value["row_shape"]))
+        quantization = Quantization.from_json(value["quantization"]) if "quantization" in value else None
+        return cls(str(value["dtype"]), tuple(int(n) for n in value["row_shape"]), quantization)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +205,11 @@ def edge_type_name(edge_type: EdgeType) -> str:
     return "__".join(edge_type)
 
 
+def is_label_edge_type(edge_type: EdgeType) -> bool:
+    """Whether edges of this type are labels."""
+    return edge_type[1].endswith((POSITIVE_LABELS, NEGATIVE_LABELS))
+
+
 def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
     """The type of the same edges seen from the other end.
 
@@ -157,9 +218,28 @@ def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
     their number is odd, and one added where it is even: the reverse types of ``x`` and of ``rev_rev_x`` are two.
     """
     source, relation, target = edge_type
-    if source != target:
-        count = 0
-        while relation.startswith("rev_", 4 * count):
-            count += 1
-        relation = relation[4:] if count % 2 else f"rev_{relation}"
-    return (target, relation, source)
+    return opposite_edge_type(edge_type) if source != target else (target, relation, source)
+
+
+def opposite_edge_type(edge_type: EdgeType) -> EdgeType:
+    """``reverse_edge_type`` with the prefix toggled also where both ends are of one type: a type that may be stored beside the other."""
+    source, relation, target = edge_type
+    count = 0
+    while relation.startswith("rev_", 4 * count):
+        count += 1
+    return (target, relation[4:] if count % 2 else f"rev_{relation}", source)
+
+
+def find_reverse(edge_type: EdgeType, edge_types: Collection[EdgeType]) -> EdgeType | None:
+    """Which of ``edge_types`` holds the reverse edges of one of them.
+
+    That is the one whose relation has ``rev_`` added or removed, as in ``reverse_edge_type``; else, between nodes of one type, the type
+    itself; else the only type that leads back. None where there is none, or where several lead back.
+    """
+    source, _, target = edge_type
+    if opposite_edge_type(edge_type) in edge_types:
+        return opposite_edge_type(edge_type)
+    if source == target:
+        return edge_type
+    back = [other for other in edge_types if (other[0], other[2]) == (target, source)]
+    return back[0] if len(back) == 1 else None

@@ -18,7 +18,7 @@ import platformdirs
 import pytest
 
 from tests.helpers.leaks import holdings, leaks_since
-from tests.helpers.machine import REQUIREMENTS, ROOT, glt_python
+from tests.helpers.machine import QUICK, REQUIREMENTS, ROOT, glt_python
 
 REQUIRE_ALL = os.environ.get("GNNKIT_REQUIRE_ALL") == "1"
 # Other packages' warnings, which we cannot mend; every other warning is an error.
@@ -49,7 +49,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=f"{reason}; to enable: {requirement.enable}"))
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
+    processes: dict[str, Any] = getattr(config, "workerinput", {})
+    items[:] = _slow_ones_first(kept, int(processes.get("workercount", 1)))
+
+
+def _slow_ones_first(items: list[pytest.Item], num_processes: int) -> list[pytest.Item]:
+    """In the order in which parallel processes have the slow modules between them and done first, so that none is left with one in the end.
+
+    Each process begins with a stretch of the list, of equal length; who has done his takes from the ends of the others'. There
+    the quick tests are, which are not worth much when what their module shares is made once more.
+    """
+    if num_processes == 1:
+        return items
+    modules: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        modules.setdefault(item.path, []).append(item)
+
+    def weight(tests: list[pytest.Item]) -> int:
+        return sum(item.get_closest_marker("slow") is not None for item in tests)
+
+    stretches: list[list[pytest.Item]] = [[] for _ in range(num_processes)]
+    for tests in sorted(filter(weight, modules.values()), key=weight, reverse=True):
+        min(stretches, key=weight).extend(tests)
+    quick = [item for tests in modules.values() if not weight(tests) for item in tests]
+    for number, stretch in enumerate(stretches, 1):
+        room = max(0, len(items) * number // num_processes - sum(map(len, stretches[:number])))
+        stretch += quick[:room]
+        del quick[:room]
+    return [item for stretch in stretches for item in stretch] + quick
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -131,4 +158,5 @@ def private_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GNNKIT_HOME", str(home))
         patch.delenv("GNNKIT_PROGRESS", raising=False)
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(QUICK), *filter(None, [os.environ.get("PYTHONPATH")])]))
         yield

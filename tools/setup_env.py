@@ -177,14 +177,20 @@ def stamp_of(options: argparse.Namespace, torch: str | None) -> dict[str, object
     return {"inputs": digest.hexdigest(), "python": sys.version, **chosen}
 
 
-def is_current(env: Path, stamp: dict[str, object], groups: list[str]) -> bool:
-    """Whether the environment was made from the same inputs, for these groups at least."""
+def groups_of(env: Path, stamp: dict[str, object]) -> set[str] | None:
+    """The groups that the environment was made for, or None where it is not there or was made from other inputs."""
     try:
         found = json.loads((env / "gnnkit-stamp.json").read_text())
     except (OSError, ValueError):
-        return False
+        return None
     have = set(found.pop("groups", []))
-    return bool(found == stamp) and set(groups) <= have and (env / "bin/python").exists()
+    return have if found == stamp and (env / "bin/python").exists() else None
+
+
+def is_current(env: Path, stamp: dict[str, object], groups: list[str]) -> bool:
+    """Whether the environment was made from the same inputs, for these groups at least."""
+    have = groups_of(env, stamp)
+    return have is not None and set(groups) <= have
 
 
 def main() -> None:
@@ -207,12 +213,13 @@ def main() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if is_current(env, stamp, options.group):
             return
+        groups = {*options.group, *(groups_of(env, stamp) or ())}
         (env / "gnnkit-stamp.json").unlink(missing_ok=True)
         say(f"setting up {env.name} with Python {sys.version.split()[0]}" + (f" and its torch {torch}" if torch else ""))
         if not (env / "bin/python").exists():
             create(env, reuse=torch is not None)
         install(env, options, reuse=torch is not None)
-        (env / "gnnkit-stamp.json").write_text(json.dumps({**stamp, "groups": sorted(options.group)}))
+        (env / "gnnkit-stamp.json").write_text(json.dumps({**stamp, "groups": sorted(groups)}))
 
 
 if __name__ == "__main__":

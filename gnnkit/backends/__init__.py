@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from gnnkit.backends.base import Backend
+from gnnkit.backends.joined import joined
 from gnnkit.errors import PlanError, near_matches
 
 
 def _classes() -> dict[str, type[Any]]:
     from gnnkit.backends.colocated import Colocated
     from gnnkit.backends.glt import Glt
+    from gnnkit.backends.graph_store import GraphStore
     from gnnkit.backends.inprocess import InProcess
 
-    return {"Colocated": Colocated, "Glt": Glt, "InProcess": InProcess}
+    return {"Colocated": Colocated, "Glt": Glt, "GraphStore": GraphStore, "InProcess": InProcess}
 
 
 # What a user may write instead of the class, and which class it stands for.
-_WORDS = {"colocated": "Colocated", "glt": "Glt", "inprocess": "InProcess"}
+_WORDS = {"colocated": "Colocated", "glt": "Glt", "graph_store": "GraphStore", "inprocess": "InProcess"}
 
 
 def backend_from_json(value: Mapping[str, Any]) -> Backend:
@@ -42,6 +44,8 @@ def backend_from_json(value: Mapping[str, Any]) -> Backend:
 def resolve_backend(value: Backend | str, *, is_whole: bool = True) -> Backend:
     """A backend object as it is, or the one that a word such as ``"inprocess"`` stands for.
 
+    After ``gnnkit.distributed.initialize``, "auto" is what it has decided: the servers that it joined, or this process.
+
     Args:
         value: The object or word.
         is_whole: Whether every host holds the whole graph, for "auto".
@@ -52,6 +56,8 @@ def resolve_backend(value: Backend | str, *, is_whole: bool = True) -> Backend:
     if not isinstance(value, str):
         return value
     if value == "auto":
+        if (decided := joined()) is not None:
+            return decided.backend
         return backend_from_json({"kind": "InProcess" if is_whole else "Colocated"})
     if value.lower() not in _WORDS:
         raise PlanError(f"unknown backend {value!r}{near_matches(value, list(_WORDS))}", f"known: {['auto', *_WORDS]}")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.sampling.subgraph import SampledSubgraph
 
 
@@ -29,9 +30,11 @@ class StreamStatus:
     Attributes:
         state: "ready", "sampling", "idle" (unused for so long that it has given up what it held) or "closed".
         workers: Threads or processes that sample.
-        batches_ready: Batches that are sampled and wait for the consumer.
+        batches_ready: Batches that are sampled and wait for the consumer; where processes sample, as it was when a batch was last taken.
         buffer_bytes: Memory of the batches' blocks, held ones included.
         graph_bytes: Memory of the graph's copy in huge pages.
+        slots: The most batches that can be under way or wait for the consumer at once.
+        processes: This process and those that work for the loader on this host, as far as they are known.
         details: Further facts, for people.
     """
 
@@ -40,6 +43,8 @@ class StreamStatus:
     batches_ready: int
     buffer_bytes: int
     graph_bytes: int
+    slots: int
+    processes: tuple[ProcessStatus, ...]
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -71,7 +76,19 @@ class BatchStream(Protocol):
         ...
 
     def status(self) -> StreamStatus:
-        """What the stream is doing."""
+        """What the stream is doing. May be asked for from any thread, in the middle of anything."""
+        ...
+
+    def restart(self, timeout_s: float) -> None:
+        """Ends whoever samples and starts others; the epoch goes on with the same batches. Callable from any thread.
+
+        Args:
+            timeout_s: Longest wait for the new ones.
+
+        Raises:
+            PlanError: They are not this process's to restart.
+            StartTimeout: They are not there in time.
+        """
         ...
 
     def close(self) -> None:

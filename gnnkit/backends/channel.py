@@ -21,7 +21,7 @@ from gnnkit.runtime.wire import Message
 from gnnkit.sampling.schedule import Schedule
 
 if TYPE_CHECKING:
-    from gnnkit.backends.colocated import Colocated
+    from gnnkit.backends.samplers import Employer
 
 
 class Channel:
@@ -32,14 +32,13 @@ class Channel:
 
     Args:
         options: The backend's options.
-        num_workers: Processes.
         plan: The loader's plan.
         graph: The graph.
         events: Receives the stages "start" and "compile".
 
     Attributes:
         options: The backend's options.
-        num_workers: Processes.
+        num_workers: Processes that it was last sampled by, or is to be.
         plan: The loader's plan.
         graph: The graph.
         batches: The plan's batches.
@@ -54,8 +53,8 @@ class Channel:
         used: ``time.monotonic()`` when somebody last wanted something of it.
     """
 
-    def __init__(self, options: Colocated, num_workers: int, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
-        self.options, self.num_workers = options, num_workers
+    def __init__(self, options: Employer, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
+        self.options, self.num_workers = options, 0
         self.plan, self.graph, self.events = plan, graph, events
         self.batches = BatchList(plan, graph)
         self.requests = Requests()
@@ -66,15 +65,15 @@ class Channel:
         self.is_known = self.is_closed = False
         self.largest = 0
         self.used = time.monotonic()
-        self._slots = SlotPlan(options, plan, num_workers)
+        self._slots = SlotPlan(options, plan)
         self._left_off: tuple[int, Schedule, int] | None = None
         self._notices: list[Event | str] = []
 
     # Its place ----------------------------------------------------------------------------------------------------------
 
-    def enter(self, number: int) -> None:
-        """Takes a place."""
-        self.number, self.failure = number, None
+    def enter(self, number: int, num_workers: int) -> None:
+        """Takes a place among so many processes."""
+        self.number, self.num_workers, self.failure = number, num_workers, None
         self.opened.clear()
         self.used = time.monotonic()
 
@@ -82,9 +81,9 @@ class Channel:
         """What a process is told of the loader: its plan, and a batch to try while nobody knows how large they are."""
         schedule = self.batches.schedule()
         trial = schedule.turn(rank % len(schedule)).batch_index if len(schedule) and not self.is_known else None
-        inputs, plan = self.plan.inputs, self.plan
-        if plan.store is None and inputs.split is not None:  # a split of a graph in memory: only the arrays are shared
-            plan = replace(plan, inputs=replace(inputs, split=None, ids=self.batches.input_ids))
+        plan = self.plan
+        if plan.store is None:  # only the arrays of a graph in memory are shared, not its splits
+            plan = replace(plan, inputs=self.batches.written_out())
         return {"c": self.number, "plan": plan.to_json(), "trial": trial}
 
     def make_ring(self) -> None:
@@ -94,7 +93,7 @@ class Channel:
             PlanError: ``channel_size`` is too small.
             MemoryLimitError: There is no memory for the batches.
         """
-        ring = self._slots.ring(self.largest)
+        ring = self._slots.ring(self.largest, self.num_workers)
         self.dealer = Dealer(ring, self._slots.in_flight_each, self._slots.window(ring.num_slots))
         self.is_known = True
         if self._left_off is not None:
@@ -111,7 +110,7 @@ class Channel:
         if self.dealer is None or self.largest <= self.dealer.ring.slot_bytes:
             return False
         try:
-            larger = self._slots.ring(self.largest)
+            larger = self._slots.ring(self.largest, self.num_workers)
         except GnnkitError:  # no room: they go on travelling by themselves
             return False
         self.dealer.use_ring(larger, self._slots.window(larger.num_slots))

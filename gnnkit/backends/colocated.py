@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import re
 import sys
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit.backends.base import BatchStream
+from gnnkit.backends.checks import check_concurrency, check_count, check_seconds, folder_or_none, size_in_bytes
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
@@ -17,11 +15,11 @@ from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.hosts import split_address
 from gnnkit.runtime.limits import auto_threads
 
-_MOST_CONCURRENT = 32
+if TYPE_CHECKING:
+    from gnnkit.backends.samplers import Newcomer, Samplers
+
 # Batches under way in a process where parts are on other hosts, at least.
 _LEAST_CONCURRENT = 4
-# As graphlearn-torch reads them.
-_UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
 @dataclass(frozen=True)
@@ -69,23 +67,18 @@ class Colocated:
 
     def __post_init__(self) -> None:
         if self.num_workers != "auto":
-            _check_count("num_workers", self.num_workers, 1)
-        _check_count("threads_per_worker", self.threads_per_worker, 1)
-        _check_count("worker_concurrency", self.worker_concurrency, 1)
-        _check_count("max_restarts", self.max_restarts, 0)
-        if self.worker_concurrency > _MOST_CONCURRENT:
-            raise PlanError(f"worker_concurrency must be at most {_MOST_CONCURRENT}, got {self.worker_concurrency}", "2 is enough for most")
+            check_count("num_workers", self.num_workers, 1, or_auto=True)
+        check_count("threads_per_worker", self.threads_per_worker, 1)
+        check_concurrency(self.worker_concurrency)
+        check_count("max_restarts", self.max_restarts, 0)
         if self.max_concurrent_producer_inits is not None:
-            _check_count("max_concurrent_producer_inits", self.max_concurrent_producer_inits, 1)
-        _check_seconds("process_start_gap_seconds", self.process_start_gap_seconds, 0.0)
-        _check_seconds("linger_timeout_s", self.linger_timeout_s, 0.0)
+            check_count("max_concurrent_producer_inits", self.max_concurrent_producer_inits, 1)
+        check_seconds("process_start_gap_seconds", self.process_start_gap_seconds, 0.0)
+        check_seconds("linger_timeout_s", self.linger_timeout_s, 0.0)
         if self.idle_timeout_s is not None:
-            _check_seconds("idle_timeout_s", self.idle_timeout_s, 0.1)
+            check_seconds("idle_timeout_s", self.idle_timeout_s, 0.1)
         self._check_hosts()
-        if self.log_dir is not None:
-            if not isinstance(self.log_dir, (str, Path)) or not str(self.log_dir):
-                raise PlanError(f"log_dir must be a folder's path, got {self.log_dir!r}")
-            object.__setattr__(self, "log_dir", str(self.log_dir))
+        object.__setattr__(self, "log_dir", folder_or_none("log_dir", self.log_dir))
         _ = self.channel_bytes
 
     def _check_hosts(self) -> None:
@@ -104,43 +97,28 @@ class Colocated:
     @property
     def channel_bytes(self) -> int | None:
         """``channel_size`` in bytes."""
-        size = self.channel_size
-        if size is None:
-            return None
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?B?)\s*", size.upper()) if isinstance(size, str) else None
-        if match is not None and (match[2] in _UNITS or match[2] + "B" in _UNITS):
-            nbytes = int(float(match[1]) * _UNITS.get(match[2], _UNITS.get(match[2] + "B", 1)))
-        elif isinstance(size, int) and not isinstance(size, bool):
-            nbytes = size
-        else:
-            nbytes = 0
-        if nbytes < 1:
-            raise PlanError(f"channel_size must be a number of bytes or a size such as '4GB', got {size!r}", "None takes what is needed")
-        return nbytes
+        return size_in_bytes("channel_size", self.channel_size)
 
     def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
         """Starts the processes and waits until they are ready."""
         if sys.platform != "linux":
             raise PlanError(f"Colocated() needs Linux, this is {sys.platform}", "use InProcess()")
-        from gnnkit.backends.colocated_stream import ColocatedStream
+        from gnnkit.backends.crew_stream import CrewStream
+        from gnnkit.sampling.kinds import compile_ahead
 
-        workers = self.num_workers if isinstance(self.num_workers, int) else max(1, auto_threads() // self.threads_per_worker)
+        compile_ahead(plan.inputs, plan.sampling, events)
         options = self
         if plan.placement is not None and not plan.placement.is_replicated:  # batches wait for other hosts most of the time
             options = replace(self, worker_concurrency=max(self.worker_concurrency, _LEAST_CONCURRENT))
-        return ColocatedStream(options, workers, plan, graph, events)
+        return CrewStream(options, plan, graph, events)
+
+    def hire(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, newcomer: Newcomer) -> Samplers:
+        """Makes the crew of processes, of which none is started yet; see ``Employer.hire``."""
+        from gnnkit.backends.own_crew import hire_colocated
+
+        workers = self.num_workers if isinstance(self.num_workers, int) else max(1, auto_threads() // self.threads_per_worker)
+        return hire_colocated(self, workers, plan, graph, newcomer)
 
     def to_json(self) -> dict[str, Any]:
         """``{"kind": "Colocated", option: value, ...}``."""
         return {"kind": "Colocated", **asdict(self)}
-
-
-def _check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        auto = "'auto' or " if name == "num_workers" else ""
-        raise PlanError(f"{name} must be {auto}a whole number of at least {least}, got {value!r}")
-
-
-def _check_seconds(name: str, value: Any, least: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
-        raise PlanError(f"{name} must be a number of seconds of at least {least:g}, got {value!r}")

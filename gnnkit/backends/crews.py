@@ -50,23 +50,25 @@ class Crews:
             self.tidy()
             for other in [c for hub in self._hubs.values() for c in hub.channels.values() if _replaces(channel, c)]:
                 self.leave(other)
-        started, limit_s, total = time.monotonic(), channel.plan.runtime.start_timeout_s, channel.num_workers
-        with Stage(channel.events, "start", label="sampling processes", total=total, unit="processes") as stage:
+        started, limit_s = time.monotonic(), channel.plan.runtime.start_timeout_s
+        with Stage(channel.events, "start", label="sampling processes", total=channel.num_workers, unit="processes") as stage:
             while True:
                 with self.lock:
                     hub = self._hubs[_key(channel)]
+                    is_reporting = hub.crew.is_reporting  # before it is listened to: what was reported by then is heard
                     hub.pump(revive=channel.failure is None)
                     if channel.failure is not None:
                         raise fresh(channel.failure)
-                    count, poller = len(channel.opened), hub.crew.poller()
-                    if count == total:
+                    count, total, poller = len(channel.opened), hub.crew.expected, hub.crew.poller()
+                    is_open = count == total and not is_reporting
+                    if is_open:
                         hub.give_ring(channel)
                 channel.tell()
                 if count > stage.done:
-                    stage.update(count)
-                if count == total:
+                    stage.update(count, total)
+                if is_open:
                     return
-                if time.monotonic() - started > limit_s and not hub.crew.starting:
+                if time.monotonic() - started > limit_s and not hub.crew.is_starting:
                     raise StartTimeout(_absent(hub, channel, limit_s), "close the other loaders on this graph, or raise start_timeout_s")
                 poller.poll(SLICE_S * 1000)
 
@@ -91,8 +93,7 @@ class Crews:
         key = _key(channel)
         hub = self._hubs.get(key)
         if hub is None:
-            _wait_for_turn(channel)
-            new = Hub(channel.options, channel.num_workers, channel.plan, channel.graph)
+            new = Hub(channel.options, channel.plan, channel.graph, channel.events)
             with self.lock:
                 hub = self._hubs[key] = new
         with self.lock:
@@ -171,17 +172,6 @@ def _replaces(new: Channel, old: Channel) -> bool:
     return same_kind and new.plan.inputs == old.plan.inputs
 
 
-def _wait_for_turn(channel: Channel) -> None:
-    """The gap between the trainers of one host that the user asked for."""
-    rank, gap_s = os.environ.get("LOCAL_RANK", "0"), channel.options.process_start_gap_seconds
-    if rank.isdigit() and gap_s:
-        threading.Event().wait(int(rank) * gap_s)
-
-
 def _absent(hub: Hub, channel: Channel, limit_s: float) -> str:
-    who = [
-        f"sampling process {rank} (pid {child.pid}) is {child.state()}"
-        for rank, child in sorted(hub.crew.alive.items())
-        if rank not in channel.opened
-    ]
-    return f"not every sampling process has taken the loader in after {limit_s:g} s: {'; '.join(who)}"
+    who = [hub.crew.describe(rank) for rank in sorted(hub.crew.pids) if rank not in channel.opened]
+    return f"not every sampling process has taken the loader in after {limit_s:g} s: {'; '.join(filter(None, who))}"

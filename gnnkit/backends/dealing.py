@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -116,7 +116,7 @@ class Dealer:
         """The job of a step of this epoch that is being sampled."""
         return self._jobs.get((self.generation, step))
 
-    def deal(self, ranks: set[int]) -> Iterator[Job]:
+    def deal(self, ranks: Set[int]) -> Iterator[Job]:
         """Yields new jobs, to be sent, for the processes ``ranks``: as many as they and the ring have room for."""
         if self.is_dealt:
             return

@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from gnnkit.backends.base import BatchStream
-from gnnkit.backends.colocated import Colocated
+from gnnkit.backends.checks import MOST_CONCURRENT, folder_or_none, size_in_bytes
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
-from gnnkit.plan import LoaderPlan, NeighborSampling
+from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling, Sampling
 from gnnkit.runtime.graph_handle import GraphHandle
 
 _MODES = ("worker", "server_client")
 _GRAPH_MODES = ("CPU", "ZERO_COPY", "CUDA")
-_MOST_CONCURRENT = 32
 DRAWN_BY = "graphlearn-torch"
 
 
@@ -67,7 +65,7 @@ class Glt:
                 raise PlanError(f"{name} must be one of {list(known)}, got {value!r}")
         for name, number, most in (
             ("num_workers", self.num_workers, None),
-            ("worker_concurrency", self.worker_concurrency, _MOST_CONCURRENT),
+            ("worker_concurrency", self.worker_concurrency, MOST_CONCURRENT),
         ):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1 or (most is not None and number > most):
                 raise PlanError(f"{name} must be a whole number of at least 1{'' if most is None else f', at most {most}'}, got {number!r}")
@@ -80,16 +78,13 @@ class Glt:
             raise PlanError(f"interface must be the name or address of an interface, got {self.interface!r}")
         if self.channel_size is None:
             raise PlanError("channel_size must be a number of bytes or a size such as '1GB', got None")
-        if self.log_dir is not None:
-            if not isinstance(self.log_dir, (str, Path)) or not str(self.log_dir):
-                raise PlanError(f"log_dir must be a folder's path, got {self.log_dir!r}")
-            object.__setattr__(self, "log_dir", str(self.log_dir))
+        object.__setattr__(self, "log_dir", folder_or_none("log_dir", self.log_dir))
         _ = self.channel_bytes
 
     @property
     def channel_bytes(self) -> int:
         """``channel_size`` in bytes."""
-        return Colocated(channel_size=self.channel_size).channel_bytes or 0
+        return size_in_bytes("channel_size", self.channel_size) or 0
 
     def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
         """Starts the processes and waits until they have found each other.
@@ -102,6 +97,8 @@ class Glt:
         if sys.platform != "linux":
             raise PlanError(f"Glt() needs Linux, this is {sys.platform}", "use InProcess()")
         glt.require_native("Glt()")
+        if not isinstance(plan.inputs, InputNodes):
+            raise PlanError("Glt() samples around nodes, and the inputs are links or anchors", "use InProcess() or Colocated()")
         check_sampling(plan.sampling)
         if self.graph_mode != "CPU":
             import torch
@@ -117,12 +114,14 @@ class Glt:
         return {"kind": "Glt", **asdict(self)}
 
 
-def check_sampling(sampling: NeighborSampling) -> None:
-    """Refuses what graphlearn-torch would do wrongly.
+def check_sampling(sampling: Sampling) -> None:
+    """Refuses what graphlearn-torch cannot do, or would do wrongly.
 
     Raises:
         PlanError: It would.
     """
+    if not isinstance(sampling, NeighborSampling) or sampling.has_roots or sampling.subgraph_type != "directional":
+        raise PlanError("Glt() samples neighbourhoods hop by hop, one for all seeds, and nothing else", "use InProcess() or Colocated()")
     if sampling.weight is not None:
         raise PlanError(
             f"Glt() does not sample by weight={sampling.weight!r}: graphlearn-torch also returns neighbours of weight 0",

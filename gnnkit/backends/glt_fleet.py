@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.glt_cluster import Cluster
 from gnnkit.backends.patience import SLICE_S
-from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied
+from gnnkit.errors import GnnkitError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink, Stage
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.children import ChildProcess
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.preflight import check_descriptors
-from gnnkit.runtime.registry import RunFolder, checked_folder, runs_root, sweep
+from gnnkit.runtime.registry import new_run
 from gnnkit.runtime.supervise import Crew, CrewOptions, Death
 from gnnkit.runtime.wire import Message
 
@@ -54,7 +53,7 @@ class Fleet:
         count = len(self._cluster.members)
         check_descriptors(count)
         self._shared = graph.share_now() if plan.store is None else None
-        folder = _new_folder(options.log_dir, plan)
+        folder = new_run(options.log_dir, {"store": None if plan.store is None else plan.store.path})
         crew_options = CrewOptions(count, 1, module=_MODULE, environment=self._cluster.environment())
         self.crew = Crew(crew_options, folder, _greeter(weakref.ref(self)))
 
@@ -142,18 +141,6 @@ class Fleet:
         """Ends the processes, and with them graphlearn-torch's own; does nothing in a forked child."""
         if os.getpid() == self._owner:
             self.crew.stop()
-
-
-def _new_folder(log_dir: str | None, plan: LoaderPlan) -> RunFolder:
-    if log_dir is None:
-        root = runs_root()
-    else:
-        try:
-            root = checked_folder(Path(log_dir).expanduser())
-        except OSError as error:
-            raise PlanError(f"log_dir={log_dir!r} cannot be written: {error.strerror or error}", "give another folder") from error
-    sweep(root)
-    return RunFolder(root, {"store": None if plan.store is None else plan.store.path})
 
 
 def _greeter(fleet: weakref.ref[Fleet]) -> Any:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +16,12 @@ from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus
 from gnnkit.backends.batches import BatchList
 from gnnkit.backends.glt_fleet import Fleet
 from gnnkit.backends.patience import SLICE_S
-from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed
+from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.children import children_of, process_state
+from gnnkit.runtime.children import ChildProcess, children_of
 from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.process_status import ProcessStatus, look_at, process_state
 from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
 from gnnkit.runtime.shared_block import mapped
 from gnnkit.runtime.wire import Message, in_memory
@@ -100,11 +101,13 @@ class GltStream:
                 self._check_open()
                 return END_OF_EPOCH
             tag = (generation, self._delivered)
+            ready = sum(self._results.get((generation, step)) is not None for step in range(tag[1], self._claimed))
         result = self._await(tag, timeout_s, f"epoch {self._epoch}, step {tag[1]}", check)
         with self._lock:
             if generation == self._generation:
                 self._delivered += 1
                 self._deal()
+        result.ready = ready
         return result
 
     def sample_now(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampledSubgraph:
@@ -163,7 +166,7 @@ class GltStream:
         self._last_heard = time.monotonic()
         body = message.body
         tag = (body["g"], body["step"])
-        self._lane_of.pop(tag, None)
+        lane = self._lane_of.pop(tag, None)
         if tag[0] == _NOW:
             wanted, batch_index, padding = tag[1] in self._awaited, 0, False
         else:
@@ -178,7 +181,8 @@ class GltStream:
             )
         else:
             layout, block = layout_from_json(body["layout"]), mapped(message.fds[0])
-            self._results[tag] = SampledSubgraph(self._epoch, batch_index, padding, layout, block, body["sample_s"], body["gather_s"])
+            times = body["sample_s"], body["gather_s"], f"worker {lane}", body["began_s"]
+            self._results[tag] = SampledSubgraph(self._epoch, batch_index, padding, layout, block, *times)
 
     def _deal(self) -> None:
         """Gives workers as many steps as they may have under way, several at a time, so that they can sample these concurrently."""
@@ -233,7 +237,22 @@ class GltStream:
                 "pids": {rank: child.pid for rank, child in crew.alive.items()},
                 "logs": str(crew.folder.path),
             }
-            return StreamStatus(state, self._fleet.lanes, len(ready), sum(len(result.block) for result in ready), 0, details)
+            processes = tuple(self._look_around(crew.alive))
+            slots = 2 * self._options.worker_concurrency * self._fleet.lanes + self._plan.runtime.prefetch
+            buffers = sum(len(result.block) for result in ready)
+            return StreamStatus(state, self._fleet.lanes, len(ready), buffers, 0, slots, processes, details)
+
+    @staticmethod
+    def _look_around(crew: Mapping[int, ChildProcess]) -> Iterator[ProcessStatus]:
+        yield look_at("trainer", os.getpid())
+        for rank, child in sorted(crew.items()):
+            yield look_at(f"process {rank}", child.pid, child.log)
+            for number, pid in enumerate(children_of(child.pid)):
+                yield look_at(f"process {rank}, child {number}", pid, child.log)
+
+    def restart(self, timeout_s: float) -> None:
+        """Raises PlanError: graphlearn-torch's processes find each other once."""
+        raise PlanError("graphlearn-torch's processes cannot be restarted inside an epoch", "close the loader and make it again")
 
     def close(self) -> None:
         """Ends the processes; batches that were handed out stay valid. Does nothing in a forked child."""

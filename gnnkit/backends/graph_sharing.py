@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.shared_graph import SharedGraph
 from gnnkit.runtime.supervise import Crew
@@ -18,19 +17,19 @@ class GraphSharing:
     A stored graph is read from its file mapping until one process has made the copy; a graph in memory is copied before they start.
 
     Args:
-        plan: The plan of the crew's first loader.
         graph: The graph; other loaders of this process may have had the copy made, or wait for it.
+        memory_budget: Most bytes that the copy of a stored graph may take; None is a quarter of what is free, 0 makes no copy.
 
     Raises:
         MemoryLimitError: The graph is in memory only, and there is no room for the copy.
     """
 
-    def __init__(self, plan: LoaderPlan, graph: GraphHandle) -> None:
-        self._graph, self._budget = graph, plan.runtime.memory_budget
-        self._may_ask = plan.store is not None
+    def __init__(self, graph: GraphHandle, memory_budget: int | None) -> None:
+        self._graph, self._budget = graph, memory_budget
+        self._may_ask = graph.store is not None
         self._copier: int | None = None
         self._told: set[int] = set()
-        self._own = graph.share_now() if plan.store is None else None
+        self._own = graph.share_now() if graph.store is None else None
 
     def greeting(self, rank: int) -> tuple[tuple[int, ...], dict[str, Any] | None]:
         """The copy's descriptor and description for a process that starts."""
@@ -62,6 +61,18 @@ class GraphSharing:
         self._copier = None
         self._graph.copy_made(self, shared)
 
+    def use(self, fd: int, description: dict[str, Any]) -> None:
+        """Takes over a copy that another process of this host has made.
+
+        Args:
+            fd: Its descriptor; taken over.
+            description: What came with it.
+
+        Raises:
+            OSError: The system refuses the mapping.
+        """
+        self._graph.copy_made(self, SharedGraph.attach(fd, description, self._graph.arrays))
+
     def lost(self, rank: int) -> None:
         """A process is gone, and perhaps the copy that it was making."""
         self._told.discard(rank)
@@ -72,6 +83,11 @@ class GraphSharing:
         """Lets another loader have the copy made."""
         self._copier = None
         self._graph.copy_made(self, None)
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether one of these processes is making the copy."""
+        return self._copier is not None
 
     @property
     def shared(self) -> SharedGraph | None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "GNNKIT_TOKEN"
 _LEAST_TOKEN = 16
+# Where rank 0 tells the others, in the store of the process group.
+_TOKEN_KEY = "gnnkit/parts/token"
 # Of the deadline of a batch, for one answer of another host: the error is to name that host.
 _SHARE = 0.5
 _numbers = itertools.count()
@@ -179,8 +181,12 @@ def _token(hosts: Hosts, timeout_s: float) -> str:
     import torch.distributed as dist
 
     if dist.get_rank() == 0:
-        return str(_group_store().compare_set("gnnkit/parts/token", "", secrets.token_hex(32)).decode())
-    return _read("gnnkit/parts/token", "rank 0", timeout_s)
+        store = _group_store()
+        token = str(store.compare_set(_TOKEN_KEY, "", secrets.token_hex(32)).decode())
+        # Who waits already is not told of what compare_set has written, where the store is one that listens on one interface only.
+        store.set(_TOKEN_KEY, token)
+        return token
+    return _read(_TOKEN_KEY, "rank 0", timeout_s)
 
 
 def _group_store() -> Any:

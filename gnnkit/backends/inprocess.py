@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
@@ -14,17 +15,20 @@ from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, BatchStream, EndOfEpoch, StreamStatus
 from gnnkit.backends.batches import BatchList
-from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, SamplingError, WorkerDied
+from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, SamplingError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.buffers import BlockPool
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.limits import auto_threads
+from gnnkit.runtime.process_status import look_at
 from gnnkit.sampling.jit import warm
-from gnnkit.sampling.sampler import NeighborSampler, SampleRequest
+from gnnkit.sampling.kinds import prepare
+from gnnkit.sampling.sampler import BatchSampler, local_sampler
 from gnnkit.sampling.schedule import Schedule, Turn
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.sampling.tables import GraphTables
+from gnnkit.sampling.walked import SampleRequest
 
 # Longest time a waiting thread goes without looking at who it waits for.
 _SLICE_S = 0.1
@@ -84,9 +88,10 @@ class _Shared:
         self.batches = BatchList(plan, graph)
         self.memory = graph.memory(plan.runtime.memory_budget)
         self.window = num_threads + plan.runtime.prefetch
-        self.pool = BlockPool(self.window + 1, pinned=plan.runtime.pin_memory)
+        self.pool = BlockPool(self.window + 1, pinned_for=plan.runtime.pin_device)
         self.changed = threading.Condition()
         self.closed = False
+        self.shift = 0  # of threads: those of an older one end
         self.generation = 0  # of epochs started; results of an older one are dropped
         self.epoch = 0
         self.schedule: Schedule | None = None
@@ -103,11 +108,15 @@ class _Shared:
                 self._tables = GraphTables(self.memory.graph, weighted=self.plan.sampling.weight is not None)
             return self._tables
 
-    def claim(self) -> _Claim | None:
-        """Waits for a batch to sample; None when closed."""
+    def sampler(self) -> BatchSampler:
+        """What samples in one thread."""
+        return local_sampler(self.tables(), self.plan.inputs, self.plan.sampling, cached=self.plan.cached)
+
+    def claim(self, shift: int) -> _Claim | None:
+        """Waits for a batch to sample; None when closed, and for threads that others take the place of."""
         with self.changed:
             while True:
-                if self.closed:
+                if self.closed or shift != self.shift:
                     return None
                 schedule = self.schedule
                 if schedule is not None and self.claimed < min(len(schedule), self.delivered + self.window):
@@ -139,22 +148,22 @@ class _Shared:
         self.pool.clear()
 
 
-def _sample(shared: _Shared, sampler: NeighborSampler, request: SampleRequest, epoch: int, turn: Turn) -> SampledSubgraph:
-    tables = shared.tables()
+def _sample(shared: _Shared, sampler: BatchSampler, request: SampleRequest, epoch: int, turn: Turn, worker: str = "") -> SampledSubgraph:
+    began_s, tables = time.monotonic(), shared.tables()
     if sampler.tables is not tables:
         sampler.use(tables)
     layout, block, sample_s, gather_s = sampler.sample_into(request, shared.pool.lease)
-    return SampledSubgraph(epoch, turn.batch_index, turn.is_padding, layout, block, sample_s, gather_s)
+    return SampledSubgraph(epoch, turn.batch_index, turn.is_padding, layout, block, sample_s, gather_s, worker, began_s)
 
 
-def _run(shared: _Shared) -> None:
+def _run(shared: _Shared, shift: int, name: str) -> None:
     """A sampling thread."""
-    sampler: NeighborSampler | None = None
-    while (claim := shared.claim()) is not None:
+    sampler: BatchSampler | None = None
+    while (claim := shared.claim(shift)) is not None:
         try:
             if sampler is None:
-                sampler = NeighborSampler(shared.tables(), shared.plan.sampling, shared.plan.batching.batch_size)
-            result: SampledSubgraph | BaseException = _sample(shared, sampler, claim.request, claim.epoch, claim.turn)
+                sampler = shared.sampler()
+            result: SampledSubgraph | BaseException = _sample(shared, sampler, claim.request, claim.epoch, claim.turn, name)
         except BaseException as error:  # everything goes to the consumer, who raises it
             result = error
         shared.put(claim.generation, claim.turn.step, result)
@@ -173,14 +182,14 @@ class InProcessStream:
     """
 
     def __init__(self, plan: LoaderPlan, graph: GraphHandle, num_threads: int, events: EventSink) -> None:
+        prepare(plan.inputs, plan.sampling, caches=bool(plan.cached))
         warm(events)
         self._shared = shared = _Shared(plan, graph, num_threads)
-        self._threads = [threading.Thread(target=_run, args=(shared,), name=f"gnnkit-sampler-{i}", daemon=True) for i in range(num_threads)]
-        weakref.finalize(self, shared.close).atexit = False
-        for thread in self._threads:
-            thread.start()
-        self._now: NeighborSampler | None = None
+        weakref.finalize(self, shared.close).atexit = False  # also of one that an interrupt keeps from being made
+        self._threads = _start_threads(shared, num_threads)
+        self._now: BatchSampler | None = None
         self._now_lock = threading.Lock()
+        self._restarting = threading.Lock()
 
     def start_epoch(self, epoch: int, first_batch: int = 0) -> None:
         """Starts an epoch; what is left of the one before is dropped."""
@@ -203,7 +212,7 @@ class InProcessStream:
             schedule = shared.schedule
             if schedule is None or shared.delivered >= len(schedule):
                 return END_OF_EPOCH
-            step = shared.delivered
+            step, ready = shared.delivered, len(shared.results)
             while step not in shared.results:
                 left = deadline - time.monotonic()
                 if not all(thread.is_alive() for thread in self._threads):
@@ -219,7 +228,9 @@ class InProcessStream:
             result = shared.results.pop(step)
             shared.delivered += 1
             shared.changed.notify_all()
-        return _raise_or_return(result)
+        subgraph = _raise_or_return(result)
+        subgraph.ready = ready
+        return subgraph
 
     def sample_now(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampledSubgraph:
         """Samples one batch in the calling thread; see ``BatchStream.sample_now``."""
@@ -231,12 +242,14 @@ class InProcessStream:
                     request = shared.batches.request(epoch, batch_index)
             else:
                 request = shared.batches.request_for(epoch, batch_index, seeds)
-            most = max(shared.plan.batching.batch_size, len(request.seeds))
             try:
-                if self._now is None or self._now.max_seeds < most:
-                    self._now = NeighborSampler(shared.tables(), shared.plan.sampling, most)
+                if self._now is None:
+                    self._now = shared.sampler()
                 return _sample(shared, self._now, request, epoch, Turn(0, batch_index, False))
-            except Exception as error:
+            except BaseException as error:
+                self._now = None  # an interrupt may have come when its memory was half of this batch's
+                if not isinstance(error, Exception):
+                    raise
                 return _raise_or_return(error)
 
     def status(self) -> StreamStatus:
@@ -248,7 +261,27 @@ class InProcessStream:
             state = "closed" if shared.closed else "sampling" if busy else "ready"
             ready = len(shared.results)
         buffers = shared.pool.num_leased_bytes + shared.pool.free_bytes
-        return StreamStatus(state, len(self._threads), ready, buffers, shared.memory.copied_bytes)
+        processes = (look_at("trainer", os.getpid()),)
+        return StreamStatus(state, len(self._threads), ready, buffers, shared.memory.copied_bytes, shared.window, processes)
+
+    def restart(self, timeout_s: float) -> None:
+        """Has other threads take the place of those that sample; these finish the batches that they are at."""
+        shared = self._shared
+        with self._restarting:
+            with shared.changed:
+                self._check_open()
+                shared.shift += 1
+                try:
+                    before, self._threads = self._threads, _start_threads(shared, len(self._threads))
+                except BaseException:  # an interrupt; nobody has seen the new shift yet
+                    shared.shift -= 1
+                    raise
+                shared.changed.notify_all()
+            deadline = time.monotonic() + timeout_s
+            for thread in before:
+                thread.join(max(0.0, deadline - time.monotonic()))
+                if thread.is_alive():
+                    raise StartTimeout(f"a sampling thread is still at its batch after {timeout_s:g} s", "raise start_timeout_s")
 
     def close(self) -> None:
         """Ends the threads; batches that were handed out stay valid."""
@@ -261,6 +294,16 @@ class InProcessStream:
     def _check_open(self) -> None:
         if self._shared.closed:
             raise LoaderClosed("the loader is closed", "create a new one")
+
+
+def _start_threads(shared: _Shared, count: int) -> list[threading.Thread]:
+    threads = [
+        threading.Thread(target=_run, args=(shared, shared.shift, f"thread {i}"), name=f"gnnkit-sampler-{i}", daemon=True)
+        for i in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    return threads
 
 
 def _raise_or_return(result: SampledSubgraph | BaseException) -> SampledSubgraph:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
+from gnnkit.backends.samplers import Samplers
 from gnnkit.errors import BatchTimeout
-from gnnkit.runtime.supervise import Crew
 from gnnkit.runtime.vitals import STALE_S
 
 # Longest time that a wait goes without looking around: at other threads, closed loaders and interrupts.
@@ -21,7 +21,7 @@ class Patience:
         what: What is waited for, for the error.
     """
 
-    def __init__(self, crew: Crew, timeout_s: float, what: str) -> None:
+    def __init__(self, crew: Samplers, timeout_s: float, what: str) -> None:
         self._crew, self._timeout_s, self._what = crew, timeout_s, what
         self._started = self._since = time.monotonic()
         self._deadline = self._started + timeout_s
@@ -29,7 +29,7 @@ class Patience:
         self._warned = False
 
     def _look(self) -> dict[int, int]:
-        return {rank: self._crew.signs(rank).cpu_ns for rank in self._crew.alive}
+        return {rank: self._crew.signs(rank).cpu_ns for rank in self._crew.pids}
 
     @property
     def left_s(self) -> float:
@@ -78,15 +78,15 @@ class Patience:
         return False
 
     def _is_starting(self) -> bool:
-        return bool(self._crew.starting)  # which has a deadline of its own
+        return self._crew.is_starting  # which has a deadline of its own
 
     def _whereabouts(self, ranks: list[int]) -> str:
         said = []
         for rank in ranks:
-            child, signs = self._crew.alive.get(rank), self._crew.signs(rank)
-            if child is None:
+            who, signs = self._crew.describe(rank), self._crew.signs(rank)
+            if who is None:
                 continue
             seen = "was never seen" if signs.seen_s == float("inf") else f"was last seen {signs.seen_s:.1f} s ago"
             doing = f", sampling step {signs.step} for {signs.busy_s:.1f} s" if signs.step >= 0 else ""
-            said.append(f"sampling process {rank} (pid {child.pid}) is {child.state()} and {seen}{doing}")
+            said.append(f"{who} and {seen}{doing}")
         return "; ".join(said) or "no sampling process has it"

@@ -9,6 +9,9 @@ from gnnkit.errors import GnnkitError
 from gnnkit.runtime.remote import fresh
 from gnnkit.runtime.wire import Message
 
+# In place of a process's number.
+NOBODY = -1
+
 
 @dataclass
 class _Request:
@@ -23,11 +26,19 @@ class Requests:
         self._open: dict[int, _Request] = {}
         self._last = 0
 
-    def begin(self, rank: int) -> int:
-        """A new request to a process; its number."""
+    def begin(self) -> int:
+        """A new request, which nobody has been sent; its number."""
         self._last += 1
-        self._open[self._last] = _Request(rank)
+        self._open[self._last] = _Request(NOBODY)
         return self._last
+
+    def rank_of(self, number: int) -> int:
+        """Who is asked; ``NOBODY`` before ``ask``."""
+        return self._open[number].rank
+
+    def ask(self, number: int, rank: int) -> None:
+        """Books who is asked."""
+        self._open[number].rank = rank
 
     def answer(self, number: int, message: Message) -> None:
         """Books an answer; one that nobody waits for any more is thrown away."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.dealing import Job
+from gnnkit.backends.samplers import Employer
 from gnnkit.errors import MemoryLimitError, PlanError
 from gnnkit.host import available_memory
 from gnnkit.plan import LoaderPlan
@@ -26,30 +26,27 @@ class SlotPlan:
     Attributes:
         options: The backend's options.
         plan: The loader's plan.
-        num_workers: Sampling processes.
     """
 
-    options: Colocated
+    options: Employer
     plan: LoaderPlan
-    num_workers: int
 
     @property
     def in_flight_each(self) -> int:
         """Batches that a process is given at a time."""
         return max(self.options.worker_concurrency, self.options.threads_per_worker)
 
-    @property
-    def wanted(self) -> int:
-        """Slots, where ``channel_size`` allows as many."""
-        return self.num_workers * self.in_flight_each + self.plan.runtime.prefetch + _LEASED
+    def wanted(self, num_workers: int) -> int:
+        """Slots for so many processes, where ``channel_size`` allows as many."""
+        return num_workers * self.in_flight_each + self.plan.runtime.prefetch + _LEASED
 
     @staticmethod
     def window(num_slots: int) -> int:
         """Steps that may be under way: at least one slot stays for sampling, whatever the user holds."""
         return max(1, num_slots - min(_LEASED, num_slots // 2))
 
-    def ring(self, largest: int) -> Ring[Job]:
-        """A ring for batches of up to ``largest`` bytes, and somewhat more.
+    def ring(self, largest: int, num_workers: int) -> Ring[Job]:
+        """A ring for batches of up to ``largest`` bytes, and somewhat more, from so many processes.
 
         Raises:
             PlanError: ``channel_size`` does not hold two of them.
@@ -58,7 +55,7 @@ class SlotPlan:
         needed, bound = max(_LEAST_SLOT, largest), self.options.channel_bytes
         size = slot_size(needed + int(needed * _HEADROOM))
         # Fewer slots where memory is short; half of it is left for everybody else.
-        num_slots = min(self.wanted, max(2, available_memory() // 2 // size))
+        num_slots = min(self.wanted(num_workers), max(2, available_memory() // 2 // size))
         if bound is not None:
             if bound // slot_size(needed) < 2:
                 raise PlanError(
@@ -69,7 +66,7 @@ class SlotPlan:
             num_slots = min(num_slots, bound // size)
         check_ring_memory(num_slots * size, num_slots)
         try:
-            return Ring(num_slots, size, pinned=self.plan.runtime.pin_memory)
+            return Ring(num_slots, size, pinned_for=self.plan.runtime.pin_device)
         except OSError as error:
             raise MemoryLimitError(
                 f"no shared memory of {num_slots * size / 1e6:.0f} MB for batches: {error}", "lower batch_size"

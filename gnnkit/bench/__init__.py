@@ -4,11 +4,13 @@ options       what to measure
 graph         the graph, as .npy files for the peers and as stores for gnnkit
 process       a measurement is a process of its own, whose memory is watched from outside
 contenders    which processes there are; the peers' scripts lie in peers/ and know nothing of gnnkit
-lines         who is compared with whom, and the figures to reach
+lines         who is compared with whom, and the figures to reach; more in job_lines; line is what one of them looks like
 rows          what is computed from the measurements
-namespaces    two hosts on one
+namespaces    several hosts on one
 footprint     what processes occupy, by what it is for
+processors    how busy processors are
 table         how it is shown
+tasks         gnnkit's own measurements; more in host_tasks, server_tasks, advice_tasks and job_tasks; loading is what they share
 """
 
 from __future__ import annotations

@@ -9,12 +9,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnnkit.bench.advice_tasks import BOTTLENECKS
 from gnnkit.bench.graph import BenchGraph
+from gnnkit.bench.kinds import HGT_SAMPLES, KINDS, SHORT_FAN_OUT
 from gnnkit.bench.options import BenchOptions
+from gnnkit.runtime.namespaces import host_address
 
 PEERS = Path(__file__).parent / "peers"
 _PROBE_TIMEOUT_S = 180
 _MEMORY_WORKERS = 4
+_SERVERS = ("--servers", "2")
+_MANY_CLIENTS = "8"
+# A kind's epoch: some of them, and PyG's, take long for a batch.
+_KIND_BATCHES = 12
+_PYG_KINDS = ("link-binary", "link-triplet", "induced", "shadow", "hgt")
 # What must be importable for a peer's scripts to run.
 _PROBES = {
     "glt": "import graphlearn_torch",
@@ -24,6 +32,7 @@ _PROBES = {
         "if not (t.WITH_PYG_LIB or t.WITH_TORCH_SPARSE):\n"
         "    raise ImportError('PyG samples with pyg-lib or torch-sparse, and neither is installed')"
     ),
+    "pyg-sparse": "import torch_sparse, torch_geometric.loader",
     "ogb": "import ogb.nodeproppred",
 }
 
@@ -49,9 +58,20 @@ class Arena:
         sizes += ["--batch-size", str(self.graph.batch_size(options.batch_size)), "--fanout", *map(str, options.num_neighbors)]
         return [str(self.interpreter(name)), str(PEERS / f"{script}.py"), str(folder), *sizes, *more]
 
+    def kind(self, kind: str) -> list[str]:
+        """Epochs of a kind of batches."""
+        more = ["--kind", kind, "--arrays", str(self.graph.arrays), "--batches", str(_KIND_BATCHES)]
+        return self.own("kind_epoch", self.graph.kind_store(kind), *self.settle, *more)
+
+    def pyg_kind(self, kind: str) -> list[str]:
+        """The same of PyG's loaders."""
+        fan_out = map(str, HGT_SAMPLES if kind == "hgt" else SHORT_FAN_OUT)
+        more = ["--kind", kind, "--batches", str(_KIND_BATCHES), "--fanout", *fan_out]
+        return self.peer("pyg-sparse", "pyg_kinds", self.graph.arrays, *more)
+
     def interpreter(self, name: str) -> Path:
         """The Python in which a peer is looked for."""
-        return self.options.interpreters.get(name, Path(sys.executable))
+        return self.options.interpreters.get(name.removesuffix("-sparse"), Path(sys.executable))
 
     @staticmethod
     def in_processes(workers: int, threads: int) -> list[str]:
@@ -59,9 +79,15 @@ class Arena:
         return ["--workers", str(workers), "--threads", str(threads)]
 
     @staticmethod
-    def on_hosts(command: list[str]) -> list[str]:
-        """A command on two hosts at the same time."""
-        return [sys.executable, "-m", "gnnkit.bench.namespaces", *command]
+    def on_hosts(command: list[str], count: int = 2) -> list[str]:
+        """A command on several hosts at the same time."""
+        return [sys.executable, "-m", "gnnkit.bench.namespaces", "--hosts", str(count), *command]
+
+    def ranks(self, count: int, placement: str) -> list[str]:
+        """Epochs of so many hosts with one trainer and one sampling process each."""
+        return self.on_hosts(
+            self.own("host_epoch", self.graph.store(num_parts=2), *self.in_processes(1, 1), "--placement", placement), count
+        )
 
     @property
     def settle(self) -> list[str]:
@@ -91,6 +117,7 @@ class Contender:
 CONTENDERS = {
     "gnnkit": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle)),
     "gnnkit-float16": Contender(lambda a: a.own("epoch", a.graph.store(feature_dtype="float16"), *a.settle)),
+    "gnnkit-quint8": Contender(lambda a: a.own("epoch", a.graph.store(feature_dtype="quint8"), *a.settle)),
     "colocated": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle, *a.in_processes(a.options.num_threads, 1))),
     "colocated-threads": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle, *a.in_processes(1, a.options.num_threads))),
     "colocated-memory": Contender(lambda a: a.own("worker_memory", a.graph.store(), *a.settle, *a.in_processes(_MEMORY_WORKERS, 1))),
@@ -98,18 +125,47 @@ CONTENDERS = {
     "colocated-2-parts": Contender(
         lambda a: a.own("epoch", a.graph.store(num_parts=2), *a.settle, *a.in_processes(a.options.num_threads, 1))
     ),
-    "hosts": Contender(lambda a: a.on_hosts(a.own("host_epoch", a.graph.store(num_parts=2), *a.in_processes(1, 1))), on_hosts=True),
+    "hosts": Contender(lambda a: a.ranks(2, "partition"), on_hosts=True),
+    "hosts-replicated": Contender(lambda a: a.ranks(2, "replicate"), on_hosts=True),
+    "one-rank": Contender(lambda a: a.ranks(1, "replicate"), on_hosts=True),
     "glt-hosts": Contender(lambda a: a.on_hosts(a.peer("glt", "glt_loader", a.graph.arrays, "--workers", "1")), "glt", on_hosts=True),
+    "servers": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle, *_SERVERS)),
+    "glt-servers": Contender(lambda a: a.peer("glt", "glt_servers", a.graph.arrays, "--workers", "1"), "glt"),
+    "glt-servers-parts": Contender(lambda a: a.peer("glt", "glt_servers", a.graph.arrays, "--workers", "1", "--parts"), "glt"),
+    "servers-start": Contender(lambda a: a.own("serve", a.graph.store(), *_SERVERS)),
+    "splits-alternating": Contender(lambda a: a.own("splits", a.graph.store(), *a.settle, *_SERVERS, "--alternate")),
+    "splits-one-by-one": Contender(lambda a: a.own("splits", a.graph.store(), *a.settle, *_SERVERS)),
+    "servers-many-clients": Contender(lambda a: a.own("server_memory", a.graph.store(), *_SERVERS, "--clients", _MANY_CLIENTS)),
+    "servers-one-client": Contender(lambda a: a.own("server_memory", a.graph.store(), *_SERVERS, "--clients", "1")),
+    "wire": Contender(lambda a: a.on_hosts(a.own("wire", a.graph.store(), *_SERVERS, "--address", host_address(1))), on_hosts=True),
     "limit": Contender(lambda a: a.own("limit", a.graph.store())),
+    "autotune": Contender(lambda a: a.own("autotuned", a.graph.store())),
     "glt": Contender(lambda a: a.peer("glt", "glt_loader", a.graph.arrays), "glt"),
     "pyg": Contender(lambda a: a.peer("pyg", "pyg_loader", a.graph.arrays), "pyg"),
     "graphbolt": Contender(lambda a: a.peer("graphbolt", "graphbolt_loader", a.graph.arrays), "graphbolt"),
     "first-cell": Contender(lambda a: a.own("first_cell", a.graph.store())),
+    "launch": Contender(lambda a: a.own("launched", a.graph.store())),
+    "verify": Contender(lambda a: a.own("verified", a.graph.store(num_parts=2), *a.in_processes(1, 1))),
     "gnnkit-build": Contender(lambda a: a.own("build", a.graph.arrays, "--out", a.scratch("gnnkit-build"))),
     "glt-build": Contender(lambda a: a.peer("glt", "glt_partition", a.graph.arrays, "--out", a.scratch("glt-build")), "glt"),
     "gnnkit-ingest": Contender(lambda a: a.own("ingest", a.graph.ogb_tree, "--out", a.scratch("gnnkit-ingest"))),
     "ogb-ingest": Contender(lambda a: a.peer("ogb", "ogb_ingest", a.graph.ogb_tree), "ogb"),
 }
+
+
+def _of_kind(kind: str) -> dict[str, Contender]:
+    own = {f"kind-{kind}": Contender(lambda a: a.kind(kind))}
+    return {**own, f"pyg-{kind}": Contender(lambda a: a.pyg_kind(kind), "pyg-sparse")} if kind in _PYG_KINDS else own
+
+
+def _of_bottleneck(name: str) -> dict[str, Contender]:
+    return {f"advice-{name}": Contender(lambda a: a.own("bottleneck", a.graph.store(), "--bottleneck", name))}
+
+
+for _kind in KINDS:
+    CONTENDERS |= _of_kind(_kind)
+for _name in BOTTLENECKS:
+    CONTENDERS |= _of_bottleneck(_name)
 
 
 def environment() -> dict[str, str]:

@@ -47,6 +47,21 @@ class BenchGraph:
         """Folder of ``row``, ``col`` (int64 ``[E]``), ``feat`` (float32 ``[N, 100]``) and ``train`` (int64), each a .npy file."""
         return self._made("arrays", self._write_arrays)
 
+    def kind_store(self, kind: str) -> Path:
+        """A store for a kind of batches: with weights, times or labels where it needs them."""
+        from gnnkit.bench.kind_graph import WRAPPERS
+        from gnnkit.storage.build import build_store
+        from gnnkit.storage.options import BuildOptions
+
+        needs = {"weighted": "weighted", "temporal": "timed", "anchors": "labeled"}.get(kind)
+        if needs is None:
+            return self.store()
+        path = self.folder / f"store-{needs}"
+        options = BuildOptions(weight="weight" if needs == "weighted" else None, time_attr="time" if needs == "timed" else None)
+        if not (path / "manifest.json").exists():
+            build_store(WRAPPERS[needs](self.source), path, options, self.events)
+        return path
+
     def store(self, *, feature_dtype: FeatureDtype = "float32", with_edge: bool = False, num_parts: int = 1) -> Path:
         """A store, in one part unless it is told otherwise."""
         from gnnkit.storage.build import build_store

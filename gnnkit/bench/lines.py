@@ -2,59 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from gnnkit.bench.job_lines import JOB_LINES
+from gnnkit.bench.line import Line, Target
 
-Better = Literal["at least", "at most"]
-
-
-@dataclass(frozen=True)
-class Target:
-    """A figure to reach.
-
-    Attributes:
-        of: What the figure is about: "ratio", or "value" for gnnkit's own.
-        better: Its direction.
-        limit: The figure, in the row's unit or as a ratio.
-    """
-
-    of: Literal["ratio", "value"]
-    better: Better
-    limit: float
-
-    def met(self, value: float | None, ratio: float | None) -> bool | None:
-        """Whether it is reached; None where it could not be measured."""
-        figure = ratio if self.of == "ratio" else value
-        if figure is None:
-            return None
-        return figure >= self.limit if self.better == "at least" else figure <= self.limit
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the table.
-
-    Attributes:
-        row: The row of ``BenchOptions.rows`` that it belongs to.
-        title: What is compared.
-        unit: "seeds/s", "s", "B".
-        contender: Who is measured, and ``key`` of its values.
-        peer: Who it is compared with, or None.
-        key: Name of the measured value; "peak" and "anonymous" are seen from outside.
-        bigger: Whether the ratio is gnnkit's value over the peer's (True) or the other way round.
-        targets: Figures to reach.
-    """
-
-    row: str
-    title: str
-    unit: str
-    contender: str
-    key: str
-    peer: str | None = None
-    bigger: bool = True
-    targets: tuple[Target, ...] = ()
-
-
+_KINDS = {
+    "link-binary": ("links and as many drawn pairs", "LinkNeighborLoader"),
+    "link-triplet": ("links and a drawn target each", "LinkNeighborLoader"),
+    "anchors": ("anchors and their labels", None),
+    "induced": ("induced subgraphs", "NeighborLoader"),
+    "shadow": ("an induced subgraph for each seed", "ShaDowKHopSampler"),
+    "disjoint": ("a neighbourhood for each seed", None),
+    "temporal": ("a neighbourhood for each seed and its time", None),
+    "weighted": ("neighbours by weight", None),
+    "ppr": ("personalised PageRank", None),
+    "hgt": ("HGT's budgets", "HGTLoader"),
+    "layer-wise": ("layer-wise", None),
+}
+_KIND_LINES = tuple(
+    Line(
+        "kinds",
+        f"{kind}: {what}, against PyG {peer}",
+        "seeds/s",
+        f"kind-{kind}",
+        "seeds_per_s",
+        f"pyg-{kind}",
+        targets=(Target("ratio", "at least", 4),),
+    )
+    if peer is not None
+    else Line("kinds", f"{kind}: {what}", "seeds/s", f"kind-{kind}", "seeds_per_s")
+    for kind, (what, peer) in _KINDS.items()
+)
+# What is made slow, and what advising on it has to name.
+_BOTTLENECKS = {
+    "consumer": "a slow loop body, against one of half the time",
+    "workers": "one worker, against as many as advised",
+    "slots": "a tiny ring, against one as advised",
+    "disk": "a dropped page cache, against a copy in memory as advised",
+}
+_ADVICE_LINES = tuple(
+    Line("advice", f"{name}: {what}", "x", f"advice-{name}", "gain", targets=(Target("value", "at least", 1.2),))
+    for name, what in _BOTTLENECKS.items()
+)
+_AUTOTUNE_LINES = tuple(
+    Line("autotune", f"autotune: {what}", "x", "autotune", key, targets=(target,))
+    for what, key, target in (
+        ("speed of what it chooses, as a share of the best of all combinations", "speed_share", Target("value", "at least", 0.9)),
+        ("its time, as a share of that of trying them all", "time_share", Target("value", "at most", 0.25)),
+    )
+)
 LINES = (
     Line(
         "seeds-glt",
@@ -85,6 +80,7 @@ LINES = (
         "gnnkit",
         targets=(Target("ratio", "at least", 1.5),),
     ),
+    Line("quint8", "features in 8 bits, against float32", "seeds/s", "gnnkit-quint8", "seeds_per_s", "gnnkit"),
     Line(
         "open",
         "open to first batch, against graphlearn-torch",
@@ -220,4 +216,80 @@ LINES = (
         "glt-hosts",
         targets=(Target("ratio", "at least", 3),),
     ),
+    Line(
+        "servers",
+        "two servers on loopback with a process each, against background processes",
+        "seeds/s",
+        "servers",
+        "seeds_per_s",
+        "colocated",
+        targets=(Target("ratio", "at least", 0.85),),
+    ),
+    Line(
+        "servers-glt",
+        "the same servers, against graphlearn-torch's with the whole graph in each, seeded",
+        "seeds/s",
+        "servers",
+        "seeds_per_s",
+        "glt-servers",
+        targets=(Target("ratio", "at least", 6),),
+    ),
+    Line(
+        "servers-glt",
+        "the same servers, against graphlearn-torch's with a part in each, seeded",
+        "seeds/s",
+        "servers",
+        "seeds_per_s",
+        "glt-servers-parts",
+        targets=(Target("ratio", "at least", 6),),
+    ),
+    Line(
+        "servers-start",
+        "start of servers to the first batch, against graphlearn-torch's",
+        "s",
+        "servers-start",
+        "first_batch_s",
+        "glt-servers",
+        bigger=False,
+        targets=(Target("value", "at most", 6),),
+    ),
+    Line(
+        "servers-alternating",
+        "a batch of three splits in turn from the same servers, against one loader at a time",
+        "seeds/s",
+        "splits-alternating",
+        "seeds_per_s",
+        "splits-one-by-one",
+        targets=(Target("ratio", "at least", 0.9),),
+    ),
+    Line(
+        "servers-memory",
+        "memory (PSS) of two servers, clients' rings aside: 8 clients against 1",
+        "B",
+        "servers-many-clients",
+        "server_bytes",
+        "servers-one-client",
+        targets=(Target("ratio", "at most", 1.3),),
+    ),
+    Line(
+        "wire",
+        "a trainer and two servers on two hosts, against one host",
+        "seeds/s",
+        "wire",
+        "seeds_per_s",
+        "servers",
+        targets=(Target("ratio", "at least", 0.3),),
+    ),
+    Line(
+        "wire",
+        "bytes on the cable, headers included, as a share of the batches'",
+        "x",
+        "wire",
+        "wire_share",
+        targets=(Target("value", "at most", 1.1),),
+    ),
+    *JOB_LINES,
+    *_KIND_LINES,
+    *_ADVICE_LINES,
+    *_AUTOTUNE_LINES,
 )

@@ -13,6 +13,7 @@ ROWS = (
     "seeds-graphbolt",
     "limit",
     "float16",
+    "quint8",
     "open",
     "start",
     "build",
@@ -25,6 +26,18 @@ ROWS = (
     "workers-close",
     "workers-memory",
     "hosts",
+    "servers",
+    "servers-glt",
+    "servers-start",
+    "servers-alternating",
+    "servers-memory",
+    "wire",
+    "kinds",
+    "advice",
+    "autotune",
+    "ranks",
+    "launch",
+    "verify",
 )
 # The graph of the row "ingest" is a tenth of OGBN-Products: reading CSV at full size takes the peers a quarter of an hour.
 INGEST_SHARE = 0.1

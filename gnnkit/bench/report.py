@@ -10,7 +10,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gnnkit.bench import namespaces
 from gnnkit.bench.contenders import CONTENDERS, Arena, environment, why_unavailable
 from gnnkit.bench.graph import BenchGraph
 from gnnkit.bench.lines import LINES
@@ -18,6 +17,7 @@ from gnnkit.bench.options import BenchOptions
 from gnnkit.bench.process import BenchError, Measurement, measure
 from gnnkit.bench.rows import Result, contenders_of, evaluate
 from gnnkit.events import EventSink, Stage, ignore_events
+from gnnkit.runtime import namespaces
 
 # Contenders that are a file on disk rather than a process.
 _STORES = {"store": False, "store-edge-ids": True}

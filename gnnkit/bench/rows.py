@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gnnkit.bench.lines import LINES, Line
+from gnnkit.bench.line import Line
+from gnnkit.bench.lines import LINES
 from gnnkit.bench.process import Measurement
 
 Measurements = Mapping[str, Sequence[Measurement]]
@@ -38,8 +39,11 @@ class Result:
         value: gnnkit's median, None where it could not be measured.
         peer_value: The peer's median.
         ratio: See ``Line.bigger``.
-        met: Whether every target is reached; None at another scale, without targets, or where a figure is missing.
+        met: Whether every target is reached, or the line's bound; None at another scale, without targets, or where a figure is missing.
         note: Why something is missing.
+        bound_share: How much of the line's bound was in use; None where it has none, or was not measured.
+        own_share: How much of it the contender itself used.
+        limited: Whether ``met`` is owed to the bound.
     """
 
     line: Line
@@ -48,6 +52,9 @@ class Result:
     ratio: float | None
     met: bool | None
     note: str
+    bound_share: float | None = None
+    own_share: float | None = None
+    limited: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form."""
@@ -62,6 +69,9 @@ class Result:
             "ratio": self.ratio,
             "targets": [{"of": t.of, "better": t.better, "limit": t.limit} for t in line.targets],
             "met": self.met,
+            "bound": line.bound
+            and {"what": line.bound.what, "least": line.bound.least, "share": self.bound_share, "own_share": self.own_share},
+            "limited": self.limited,
             "note": self.note,
         }
 
@@ -81,6 +91,12 @@ def evaluate(line: Line, measurements: Measurements, missing: Mapping[str, str],
     if value and peer_value:
         ratio = value / peer_value if line.bigger else peer_value / value
     verdicts = [target.met(value, ratio) for target in line.targets]
-    met = None if scale < FULL_SCALE or not verdicts or None in verdicts else all(verdicts)
+    bound = line.bound
+    share, own_share = (value_of(measurements, line.contender, key) for key in (bound.key, bound.own_key)) if bound else (None, None)
+    met, limited = None, False
+    if scale >= FULL_SCALE and verdicts and None not in verdicts:
+        limited = not all(verdicts) and bound is not None and share is not None and share >= bound.least
+        met = all(verdicts) or limited
     names = [name for name in (line.contender, line.peer or "") if name in missing]
-    return Result(line, value, peer_value, ratio, met, "; ".join(f"{name}: {missing[name]}" for name in names))
+    note = "; ".join(f"{name}: {missing[name]}" for name in names)
+    return Result(line, value, peer_value, ratio, met, note, share, own_share, limited)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnkit.bench.lines import Line, Target
+from gnnkit.bench.line import Line, Target
 from gnnkit.bench.report import BenchReport
 from gnnkit.bench.rows import Result
 from gnnkit.units import format_bytes, format_duration
@@ -18,6 +18,8 @@ def figure(value: float | None, unit: str) -> str:
         return format_bytes(value)
     if unit == "s":
         return format_duration(value)
+    if unit == "x":
+        return f"{value:.2f}x"
     return f"{value:,.0f} {unit}"
 
 
@@ -27,16 +29,32 @@ def cells(result: Result) -> tuple[str, ...]:
     compared = "-" if line.peer is None else figure(result.peer_value, line.unit)
     ratio = "-" if result.ratio is None else f"{result.ratio:.2f}x"
     reached = {True: "yes", False: "no", None: "-"}[result.met]
-    what = line.title + (f" ({result.note})" if result.note else "")
+    if result.limited and line.bound is not None:
+        reached += f", {line.bound.what} are the limit"
+    notes = [note for note in (_in_use(result), result.note) if note]
+    what = line.title + (f" ({'; '.join(notes)})" if notes else "")
     return (
         line.row,
         what,
         figure(result.value, line.unit),
         compared,
         ratio,
-        ", ".join(_target(line, t) for t in line.targets) or "-",
+        _to_reach(line) or "-",
         reached,
     )
+
+
+def _to_reach(line: Line) -> str:
+    targets = ", ".join(_target(line, target) for target in line.targets)
+    return targets if line.bound is None else f"{targets}, or {line.bound.what} at least {line.bound.least:.0%} busy"
+
+
+def _in_use(result: Result) -> str:
+    """How busy the resource was that may be the limit."""
+    if result.line.bound is None or result.bound_share is None:
+        return ""
+    own = "" if result.own_share is None else f", {result.own_share:.0%} with this"
+    return f"{result.line.bound.what} {result.bound_share:.0%} busy{own}"
 
 
 def _target(line: Line, target: Target) -> str:

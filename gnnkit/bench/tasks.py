@@ -15,29 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.bench import advice_tasks, host_tasks, job_tasks, server_tasks
+from gnnkit.bench.kinds import KINDS, kind_epoch
+from gnnkit.bench.loading import make_loader, time_epochs
 from gnnkit.bench.process import STARTED
 
 _MOST_BATCHES_FOR_LIMIT = 32
-
-
-def _loader(options: argparse.Namespace, **more: Any) -> Any:
-    from gnnkit.backends.colocated import Colocated
-    from gnnkit.backends.inprocess import InProcess
-    from gnnkit.loader import GraphLoader
-
-    workers, threads = options.workers, options.threads
-
-    return GraphLoader.from_store(
-        options.path,
-        num_neighbors=options.fanout,
-        batch_size=options.batch_size,
-        input_nodes="train",
-        backend=Colocated(num_workers=workers, threads_per_worker=threads) if workers else InProcess(num_threads=threads),
-        shuffle=True,
-        drop_last=True,
-        progress=False,
-        **more,
-    )
 
 
 def epoch(options: argparse.Namespace) -> dict[str, Any]:
@@ -49,7 +32,7 @@ def epoch(options: argparse.Namespace) -> dict[str, Any]:
 
     gnnkit.sampling.jit.warm()
     start = time.perf_counter()
-    with _loader(options) as loader:
+    with make_loader(options) as loader:
         iterator = iter(loader)
         next(iterator)
         first_batch_s = time.perf_counter() - start
@@ -58,11 +41,7 @@ def epoch(options: argparse.Namespace) -> dict[str, Any]:
         while time.perf_counter() - start < options.settle:
             for _ in loader:
                 pass
-        begin, batches = time.perf_counter(), 0
-        for _ in range(options.epochs):
-            for _batch in loader:
-                batches += 1
-        elapsed = time.perf_counter() - begin
+        batches, elapsed = time_epochs(loader, options)
         stats = loader.stats()
         next(iter(loader))
         begin = time.perf_counter()
@@ -78,46 +57,11 @@ def epoch(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def host_epoch(options: argparse.Namespace) -> dict[str, Any]:
-    """What ``epoch`` does, on one of several hosts that hold a part each and go through the same epochs at the same time."""
-    import torch.distributed as dist
-    import torch_geometric.data  # noqa: F401
-
-    import gnnkit.sampling.jit
-
-    gnnkit.sampling.jit.warm()
-    dist.init_process_group("gloo")
-    with _loader(options, placement="partition") as loader:
-        for _ in loader:  # its copy of the graph in huge pages is in use after that
-            pass
-        dist.barrier()
-        begin, batches = time.perf_counter(), 0
-        for _ in range(options.epochs):
-            for _batch in loader:
-                batches += 1
-        dist.barrier()
-        elapsed = time.perf_counter() - begin
-        _check_batches(loader, options)
-    dist.destroy_process_group()
-    return {"seeds_per_s": batches * options.batch_size / elapsed}
-
-
-def _check_batches(loader: Any, options: argparse.Namespace) -> None:
-    """Compares a batch with what this process samples from all parts, which here it can read: a wrong batch has no speed."""
-    from gnnkit.loader.digest import batches_digest
-
-    whole = argparse.Namespace(**{**vars(options), "workers": 0})
-    with _loader(whole, placement="replicate", memory_budget=0) as reference:
-        reference.set_epoch(loader.epoch + 1)
-        if batches_digest([loader.peek()]) != batches_digest([reference.peek()]):
-            raise RuntimeError("a batch from two hosts is not the one that a single host samples")
-
-
 def worker_memory(options: argparse.Namespace) -> dict[str, Any]:
     """What sampling processes occupy after some epochs, by what it is for."""
     from gnnkit.bench.footprint import children_running, footprint
 
-    with _loader(options) as loader:
+    with make_loader(options) as loader:
         start = time.perf_counter()
         while loader.epoch < options.epochs or time.perf_counter() - start < options.settle:
             for _ in loader:
@@ -129,7 +73,7 @@ def limit(options: argparse.Namespace) -> dict[str, Any]:
     """Gathers the same rows as the loader does, by as many threads, into touched memory, and does nothing else."""
     from gnnkit.storage.store import Store
 
-    with _loader(options) as loader:
+    with make_loader(options) as loader:
         batches = [batch.n_id.numpy().copy() for batch in islice(iter(loader), _MOST_BATCHES_FOR_LIMIT)]
     store = Store.open(options.path)
     mapped = next(iter(store.arrays().nodes.values()))[0].arrays["x"]
@@ -180,7 +124,7 @@ def _gather_speed(rows: NDArray[Any], batches: list[NDArray[np.int64]], options:
 
 def first_cell(options: argparse.Namespace) -> dict[str, Any]:
     """What a notebook's first cell does: imports included, from the start of the process."""
-    with _loader(options) as loader:
+    with make_loader(options) as loader:
         batch = next(iter(loader))
         return {"start_to_batch_s": time.time() - float(os.environ[STARTED]), "nodes": int(batch.num_nodes)}
 
@@ -240,12 +184,22 @@ def ingest(options: argparse.Namespace) -> dict[str, Any]:
 
 TASKS = {
     "epoch": epoch,
-    "host_epoch": host_epoch,
+    "kind_epoch": kind_epoch,
+    "host_epoch": host_tasks.host_epoch,
     "worker_memory": worker_memory,
     "limit": limit,
     "first_cell": first_cell,
     "build": build,
     "ingest": ingest,
+    "serve": server_tasks.serve,
+    "splits": server_tasks.splits,
+    "server_memory": server_tasks.server_memory,
+    "client": server_tasks.client,
+    "wire": server_tasks.wire,
+    "bottleneck": advice_tasks.bottleneck,
+    "autotuned": advice_tasks.autotuned,
+    "launched": job_tasks.launched,
+    "verified": job_tasks.verified,
 }
 
 
@@ -258,6 +212,16 @@ def main() -> None:
     parser.add_argument("--method", default="contiguous")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--workers", type=int, default=0, help="sampling processes; 0 samples in this one")
+    parser.add_argument("--servers", type=int, default=0, help="servers with a sampling process each; 0 is none")
+    parser.add_argument("--clients", type=int, default=1)
+    parser.add_argument("--address", default="", help="where servers are, or are to be")
+    parser.add_argument("--placement", choices=("replicate", "partition"), default="partition", help="what each of several hosts holds")
+    parser.add_argument("--alternate", action="store_true", help="a batch of each split in turn")
+    parser.add_argument("--kind", choices=sorted(KINDS))
+    parser.add_argument("--bottleneck", choices=advice_tasks.BOTTLENECKS)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long autotune may take")
+    parser.add_argument("--arrays", help="folder of the arrays that the peers read")
+    parser.add_argument("--batches", type=int, default=40)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--fanout", type=int, nargs="+", default=[15, 10, 5])

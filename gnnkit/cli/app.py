@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import typer
 
-from gnnkit.cli import bench, demo, doctor, info, partition, stores
+from gnnkit.cli import bench, demo, doctor, export, info, partition, plan_capacity, runs, serve, stores
+from gnnkit.cli import run as run_command
 from gnnkit.cli.output import ERROR, INTERRUPTED, WARNING, show_error
 from gnnkit.errors import GnnkitError
 
@@ -26,7 +27,15 @@ app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("info")(info.info)
 app.command("partition")(partition.partition)
+app.command("plan-capacity")(plan_capacity.plan_capacity)
 app.add_typer(stores.app, name="stores")
+app.command("serve")(serve.serve)
+app.command("run")(run_command.run)
+app.command("ps")(runs.ps)
+app.command("logs")(runs.logs)
+app.command("stop")(runs.stop)
+app.command("cleanup")(runs.cleanup)
+app.command("export")(export.export)
 app.command("bench")(bench.bench)
 
 

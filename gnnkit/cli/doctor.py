@@ -23,8 +23,10 @@ def doctor(
     """
     if warm:
         from gnnkit.sampling.jit import warm as compile_kernels
+        from gnnkit.sampling.kinds import prepare_all
         from gnnkit.ui.progress import make_sink
 
+        prepare_all()
         with make_sink(False if as_json else "auto") as events:
             compile_kernels(events)
     checks = list(all_checks())

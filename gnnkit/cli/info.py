@@ -73,12 +73,19 @@ def _damage(store: Store, *, quiet: bool) -> str | None:
 
 def store_facts(store: Store) -> dict[str, Any]:
     """Everything that is known of a store without reading its arrays, JSON-serialisable."""
+    from gnnkit.schema import edge_type_name
+    from gnnkit.storage.link_splits import LINK_INDEX
+
     return {
         "fingerprint": store.fingerprint,
         "edge_dir": store.edge_dir,
         "options": store.options.to_json(),
         "schema": store.schema.to_json(),
         "splits": {node_type: {name: len(ids) for name, ids in splits.items()} for node_type, splits in store.splits.items()},
+        "link_splits": {
+            edge_type_name(edge_type): {split: links[LINK_INDEX].shape[1] for split, links in by_split.items()}
+            for edge_type, by_split in store.link_splits.items()
+        },
         "metadata": dict(store.metadata),
         **store.report().to_json(),
     }
@@ -95,9 +102,12 @@ def show_store(store: Store) -> None:
         ("nodes", "; ".join(f"{_name(t)}{format_count(n.num_nodes)} ({_arrays(n)})" for t, n in schema.node_types.items())),
         ("edges", "; ".join(f"{_name('-'.join(t))}{format_count(e.num_edges)} ({_arrays(e)})" for t, e in schema.edge_types.items())),
         ("splits", "; ".join(f"{_name(t)}{', '.join(f'{k} {len(v):,}' for k, v in s.items())}" for t, s in store.splits.items()) or "none"),
+        *_link_rows(store),
         ("size", format_bytes(store.nbytes)),
         ("compressed by", "target (edge_dir='in')" if store.edge_dir == "in" else "source (edge_dir='out')"),
         ("edge ids", "stored" if options.with_edge else "not stored"),
+        *([("weights", options.weight)] if options.weight else []),
+        *([("times", options.time_attr)] if options.time_attr else []),
         ("parts", f"{store.num_parts} ({options.partition}), {report.total_edge_cut:.1%} of the edges cut"),
         ("fingerprint", store.fingerprint[:16]),
     ]
@@ -115,6 +125,17 @@ def show_store(store: Store) -> None:
         ]
         columns = ("part", "nodes", "edges", "replicated", "size")
         show_table(columns, parts, right=columns)
+
+
+def _link_rows(store: Store) -> list[tuple[str, str]]:
+    """A row on the official splits of links, where there are any."""
+    from gnnkit.storage.link_splits import LINK_INDEX
+
+    texts = []
+    for edge_type, by_split in store.link_splits.items():
+        counts = ", ".join(f"{split} {links[LINK_INDEX].shape[1]:,}" for split, links in by_split.items())
+        texts.append(f"{_name('-'.join(edge_type))}{counts}")
+    return [("links", "; ".join(texts))] if texts else []
 
 
 def _name(type_name: str) -> str:
@@ -142,8 +163,10 @@ def _dataset(name: str, root: Path | None, *, verify: bool, as_json: bool) -> No
     if as_json:
         show_json({"name": name, **facts.metadata(), "url": facts.url, "found": found, "stores": stores})
         return
+    classes = f", {facts.num_classes} classes" if facts.kind == "node" else ""
+    classes += f", {facts.num_tasks} tasks" if facts.num_tasks > 1 else ""
     rows = [
-        ("task", f"{facts.task_type}, {facts.num_classes} classes" + (f", {facts.num_tasks} tasks" if facts.num_tasks > 1 else "")),
+        ("task", facts.task_type + classes),
         ("metric", facts.eval_metric),
         ("official split", facts.split),
         ("archive", facts.url),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,8 +40,17 @@ def show_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
     console().print(table)
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """Shows a table; the columns named in ``right`` are aligned to the right."""
+def show_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), styles: Mapping[str, str] | None = None
+) -> None:
+    """Shows a table.
+
+    Args:
+        columns: Headings.
+        rows: As many texts as headings in each.
+        right: Columns that are aligned to the right.
+        styles: ``{text: style}`` of cells that hold just this text.
+    """
     from rich.markup import escape
     from rich.table import Table
 
@@ -49,7 +58,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
     for name in columns:
         table.add_column(escape(name), justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*(f"[{styles[cell]}]{escape(cell)}[/]" if styles and cell in styles else escape(cell) for cell in row))
     console().print(table)
 
 
@@ -62,7 +71,7 @@ def show_line(text: str, style: str | None = None) -> None:
     """Writes one line to the standard output."""
     from rich.text import Text
 
-    console().print(Text(text, style=style or ""))
+    console().print(Text(text, style=style or ""), soft_wrap=True)
 
 
 def show_error(message: str, hint: str | None) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
 from gnnkit.cli.info import open_store_or_none, show_store, store_facts
-from gnnkit.cli.output import show_json
+from gnnkit.cli.output import show_json, show_line
+
+if TYPE_CHECKING:
+    from gnnkit.storage.store import Store
 
 
 def partition(
@@ -19,29 +23,64 @@ def partition(
     root: Path | None = typer.Option(None, help="Where datasets are kept."),
     edge_dir: str | None = typer.Option(None, help="Compress edges by target (in) or by source (out)."),
     with_edge: bool | None = typer.Option(None, "--with-edge/--without-edge", help="Store edge ids."),
-    feature_dtype: str | None = typer.Option(None, help="Store features as float32, float16 or bfloat16."),
+    feature_dtype: str | None = typer.Option(None, help="Store features as float32, float16, bfloat16 or quint8 (8 bits)."),
+    weight: str | None = typer.Option(None, help="Edge array to prepare for weighted sampling."),
+    time_attr: str | None = typer.Option(None, help="Arrays of times to prepare for temporal sampling."),
     cache_ratio: float | None = typer.Option(None, help="Share of all nodes whose features every part replicates, hottest first."),
     seed: int | None = typer.Option(None, help="Seed of partitioners that draw."),
+    part: list[int] | None = typer.Option(None, help="Build this part only, while other hosts build theirs; may be given several times."),
+    finish: bool = typer.Option(False, "--finish", help="Put together what hosts have built on disks of their own, given all records."),
     download: bool | None = typer.Option(None, "--download/--no-download", help="Allow or forbid downloads of any size."),
     as_json: bool = typer.Option(False, "--json", help="Write JSON."),
 ) -> None:
     """Cut a dataset or a store into parts.
 
-    Reports balance, edge cut and bytes.
+    Reports balance, edge cut and bytes. With --part on each of several hosts, one store is built by all of them: the last one puts it
+    together, or --finish does where each has a disk of its own.
     """
     from gnnkit.partitioning import partition as cut
     from gnnkit.ui.progress import make_sink
 
-    given = {"edge_dir": edge_dir, "with_edge": with_edge, "feature_dtype": feature_dtype, "cache_ratio": cache_ratio, "seed": seed}
+    given = {
+        "edge_dir": edge_dir,
+        "with_edge": with_edge,
+        "feature_dtype": feature_dtype,
+        "weight": weight,
+        "time_attr": time_attr,
+        "cache_ratio": cache_ratio,
+        "seed": seed,
+        "parts": part,
+    }
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     with make_sink(False if as_json else "auto") as events:
         store = open_store_or_none(source, root)
         graph: Any = store if store is not None else _open_dataset(source, root, download, events)
-        made = cut(graph, num_parts, cast(Any, method), out, events=events, **options)
-    if as_json:
+        made: Store | None = cut(graph, num_parts, cast(Any, method), out, events=events, finish=finish, **options)
+    if made is None:
+        _show_progress(out, part or [], as_json)
+    elif as_json:
         show_json(store_facts(made))
     else:
         show_store(made)
+        if len(made.local_parts) < made.num_parts:
+            show_line(f"the files of {_parts(made.local_parts)} are here, the others are on other hosts")
+
+
+def _show_progress(out: Path | None, built: list[int], as_json: bool) -> None:
+    """Says what other hosts have yet to build."""
+    from gnnkit.storage.host_build import missing_parts
+
+    assert out is not None, "building parts needs a place"
+    missing = missing_parts(out)
+    if as_json:
+        show_json({"path": str(out), "built": built, "missing": missing})
+        return
+    left = f"{_parts(missing)} {'is' if len(missing) == 1 else 'are'} missing" if missing else "the store is put together with --finish"
+    show_line(f"{_parts(built)} of {out} {'is' if len(built) == 1 else 'are'} built; {left}")
+
+
+def _parts(numbers: Sequence[int]) -> str:
+    return f"part{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
 
 
 def _open_dataset(name: str, root: Path | None, download: bool | None, events: Any) -> Any:

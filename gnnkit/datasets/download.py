@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-import queue
-import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from gnnkit.datasets.contact import pause, pieces_of, within
 from gnnkit.errors import DatasetError
 from gnnkit.events import Stage
 from gnnkit.units import format_duration, format_rate
 
 if TYPE_CHECKING:
     import httpx
-
-R = TypeVar("R")
 
 _RETRIED_STATUS = (408, 425, 429, 500, 502, 503, 504)
 _ETA_AFTER_S = 1.0
@@ -103,12 +101,12 @@ class _Download:
                     return
                 except _Cut as cut:
                     cuts = 1 if self._have() > before else cuts + 1
-                    pause = self._patience.backoff_s * 2 ** min(cuts - 1, 6)
+                    gap_s = self._patience.backoff_s * 2 ** min(cuts - 1, 6)
                     attempts = self._patience.attempts if self._answered else self._patience.contact_attempts
-                    late = not self._answered and time.monotonic() + pause - self._began > self._patience.contact_s
+                    late = not self._answered and time.monotonic() + gap_s - self._began > self._patience.contact_s
                     if late or cuts >= attempts:
                         raise self._error(f"cannot download {self._url}: {cut}") from cut.__cause__
-                    time.sleep(pause)
+                    pause(gap_s)
 
     def _attempt(self, client: httpx.Client) -> None:
         import httpx
@@ -116,8 +114,7 @@ class _Download:
         request = client.build_request("GET", self._url, headers=self._headers())
         wait = self._patience.stall_s if self._answered else max(0.1, self._patience.contact_s - (time.monotonic() - self._began))
         try:
-            # Name resolution knows no time-out, so it happens in a thread that can be left behind.
-            response = _within(wait, lambda: client.send(request, stream=True))
+            response = within(wait, lambda: client.send(request, stream=True))
         except TimeoutError as error:
             raise _Cut(f"no answer within {wait:.0f} s") from error
         except httpx.TransportError as error:
@@ -153,11 +150,10 @@ class _Download:
         self._remember(response.headers, total)
         self._stage.update(start, total)
         try:
-            with self._part.open("r+b" if start else "wb") as file:
+            with closing(pieces_of(response)) as pieces, self._part.open("r+b" if start else "wb") as file:
                 file.seek(start)
                 file.truncate()
-                # In the pieces in which they come: a chunk that is waited for would be lost in a cut.
-                for data in response.iter_raw():
+                for data in pieces:
                     file.write(data)
                     self._stage.advance(len(data))
                     self._show_eta(start)
@@ -232,27 +228,3 @@ def _total(response: httpx.Response, start: int) -> int | None:
 
 def _continues(headers: Mapping[str, str], start: int) -> bool:
     return headers.get("Content-Range", "").startswith(f"bytes {start}-")
-
-
-def _within(seconds: float, work: Callable[[], R]) -> R:
-    """Does ``work`` in a thread and leaves it there if it takes too long.
-
-    Raises:
-        TimeoutError: It took longer than ``seconds``.
-    """
-    results: queue.SimpleQueue[tuple[R | None, BaseException | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            results.put((work(), None))
-        except BaseException as error:  # handed over: the caller raises it
-            results.put((None, error))
-
-    threading.Thread(target=run, name="gnnkit-contact", daemon=True).start()
-    try:
-        result, error = results.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError from None
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]

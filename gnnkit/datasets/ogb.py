@@ -1,4 +1,4 @@
-"""OGB's node datasets by name: found on disk or downloaded, opened as a graph to stream from."""
+"""OGB's node and link datasets by name: found on disk or downloaded, opened as a graph to stream from."""
 
 from __future__ import annotations
 
@@ -20,14 +20,21 @@ def open_ogb(
     undirected: bool = False,
     events: EventSink = ignore_events,
 ) -> GraphSource:
-    """Opens an OGB node dataset, and downloads it first if it is not there and may be.
+    """Opens an OGB node or link dataset, and downloads it first if it is not there and may be.
 
     Ids, edge order and splits are OGB's own: edge ``e`` of the source is column ``e`` of ``NodePropPredDataset``'s
     ``edge_index``. Arrays carry the names that ``PygNodePropPredDataset`` gives them: "x", "y", "edge_attr", "node_year",
-    "node_species", "edge_reltype". Labels are int64 ``[n]``, -1 where a node has none; ``[n, 112]`` for ogbn-proteins.
+    "node_species", "edge_reltype", "edge_weight", "edge_year". Labels are int64 ``[n]``, -1 where a node has none; ``[n, 112]`` for
+    ogbn-proteins.
+
+    Of link datasets, ``link_splits`` is what ``LinkPropPredDataset.get_edge_split()`` gives, by edge type: "edge_label_index" are "edge",
+    "source_node" and "target_node", or "head" and "tail"; "edge_label" is "weight" or "relation"; "edge_label_time" is "year";
+    "neg_edge_index" is "edge_neg"; "src_neg_index" is "head_neg"; "dst_neg_index" is "tail_neg" or "target_node_neg". Those of ogbl-biokg
+    are sorted by edge type, in the order of its files within each.
 
     Args:
-        name: "ogbn-products", "ogbn-arxiv", "ogbn-proteins", "ogbn-mag" or "ogbn-papers100M".
+        name: "ogbn-products", "ogbn-arxiv", "ogbn-proteins", "ogbn-mag", "ogbn-papers100M", "ogbl-collab", "ogbl-ppa",
+            "ogbl-citation2", "ogbl-ddi", "ogbl-wikikg2", "ogbl-biokg" or "ogbl-vessel".
         root: Folder that holds (or will hold) the dataset's folder: ``<root>/ogbn_products`` as ``ogb`` and PyG leave it. It
             may be read-only where the dataset is there. None is ``$GNNKIT_HOME`` or the user's cache.
         download: Whether a missing dataset may be downloaded: "auto" up to 2 GB, True whatever its size, False never. With
@@ -60,16 +67,18 @@ def open_ogb(
 
 
 def evaluator(name: str) -> Any:
-    """OGB's own ``ogb.nodeproppred.Evaluator(name)``, imported without its side effects.
+    """OGB's own ``Evaluator(name)`` of ``ogb.nodeproppred`` or ``ogb.linkproppred``, imported without its side effects.
 
-    Its ``eval`` takes ``{"y_true": [n, num_tasks], "y_pred": [n, num_tasks]}``: labels of one task need ``.view(-1, 1)``.
+    For nodes, ``eval`` takes ``{"y_true": [n, num_tasks], "y_pred": [n, num_tasks]}``: labels of one task need ``.view(-1, 1)``. For links
+    it takes ``{"y_pred_pos": [n], "y_pred_neg": [m]}``, or ``[n, k]`` of them where the metric is "mrr".
 
     Raises:
         DatasetError: The name is unknown, or the package ``ogb`` cannot be imported.
     """
     from gnnkit.vendor import ogb as vendor_ogb
 
-    return vendor_ogb.evaluator(ogb_info(name).name)
+    info = ogb_info(name)
+    return vendor_ogb.evaluator(info.name, info.kind)
 
 
 def _root(root: str | Path | None) -> Path:

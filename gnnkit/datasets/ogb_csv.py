@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpe
 
 # OGB-4: what a tree that ogb has not touched yet calls it.
 _OLDER_NAMES = {"node_species": "species"}
+# The edge array that numbers the relations of a typed graph.
+_RELATION = "edge_reltype"
 
 
 def open_csv_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
@@ -72,6 +74,8 @@ class _Reader:
             if path.exists():
                 spec, chunks = self._array(path, rows, count_file)
                 table.arrays[name] = (spec, partial(_twice, chunks) if inverse else chunks)
+            elif name != "edge_attr" and not self.info.is_hetero:
+                raise DatasetError(f"{path} is missing", RESTORE_HINT)
         return table
 
     def _array(self, path: Path, num_rows: int, count_file: Path) -> tuple[ArraySpec, Chunks]:
@@ -95,12 +99,13 @@ class _Untyped(_Reader):
         raw = self.tree.raw
         count_file = self.used(raw / "num-node-list.csv.gz")
         num_nodes = single_count(count_file)
+        is_node = self.info.kind == "node"
         return OgbSource(
             self.info,
             self.tree,
-            nodes={HOMOGENEOUS_NODE_TYPE: self.node_table(num_nodes, raw, raw / "node-label.csv.gz", count_file)},
+            nodes={HOMOGENEOUS_NODE_TYPE: self.node_table(num_nodes, raw, raw / "node-label.csv.gz" if is_node else None, count_file)},
             edges={HOMOGENEOUS_EDGE_TYPE: self.edge_table(raw, num_nodes, num_nodes)},
-            splits={HOMOGENEOUS_NODE_TYPE: self.tree.split},
+            splits={HOMOGENEOUS_NODE_TYPE: self.tree.split} if is_node else {},
             files=self.files,
         )
 
@@ -113,7 +118,8 @@ class _Typed(_Reader):
         count_file = self.used(raw / "num-node-dict.csv.gz")
         counts = self._by_type(count_file)
         num_nodes = {node_type: parse_count(count_file, text) for node_type, text in counts.items()}
-        labelled = self._flagged(raw / "nodetype-has-label.csv.gz", raw / "node-label")
+        is_node = self.info.kind == "node"
+        labelled = self._flagged(raw / "nodetype-has-label.csv.gz", raw / "node-label") if is_node else []
         nodes = {
             node_type: self.node_table(
                 count,
@@ -127,11 +133,13 @@ class _Typed(_Reader):
             edge_type: self.edge_table(raw / "relations" / "___".join(edge_type), num_nodes[edge_type[0]], num_nodes[edge_type[2]])
             for edge_type in self._edge_types(num_nodes)
         }
-        splits = {key: self.tree.split / key for key in self._flagged(self.tree.split / "nodetype-has-split.csv.gz", self.tree.split)}
+        split = self.tree.split
+        splits = {key: split / key for key in self._flagged(split / "nodetype-has-split.csv.gz", split)} if is_node else {}
         for node_type in {*labelled, *splits} - set(num_nodes):
             message = f"{raw} has labels or a split for the node type {node_type!r}, which {count_file} does not know"
             raise DatasetError(message, RESTORE_HINT)
-        return OgbSource(self.info, self.tree, nodes=nodes, edges=edges, splits=splits, files=self.files)
+        relations = partial(_relations, {key: table.arrays.get(_RELATION) for key, table in edges.items()})
+        return OgbSource(self.info, self.tree, nodes=nodes, edges=edges, splits=splits, files=self.files, relation_of=relations)
 
     def _edge_types(self, num_nodes: dict[NodeType, int]) -> list[EdgeType]:
         path = self.tree.raw / "triplet-type-list.csv.gz"
@@ -169,6 +177,23 @@ def _edges(table: CsvTable, num_sources: int, num_targets: int, *, inverse: bool
         check_ids(target, num_targets, table.path, first_row=done, what="target node")
         done += len(source)
         yield with_inverses(source, target) if inverse else columns
+
+
+def _relations(arrays: Mapping[EdgeType, tuple[ArraySpec, Chunks] | None]) -> dict[EdgeType, int]:
+    """The number of each edge type's relation, which all of its edges bear; types without edges have none.
+
+    Raises:
+        DatasetError: A type's edges bear several, or none.
+    """
+    numbers: dict[EdgeType, int] = {}
+    for edge_type, array in arrays.items():
+        if array is None:
+            raise DatasetError(f"the edges of {edge_type} have no {_RELATION}.csv.gz, so links cannot be told by edge type", RESTORE_HINT)
+        found = {int(number) for rows in array[1]() for number in np.unique(rows)}
+        if len(found) > 1:
+            raise DatasetError(f"{_RELATION} of {edge_type} has several relations: {sorted(found)[:3]}", RESTORE_HINT)
+        numbers |= dict.fromkeys([edge_type], *found) if found else {}
+    return numbers
 
 
 def _twice(chunks: Chunks) -> Iterator[NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""OGB's binary layout (ogbn-papers100M): ``raw/data.npz`` and ``raw/node-label.npz``."""
+"""OGB's binary layout (ogbn-papers100M, ogbl-vessel): ``raw/data.npz`` and, where nodes have labels, ``raw/node-label.npz``."""
 
 from __future__ import annotations
 
@@ -51,14 +51,16 @@ def open_binary_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
         table: NodeTable | EdgeTable = nodes if name.startswith("node_") else edges
         _check_rows(member, num_nodes if table is nodes else num_edges)
         table.arrays[_NAMES.get(name, name)] = (ArraySpec(member.dtype.newbyteorder("=").name, member.shape[1:]), partial(_native, member))
-    nodes.arrays["y"] = _labels_of(info, label_path, num_nodes)
+    is_node = info.kind == "node"
+    if is_node:
+        nodes.arrays["y"] = _labels_of(info, label_path, num_nodes)
     return OgbSource(
         info,
         tree,
         nodes={HOMOGENEOUS_NODE_TYPE: nodes},
         edges={HOMOGENEOUS_EDGE_TYPE: edges},
-        splits={HOMOGENEOUS_NODE_TYPE: tree.split},
-        files=[data_path, label_path],
+        splits={HOMOGENEOUS_NODE_TYPE: tree.split} if is_node else {},
+        files=[data_path, label_path] if is_node else [data_path],
     )
 
 

@@ -10,10 +10,12 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.datasets.ogb_links import SPLITS, OgbLinkSplits
 from gnnkit.datasets.ogb_table import CsvTable
 from gnnkit.datasets.ogb_tree import OgbTree, content_digest
 from gnnkit.datasets.ogb_values import check_ids
 from gnnkit.datasets.registry import OgbInfo
+from gnnkit.datasets.source import LinkSplits
 from gnnkit.errors import DatasetError
 from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, NodeTypeSchema
 
@@ -22,7 +24,6 @@ V = TypeVar("V")
 
 # Changes whenever the same files would be read as another graph.
 READER_VERSION = 1
-_SPLITS = ("train", "valid", "test")
 
 Chunks = Callable[[], Iterator[NDArray[Any]]]
 
@@ -75,8 +76,9 @@ class OgbSource:
         tree: Where it is.
         nodes: Its node types.
         edges: Its edge types.
-        splits: Node types that have the official split, each with the folder that holds it.
+        splits: Node types that have the official split, each with the folder that holds it; none where links are split.
         files: Every file that decides the graph's content.
+        relation_of: See ``OgbLinkSplits``.
     """
 
     # Inflating and parsing text takes longer than everything that follows.
@@ -91,6 +93,7 @@ class OgbSource:
         edges: Mapping[EdgeType, EdgeTable],
         splits: Mapping[NodeType, Path],
         files: list[Path],
+        relation_of: Callable[[], Mapping[EdgeType, int]] | None = None,
     ) -> None:
         self.name = info.name
         self.notice = tree.notice
@@ -103,9 +106,14 @@ class OgbSource:
         )
         self._nodes, self._edges = dict(nodes), dict(edges)
         self._split_folders = dict(splits)
-        self._files = [*files, *(folder / f"{split}.csv.gz" for folder in splits.values() for split in _SPLITS)]
+        self._files = [*files, *(folder / f"{split}.csv.gz" for folder in splits.values() for split in SPLITS)]
         self._facts = {"reader": READER_VERSION, "name": info.name, "inverse": info.add_inverse_edge, "release": info.version}
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = LazyMapping(sorted(splits), self._splits_of)
+        self.link_splits: LinkSplits = {}
+        if info.kind == "link":
+            links = OgbLinkSplits(tree.split, self.schema, relation_of)
+            self.link_splits = links
+            self._files += links.files()
 
     def __repr__(self) -> str:
         return f"OgbSource({self.name!r}, {str(self.path)!r}, {self.schema.num_nodes} nodes, {self.schema.num_edges} edges)"
@@ -128,7 +136,7 @@ class OgbSource:
 
     def _splits_of(self, node_type: NodeType) -> Mapping[str, NDArray[np.int64]]:
         folder, num_nodes = self._split_folders[node_type], self._nodes[node_type].num_nodes
-        return LazyMapping(list(_SPLITS), lambda split: read_split(folder / f"{split}.csv.gz", num_nodes))
+        return LazyMapping(list(SPLITS), lambda split: read_split(folder / f"{split}.csv.gz", num_nodes))
 
 
 def read_split(path: Path, num_nodes: int) -> NDArray[np.int64]:

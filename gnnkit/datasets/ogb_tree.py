@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 NOTICE_FILE = "NOTICE.gnnkit"
 _NOTICE_BYTES = 500
 _HASHED_BYTES = 4096
+# Places at which a file without a checksum is looked at.
+_SPREAD = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,8 @@ def content_digest(base: Path, files: Iterable[Path], facts: Mapping[str, object
     """A hex digest of files' content in constant time per file.
 
     A .gz file is known by its size, first and last bytes, the last of which hold the checksum and length of what is
-    inside (RFC 1952); an .npz by its central directory, which holds a checksum for every member.
+    inside (RFC 1952); an .npz or a zipped .pt by its central directory, which holds a checksum for every member; a .pt of
+    torch before 1.6, which holds none, by bytes from all over it.
 
     Args:
         base: Folder to which file names are relative.
@@ -124,7 +127,11 @@ def _identity(path: Path) -> Iterator[bytes]:
         yield file.read(_HASHED_BYTES)
         file.seek(max(0, size - _HASHED_BYTES))
         yield file.read(_HASHED_BYTES)
-    if path.suffix == ".npz":
+        if path.suffix == ".pt":
+            for place in range(1, _SPREAD):
+                file.seek(size * place // _SPREAD)
+                yield file.read(_HASHED_BYTES)
+    if path.suffix == ".npz" or (path.suffix == ".pt" and zipfile.is_zipfile(path)):
         with zipfile.ZipFile(path) as archive:
             for item in archive.infolist():
                 yield f"{item.filename} {item.file_size} {item.CRC}\n".encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterable
@@ -39,8 +40,8 @@ def overlap(items: Iterable[T], work: Callable[[T], R], *, num_threads: int = 2,
             getattr(items, "close", _nothing)()
 
     feeder = threading.Thread(target=feed, name="gnnkit-feed", daemon=True)
-    feeder.start()
     try:
+        feeder.start()  # which waits for it, so that an interrupt may come here too
         while (result := results.get()) is not None:
             if isinstance(result, BaseException):
                 raise result
@@ -49,7 +50,8 @@ def overlap(items: Iterable[T], work: Callable[[T], R], *, num_threads: int = 2,
     finally:
         stop.set()
         slots.release()
-        feeder.join()
+        with contextlib.suppress(RuntimeError):  # it was about to start
+            feeder.join()
         pool.shutdown(cancel_futures=True)
 
 

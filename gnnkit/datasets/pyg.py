@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.datasets.pyg_tensors import as_rows, edge_index_of
-from gnnkit.datasets.source import CHUNK_ROWS
+from gnnkit.datasets.source import CHUNK_ROWS, LinkSplits
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.host import available_cpus
 from gnnkit.schema import (
@@ -100,6 +100,7 @@ class PyGSource:
             is_homogeneous=not isinstance(data, HeteroData),
         )
         splits = {node_type: _splits_of(found.arrays) for node_type, found in self._nodes.items()}
+        self.link_splits: LinkSplits = {}
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {key: ids for key, ids in splits.items() if ids}
 
     def __repr__(self) -> str:

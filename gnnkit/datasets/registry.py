@@ -9,6 +9,8 @@ from typing import Any, Literal
 from gnnkit.errors import DatasetError, near_matches
 from gnnkit.vendor import ogb as vendor_ogb
 
+_KINDS: tuple[Literal["node", "link"], ...] = ("node", "link")
+
 
 @dataclass(frozen=True, slots=True)
 class OgbInfo:
@@ -16,11 +18,11 @@ class OgbInfo:
 
     Attributes:
         name: "ogbn-products".
-        kind: What the dataset is for; link datasets will have their own.
-        num_tasks: Labels per node.
-        num_classes: Classes per label.
-        task_type: "multiclass classification" or "binary classification".
-        eval_metric: "acc" or "rocauc".
+        kind: What the dataset is for: "node" or "link" prediction.
+        num_tasks: Labels per node; 0 for links.
+        num_classes: Classes per label; 0 for links.
+        task_type: "multiclass classification", "binary classification", "link prediction" or "KG completion".
+        eval_metric: "acc", "rocauc", "hits@50", "mrr", ...
         download_name: Name of the archive and of the folder inside it.
         version: Release of the data that the table describes; the tree holds ``RELEASE_v<version>.txt``.
         url: Where OGB offers the archive.
@@ -33,7 +35,7 @@ class OgbInfo:
     """
 
     name: str
-    kind: Literal["node"]
+    kind: Literal["node", "link"]
     num_tasks: int
     num_classes: int
     task_type: str
@@ -55,9 +57,9 @@ class OgbInfo:
 
     def metadata(self) -> dict[str, Any]:
         """What users may want to know of the dataset, JSON-serialisable."""
+        labels = {"num_classes": self.num_classes, "num_tasks": self.num_tasks} if self.kind == "node" else {}
         return {
-            "num_classes": self.num_classes,
-            "num_tasks": self.num_tasks,
+            **labels,
             "task_type": self.task_type,
             "eval_metric": self.eval_metric,
             "split": self.split,
@@ -72,34 +74,33 @@ def ogb_names() -> list[str]:
     Raises:
         DatasetError: The package ``ogb`` is missing.
     """
-    return sorted(vendor_ogb.master_table("node"))
+    return sorted(name for kind in _KINDS for name in vendor_ogb.master_table(kind))
 
 
 def ogb_info(name: str) -> OgbInfo:
     """Looks a dataset up.
 
     Raises:
-        DatasetError: There is no dataset of that name, or it is one for another task than predicting nodes.
+        DatasetError: There is no dataset of that name, or it is one for predicting whole graphs.
     """
-    table = vendor_ogb.master_table("node")
-    if name in table:
-        return _parse(name, table[name])
-    names = sorted(table)
-    tasks: tuple[vendor_ogb.Task, ...] = ("link", "graph")
-    for task in tasks:
-        if name in vendor_ogb.master_table(task):
-            raise DatasetError(f"{name!r} is a {task} prediction dataset, which gnnkit does not read yet", f"it reads: {', '.join(names)}")
+    for kind in _KINDS:
+        table = vendor_ogb.master_table(kind)
+        if name in table:
+            return _parse(name, kind, table[name])
+    names = ogb_names()
+    if name in vendor_ogb.master_table("graph"):
+        raise DatasetError(f"{name!r} is a graph prediction dataset, which gnnkit does not read", f"it reads: {', '.join(names)}")
     close = near_matches(str(name).lower().replace("_", "-"), names)
     raise DatasetError(f"there is no OGB dataset {name!r}{close}", f"known: {', '.join(names)}")
 
 
-def _parse(name: str, row: Mapping[str, str]) -> OgbInfo:
+def _parse(name: str, kind: Literal["node", "link"], row: Mapping[str, str]) -> OgbInfo:
     try:
         return OgbInfo(
             name=name,
-            kind="node",
-            num_tasks=int(row["num tasks"]),
-            num_classes=int(row["num classes"]),
+            kind=kind,
+            num_tasks=int(row["num tasks"]) if kind == "node" else 0,
+            num_classes=int(row["num classes"]) if kind == "node" else 0,
             task_type=row["task type"],
             eval_metric=row["eval metric"],
             download_name=row["download_name"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from gnnkit.schema import EdgeType, GraphSchema, NodeType
 
 # Rows that a source hands over at once: large enough to amortise a call, small enough to bound memory.
 CHUNK_ROWS = 1 << 20
+# {edge type: {split: {name: array}}}
+LinkSplits: TypeAlias = Mapping[EdgeType, Mapping[str, Mapping[str, NDArray[Any]]]]
 
 
 class GraphSource(Protocol):
@@ -26,6 +28,10 @@ class GraphSource(Protocol):
         notice: A line that must be shown wherever the dataset is ("synthetic sample, not OGB's data"), or None.
         schema: Types, sizes and arrays; known before anything is streamed.
         splits: ``{node type: {"train" | "valid" | "test": int64 [k]}}``, the dataset's official ids, verbatim.
+        link_splits: ``{edge type: {"train" | "valid" | "test": {name: array}}}``, the dataset's official links; empty where it has none.
+            Of n links: "edge_label_index" int64 ``[2, n]``, always there; "edge_label" ``[n, ...]``, whatever the dataset says of them;
+            "edge_label_time" int64 ``[n]``; "src_neg_index" and "dst_neg_index" int64 ``[n, k]``, wrong sources and targets for each
+            link; and "neg_edge_index" int64 ``[2, m]``, negatives that belong to no link. All ids are the dataset's.
         metadata: JSON-serialisable facts for users ("num_classes", "task_type", "eval_metric", ...).
         edges_are_cheap: Whether a second pass over ``edge_chunks`` costs no more than reading memory or a mapping; where it is
             False (CSV), the builder keeps what the first pass parsed.
@@ -34,6 +40,7 @@ class GraphSource(Protocol):
     name: str
     notice: str | None
     splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]]
+    link_splits: LinkSplits
     metadata: Mapping[str, Any]
     edges_are_cheap: bool
 

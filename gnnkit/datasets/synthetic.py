@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.datasets import synthetic_kernels as kernels
+from gnnkit.datasets.source import LinkSplits
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.sampling.stream import fold
@@ -89,6 +90,7 @@ class ProductsLikeSource:
             "scale": self.scale,
             "seed": self.seed,
         }
+        self.link_splits: LinkSplits = {}
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = _RandomSplits(self._key(_SPLIT), self.num_nodes)
         self.schema = GraphSchema.homogeneous(
             self.num_nodes,

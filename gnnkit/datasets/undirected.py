@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.datasets.merge import MergedEdges, merge_with_inverses
-from gnnkit.datasets.source import GraphSource
+from gnnkit.datasets.source import GraphSource, LinkSplits
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.schema import EdgeType, EdgeTypeSchema, GraphSchema, NodeType, edge_type_name
@@ -56,6 +56,7 @@ class UndirectedSource:
     ) -> None:
         self.name, self.notice = source.name, source.notice
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = source.splits
+        self.link_splits: LinkSplits = source.link_splits
         self.metadata: Mapping[str, Any] = {**source.metadata, "undirected": True}
         self._source, self._scratch_dir, self._memory_bytes, self._events = source, scratch_dir, memory_bytes, events
         self._lock = threading.Lock()

@@ -1,6 +1,6 @@
 """The demonstration: GraphSAGE on a graph of OGBN-Products' shape and on Cora, measured against what needs no graph.
 
-Between the two, the batches of the first are sampled again in two parts by background processes, and must be the same.
+Between the two, the batches of the first are sampled again in two parts, by background processes and by servers, and must be the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def run_demo(
 ) -> int:
     """Trains on a generated graph and on Cora and compares test accuracies with the majority class and a features-only MLP.
 
-    The batches of the generated graph are then compared with those that background processes sample from it in two parts.
+    The batches of the generated graph are then compared with those that background processes and servers sample from it in two parts.
     PyTorch's random state and number of threads are as before afterwards.
 
     Args:

@@ -69,7 +69,7 @@ def train_on_products_like(
 
 
 def compare_on_products_like(scale: float, store_dir: str | Path | None, progress: bool | str, report: Report) -> bool:
-    """Samples what GraphSAGE was trained on once more, in two parts and in background processes.
+    """Samples what GraphSAGE was trained on once more, and in two parts by background processes and by servers.
 
     Args:
         scale: See ``products_like``.
@@ -81,7 +81,7 @@ def compare_on_products_like(scale: float, store_dir: str | Path | None, progres
         Whether the batches are the same; see ``compare_places``.
     """
     source = products_like(scale)
-    report.line(f"{source.name} once more, in another place")
+    report.line(f"{source.name} once more, in other places")
     return compare_places(
         lambda num_parts, backend: _training_loader(source, store_dir, progress, num_parts=num_parts, backend=backend), report
     )

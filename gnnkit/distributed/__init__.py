@@ -5,7 +5,7 @@
     runtime = resolve_runtime()
     dataset = DistDataset.from_store(store, partition_idx=runtime.node_rank)
 
-Names that are graphlearn-torch's own (``DistContext``, ``MpDistSamplingWorkerOptions``, ...) are imported from it when they are
+Names that are graphlearn-torch's own (``SamplingConfig``, ``MpDistSamplingWorkerOptions``, ...) are imported from it when they are
 used, and say what to install where it is missing. Which name is what: ``docs/coming-from.md``.
 """
 
@@ -16,80 +16,102 @@ from typing import TYPE_CHECKING, Any
 
 # Ours: names and the modules they live in; importing this package imports none of them.
 _HOMES = {
+    "ABLPInputNodes": "requests",
     "BaseDistLoader": "base_loader",
     "DEFAULT_HOMOGENEOUS_EDGE_TYPE": "label_edges",
     "DEFAULT_HOMOGENEOUS_NODE_TYPE": "label_edges",
     "DEFAULT_MASTER_INFERENCE_PORT": "resolve",
     "DEFAULT_NUM_CPU_THREADS": "worker_options",
     "DatasetSchema": "dataset_schema",
+    "DistABLPLoader": "ablp_loader",
+    "DistContext": "context",
     "DistDataset": "dataset",
     "DistFeature": "features",
     "DistGraph": "graph",
+    "DistLinkNeighborLoader": "link_neighbor_loader",
     "DistNeighborLoader": "neighbor_loader",
+    "DistNodeAnchorLinkSplitter": "splitters",
+    "DistNodeSplitter": "splitters",
+    "DistRole": "context",
     "DistSamplingProducer": "sampling_producer",
+    "DistServer": "dist_server",
+    "DistSubGraphLoader": "subgraph_loader",
     "DistributedContext": "resolve",
     "DistributedRuntimeInfo": "runtime_info",
     "FeatureInfo": "dataset_schema",
+    "FetchABLPInputRequest": "requests",
+    "FetchNodesRequest": "requests",
+    "GraphStoreInfo": "cluster_info",
+    "InitSamplingBackendRequest": "requests",
     "KHopNeighborSamplerOptions": "sampler_options",
+    "PPRSamplerOptions": "sampler_options",
     "PartitionBook": "partition_book",
     "RangePartitionBook": "partition_book",
+    "RegisterBackendRequest": "requests",
+    "RemoteDistDataset": "remote_dataset",
+    "RemoteReceivingChannel": "remote_channel",
     "SamplerOptions": "sampler_options",
+    "ServerSlice": "sharding",
+    "async_request_server": "graph_client",
     "build_partition_book": "partition_book",
+    "compute_server_assignments": "sharding",
     "create_sampling_config": "sampling_config",
+    "exit_client": "life_cycle",
+    "get_context": "context",
+    "get_graph_store_info": "cluster_info",
     "get_ids_on_rank": "partition_book",
+    "get_sampler_pool": "sampler_pool",
+    "get_server": "graph_server",
     "get_total_ids": "partition_book",
+    "init_client": "graph_client",
+    "init_server": "graph_server",
+    "initialize": "life_cycle",
+    "is_initialized": "life_cycle",
     "is_label_edge_type": "label_edges",
     "label_edge_type_to_message_passing_edge_type": "label_edges",
     "message_passing_to_negative_label": "label_edges",
     "message_passing_to_positive_label": "label_edges",
     "patch_fanout_for_sampling": "fan_outs",
     "reduce_dist_dataset": "dataset",
+    "request_server": "graph_client",
     "resolve_runtime": "resolve",
     "resolve_sampler_options": "sampler_options",
     "reverse_edge_type": "label_edges",
     "select_label_edge_types": "label_edges",
+    "select_ssl_positive_label_edges": "splitters",
     "shard_nodes_by_process": "seed_nodes",
+    "shutdown_client": "graph_client",
+    "wait_and_shutdown_server": "graph_server",
     "worker_seed_ranges": "seed_ranges",
 }
 
 # Graphlearn-torch's own: modules of graphlearn_torch, and the names that are taken from them as they are.
 _GLT_MODULES = {
-    "channel": ("ChannelBase", "RemoteReceivingChannel", "SampleMessage", "ShmChannel"),
+    "channel": ("ChannelBase", "SampleMessage", "ShmChannel"),
     "data": ("DeviceGroup", "Feature", "Graph"),
     "distributed": (
         "CollocatedDistSamplingWorkerOptions",
         "ConcurrentEventLoop",
         "DistCollocatedSamplingProducer",
-        "DistContext",
         "DistLoader",
         "DistMpSamplingProducer",
         "DistNeighborSampler",
-        "DistRole",
-        "DistServer",
         "MpDistSamplingWorkerOptions",
         "RemoteDistSamplingWorkerOptions",
         "RpcCalleeBase",
         "RpcDataPartitionRouter",
         "all_gather",
-        "async_request_server",
         "barrier",
-        "get_context",
-        "get_server",
         "global_all_gather",
         "global_barrier",
-        "init_client",
         "init_rpc",
-        "init_server",
         "init_worker_group",
-        "request_server",
         "rpc_is_initialized",
         "rpc_register",
         "rpc_request",
         "rpc_request_async",
         "rpc_sync_data_partitions",
-        "shutdown_client",
         "shutdown_rpc",
-        "wait_and_shutdown_server",
     ),
     "distributed.dist_feature": ("RpcFeatureLookupCallee",),
     "distributed.dist_neighbor_sampler": ("PartialNeighborOutput", "RpcSamplingCallee", "RpcSubGraphCallee"),
@@ -101,51 +123,98 @@ _GLT_MODULES = {
 _GLT_HOMES = {name: f"{module}.{name}" for module, names in _GLT_MODULES.items() for name in names}
 
 __all__ = [
+    "ABLPInputNodes",
     "BaseDistLoader",
     "DEFAULT_HOMOGENEOUS_EDGE_TYPE",
     "DEFAULT_HOMOGENEOUS_NODE_TYPE",
     "DEFAULT_MASTER_INFERENCE_PORT",
     "DEFAULT_NUM_CPU_THREADS",
     "DatasetSchema",
+    "DistABLPLoader",
+    "DistContext",
     "DistDataset",
     "DistFeature",
     "DistGraph",
+    "DistLinkNeighborLoader",
     "DistNeighborLoader",
+    "DistNodeAnchorLinkSplitter",
+    "DistNodeSplitter",
+    "DistRole",
     "DistSamplingProducer",
+    "DistServer",
+    "DistSubGraphLoader",
     "DistributedContext",
     "DistributedRuntimeInfo",
     "FeatureInfo",
+    "FetchABLPInputRequest",
+    "FetchNodesRequest",
+    "GraphStoreInfo",
+    "InitSamplingBackendRequest",
     "KHopNeighborSamplerOptions",
+    "PPRSamplerOptions",
     "PartitionBook",
     "RangePartitionBook",
+    "RegisterBackendRequest",
+    "RemoteDistDataset",
+    "RemoteReceivingChannel",
     "SamplerOptions",
+    "ServerSlice",
+    "async_request_server",
     "build_partition_book",
+    "compute_server_assignments",
     "create_sampling_config",
+    "exit_client",
+    "get_context",
+    "get_graph_store_info",
     "get_ids_on_rank",
+    "get_sampler_pool",
+    "get_server",
     "get_total_ids",
+    "init_client",
+    "init_server",
+    "initialize",
+    "is_initialized",
     "is_label_edge_type",
     "label_edge_type_to_message_passing_edge_type",
     "message_passing_to_negative_label",
     "message_passing_to_positive_label",
     "patch_fanout_for_sampling",
     "reduce_dist_dataset",
+    "request_server",
     "resolve_runtime",
     "resolve_sampler_options",
     "reverse_edge_type",
     "select_label_edge_types",
+    "select_ssl_positive_label_edges",
     "shard_nodes_by_process",
+    "shutdown_client",
+    "wait_and_shutdown_server",
     "worker_seed_ranges",
 ]
 
 if TYPE_CHECKING:
+    from gnnkit.distributed.ablp_loader import DistABLPLoader as DistABLPLoader
     from gnnkit.distributed.base_loader import BaseDistLoader as BaseDistLoader
+    from gnnkit.distributed.cluster_info import GraphStoreInfo as GraphStoreInfo
+    from gnnkit.distributed.cluster_info import get_graph_store_info as get_graph_store_info
+    from gnnkit.distributed.context import DistContext as DistContext
+    from gnnkit.distributed.context import DistRole as DistRole
+    from gnnkit.distributed.context import get_context as get_context
     from gnnkit.distributed.dataset import DistDataset as DistDataset
     from gnnkit.distributed.dataset import reduce_dist_dataset as reduce_dist_dataset
     from gnnkit.distributed.dataset_schema import DatasetSchema as DatasetSchema
     from gnnkit.distributed.dataset_schema import FeatureInfo as FeatureInfo
+    from gnnkit.distributed.dist_server import DistServer as DistServer
     from gnnkit.distributed.fan_outs import patch_fanout_for_sampling as patch_fanout_for_sampling
     from gnnkit.distributed.features import DistFeature as DistFeature
     from gnnkit.distributed.graph import DistGraph as DistGraph
+    from gnnkit.distributed.graph_client import async_request_server as async_request_server
+    from gnnkit.distributed.graph_client import init_client as init_client
+    from gnnkit.distributed.graph_client import request_server as request_server
+    from gnnkit.distributed.graph_client import shutdown_client as shutdown_client
+    from gnnkit.distributed.graph_server import get_server as get_server
+    from gnnkit.distributed.graph_server import init_server as init_server
+    from gnnkit.distributed.graph_server import wait_and_shutdown_server as wait_and_shutdown_server
     from gnnkit.distributed.label_edges import DEFAULT_HOMOGENEOUS_EDGE_TYPE as DEFAULT_HOMOGENEOUS_EDGE_TYPE
     from gnnkit.distributed.label_edges import DEFAULT_HOMOGENEOUS_NODE_TYPE as DEFAULT_HOMOGENEOUS_NODE_TYPE
     from gnnkit.distributed.label_edges import is_label_edge_type as is_label_edge_type
@@ -156,23 +225,42 @@ if TYPE_CHECKING:
     from gnnkit.distributed.label_edges import message_passing_to_positive_label as message_passing_to_positive_label
     from gnnkit.distributed.label_edges import reverse_edge_type as reverse_edge_type
     from gnnkit.distributed.label_edges import select_label_edge_types as select_label_edge_types
+    from gnnkit.distributed.life_cycle import exit_client as exit_client
+    from gnnkit.distributed.life_cycle import initialize as initialize
+    from gnnkit.distributed.life_cycle import is_initialized as is_initialized
+    from gnnkit.distributed.link_neighbor_loader import DistLinkNeighborLoader as DistLinkNeighborLoader
     from gnnkit.distributed.neighbor_loader import DistNeighborLoader as DistNeighborLoader
     from gnnkit.distributed.partition_book import PartitionBook as PartitionBook
     from gnnkit.distributed.partition_book import RangePartitionBook as RangePartitionBook
     from gnnkit.distributed.partition_book import build_partition_book as build_partition_book
     from gnnkit.distributed.partition_book import get_ids_on_rank as get_ids_on_rank
     from gnnkit.distributed.partition_book import get_total_ids as get_total_ids
+    from gnnkit.distributed.remote_channel import RemoteReceivingChannel as RemoteReceivingChannel
+    from gnnkit.distributed.remote_dataset import RemoteDistDataset as RemoteDistDataset
+    from gnnkit.distributed.requests import ABLPInputNodes as ABLPInputNodes
+    from gnnkit.distributed.requests import FetchABLPInputRequest as FetchABLPInputRequest
+    from gnnkit.distributed.requests import FetchNodesRequest as FetchNodesRequest
+    from gnnkit.distributed.requests import InitSamplingBackendRequest as InitSamplingBackendRequest
+    from gnnkit.distributed.requests import RegisterBackendRequest as RegisterBackendRequest
     from gnnkit.distributed.resolve import DEFAULT_MASTER_INFERENCE_PORT as DEFAULT_MASTER_INFERENCE_PORT
     from gnnkit.distributed.resolve import DistributedContext as DistributedContext
     from gnnkit.distributed.resolve import resolve_runtime as resolve_runtime
     from gnnkit.distributed.runtime_info import DistributedRuntimeInfo as DistributedRuntimeInfo
     from gnnkit.distributed.sampler_options import KHopNeighborSamplerOptions as KHopNeighborSamplerOptions
+    from gnnkit.distributed.sampler_options import PPRSamplerOptions as PPRSamplerOptions
     from gnnkit.distributed.sampler_options import SamplerOptions as SamplerOptions
     from gnnkit.distributed.sampler_options import resolve_sampler_options as resolve_sampler_options
+    from gnnkit.distributed.sampler_pool import get_sampler_pool as get_sampler_pool
     from gnnkit.distributed.sampling_config import create_sampling_config as create_sampling_config
     from gnnkit.distributed.sampling_producer import DistSamplingProducer as DistSamplingProducer
     from gnnkit.distributed.seed_nodes import shard_nodes_by_process as shard_nodes_by_process
     from gnnkit.distributed.seed_ranges import worker_seed_ranges as worker_seed_ranges
+    from gnnkit.distributed.sharding import ServerSlice as ServerSlice
+    from gnnkit.distributed.sharding import compute_server_assignments as compute_server_assignments
+    from gnnkit.distributed.splitters import DistNodeAnchorLinkSplitter as DistNodeAnchorLinkSplitter
+    from gnnkit.distributed.splitters import DistNodeSplitter as DistNodeSplitter
+    from gnnkit.distributed.splitters import select_ssl_positive_label_edges as select_ssl_positive_label_edges
+    from gnnkit.distributed.subgraph_loader import DistSubGraphLoader as DistSubGraphLoader
     from gnnkit.distributed.worker_options import DEFAULT_NUM_CPU_THREADS as DEFAULT_NUM_CPU_THREADS
 
 

@@ -8,13 +8,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.distributed.batch_maker import BatchMaker
-from gnnkit.distributed.colocated_channel import ColocatedChannel
+from gnnkit.distributed.connection_channel import ConnectionChannel
 from gnnkit.distributed.glt_attributes import set_glt_attributes
 from gnnkit.distributed.loader_arguments import check_arguments, initialize_colocated_sampling_worker
+from gnnkit.distributed.remote_dataset import RemoteDistDataset
+from gnnkit.distributed.remote_producer import remote_producer
 from gnnkit.distributed.resolve import resolve_runtime
 from gnnkit.distributed.sample_message import MessageFormat, SampleMessage
+from gnnkit.distributed.sampler_options import PPRSamplerOptions, SamplerOptions
 from gnnkit.distributed.sampling_config import create_sampling_config
-from gnnkit.distributed.sampling_producer import DistSamplingProducer
+from gnnkit.distributed.sampling_producer import ConnectionProducer
 from gnnkit.distributed.worker_options import create_colocated_worker_options, create_graph_store_worker_options
 from gnnkit.errors import BatchTimeout, LoaderClosed
 from gnnkit.loader.transfer import DeviceTransfer, resolve_device
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from gnnkit.distributed.dataset import DistDataset
     from gnnkit.distributed.dataset_schema import DatasetSchema
     from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
-    from gnnkit.distributed.sampler_options import SamplerOptions
 
     DistLoader = object
 else:
@@ -43,20 +45,24 @@ class BaseDistLoader(DistLoader):
     names ``node``, ``edge`` and ``batch`` beside PyG's.
 
     Args:
-        dataset: A dataset of a store.
-        sampler_input: ``NodeSamplerInput``: this trainer's seeds.
+        dataset: A dataset of a store; or a ``RemoteDistDataset``, whose servers sample.
+        sampler_input: ``NodeSamplerInput``: this trainer's seeds. On servers a list with those of each: no batch has seeds of two, and
+            batches come from one server after the other, in turn.
         dataset_schema: Types and features. Marked as homogeneous with labels, batches come as ``Data``.
-        worker_options: Mp or collocated options.
+        worker_options: Mp or collocated options; remote ones on servers.
         sampling_config: As ``create_sampling_config`` makes it.
         device: Where batches are copied to.
         runtime: Where this process stands.
         producer: What samples: a ``DistSamplingProducer``, or any object with ``init()``, ``produce_all()``, ``shutdown()`` and an
             ``output_channel`` whose ``recv()`` gives messages as graphlearn-torch's samplers send them. Messages of theirs name no epoch:
-            one's own producer has ``produce_all`` drop what is left of an epoch that was abandoned.
+            one's own producer has ``produce_all`` drop what is left of an epoch that was abandoned. On servers it is None; or
+            ``DistServer.create_sampling_producer``, where trainers whose options have the same ``worker_key`` register the same seeds and
+            divide the batches among themselves: its length is then that of all of them together, and each gets some of them.
         sampler_options: How it samples; kept for subclasses.
         process_start_gap_seconds: The trainer of local rank ``i`` waits ``i`` times as long before it starts its producer. Nothing of
             gnnkit needs such a gap: memory is shared.
-        max_concurrent_producer_inits: Sampling processes of this loader that may be starting at the same time; None: all.
+        max_concurrent_producer_inits: Sampling processes of this loader that may be starting at the same time; None: all. Those of
+            servers run already.
         non_blocking_transfers: On CUDA, copies the next batch while this one is worked on; False copies each when it is asked for.
 
     Raises:
@@ -74,9 +80,13 @@ class BaseDistLoader(DistLoader):
     _edge_types: Any
     _input_type: Any
     _channel: Any
-    _num_expected: int
+    _num_expected: float
+    _num_batches: int
     _num_recv: int
     _epoch: int
+
+    # What makes batches of messages.
+    _maker: type[BatchMaker] = BatchMaker
 
     resolve_runtime = staticmethod(resolve_runtime)
     create_sampling_config = staticmethod(create_sampling_config)
@@ -86,7 +96,7 @@ class BaseDistLoader(DistLoader):
 
     def __init__(  # noqa: PLR0913
         self,
-        dataset: DistDataset | None,
+        dataset: DistDataset | RemoteDistDataset | None,
         sampler_input: Any,
         dataset_schema: DatasetSchema,
         worker_options: Any,
@@ -101,6 +111,8 @@ class BaseDistLoader(DistLoader):
     ) -> None:
         check_arguments(dataset, sampler_input, worker_options, producer, process_start_gap_seconds)
         target = resolve_device(device)
+        if isinstance(dataset, RemoteDistDataset):
+            producer = remote_producer(dataset, sampler_input, sampling_config, worker_options, sampler_options, producer)
         set_glt_attributes(self, dataset, sampler_input, sampling_config, worker_options, target, runtime, producer)
         self._is_homogeneous_with_labeled_edge_type = dataset_schema.is_homogeneous_with_labeled_edge_type
         self._node_feature_info = dataset_schema.node_feature_info
@@ -109,7 +121,7 @@ class BaseDistLoader(DistLoader):
         self._transfer = DeviceTransfer(target) if target is not None and non_blocking_transfers else None
         self._iteration, self._is_borrowed = 0, False
         self._ahead: tuple[Any, Any] | Exception | None = None
-        self._own = producer if isinstance(producer, DistSamplingProducer) else None
+        self._own = producer if isinstance(producer, ConnectionProducer) else None
         if self._own is not None:
             self._own.prepare(runtime, target, max_concurrent_producer_inits)
         if runtime.local_rank and process_start_gap_seconds:
@@ -117,25 +129,29 @@ class BaseDistLoader(DistLoader):
         self._producer, self._shutdowned = producer, False
         try:
             producer.init()
-            types = (self._node_types, self._edge_types, self.edge_dir, self._input_type)
-            messages = MessageFormat.of(*types) if self._own is None else self._own.connection.format
-            self._make = BatchMaker.of(messages, dataset_schema, sampling_config, target, non_blocking=non_blocking_transfers)
+            self._channel = producer.output_channel
+            if hasattr(producer, "producer_ids"):  # as graphlearn-torch's loaders have it where servers sample
+                self._producer_id_list = producer.producer_ids
+            types = (None if dataset_schema.edge_types is None else self._node_types, self._edge_types, self.edge_dir, self._input_type)
+            by_ppr = isinstance(sampler_options, PPRSamplerOptions)
+            messages = MessageFormat.of(*types, by_ppr=by_ppr) if self._own is None else self._own.connection.format
+            self._make = self._maker.of(messages, dataset_schema, sampling_config, target, non_blocking=non_blocking_transfers)
         except BaseException:
             self.shutdown()
             raise
 
     @staticmethod
-    def create_colocated_channel(worker_options: Any) -> ColocatedChannel:
+    def create_colocated_channel(worker_options: Any) -> ConnectionChannel:
         """Makes the channel that a ``DistSamplingProducer`` hands its batches to.
 
         Args:
             worker_options: As ``create_colocated_worker_options`` makes them.
         """
-        return ColocatedChannel(worker_options)
+        return ConnectionChannel(worker_options)
 
     def __len__(self) -> int:
         """Batches of an epoch of this trainer."""
-        return int(self._num_expected) if self._own is None else len(self._own.connection)
+        return self._num_batches if self._own is None else len(self._own.connection)
 
     def __iter__(self) -> Iterator[Data | HeteroData]:
         """Starts the next epoch; an iteration that is under way ends."""
@@ -212,7 +228,7 @@ class BaseDistLoader(DistLoader):
                 f"no batch within {timeout_s:g} s from {type(self._producer).__name__}", "raise rpc_timeout, or see whether it still runs"
             ) from error
 
-    def _take_ahead(self, producer: DistSamplingProducer) -> tuple[Any, Any] | Exception | None:
+    def _take_ahead(self, producer: ConnectionProducer) -> tuple[Any, Any] | Exception | None:
         """The next batch if it is ready. Its error is raised in its turn, after the batch before it has been handed out."""
         try:
             return self._collate(producer.connection.recv(0.0))

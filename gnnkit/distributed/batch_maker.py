@@ -11,9 +11,11 @@ import torch
 from gnnkit.distributed.dataset_schema import EDGE_FEATURES, NODE_FEATURES, DatasetSchema, FeatureInfo
 from gnnkit.distributed.label_edges import is_label_edge_type
 from gnnkit.distributed.sample_message import MessageFormat
-from gnnkit.sampling.collate import BatchContents, collate
+from gnnkit.loader.anchor_labels import LabelReader
+from gnnkit.runtime.buffers import BlockPool
+from gnnkit.sampling.collate import BatchContents, Dequantizer, collate
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType, reverse_edge_type
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType, Quantization, reverse_edge_type
 
 if TYPE_CHECKING:
     from gnnkit.distributed.sample_message import SampleMessage
@@ -37,7 +39,9 @@ class BatchMaker:
         extra: Attributes of the whole graph that every batch carries.
         type_extra: Attributes of a whole type that every batch carries, by type.
         transform: Called on each batch before it is copied, or None.
-        shows_labels: Whether label edges are seen: only over the connection of a loader that may walk them.
+        shows_labels: Whether label edges are seen: over the connection of a ``GraphLoader``, whose batches show every type.
+        labels: Makes the labels of anchors; None where there are no anchors.
+        dequantize: Shows arrays that come in 8 bits as float32; None where there are none.
     """
 
     format: MessageFormat
@@ -52,6 +56,8 @@ class BatchMaker:
     type_extra: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     transform: Callable[[Any], Any] | None = None
     shows_labels: bool = False
+    labels: LabelReader | None = None
+    dequantize: Dequantizer | None = None
 
     @classmethod
     def of(
@@ -72,12 +78,30 @@ class BatchMaker:
         turned = schema.edge_dir == "out" and schema.edge_types is not None
         shown = {(reverse_edge_type(t) if turned else t): info for t, info in by_edge.items()}
         homogeneous = schema.edge_types is None or schema.is_homogeneous_with_labeled_edge_type
-        return cls(messages, homogeneous, config.batch_size, config.collect_features, by_node, shown, device, non_blocking)
+        of_nodes = _by_type(schema.node_quantization, HOMOGENEOUS_NODE_TYPE, schema)
+        of_edges = _by_type(schema.edge_quantization, HOMOGENEOUS_EDGE_TYPE, schema)
+        quantizations: dict[BatchKey, Quantization] = {NodeKey(t, name): q for t, found in of_nodes.items() for name, q in found.items()}
+        for edge_type, found in of_edges.items():
+            quantizations |= {EdgeKey(reverse_edge_type(edge_type) if turned else edge_type, name): q for name, q in found.items()}
+        return cls(
+            messages,
+            homogeneous,
+            config.batch_size,
+            config.collect_features,
+            by_node,
+            shown,
+            device,
+            non_blocking,
+            dequantize=Dequantizer(quantizations, BlockPool(2 * len(quantizations)).lease) if quantizations else None,
+        )
 
     def __call__(self, message: SampleMessage) -> Any:
         """``Data`` or ``HeteroData``; see ``BaseDistLoader._collate_fn``."""
         contents, meta = self.format.unpack(message, self.batch_size)
-        data: Any = collate(self._shown(contents), self.extra, self.type_extra, homogeneous=self.homogeneous)
+        contents, labels = (contents, {}) if self.labels is None else self.labels.take(contents)
+        data: Any = collate(
+            self._shown(contents), {**self.extra, **labels}, self.type_extra, homogeneous=self.homogeneous, dequantize=self.dequantize
+        )
         if self.transform is not None:
             data = self.transform(data)
         if self.device is not None:
@@ -101,7 +125,7 @@ class BatchMaker:
             for node_type, info in self.node_features.items():
                 arrays.setdefault(NodeKey(node_type, NODE_FEATURES), torch.empty((0, info.dim), dtype=info.dtype))
             for edge_type, info in self.edge_features.items():
-                if self._shows(edge_type):
+                if self._shows(edge_type) and (edge_type in contents.num_sampled_edges or edge_type not in self.format.optional):
                     arrays.setdefault(EdgeKey(edge_type, EDGE_FEATURES), torch.empty((0, info.dim), dtype=info.dtype))
         edges = {t: counts for t, counts in contents.num_sampled_edges.items() if self._shows(t)}
         return replace(contents, arrays=arrays, num_sampled_edges=edges)
@@ -116,9 +140,21 @@ class BatchMaker:
                 store.node = store.n_id
             if "e_id" in store:
                 store.edge = store.e_id
-        seeds = data if self.homogeneous else data[self.format.input_type]
-        if "n_id" in seeds:
-            seeds.batch = seeds.n_id[: seeds.batch_size]
-        if not self.homogeneous:
+        link_type = self.format.link_type
+        for node_type in (self.format.input_type,) if link_type is None else dict.fromkeys((link_type[0], link_type[2])):
+            seeds = data if self.homogeneous else data[node_type]
+            if link_type is not None and "num_sampled_nodes" in seeds:  # seeds are the ends of links and of their negatives
+                seeds.batch_size = seeds.num_sampled_nodes[0]
+            if "n_id" in seeds:
+                seeds.batch = seeds.n_id[: seeds.batch_size]
+        if not self.homogeneous and any("num_sampled_nodes" in store for store in data.node_stores):
             data.num_sampled_nodes = data.collect("num_sampled_nodes")
             data.num_sampled_edges = data.collect("num_sampled_edges")
+
+
+def _by_type(found: Any, only_type: Any, schema: DatasetSchema) -> Mapping[Any, Mapping[str, Quantization]]:
+    """A value of a dataset's schema by type, also that of a homogeneous one."""
+    if not found:
+        return {}
+    by_type: Mapping[Any, Mapping[str, Quantization]] = {only_type: found} if schema.edge_types is None else found
+    return by_type

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gnnkit.distributed.label_edges import is_labeled_homogeneous
 from gnnkit.errors import PlanError
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType, Quantization
 
 if TYPE_CHECKING:
     import torch
+
+T = TypeVar("T")
+Quantizations: TypeAlias = dict[str, Quantization] | dict[T, dict[str, Quantization]]
 
 NODE_FEATURES = "x"
 NODE_LABELS = "y"
@@ -47,6 +50,9 @@ class DatasetSchema:
             a typed one, None where there are none.
         edge_feature_info: The same for edges.
         edge_dir: "in" (sampling walks from targets to sources) or "out".
+        node_quantization: What the numbers of quantised node arrays stand for, ``{array: Quantization}``; such dicts by type for a typed
+            graph; None where no array is quantised. Features that are quantised count as float32, which is what batches have.
+        edge_quantization: The same for edges.
     """
 
     is_homogeneous_with_labeled_edge_type: bool
@@ -54,6 +60,8 @@ class DatasetSchema:
     node_feature_info: FeatureInfo | dict[NodeType, FeatureInfo] | None
     edge_feature_info: FeatureInfo | dict[EdgeType, FeatureInfo] | None
     edge_dir: EdgeDir
+    node_quantization: Quantizations[NodeType] | None = None
+    edge_quantization: Quantizations[EdgeType] | None = None
 
     def __post_init__(self) -> None:
         if self.edge_dir not in ("in", "out"):
@@ -79,9 +87,13 @@ class DatasetSchema:
         """
         nodes = {name: info for name, t in schema.node_types.items() if (info := feature_info(t.arrays.get(NODE_FEATURES)))}
         edges = {name: info for name, t in schema.edge_types.items() if (info := feature_info(t.arrays.get(EDGE_FEATURES)))}
+        by_node = {name: found for name, t in schema.node_types.items() if (found := _quantized(t.arrays))}
+        by_edge = {name: found for name, t in schema.edge_types.items() if (found := _quantized(t.arrays))}
         if schema.is_homogeneous:
-            return cls(False, None, nodes.get(HOMOGENEOUS_NODE_TYPE), edges.get(HOMOGENEOUS_EDGE_TYPE), edge_dir)
-        return cls(is_labeled_homogeneous(schema.edge_types), list(schema.edge_types), nodes or None, edges or None, edge_dir)
+            infos = nodes.get(HOMOGENEOUS_NODE_TYPE), edges.get(HOMOGENEOUS_EDGE_TYPE)
+            return cls(False, None, *infos, edge_dir, by_node.get(HOMOGENEOUS_NODE_TYPE), by_edge.get(HOMOGENEOUS_EDGE_TYPE))
+        edge_types = list(schema.edge_types)
+        return cls(is_labeled_homogeneous(edge_types), edge_types, nodes or None, edges or None, edge_dir, by_node or None, by_edge or None)
 
 
 def feature_info(spec: ArraySpec | None) -> FeatureInfo | None:
@@ -94,11 +106,15 @@ def feature_info(spec: ArraySpec | None) -> FeatureInfo | None:
     return FeatureInfo(size, torch_dtype(spec)) if size else None
 
 
+def _quantized(arrays: Mapping[str, ArraySpec]) -> dict[str, Quantization]:
+    return {name: spec.quantization for name, spec in arrays.items() if spec.quantization is not None}
+
+
 def torch_dtype(spec: ArraySpec) -> torch.dtype:
-    """Torch's name of an array's element type."""
+    """Torch's name of the element type that an array has in a batch."""
     import torch
 
-    dtype: Any = getattr(torch, "bool" if spec.dtype == "bool" else spec.dtype, None)
+    dtype: Any = getattr(torch, spec.batch_dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise PlanError(f"torch has no element type {spec.dtype!r}")
     return dtype

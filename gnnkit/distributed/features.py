@@ -14,6 +14,7 @@ from gnnkit.distributed.partition_book import AnyBook, look_up
 from gnnkit.distributed.parts import GraphType, by_type, check_part
 from gnnkit.errors import PlanError
 from gnnkit.schema import ArraySpec
+from gnnkit.storage.quantize import plain_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,13 +34,13 @@ class LocalFeature:
     """The features of one type in one part; ``feature[ids]`` copies rows.
 
     Args:
-        rows: ``[num_local, *row_shape]``, mapped or in memory; bfloat16 as uint16 bit patterns.
+        rows: ``[num_local, *row_shape]``, mapped or in memory; bfloat16 as uint16 bit patterns, quantised ones as uint8.
         spec: What a row looks like.
         index: From the dataset's ids to rows.
     """
 
     def __init__(self, rows: NDArray[Any], spec: ArraySpec, index: RowIndex) -> None:
-        self._rows, self._index = rows, index
+        self._rows, self._spec, self._index = rows, spec, index
         self.dtype = torch_dtype(spec)
 
     @property
@@ -61,7 +62,7 @@ class LocalFeature:
             ids: The dataset's ids, integers ``[k]``, all of this part.
 
         Returns:
-            ``[k, *row_shape]``, the caller's own.
+            ``[k, *row_shape]``, the caller's own; float32 of quantised ones.
 
         Raises:
             PlanError: An id belongs to another part, or to none.
@@ -70,7 +71,7 @@ class LocalFeature:
         rows = self._index.rows(wanted)
         if rows.size and rows.min() < 0:
             raise PlanError(f"this part has no features of id {int(wanted[rows < 0][0])}", "look up which part has, by the partition book")
-        return as_tensor(np.take(self._rows, rows, axis=0), self.dtype)
+        return as_tensor(plain_rows(np.take(self._rows, rows, axis=0), self._spec), self.dtype)
 
 
 class DistFeature:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gnnkit.distributed.partition_book import AnyBook, look_up
 from gnnkit.distributed.parts import by_type, check_part
 from gnnkit.errors import PlanError
 from gnnkit.schema import EdgeType, NodeType
 from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.part_ids import all_dataset_ids, dataset_ids, part_edge_ids
 
 
 class LocalGraph:
@@ -124,28 +124,3 @@ class DistGraph:
         if self.edge_pb is None:
             raise PlanError("this DistGraph has no edge_pb", "give one when you make it")
         return look_up(by_type(self.edge_pb, etype, "a partition book"), eids)
-
-
-def dataset_ids(graph: GraphArrays, node_type: NodeType, part: int) -> NDArray[np.int64]:
-    """int64 ``[num_local_nodes]``: the dataset's ids of a part's nodes, ascending."""
-    ids = graph.nodes[node_type][part].global_id
-    bounds = graph.node_bounds[node_type]
-    return np.arange(bounds[part], bounds[part + 1]) if ids is None else np.asarray(ids, np.int64)
-
-
-def all_dataset_ids(graph: GraphArrays, node_type: NodeType) -> NDArray[np.int64]:
-    """int64 ``[num_nodes]``: the dataset's id of every store id, also of parts that are not open."""
-    table, num_nodes = graph.store_id[node_type], graph.schema.node_types[node_type].num_nodes
-    ids = np.arange(num_nodes, dtype=np.int64)
-    if table is None:
-        return ids
-    found = np.empty(num_nodes, np.int64)
-    found[table] = ids
-    return found
-
-
-def part_edge_ids(graph: GraphArrays, edge_type: EdgeType, part: int) -> NDArray[np.int64]:
-    """int64 ``[num_local_edges]``: the dataset's ids of a part's edges, or their places in the store where it has no ids."""
-    ids = graph.edges[edge_type][part].edge_id
-    bounds = graph.edge_bounds[edge_type]
-    return np.arange(bounds[part], bounds[part + 1]) if ids is None else np.asarray(ids, np.int64)

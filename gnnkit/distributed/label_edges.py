@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gnnkit.errors import PlanError
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, reverse_edge_type
+from gnnkit.schema import (
+    HOMOGENEOUS_EDGE_TYPE,
+    HOMOGENEOUS_NODE_TYPE,
+    NEGATIVE_LABELS,
+    POSITIVE_LABELS,
+    EdgeType,
+    is_label_edge_type,
+    reverse_edge_type,
+)
 
 __all__ = [
     "DEFAULT_HOMOGENEOUS_EDGE_TYPE",
@@ -26,14 +34,6 @@ __all__ = [
 DEFAULT_HOMOGENEOUS_NODE_TYPE = HOMOGENEOUS_NODE_TYPE
 DEFAULT_HOMOGENEOUS_EDGE_TYPE = HOMOGENEOUS_EDGE_TYPE
 
-_POSITIVE = "_gigl_positive"
-_NEGATIVE = "_gigl_negative"
-
-
-def is_label_edge_type(edge_type: EdgeType) -> bool:
-    """Whether edges of this type are labels."""
-    return edge_type[1].endswith((_POSITIVE, _NEGATIVE))
-
 
 def message_passing_to_positive_label(message_passing_edge_type: EdgeType) -> EdgeType:
     """The type of the positive labels that belong to a message-passing type.
@@ -41,7 +41,7 @@ def message_passing_to_positive_label(message_passing_edge_type: EdgeType) -> Ed
     Raises:
         PlanError: The type is a label type itself.
     """
-    return _labelled(message_passing_edge_type, _POSITIVE)
+    return _labelled(message_passing_edge_type, POSITIVE_LABELS)
 
 
 def message_passing_to_negative_label(message_passing_edge_type: EdgeType) -> EdgeType:
@@ -50,7 +50,7 @@ def message_passing_to_negative_label(message_passing_edge_type: EdgeType) -> Ed
     Raises:
         PlanError: The type is a label type itself.
     """
-    return _labelled(message_passing_edge_type, _NEGATIVE)
+    return _labelled(message_passing_edge_type, NEGATIVE_LABELS)
 
 
 def label_edge_type_to_message_passing_edge_type(label_edge_type: EdgeType) -> EdgeType:
@@ -60,10 +60,10 @@ def label_edge_type_to_message_passing_edge_type(label_edge_type: EdgeType) -> E
         PlanError: The type is no label type.
     """
     source, relation, target = label_edge_type
-    for suffix in (_POSITIVE, _NEGATIVE):
+    for suffix in (POSITIVE_LABELS, NEGATIVE_LABELS):
         if relation.endswith(suffix):
             return (source, relation.removesuffix(suffix), target)
-    raise PlanError(f"{label_edge_type} is no label edge type", f"its relation would end in {_POSITIVE!r} or {_NEGATIVE!r}")
+    raise PlanError(f"{label_edge_type} is no label edge type", f"its relation would end in {POSITIVE_LABELS!r} or {NEGATIVE_LABELS!r}")
 
 
 def select_label_edge_types(message_passing_edge_type: EdgeType, edge_entities: Iterable[EdgeType]) -> tuple[EdgeType, EdgeType | None]:
@@ -80,7 +80,7 @@ def select_label_edge_types(message_passing_edge_type: EdgeType, edge_entities: 
         PlanError: The graph has no positive labels for the type.
     """
     known = list(edge_entities)
-    positive, negative = _labelled(message_passing_edge_type, _POSITIVE), _labelled(message_passing_edge_type, _NEGATIVE)
+    positive, negative = _labelled(message_passing_edge_type, POSITIVE_LABELS), _labelled(message_passing_edge_type, NEGATIVE_LABELS)
     if positive not in known:
         labels = [edge_type for edge_type in known if is_label_edge_type(edge_type)]
         raise PlanError(

@@ -14,6 +14,8 @@ from gnnkit.distributed.dataset_schema import DatasetSchema
 from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
 from gnnkit.distributed.sampler_options import KHopNeighborSamplerOptions
 from gnnkit.distributed.sampling_producer import DistSamplingProducer
+from gnnkit.errors import PlanError
+from gnnkit.plan import InputNodes, NeighborSampling
 from gnnkit.vendor import glt
 
 if TYPE_CHECKING:
@@ -25,6 +27,15 @@ _LOOPBACK = "127.0.0.1"
 
 def lend(loader: GraphLoader) -> BaseDistLoader:
     """See ``GraphLoader.dist_loader``."""
+    if not isinstance(loader.plan.inputs, InputNodes) or not isinstance(loader.plan.sampling, NeighborSampling):
+        raise PlanError(
+            "dist_loader hands out loaders of nodes that are sampled hop by hop",
+            "for links and anchors construct DistLinkNeighborLoader or DistABLPLoader of gnnkit.distributed",
+        )
+    if loader.plan.sampling.has_roots:
+        raise PlanError(
+            "dist_loader hands out batches with graphlearn-torch's names, and its batch is the seeds", "leave disjoint and time_attr out"
+        )
     plan, schema = loader.plan, DatasetSchema.from_graph(loader.schema, loader.plan.sampling.edge_dir)
     store = loader.store
     dataset = None if store is None else DistDataset.from_store(store, store.local_parts[0])
@@ -43,8 +54,9 @@ def lend(loader: GraphLoader) -> BaseDistLoader:
 
 
 def _config(plan: LoaderPlan, schema: DatasetSchema) -> Any:
-    fan_outs = {edge_type: list(fan_out) for edge_type, fan_out in plan.sampling.num_neighbors.items()}
     batching, sampling = plan.batching, plan.sampling
+    assert isinstance(sampling, NeighborSampling), "nothing else is lent"
+    fan_outs = {edge_type: list(fan_out) for edge_type, fan_out in sampling.num_neighbors.items()}
     return glt.attribute("sampler.SamplingConfig")(
         sampling_type=glt.attribute("sampler.SamplingType").NODE,
         num_neighbors=next(iter(fan_outs.values())) if schema.edge_types is None else fan_outs,
@@ -81,6 +93,7 @@ def _seeds(loader: GraphLoader, *, homogeneous: bool) -> Any:
     """The seeds of all ranks: what is dealt to this one is decided batch by batch."""
     import torch
 
-    ids = loader._batches.input_ids
-    whole = np.arange(loader._batches.num_seeds) if ids is None else np.array(ids, np.int64)
-    return glt.attribute("sampler.NodeSamplerInput")(torch.from_numpy(whole), None if homogeneous else loader.plan.inputs.node_type)
+    inputs = loader._batches.written_out()
+    assert isinstance(inputs, InputNodes), "only loaders of nodes are lent"
+    whole = np.arange(loader._batches.num_seeds) if inputs.ids is None else np.array(inputs.ids, np.int64)
+    return glt.attribute("sampler.NodeSamplerInput")(torch.from_numpy(whole), None if homogeneous else inputs.node_type)

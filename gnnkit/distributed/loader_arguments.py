@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.distributed.loader_plan import stored
+from gnnkit.distributed.remote_dataset import RemoteDistDataset
 from gnnkit.distributed.sampling_producer import DistSamplingProducer
 from gnnkit.distributed.worker_options import check_worker_options
 from gnnkit.errors import PlanError
@@ -21,13 +22,35 @@ def check_arguments(dataset: Any, sampler_input: Any, worker_options: Any, produ
     """Makes sure that a loader's arguments are of the kinds that go together.
 
     Raises:
-        PlanError: They are not, or belong to the graph-store mode.
+        PlanError: They are not.
     """
-    check_worker_options(worker_options)
-    if isinstance(sampler_input, list) or not isinstance(sampler_input, glt.attribute("sampler.NodeSamplerInput")):
+    on_servers = isinstance(dataset, RemoteDistDataset)
+    check_worker_options(worker_options, on_servers=on_servers)
+    gap = process_start_gap_seconds
+    if isinstance(gap, bool) or not isinstance(gap, (int, float)) or not math.isfinite(gap) or gap < 0:
+        raise PlanError(f"process_start_gap_seconds must be a number of seconds of at least 0, got {gap!r}")
+    if on_servers:
+        _check_server_inputs(sampler_input, dataset)
+    else:
+        _check_local(dataset, sampler_input, producer)
+
+
+def _check_server_inputs(inputs: Any, dataset: RemoteDistDataset) -> None:
+    count = dataset.cluster_info.num_storage_nodes
+    if not isinstance(inputs, list) or len(inputs) != count or not all(isinstance(seeds, _kinds()) for seeds in inputs):
+        raise PlanError(f"sampler_input must be a list with a NodeSamplerInput for each of {count} servers, got {inputs!r:.200}")
+
+
+def _kinds() -> tuple[Any, ...]:
+    """The records of seeds: nodes and links."""
+    return glt.attribute("sampler.NodeSamplerInput"), glt.attribute("sampler.EdgeSamplerInput")
+
+
+def _check_local(dataset: Any, sampler_input: Any, producer: Any) -> None:
+    if not isinstance(sampler_input, _kinds()):
         raise PlanError(
             f"sampler_input must be a NodeSamplerInput, got a {type(sampler_input).__name__}",
-            "an input per server belongs to the graph-store mode, which comes with a later release of gnnkit",
+            "lists are of the graph-store mode",
         )
     missing = [name for name in _PRODUCER_PARTS if not hasattr(producer, name)]
     if missing:
@@ -37,9 +60,6 @@ def check_arguments(dataset: Any, sampler_input: Any, worker_options: Any, produ
         )
     if isinstance(producer, DistSamplingProducer) and dataset is not None:
         stored(dataset)
-    gap = process_start_gap_seconds
-    if isinstance(gap, bool) or not isinstance(gap, (int, float)) or not math.isfinite(gap) or gap < 0:
-        raise PlanError(f"process_start_gap_seconds must be a number of seconds of at least 0, got {gap!r}")
     context = glt.attribute("distributed.get_context")()
     if context is not None and not context.is_worker():
         raise PlanError(

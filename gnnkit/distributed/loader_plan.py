@@ -7,11 +7,12 @@ from typing import Any
 from gnnkit.backends.base import Backend
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
+from gnnkit.distributed.sampler_options import PPRSamplerOptions, SamplerOptions
 from gnnkit.errors import PlanError
-from gnnkit.loader.opening import open_store
+from gnnkit.loader.graphs import open_store
 from gnnkit.loader.planned import check_store_has
 from gnnkit.loader.words import resolve_fan_outs, resolve_input_nodes
-from gnnkit.plan import Batching, LoaderPlan, NeighborSampling, Placement, RuntimeOptions
+from gnnkit.plan import Batching, Inputs, LoaderPlan, NeighborSampling, Placement, RuntimeOptions, Sampling, SubgraphType
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.schema import EdgeType
 from gnnkit.storage.store import Store
@@ -25,6 +26,7 @@ def make_plan(
     backend: Backend,
     batch_timeout_s: float,
     runtime: DistributedRuntimeInfo | None,
+    options: SamplerOptions | None = None,
 ) -> tuple[LoaderPlan, GraphHandle]:
     """The plan of one trainer's batches, and the graph that it is about.
 
@@ -37,42 +39,84 @@ def make_plan(
         backend: Where it is sampled.
         batch_timeout_s: Seconds that one wait for a batch may take.
         runtime: Where this process stands; None is alone.
+        options: How it is sampled; None is hop by hop, as ``config`` says.
 
     Raises:
         PlanError: Something does not fit the dataset, or is not there yet.
     """
     store = stored(dataset)
-    if config.sampling_type is not glt.attribute("sampler.SamplingType").NODE or config.with_neg:
-        raise PlanError(f"sampling_type is {config.sampling_type}, and only neighbourhoods of nodes are sampled so far")
-    if config.edge_dir != store.edge_dir:
-        raise PlanError(
-            f"edge_dir={config.edge_dir!r}, and the store {str(store.path)!r} is compressed for {store.edge_dir!r}",
-            f"sample along edge_dir={store.edge_dir!r}, or build a store with gnnkit.partition(..., edge_dir={config.edge_dir!r})",
-        )
-    weight = store.options.weight
-    if config.with_weight and weight is None:
-        raise PlanError(
-            f"with_weight=True, and the store {str(store.path)!r} was built without weights",
-            "build it with weight=<name of an edge array>, or leave with_weight out",
-        )
-    check_store_has(store, None, config.with_edge)
     placement = _placement(dataset, runtime)
     parts = None if placement is None else placement.hosts[dataset.partition_idx]
     if store.local_parts != (tuple(range(store.num_parts)) if parts is None else parts):
         # A part is here because the plan says so, not because its file can be opened.
         store = Store.open(store.path, parts)
+    return plan_on(store, sampler_input, config, backend, batch_timeout_s, placement, options)
+
+
+def plan_on(
+    store: Store,
+    sampler_input: Any,
+    config: Any,
+    backend: Backend,
+    batch_timeout_s: float,
+    placement: Placement | None = None,
+    options: SamplerOptions | None = None,
+) -> tuple[LoaderPlan, GraphHandle]:
+    """The plan of batches of a store, and the process's handle on it; see ``make_plan``.
+
+    Args:
+        store: The store.
+        sampler_input: See ``make_plan``.
+        config: See ``make_plan``.
+        backend: See ``make_plan``.
+        batch_timeout_s: See ``make_plan``.
+        placement: Which host holds which parts; None where everything is on one, or on servers.
+        options: See ``make_plan``.
+
+    Raises:
+        PlanError: As ``make_plan``.
+    """
+    kinds, of_links = glt.attribute("sampler.SamplingType"), hasattr(sampler_input, "links")
+    fitting = (kinds.LINK,) if of_links else (kinds.NODE, kinds.SUBGRAPH)
+    if config.sampling_type not in fitting or (config.with_neg and not of_links):
+        raise PlanError(f"sampling_type is {config.sampling_type}, and the seeds are {'links' if of_links else 'nodes'}")
+    if config.edge_dir != store.edge_dir:
+        raise PlanError(
+            f"edge_dir={config.edge_dir!r}, and the store {str(store.path)!r} is compressed for {store.edge_dir!r}",
+            f"sample along edge_dir={store.edge_dir!r}, or build a store with gnnkit.partition(..., edge_dir={config.edge_dir!r})",
+        )
+    if config.with_weight and store.options.weight is None:
+        raise PlanError(
+            f"with_weight=True, and the store {str(store.path)!r} was built without weights",
+            "build it with weight=<name of an edge array>, or leave with_weight out",
+        )
+    check_store_has(store, None, None, config.with_edge)
+    sampling = _sampling(store, config, options)
     graph = open_store(store)
-    fan_outs = resolve_fan_outs(_with_labels(config.num_neighbors, store), store.schema)
-    sampling = NeighborSampling(fan_outs, False, store.edge_dir, weight if config.with_weight else None, bool(config.with_edge))
-    ids = sampler_input.node
-    inputs = resolve_input_nodes(ids if sampler_input.input_type is None else (sampler_input.input_type, ids), graph)
+    inputs = sampler_input.links(sampling, graph) if of_links else _nodes(sampler_input, graph)
     seed = 0 if config.seed is None else config.seed
     batching = Batching(
         config.batch_size, bool(config.shuffle), bool(config.drop_last), "drop" if config.shuffle else "pad", seed, rank=0, world_size=1
     )
     limits = RuntimeOptions(batch_timeout_s=batch_timeout_s)
-    plan = LoaderPlan(graph.store, inputs, sampling, batching, backend.to_json(), limits, placement)
-    return plan, graph
+    return LoaderPlan(graph.store, inputs, sampling, batching, backend.to_json(), limits, placement), graph
+
+
+def _nodes(sampler_input: Any, graph: GraphHandle) -> Inputs:
+    ids = sampler_input.node
+    nodes = resolve_input_nodes(ids if sampler_input.input_type is None else (sampler_input.input_type, ids), graph)
+    # Seeds with labels say themselves what they are in a plan.
+    return sampler_input.anchors(nodes) if hasattr(sampler_input, "anchors") else nodes
+
+
+def _sampling(store: Store, config: Any, options: SamplerOptions | None) -> Sampling:
+    weight, with_edge = store.options.weight if config.with_weight else None, bool(config.with_edge)
+    if isinstance(options, PPRSamplerOptions):
+        return options.sampling(store.schema, edge_dir=store.edge_dir, weight=weight, time_attr=None, with_edge=with_edge)
+    fan_outs = resolve_fan_outs(_with_labels(config.num_neighbors, store), store.schema)
+    induced = config.sampling_type is glt.attribute("sampler.SamplingType").SUBGRAPH
+    subgraph_type: SubgraphType = "induced" if induced else "directional"
+    return NeighborSampling(fan_outs, False, store.edge_dir, weight, with_edge, subgraph_type=subgraph_type)
 
 
 def stored(dataset: Any) -> Store:

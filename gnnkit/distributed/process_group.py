@@ -50,8 +50,8 @@ def create(address: str, port: int, rank: int, world_size: int, timeout_s: float
     store: Any = None
     with _lock:
         try:
-            store = _store(address, port, rank, world_size, timeout)
-            with _gloo_interface(_interface_to(address, port)):
+            store = meeting_store(address, port, rank, world_size, timeout)
+            with gloo_interface(interface_to(address, port)):
                 dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
         except (RuntimeError, ValueError) as error:  # torch has no error of its own for a deadline
             if dist.is_initialized():
@@ -85,18 +85,32 @@ def destroy_created() -> None:
             sys.excepthook = before
 
 
-def _store(address: str, port: int, rank: int, world_size: int, timeout: timedelta) -> Any:
+def meeting_store(address: str, port: int, rank: int, world_size: int, timeout: timedelta, listener: socket.socket | None = None) -> Any:
+    """A key-value store for all ranks, which rank 0 keeps and which listens on ``address`` only; it is for the caller to hold.
+
+    Args:
+        address: See ``create``.
+        port: See ``create``.
+        rank: See ``create``.
+        world_size: See ``create``.
+        timeout: For reaching rank 0, and for each wait.
+        listener: For rank 0: a socket that listens there already; taken over. None opens one.
+
+    Raises:
+        PlanError: Rank 0 cannot listen there.
+        RuntimeError: Rank 0 was not reached in time.
+    """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch.distributed has no list of its names
 
     if rank != 0:
         return TCPStore(address, port, world_size, False, timeout, wait_for_workers=False)
     try:
         # The store's own listener would be bound to every interface.
-        listener = socket.create_server((address, port), family=_family(address, port), backlog=max(128, world_size))
+        listener = listener or socket.create_server((address, port), family=_family(address, port), backlog=max(128, world_size))
     except OSError as error:
         raise PlanError(
             f"rank 0 cannot listen on {address}:{port}: {error.strerror or error}",
-            "main_worker_ip_address must be an address of the host of rank 0, with that port free",
+            "the address must be one of the host of rank 0, with that port free",
         ) from error
     # The store owns the descriptor from here on.
     return TCPStore(address, port, world_size, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach(), use_libuv=False)
@@ -106,7 +120,7 @@ def _family(address: str, port: int) -> socket.AddressFamily:
     return socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
 
 
-def _interface_to(address: str, port: int) -> str | None:
+def interface_to(address: str, port: int) -> str | None:
     """Name of the interface by which packets to ``address`` leave; None where the system does not say."""
     import psutil
 
@@ -124,7 +138,7 @@ def _interface_to(address: str, port: int) -> str | None:
 
 
 @contextmanager
-def _gloo_interface(name: str | None) -> Iterator[None]:
+def gloo_interface(name: str | None) -> Iterator[None]:
     """Tells gloo its interface, unless the user has; the variable is read while a group is made."""
     if name is None or _GLOO_INTERFACE in os.environ:
         yield

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 
 from gnnkit.errors import SamplingError
+from gnnkit.plan.ppr import PPR_RELATION
 from gnnkit.sampling.collate import BatchContents
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey
 from gnnkit.schema import (
@@ -46,13 +47,17 @@ class MessageFormat:
         homogeneous: Whether keys are bare.
         node_types: Node types.
         edge_keys: ``{edge type as batches show it: its words in keys}``.
-        input_type: The seeds' node type.
+        input_type: The seeds' node type; of links, that of their sources.
+        optional: Edge types that batches do without where a message has nothing of them; others then have no edges.
+        link_type: The type of the loader's links; None where its inputs are nodes.
     """
 
     homogeneous: bool
     node_types: tuple[NodeType, ...]
     edge_keys: Mapping[EdgeType, str]
     input_type: NodeType
+    optional: frozenset[EdgeType] = frozenset()
+    link_type: EdgeType | None = None
     _edge_types: Mapping[str, EdgeType] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +69,9 @@ class MessageFormat:
         node_types: Iterable[NodeType] | None,
         edge_types: Iterable[EdgeType] | None,
         edge_dir: EdgeDir,
-        input_type: NodeType | None,
+        input_type: NodeType | EdgeType | None,
+        *,
+        by_ppr: bool = False,
     ) -> MessageFormat:
         """The messages about a graph.
 
@@ -72,15 +79,24 @@ class MessageFormat:
             node_types: Its node types; None for a homogeneous one.
             edge_types: Its edge types; None for a homogeneous one.
             edge_dir: The direction in which it is sampled.
-            input_type: The seeds' node type; None for a homogeneous graph.
+            input_type: The seeds' node type, or the type of links; None for nodes of a homogeneous graph.
+            by_ppr: Whether batches hold the edges of personalised PageRank. Its rows are nodes, and its columns the seeds that keep them.
         """
+        link_type = input_type if isinstance(input_type, tuple) else None
         if node_types is None or edge_types is None or input_type is None:
-            return cls(
-                True, (HOMOGENEOUS_NODE_TYPE,), {HOMOGENEOUS_EDGE_TYPE: edge_type_name(HOMOGENEOUS_EDGE_TYPE)}, HOMOGENEOUS_NODE_TYPE
-            )
+            only = {HOMOGENEOUS_EDGE_TYPE: edge_type_name(HOMOGENEOUS_EDGE_TYPE)}
+            return cls(True, (HOMOGENEOUS_NODE_TYPE,), only, HOMOGENEOUS_NODE_TYPE, link_type=link_type)
         # Keys name the direction from a node to its neighbours, batches show the other one.
         ends = [(reverse_edge_type(t), t) if edge_dir == "out" else (t, reverse_edge_type(t)) for t in edge_types]
-        return cls(False, tuple(node_types), {shown: edge_type_name(walked) for shown, walked in ends}, input_type)
+        keys, types = {shown: edge_type_name(walked) for shown, walked in ends}, tuple(node_types)
+        if isinstance(input_type, tuple):
+            optional = frozenset({input_type} - keys.keys())
+            keys.setdefault(input_type, edge_type_name(reverse_edge_type(input_type)))
+            return cls(False, types, keys, input_type[0], optional, link_type)
+        if not by_ppr:
+            return cls(False, types, keys, input_type)
+        keys |= {t: edge_type_name(t) for t in ((a, PPR_RELATION, b) for a in types for b in types)}
+        return cls(False, types, keys, input_type, frozenset(keys))
 
     def pack(self, contents: BatchContents) -> SampleMessage:
         """The message of a batch, on the batch's own memory."""
@@ -92,7 +108,9 @@ class MessageFormat:
                 message[self._edge_key(key.type, _COLS)], message[self._edge_key(key.type, _ROWS)] = tensor
             else:
                 message[self._edge_key(key.type, key.name)] = tensor
-        message[self._node_key(self.input_type, _BATCH)] = contents.arrays[NodeKey(self.input_type, "n_id")][: contents.num_seeds]
+        for node_type in (self.input_type,) if self.link_type is None else (self.link_type[0], self.link_type[2]):
+            count = contents.num_seeds if self.link_type is None else contents.num_sampled_nodes[node_type][0]
+            message[self._node_key(node_type, _BATCH)] = contents.arrays[NodeKey(node_type, "n_id")][:count]
         if contents.seed_mask is not None:
             message[self._node_key(self.input_type, _MASK)] = contents.seed_mask
         for node_type, counts in contents.num_sampled_nodes.items():
@@ -127,19 +145,25 @@ class MessageFormat:
             self._lacks(self._node_key(self.input_type, "n_id"))
         for node_type in self.node_types:
             arrays.setdefault(NodeKey(node_type, "n_id"), torch.empty(0, dtype=torch.int64))
-        for edge_type in self.edge_keys:
+        for edge_type in self.edge_keys.keys() - self.optional:
             arrays.setdefault(EdgeKey(edge_type, "edge_index"), torch.empty((2, 0), dtype=torch.int64))
         seeds = message.get(self._node_key(self.input_type, _BATCH))
         num_seeds = min(batch_size, len(arrays[input_key])) if seeds is None else len(seeds)
-        nodes, edges = self._counts(message)
-        return BatchContents(arrays, nodes, edges, self.input_type, num_seeds, message.get(self._node_key(self.input_type, _MASK))), meta
+        (nodes, edges), mask = self._counts(message), message.get(self._node_key(self.input_type, _MASK))
+        return BatchContents(arrays, nodes, edges, self.link_type or self.input_type, num_seeds, mask), meta
 
     def _counts(self, message: Mapping[str, Any]) -> tuple[dict[NodeType, list[int]], dict[EdgeType, list[int]]]:
         """New nodes and edges per hop, of every type, as long for each type; types that the message leaves out have none."""
         nodes = {t: _whole(message.get(self._node_key(t, _NODES))) for t in self.node_types}
-        edges = {t: _whole(message.get(self._edge_key(t, _EDGES))) for t in self.edge_keys}
+        edges = {
+            t: _whole(message.get(self._edge_key(t, _EDGES)))
+            for t in self.edge_keys
+            if t not in self.optional or self._edge_key(t, _EDGES) in message
+        }
         if not nodes[self.input_type]:
-            self._lacks(self._node_key(self.input_type, _NODES))
+            if self._node_key(self.input_type, _NODES) not in message:
+                self._lacks(self._node_key(self.input_type, _NODES))
+            return nodes, edges  # hops mean nothing in such a batch
         num_hops = max([len(counts) - 1 for counts in nodes.values()] + [len(counts) for counts in edges.values()])
         return (
             {t: counts + [0] * (num_hops + 1 - len(counts)) for t, counts in nodes.items()},

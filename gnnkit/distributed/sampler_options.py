@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnnkit.errors import PlanError
+from gnnkit.samplers import PPR
 from gnnkit.schema import EdgeType
 
 
@@ -42,6 +43,14 @@ class KHopNeighborSamplerOptions(SamplerOptions):
             raise PlanError(
                 f"num_neighbors={num_neighbors} and sampler_options.num_neighbors={self.num_neighbors} differ", "give the same, or only one"
             )
+
+
+@dataclass(frozen=True)
+class PPRSamplerOptions(PPR, SamplerOptions):
+    """The nodes with the largest personalised PageRank of each seed, see ``gnnkit.PPR``; the loader's fan-outs are not used."""
+
+    def check_num_neighbors(self, num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]]) -> None:
+        """See ``SamplerOptions``: any will do."""
 
 
 def resolve_sampler_options(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gnnkit.distributed.dataset import DistDataset
     from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
 
-_SERVERS = "inputs by server belong to the graph-store mode, which comes with a later release of gnnkit"
+_SERVERS = "inputs by server belong to the graph-store mode, with a RemoteDistDataset"
 
 
 def shard_nodes_by_process(input_nodes: torch.Tensor, local_process_rank: int, local_process_world_size: int) -> torch.Tensor:
@@ -63,7 +63,7 @@ def resolve_seeds(input_nodes: Any, dataset: DistDataset, runtime: DistributedRu
         raise PlanError(f"input_nodes is {kind}, and the graph is typed", f"give (node type, ids), with a type of {types}")
     node_type = DEFAULT_HOMOGENEOUS_NODE_TYPE if labelled else None
     if input_nodes is not None:
-        return node_type, _ids(input_nodes), labelled
+        return node_type, to_seeds(input_nodes), labelled
     found = dataset.node_ids
     own: Any = found[DEFAULT_HOMOGENEOUS_NODE_TYPE] if isinstance(found, Mapping) else found
     return node_type, shard_nodes_by_process(own, runtime.local_rank, runtime.local_world_size), labelled
@@ -76,7 +76,7 @@ def _typed(pair: tuple[Any, Any], types: list[NodeType] | None) -> tuple[NodeTyp
     if node_type not in types:
         raise PlanError(f"input_nodes names the unknown node type {node_type!r}{near_matches(str(node_type), types)}", f"known: {types}")
     _refuse_servers(ids)
-    return node_type, _ids(ids), False
+    return node_type, to_seeds(ids), False
 
 
 def _refuse_servers(value: Any) -> None:
@@ -86,7 +86,12 @@ def _refuse_servers(value: Any) -> None:
         raise PlanError(f"input_nodes is the word {value!r}", f"give ids, for example dataset.train_node_ids; {_SERVERS}")
 
 
-def _ids(value: Any) -> torch.Tensor:
+def to_seeds(value: Any) -> torch.Tensor:
+    """Ids as a tensor.
+
+    Raises:
+        PlanError: They are none.
+    """
     import torch
 
     try:

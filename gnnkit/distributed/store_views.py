@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gnnkit.distributed.dataset_schema import EDGE_FEATURES, NODE_FEATURES, NODE_LABELS, torch_dtype
 from gnnkit.distributed.features import DistFeature, LocalFeature, as_tensor
-from gnnkit.distributed.graph import LocalGraph, dataset_ids, part_edge_ids
+from gnnkit.distributed.graph import LocalGraph
 from gnnkit.distributed.partition_book import LazyPartitionBook, PartitionBook, RangePartitionBook, RenumberedPartitionBook, look_up
 from gnnkit.distributed.parts import check_part
 from gnnkit.errors import PlanError
@@ -22,6 +22,7 @@ from gnnkit.schema import EdgeType, NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.layout import part_folder
 from gnnkit.storage.manifest_io import read_manifest
+from gnnkit.storage.part_ids import EdgeRows, NodeRows, dataset_ids, part_edge_ids
 from gnnkit.storage.store import Store
 
 
@@ -134,40 +135,6 @@ class StoreViews:
             own = torch.from_numpy(np.array(dataset_ids(self.arrays, node_type, part)))
             found[node_type] = torch.cat([chosen, own[~torch.isin(own, chosen)]])
         return found
-
-
-class NodeRows:
-    """Finds a part's rows of nodes."""
-
-    def __init__(self, graph: GraphArrays, node_type: NodeType, part: int) -> None:
-        self._table = graph.store_id[node_type]
-        self._first, self._end = (int(bound) for bound in graph.node_bounds[node_type][part : part + 2])
-        self._num_nodes = graph.schema.node_types[node_type].num_nodes
-
-    def rows(self, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """See ``RowIndex``."""
-        known = (ids >= 0) & (ids < self._num_nodes)
-        numbers = ids if self._table is None else self._table[np.where(known, ids, 0)] if self._num_nodes else ids
-        return np.where(known & (numbers >= self._first) & (numbers < self._end), numbers - self._first, -1)
-
-
-class EdgeRows:
-    """Finds a part's rows of edges; sorts their ids when it is first asked."""
-
-    def __init__(self, graph: GraphArrays, edge_type: EdgeType, part: int) -> None:
-        self._edge_ids = part_edge_ids(graph, edge_type, part)
-
-    @cached_property
-    def _order(self) -> NDArray[np.int64]:
-        return np.argsort(self._edge_ids, kind="stable")
-
-    def rows(self, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """See ``RowIndex``."""
-        if not len(self._edge_ids):
-            return np.full(len(ids), -1)
-        places = np.searchsorted(self._edge_ids, ids, sorter=self._order)
-        rows = self._order[np.minimum(places, len(self._order) - 1)]
-        return np.where(self._edge_ids[rows] == ids, rows, -1)
 
 
 def _node_book(graph: GraphArrays, node_type: NodeType, part: int) -> PartitionBook:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.base import Backend
 from gnnkit.backends.colocated import Colocated
@@ -10,10 +11,13 @@ from gnnkit.backends.inprocess import InProcess
 from gnnkit.errors import PlanError
 from gnnkit.vendor import glt
 
+if TYPE_CHECKING:
+    from gnnkit.backends.graph_store import GraphStore
+
 # GiGL's torch threads of a process that samples on the CPU; sampling here uses none of torch's.
 DEFAULT_NUM_CPU_THREADS = 2
-_REMOTE = "sampling on graph-store servers comes with a later release of gnnkit"
 _LOCAL = "use MpDistSamplingWorkerOptions, or leave worker_options out"
+_REMOTE = "use RemoteDistSamplingWorkerOptions, or leave worker_options out"
 # Graphlearn-torch's RPC was seen to slow down beyond so many threads.
 _MOST_RPC_THREADS = 16
 _RPC_TIMEOUT_S = 600
@@ -89,28 +93,56 @@ def create_graph_store_worker_options(
     Raises:
         PlanError: A value is unusable, or graphlearn-torch is not installed.
     """
-    import torch
+    check_prefetch(prefetch_size, num_workers * worker_concurrency)
+    info = dataset.cluster_info
+    if not 0 <= compute_rank < info.compute_cluster_world_size:
+        raise PlanError(f"there is no compute_rank {compute_rank} of {info.compute_cluster_world_size}")
+    ports = dataset.fetch_free_ports_on_storage_cluster(num_ports=info.compute_cluster_world_size)
+    return remote_options(
+        info,
+        ports[compute_rank],
+        num_workers=num_workers,
+        worker_concurrency=worker_concurrency,
+        buffer_size=channel_size,
+        prefetch_size=prefetch_size,
+        worker_key=worker_key,
+    )
 
-    capacity = num_workers * worker_concurrency
+
+def check_prefetch(prefetch_size: int, capacity: int) -> int:
+    """``prefetch_size``, once it is known to fit.
+
+    Raises:
+        PlanError: It does not.
+    """
     if not 1 <= prefetch_size <= capacity:
         raise PlanError(
             f"prefetch_size must be between 1 and num_workers * worker_concurrency = {capacity}, got {prefetch_size}",
             "raise worker_concurrency, or lower prefetch_size",
         )
-    info = dataset.cluster_info
-    if not 0 <= compute_rank < info.compute_cluster_world_size:
-        raise PlanError(f"there is no compute_rank {compute_rank} of {info.compute_cluster_world_size}")
-    ports = dataset.fetch_free_ports_on_storage_cluster(num_ports=info.compute_cluster_world_size)
-    return _class("Remote", "create_graph_store_worker_options")(
+    return prefetch_size
+
+
+def remote_options(info: Any, master_port: int, *, num_workers: int, worker_concurrency: int, **more: Any) -> Any:
+    """``RemoteDistSamplingWorkerOptions`` for all servers of a run.
+
+    Args:
+        info: The run's ``GraphStoreInfo``.
+        master_port: Kept in the record; nothing listens there.
+        num_workers: See ``create_graph_store_worker_options``.
+        worker_concurrency: See ``create_graph_store_worker_options``.
+        **more: Further arguments of graphlearn-torch's class.
+    """
+    import torch
+
+    return _class("Remote", "the graph-store mode")(
         server_rank=list(range(info.num_storage_nodes)),
         num_workers=num_workers,
         worker_devices=[torch.device("cpu")] * num_workers,
         worker_concurrency=worker_concurrency,
         master_addr=info.storage_cluster_master_ip,
-        master_port=ports[compute_rank],
-        buffer_size=channel_size,
-        prefetch_size=prefetch_size,
-        worker_key=worker_key,
+        master_port=master_port,
+        **more,
     )
 
 
@@ -119,16 +151,43 @@ def is_collocated(options: Any) -> bool:
     return isinstance(options, _class("Collocated"))
 
 
-def check_worker_options(options: Any) -> None:
-    """Makes sure that a loader on this host can be made with the options.
+def is_remote(options: Any) -> bool:
+    """Whether the options are those for sampling on servers."""
+    return isinstance(options, _class("Remote"))
+
+
+def check_worker_options(options: Any, *, on_servers: bool) -> None:
+    """Makes sure that a loader can be made with the options.
+
+    Args:
+        options: The options.
+        on_servers: Whether its graph is on servers.
 
     Raises:
-        PlanError: They are for servers, or of no kind of options.
+        PlanError: They are for the other kind of loader, or of no kind of options.
     """
-    if isinstance(options, _class("Remote")):
-        raise PlanError(f"worker_options is a {type(options).__name__}, and {_REMOTE}", _LOCAL)
-    if not isinstance(options, (_class("Mp"), _class("Collocated"))):
-        raise PlanError(f"worker_options must be options of sampling workers, got a {type(options).__name__}", _LOCAL)
+    if not isinstance(options, (_class("Mp"), _class("Collocated"), _class("Remote"))):
+        raise PlanError(
+            f"worker_options must be options of sampling workers, got a {type(options).__name__}", _REMOTE if on_servers else _LOCAL
+        )
+    if is_remote(options) != on_servers:
+        where = "the dataset is on servers" if on_servers else "the dataset is not on servers"
+        raise PlanError(f"worker_options is a {type(options).__name__}, and {where}", _REMOTE if on_servers else _LOCAL)
+
+
+def served_backend_of(options: Any) -> GraphStore:
+    """The backend of a loader on the servers that this process has joined.
+
+    Args:
+        options: Remote options: ``worker_concurrency`` and ``buffer_size`` count. Workers were started with the servers.
+
+    Raises:
+        PlanError: It has joined none, or a value is unusable.
+    """
+    from gnnkit.distributed.graph_client import joined_backend
+
+    size = None if options.buffer_size == f"{options.num_workers * _DEFAULT_MB_PER_WORKER}MB" else options.buffer_size
+    return replace(joined_backend(), worker_concurrency=options.worker_concurrency, channel_size=size)
 
 
 def backend_of(options: Any, max_concurrent_producer_inits: int | None = None) -> Backend:
@@ -141,7 +200,7 @@ def backend_of(options: Any, max_concurrent_producer_inits: int | None = None) -
     Raises:
         PlanError: They are for servers, or a value is unusable.
     """
-    check_worker_options(options)
+    check_worker_options(options, on_servers=False)
     if is_collocated(options):
         return InProcess()
     # No user has asked for graphlearn-torch's own default, and large batches do not fit into it.

@@ -1,12 +1,29 @@
-"""One number for all that a loader gives: equal digests are equal batches, bit for bit."""
+"""One number for all that a loader gives, or for each tensor of a batch: equal digests are equal batches, bit for bit.
+
+XXH3 (128 bits, https://xxhash.com) finds what differs by chance or mistake as surely as a cryptographic digest does, 20 times as fast;
+nobody is kept from making batches with the same one on purpose.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
-_DIGEST_BYTES = 16
+import xxhash
+
+from gnnkit.schema import edge_type_name
+
+
+class ValueDigest(NamedTuple):
+    """What one attribute of a batch holds.
+
+    Attributes:
+        kind: A tensor's dtype and shape, as in ``"torch.float32 [12, 5]"``; the type's name of anything else.
+        digest: 32 hexadecimal digits (XXH3) of the tensor's bytes, or of the ``repr``.
+    """
+
+    kind: str
+    digest: str
 
 
 def batches_digest(batches: Iterable[Any]) -> str:
@@ -16,23 +33,47 @@ def batches_digest(batches: Iterable[Any]) -> str:
         batches: ``Data`` or ``HeteroData``, for example a loader, whose next epoch is iterated then.
 
     Returns:
-        32 hexadecimal digits (BLAKE2b).
+        32 hexadecimal digits (XXH3).
     """
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    digest = xxhash.xxh3_128()
     for batch in batches:
         digest.update(f"{type(batch).__name__}\n".encode())
-        for store in batch.stores:
-            for name, value in store.items():
-                _add(digest, f"{store._key!r} {name}", value)
+        for key, name, value in _attributes(batch):
+            kind, content = _content(value)
+            digest.update(f"{key!r} {name} {kind} ".encode())
+            digest.update(content)
     return digest.hexdigest()
 
 
-def _add(digest: Any, name: str, value: Any) -> None:
+def value_digests(batch: Any) -> dict[str, ValueDigest]:
+    """A digest of each attribute of a batch.
+
+    Args:
+        batch: ``Data`` or ``HeteroData``.
+
+    Returns:
+        ``{"x": ...}``, or ``{"paper.x": ..., "paper__cites__paper.edge_index": ...}`` for typed graphs.
+    """
+    found = {}
+    for key, name, value in _attributes(batch):
+        kind, content = _content(value)
+        owner = "" if key is None else (edge_type_name(key) if isinstance(key, tuple) else str(key)) + "."
+        found[owner + name] = ValueDigest(kind, xxhash.xxh3_128_hexdigest(content))
+    return found
+
+
+def _attributes(batch: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Node type, edge type or None; name; and value of every attribute."""
+    for store in batch.stores:
+        for name, value in store.items():
+            yield store._key, name, value
+
+
+def _content(value: Any) -> tuple[str, Any]:
+    """What a value is, and its bytes."""
     import torch
 
     if not isinstance(value, torch.Tensor):
-        digest.update(f"{name} {type(value).__name__} {value!r}\n".encode())
-        return
-    digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+        return type(value).__name__, f"{value!r}\n".encode()
     # As plain bytes, because NumPy has no bfloat16; one dimension, because a tensor without any cannot change its dtype.
-    digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return f"{value.dtype} {list(value.shape)}", value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()

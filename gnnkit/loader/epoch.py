@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit.backends.base import BatchStream, EndOfEpoch
 from gnnkit.errors import BatchTimeout, LoaderClosed
-from gnnkit.events import EventSink, Stage
+from gnnkit.events import Stage
+from gnnkit.loader.control import Control
+from gnnkit.loader.records import BatchRecord, Records
 from gnnkit.loader.stats import EpochStats
-from gnnkit.loader.transfer import DeviceTransfer
+from gnnkit.loader.transfer import DeviceTransfer, resolve_device
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
+
+if TYPE_CHECKING:
+    from gnnkit.loader.feature_cache import FeatureCache
 
 
 @dataclass
@@ -27,7 +33,8 @@ class EpochState:
         steps_done: Batches handed out.
         ended: Whether nothing more will come.
         exhausted: Whether that is because every batch has come.
-        abandoned: Whether a newer iteration ended this one.
+        given_up: Why nobody may have its batches any more: "newer", where a newer iteration has begun, or "closed"; "" while they may.
+        records: Where its batches are booked.
     """
 
     epoch: int
@@ -36,17 +43,20 @@ class EpochState:
     steps_done: int = 0
     ended: bool = False
     exhausted: bool = False
-    abandoned: bool = False
+    given_up: Literal["", "newer", "closed"] = ""
+    records: Records = field(default_factory=Records)
     counters: EpochStats = field(default_factory=EpochStats)
     started: float = field(default_factory=time.perf_counter)
     left: float = field(default_factory=time.perf_counter)
+    _booked: tuple[float, ...] = (0.0,) * 6
 
     @classmethod
-    def begin(cls, epoch: int, schedule: Schedule, events: EventSink) -> EpochState:
+    def begin(cls, epoch: int, schedule: Schedule, control: Control) -> EpochState:
         """The state before the first batch."""
-        stage = Stage(events, "epoch", label=str(epoch), total=len(schedule), unit="batches")
+        now = time.perf_counter()
+        stage = Stage(control.history, "epoch", label=str(epoch), total=len(schedule), unit="batches")
         stage.__enter__()
-        return cls(epoch, schedule, stage, counters=EpochStats(epoch))
+        return cls(epoch, schedule, stage, records=control.records, counters=EpochStats(epoch), started=now, left=now)
 
     @property
     def finished(self) -> bool:
@@ -55,30 +65,52 @@ class EpochState:
             return self.exhausted or self.schedule.next_batch(self.steps_done) >= self.schedule.num_batches
         return self.steps_done >= len(self.schedule)
 
-    def count(self, subgraph: SampledSubgraph) -> None:
-        """Books a batch as handed out."""
+    def count(self, subgraph: SampledSubgraph, asked_s: float) -> None:
+        """Books a batch as handed out.
+
+        Args:
+            subgraph: The batch.
+            asked_s: See ``BatchRecord``.
+        """
         layout, counters = subgraph.layout, self.counters
+        size = layout.num_seeds, layout.num_nodes, layout.num_edges, layout.nbytes
         counters.batches += 1
-        counters.seeds += layout.num_seeds
-        counters.nodes += layout.num_nodes
-        counters.edges += layout.num_edges
-        counters.nbytes += layout.nbytes
+        counters.seeds += size[0]
+        counters.nodes += size[1]
+        counters.edges += size[2]
+        counters.nbytes += size[3]
+        cached_nbytes = layout.cached_nbytes
+        counters.cached_nbytes += cached_nbytes
         counters.sample_s += subgraph.sample_s
         counters.gather_s += subgraph.gather_s
+        before, now = self._booked, counters.spent()
+        self._booked = now
+        paused_s, wait_s, collate_s, transform_s, transfer_s, consumer_s = (after - then for after, then in zip(now, before, strict=True))
+        sampled = subgraph.worker, subgraph.began_s, subgraph.sample_s, subgraph.gather_s
+        consumed = asked_s, paused_s, wait_s, collate_s, transform_s, transfer_s, consumer_s
+        self.records.add(BatchRecord(self.epoch, subgraph.batch_index, *sampled, *consumed, *size, subgraph.ready, cached_nbytes))
         self.steps_done += 1
-        self.stage.advance()
+        if not self.ended:  # another thread may have closed the loader since the batch came
+            self.stage.advance()
+
+    def leave(self) -> None:
+        """Books that the consumer has the processor again."""
+        self.left = time.perf_counter()
+        self.counters.wall_s = self.left - self.started
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends the epoch, once."""
         if not self.ended:
             self.ended = True
+            if self.given_up:  # which the iteration may notice before whoever has given it up gets here
+                self.stage.summary = "abandoned" if self.given_up == "newer" else "stopped"
+                error = None
             self.stage.__exit__(type(error) if error else None, error, None)
 
-    def abandon(self) -> None:
-        """Ends the epoch because a newer one begins."""
+    def give_up(self, why: Literal["newer", "closed"]) -> None:
+        """Ends the epoch because a newer one begins, or the loader is closed."""
         if not self.ended:
-            self.abandoned = True
-            self.stage.summary = "abandoned"
+            self.given_up = why
             self.end()
 
     def stats(self) -> EpochStats:
@@ -99,17 +131,37 @@ class BatchSteps:
         build: Makes a PyG object of it.
         transform: The user's function, or None.
         transfer: Copies it to a device, or None.
+        finish: Completes it there, before anybody sees it; None where it is whole.
     """
 
     build: Callable[[SampledSubgraph], Any]
     transform: Callable[[Any], Any] | None
     transfer: DeviceTransfer | None
+    finish: Callable[[Any], Any] | None = None
+
+    @classmethod
+    def of(
+        cls, build: Callable[[SampledSubgraph], Any], transform: Callable[[Any], Any] | None, device: Any, cache: FeatureCache | None
+    ) -> BatchSteps:
+        """What a loader's options say.
+
+        Args:
+            build: Makes a PyG object.
+            transform: The user's function; where features are cached, batches are whole, and it is called, on the device.
+            device: Where batches are copied to.
+            cache: The features there; None where none are.
+        """
+        if cache is None:
+            target = resolve_device(device)
+            return cls(build, transform, None if target is None else DeviceTransfer(target))
+        complete = cache.complete
+        return cls(build, None, DeviceTransfer(cache.device), complete if transform is None else lambda data: transform(complete(data)))
 
     def all(self, subgraph: SampledSubgraph) -> Any:
         """Every step at once, for a batch outside an epoch."""
         data = self.build(subgraph)
         data = data if self.transform is None else self.transform(data)
-        return data if self.transfer is None else self.transfer.finish(*self.transfer.start(data, subgraph))
+        return data if self.transfer is None else self.transfer.finish(*self.transfer.start(data, subgraph, self.finish))
 
 
 class EpochIterator(Iterator[Any]):
@@ -120,12 +172,15 @@ class EpochIterator(Iterator[Any]):
         stream: Where batches come from; its epoch has been started.
         state: How far the epoch is.
         steps: What happens to each batch.
+        control: The loader's.
         batch_timeout_s: Longest single wait.
     """
 
-    def __init__(self, owner: object, stream: BatchStream, state: EpochState, steps: BatchSteps, batch_timeout_s: float) -> None:
+    def __init__(
+        self, owner: object, stream: BatchStream, state: EpochState, steps: BatchSteps, control: Control, batch_timeout_s: float
+    ) -> None:
         self._owner, self._stream, self._state, self._steps = owner, stream, state, steps
-        self._timeout_s = batch_timeout_s
+        self._control, self._timeout_s = control, batch_timeout_s
         self._pending: tuple[SampledSubgraph, Any, Any] | None = None
         self._failure: Exception | None = None
 
@@ -134,8 +189,13 @@ class EpochIterator(Iterator[Any]):
         return len(self._state.schedule)
 
     def __next__(self) -> Any:
-        """The next batch."""
-        return self.within(self._timeout_s)
+        """The next batch; a paused loader's comes once it goes on."""
+        try:
+            return self._next(self._timeout_s, math.inf)
+        except Exception as error:
+            if not isinstance(error, StopIteration):
+                self._control.history.note(error)
+            raise
 
     def within(self, timeout_s: float) -> Any:
         """The next batch, if it comes within ``timeout_s`` seconds; 0 waits for nothing.
@@ -143,30 +203,45 @@ class EpochIterator(Iterator[Any]):
         Raises:
             BatchTimeout: It did not; the epoch goes on.
         """
+        return self._next(timeout_s, timeout_s)
+
+    def _next(self, timeout_s: float, paused_s: float) -> Any:
+        """The next batch; ``timeout_s`` and ``paused_s`` are the longest waits for it and for a paused loader to go on."""
         state = self._state
         self._check_current()
         if state.ended:
             raise StopIteration
+        asked_s = time.monotonic()
         state.counters.consumer_s += time.perf_counter() - state.left
         try:
-            return self._advance(timeout_s)
+            if self._control.gate.is_shut:
+                self._wait_while_paused(paused_s)
+            subgraph, data = self._advance(timeout_s)
+            state.leave()  # booking it is counted with what comes next
+            state.count(subgraph, asked_s)
+            return data
         except BaseException as error:
+            state.leave()
             if not isinstance(error, (StopIteration, BatchTimeout)):
                 state.end(error)
             raise
-        finally:
-            state.left = time.perf_counter()
-            state.counters.wall_s = state.left - state.started
+
+    def _wait_while_paused(self, limit_s: float) -> None:
+        with self._timed("paused_s"):
+            if not self._control.gate.wait(limit_s, self._check_current):
+                raise BatchTimeout(f"no batch within {limit_s:g} s: the loader is paused", "call loader.unpause()")
 
     def _check_current(self) -> None:
-        if self._state.abandoned:
+        if self._state.given_up:
             self._pending = None
+            if self._state.given_up == "closed":
+                raise LoaderClosed("the loader is closed", "create a new one")
             raise LoaderClosed(
                 f"this iteration (epoch {self._state.epoch}) ended when a newer one of the same loader began",
                 "iterate one at a time, or use loader.for_split() for a second stream of batches",
             )
 
-    def _advance(self, timeout_s: float) -> Any:
+    def _advance(self, timeout_s: float) -> tuple[SampledSubgraph, Any]:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -174,7 +249,8 @@ class EpochIterator(Iterator[Any]):
         self._pending = None
         if pending is None:
             self._state.exhausted = True
-            self._state.end()
+            with self._timed("wait_s"):  # whoever listens is told; it belongs to no batch
+                self._state.end()
             raise StopIteration
         subgraph, data, event = pending
         transfer = self._steps.transfer
@@ -183,8 +259,7 @@ class EpochIterator(Iterator[Any]):
                 data = transfer.finish(data, event)
             if transfer.looks_ahead:
                 self._pending = self._receive_if_ready()
-        self._state.count(subgraph)
-        return data
+        return subgraph, data
 
     def _receive_if_ready(self) -> tuple[SampledSubgraph, Any, Any] | None:
         try:
@@ -200,6 +275,7 @@ class EpochIterator(Iterator[Any]):
         with self._timed("wait_s"):
             subgraph = self._stream.recv(timeout_s, self._check_current)
         if isinstance(subgraph, EndOfEpoch):
+            self._check_current()  # it may be a newer one's: nobody looked while it was there already
             return None
         with self._timed("collate_s"):
             data = steps.build(subgraph)
@@ -209,7 +285,7 @@ class EpochIterator(Iterator[Any]):
         event = None
         if steps.transfer is not None:
             with self._timed("transfer_s"):
-                data, event = steps.transfer.start(data, subgraph)
+                data, event = steps.transfer.start(data, subgraph, steps.finish)
         return subgraph, data, event
 
     def _timed(self, name: str) -> _Timer:

@@ -4,35 +4,44 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gnnkit.backends import backend_from_json
+from gnnkit.backends.joined import remember
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink
+from gnnkit.loader.advice.readings import Gauge
 from gnnkit.loader.building import BatchBuilder
+from gnnkit.loader.caching import open_stream
+from gnnkit.loader.control import Control
 from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState
-from gnnkit.loader.opening import LoaderSources, placed_graph
-from gnnkit.loader.options import LoaderOptions
+from gnnkit.loader.exporting import LoaderExporting
+from gnnkit.loader.history import History
+from gnnkit.loader.inference import WholeGraphInference
+from gnnkit.loader.link_arrays import to_links
+from gnnkit.loader.opening import LoaderSources
+from gnnkit.loader.served import check_is_here
+from gnnkit.loader.siblings import LoaderSiblings
 from gnnkit.loader.stats import EpochStats
-from gnnkit.loader.transfer import DeviceTransfer, resolve_device
-from gnnkit.loader.words import FanOuts, resolve_fan_outs, resolve_input_nodes, to_ids
-from gnnkit.plan import LoaderPlan
+from gnnkit.loader.watching import LoaderWatching
+from gnnkit.loader.words import to_ids
+from gnnkit.plan import InputLinks, LoaderPlan
 from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.sampling.collate import load_batch_classes
 from gnnkit.schema import GraphSchema
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
     from gnnkit.distributed.base_loader import BaseDistLoader
-    from gnnkit.ui.cards import Card
+    from gnnkit.loader.feature_cache import FeatureCache
 
 STATE_VERSION = 1
 
 
-class GraphLoader(LoaderSources):
+class GraphLoader(LoaderSources, LoaderSiblings, LoaderExporting, LoaderWatching, WholeGraphInference):
     """Iterates over sampled neighbourhoods of a graph as PyG batches.
 
     Made by ``from_ogb``, ``from_pyg``, ``from_store``, ``from_source`` or ``from_plan``. A loader may be iterated any number of times, one
@@ -42,8 +51,9 @@ class GraphLoader(LoaderSources):
         plan: What is sampled.
         graph: The opened graph.
         events: Where progress goes.
-        transform: Called on each batch before it is copied to ``device``.
+        transform: Called on each batch before it is copied to ``device``; after that where features are cached there.
         device: Where batches are copied to; None leaves them in memory.
+        cache: Features on that device which another loader on the same graph has; used where the plan asks for as many.
 
     Attributes:
         plan: The plan, ``plan.to_json()`` is JSON.
@@ -58,22 +68,27 @@ class GraphLoader(LoaderSources):
         *,
         transform: Callable[[Any], Any] | None = None,
         device: Any = None,
+        cache: FeatureCache | None = None,
     ) -> None:
-        resolved = resolve_device(device)
-        pinned = resolved is not None and resolved.type == "cuda"
-        self.plan = replace(plan, runtime=replace(plan.runtime, pin_memory=pinned))
+        self.plan = plan
         self.epoch = -1
-        self._graph, self._events = graph, events
+        history = events if isinstance(events, History) else History(events)
+        self._control = Control(history)
+        self._graph, self._events = graph, history.sink  # siblings have a history of their own
         self._transform, self._device = transform, device
-        builder = BatchBuilder(graph.arrays.schema, self.plan, graph.extra, graph.type_extra)
-        self._steps = BatchSteps(builder, transform, None if resolved is None else DeviceTransfer(resolved))
         self._next_epoch = self._first_batch = 0
         self._moved = False  # by set_epoch() or load_state_dict() since the last iteration began
         self._state: EpochState | None = None
-        self._stream = backend_from_json(plan.backend).open(self.plan, graph, events)
+        check_is_here(backend_from_json(plan.backend), graph)
+        opened = open_stream(plan, graph, history, device, cache)
+        self._stream, self._cache = opened.stream, opened.cache
+        builder = BatchBuilder(graph.arrays.schema, opened.plan, graph.extra, graph.type_extra)
+        self._steps = BatchSteps.of(builder, transform, device, self._cache)
         self._batches = _batch_list(self.plan, graph)
         self._closed = False
         self._lent: weakref.ref[BaseDistLoader] | None = None
+        self._gauge = Gauge(self, graph)
+        remember(self)
         weakref.finalize(self, self._stream.close).atexit = False
 
     # Iteration -------------------------------------------------------------------------------------------------------
@@ -89,15 +104,22 @@ class GraphLoader(LoaderSources):
     def _begin(self, steps: BatchSteps) -> EpochIterator:
         """Starts the next epoch, with the given steps on each batch's way."""
         self._check_open()
-        if self._state is not None:
-            self._state.abandon()
+        if steps is not self._steps and self._cache is not None:
+            raise PlanError("batches of a loader with feature_cache are put together on its device", "make it without feature_cache")
         epoch, first_batch = self._next_epoch, self._first_batch
-        _check_same_epoch(self.plan, epoch)
-        self._stream.start_epoch(epoch, first_batch)
+        with self.history.noting(f"the beginning of epoch {epoch}"):
+            if self._state is not None:
+                self._state.give_up("newer")
+            _check_same_epoch(self.plan, epoch)
+            if steps is self._steps:
+                load_batch_classes()  # before the clock of any batch runs: it takes seconds
+            self._stream.start_epoch(epoch, first_batch)
         # Only now: an epoch that could not be started is still the next one.
         self.epoch, self._next_epoch, self._first_batch, self._moved = epoch, epoch + 1, 0, False
-        self._state = EpochState.begin(self.epoch, self._batches.schedule(first_batch), self._events)
-        return EpochIterator(self, self._stream, self._state, steps, self.plan.runtime.batch_timeout_s)
+        self._state = EpochState.begin(self.epoch, self._batches.schedule(first_batch), self._control)
+        if self._closed:  # by another thread meanwhile, which could not know of it
+            self._state.give_up("closed")
+        return EpochIterator(self, self._stream, self._state, steps, self._control, self.plan.runtime.batch_timeout_s)
 
     def resume(self) -> Iterator[Data | HeteroData]:
         """Goes on with the epoch that broke off, at the first batch that was not handed out; the same batches come as without the break.
@@ -127,13 +149,15 @@ class GraphLoader(LoaderSources):
         schedule = self._batches.schedule(self._first_batch)
         if not len(schedule):
             raise PlanError("there is no batch to peek at: an epoch of this loader has none", "see len(loader) and input_nodes")
-        return self._steps.all(self._stream.sample_now(self._next_epoch, schedule.turn(0).batch_index))
+        with self.history.noting():
+            load_batch_classes()
+            return self._steps.all(self._stream.sample_now(self._next_epoch, schedule.turn(0).batch_index))
 
     def sample(self, input_nodes: Any, *, epoch: int = 0, index: int = 0) -> Data | HeteroData:
-        """Samples around nodes of your choice, with this loader's fan-outs.
+        """Samples around inputs of your choice, as this loader does.
 
         Args:
-            input_nodes: Ids ``[k]`` or a mask, of the loader's input type.
+            input_nodes: Ids ``[k]`` or a mask, of the loader's input type; for a loader of links ``[2, k]`` ids of sources and targets.
             epoch: First half of the key that draws differ by; the same key gives the same batch.
             index: Second half.
 
@@ -142,9 +166,20 @@ class GraphLoader(LoaderSources):
         """
         self._check_open()
         epoch, index = _whole_number(epoch, "epoch"), _whole_number(index, "index")
-        node_type = self.plan.inputs.node_type
-        ids = to_ids(input_nodes, self.schema.node_types[node_type].num_nodes, "input_nodes")
-        return self._steps.all(self._stream.sample_now(epoch, index, ids))
+        inputs = self.plan.inputs
+        if isinstance(inputs, InputLinks):
+            ids = to_links(input_nodes, inputs.edge_type, self.schema).reshape(-1)
+        else:
+            schema, time_attr = self.schema.node_types[inputs.node_type], self.plan.sampling.time_attr
+            if time_attr is not None and time_attr not in schema.arrays:
+                raise PlanError(
+                    f"{inputs.node_type!r} nodes have no {time_attr!r} of their own, so sample() does not know their times",
+                    "make a loader with input_nodes=... and input_time=... of them",
+                )
+            ids = to_ids(input_nodes, schema.num_nodes, "input_nodes")
+        with self.history.noting():
+            load_batch_classes()
+            return self._steps.all(self._stream.sample_now(epoch, index, ids))
 
     # State -----------------------------------------------------------------------------------------------------------
 
@@ -201,28 +236,6 @@ class GraphLoader(LoaderSources):
 
     # Siblings and lifetime ---------------------------------------------------------------------------------------------
 
-    def for_split(self, input_nodes: Any, **changes: Any) -> GraphLoader:
-        """Another loader on the same graph: other input nodes, other options where they are given.
-
-        Args:
-            input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
-            **changes: Any of ``num_neighbors``, ``batch_size``, ``shuffle`` (False unless given), ``drop_last``, ``replace``, ``seed``,
-                ``remainder``, ``transform``, ``device``, ``backend``, ``placement``.
-
-        Raises:
-            PlanError: An option is unknown or its value unusable.
-        """
-        self._check_open()
-        options = LoaderOptions.of_plan(self.plan, self._transform, self._device).changed(input_nodes, changes)
-        inputs = resolve_input_nodes(input_nodes, self._graph)
-        graph, placement = placed_graph(self._graph, options) if "placement" in changes else (self._graph, self.plan.placement)
-        num_neighbors: FanOuts = options.num_neighbors
-        sampling = replace(self.plan.sampling, num_neighbors=resolve_fan_outs(num_neighbors, self.schema), replace=options.replace)
-        backend = options.backend_json(placement)
-        batching = options.batching(inputs)
-        plan = replace(self.plan, inputs=inputs, sampling=sampling, batching=batching, backend=backend, placement=placement)
-        return GraphLoader(plan, graph, self._events, transform=options.transform, device=options.device)
-
     @property
     def schema(self) -> GraphSchema:
         """Node types, edge types, sizes and arrays of the graph."""
@@ -235,8 +248,10 @@ class GraphLoader(LoaderSources):
 
     @property
     def num_features(self) -> int:
-        """Width of ``x`` of the input nodes' type; 0 where they have none."""
-        spec = self.schema.node_types[self.plan.inputs.node_type].arrays.get("x")
+        """Width of ``x`` of the input nodes' type, of the sources' for links; 0 where they have none."""
+        inputs = self.plan.inputs
+        node_type = inputs.edge_type[0] if isinstance(inputs, InputLinks) else inputs.node_type
+        spec = self.schema.node_types[node_type].arrays.get("x")
         return 0 if spec is None else int(np.prod(spec.row_shape, dtype=np.int64))
 
     @property
@@ -267,10 +282,13 @@ class GraphLoader(LoaderSources):
         return lent
 
     def close(self) -> None:
-        """Stops sampling; batches that were handed out stay valid. Closing twice is fine."""
+        """Stops sampling, from any thread: an iteration that waits raises ``LoaderClosed``. Batches that were handed out stay valid.
+
+        Closing twice is fine.
+        """
         self._closed = True
         if self._state is not None:
-            self._state.abandon()
+            self._state.give_up("closed")
         self._stream.close()
 
     def __enter__(self) -> GraphLoader:
@@ -282,17 +300,6 @@ class GraphLoader(LoaderSources):
     def _check_open(self) -> None:
         if self._closed:
             raise LoaderClosed("the loader is closed", "create a new one")
-
-    def __repr__(self) -> str:
-        return self._card().to_text()
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return self._card().mimebundle()
-
-    def _card(self) -> Card:
-        from gnnkit.loader.card import loader_card
-
-        return loader_card(self.plan, self._graph, self._stream.status(), self.stats(), len(self))
 
 
 def _whole_number(value: Any, what: str) -> int:

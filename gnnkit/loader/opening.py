@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gnnkit.errors import PlanError
+from gnnkit.errors import PlanError, interruptible
 from gnnkit.events import EventSink
-from gnnkit.loader.options import LoaderOptions, Progress, split_options, takes_options
+from gnnkit.loader.decided import as_decided, as_rank, plan_file
+from gnnkit.loader.graphs import (
+    check_undivided,
+    find_or_build_store,
+    has_edge_arrays,
+    open_store,
+    store_folder,
+    stored_ids,
+    warm_in_background,
+)
+from gnnkit.loader.history import History
+from gnnkit.loader.link_words import wants_all_edges, without_links
+from gnnkit.loader.options import Progress, Words, split_words, takes_options
 from gnnkit.loader.placing import Site
-from gnnkit.loader.planned import check_store_has, checked_plan, open_planned_store, read_plan
-from gnnkit.loader.words import resolve_fan_outs, resolve_input_nodes
-from gnnkit.plan import LoaderPlan, NeighborSampling, Placement, StoreRef
+from gnnkit.loader.planned import check_store_has, checked_plan, open_planned_store
+from gnnkit.loader.sampling_words import resolve_sampling
+from gnnkit.loader.served import check_same_dataset, check_same_path, check_same_source, joins_servers, served_store
+from gnnkit.plan import LoaderPlan, Placement
 from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.schema import EdgeDir, GraphSchema
+from gnnkit.schema import EdgeDir
 from gnnkit.storage.options import BuildOptions
 
 if TYPE_CHECKING:
@@ -25,21 +35,6 @@ if TYPE_CHECKING:
     from gnnkit.datasets.source import GraphSource
     from gnnkit.loader.facade import GraphLoader
     from gnnkit.storage.store import Store
-
-# Loaders of one process on the same parts of the same store share its mapping and its copy in huge pages.
-_open_graphs: weakref.WeakValueDictionary[tuple[StoreRef, tuple[int, ...]], GraphHandle] = weakref.WeakValueDictionary()
-_open_lock = threading.Lock()
-
-
-def open_store(store: Store) -> GraphHandle:
-    """The process's handle on a store."""
-    reference = StoreRef(str(store.path), store.fingerprint)
-    with _open_lock:
-        handle = _open_graphs.get((reference, store.local_parts))
-        if handle is None:
-            handle = GraphHandle(store.arrays(), store.splits, reference, store.name, store.notice, metadata=store.metadata)
-            _open_graphs[reference, store.local_parts] = handle
-        return handle
 
 
 class LoaderSources:
@@ -60,12 +55,14 @@ class LoaderSources:
         progress: Progress = "auto",
         **options: Any,
     ) -> GraphLoader:
-        """A loader on one of OGB's node property prediction datasets.
+        """A loader on one of OGB's datasets for node property prediction or link property prediction.
 
         The first call downloads what is missing and builds a store; later ones open it at once.
 
         Args:
-            name: ``"ogbn-products"``, ``"ogbn-arxiv"``, ``"ogbn-proteins"``, ``"ogbn-mag"`` or ``"ogbn-papers100M"``.
+            name: ``"ogbn-products"``, ``"ogbn-arxiv"``, ``"ogbn-proteins"``, ``"ogbn-mag"`` or ``"ogbn-papers100M"``. Or one whose batches
+                start from the links of the split "train" unless ``edge_label_index`` says otherwise: ``"ogbl-collab"``, ``"ogbl-ppa"``,
+                ``"ogbl-citation2"``, ``"ogbl-ddi"``, ``"ogbl-wikikg2"``, ``"ogbl-biokg"`` or ``"ogbl-vessel"``.
             input_nodes: What batches start from: a split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
             with_edge: Whether batches carry edge ids; None: if the graph has edge features.
             undirected: Adds reverse edges as PyG's ``ToUndirected`` does.
@@ -81,16 +78,22 @@ class LoaderSources:
             StoreError: The store cannot be built or opened.
         """
         from gnnkit.datasets.ogb import open_ogb
-        from gnnkit.ui.progress import make_sink
+        from gnnkit.datasets.registry import ogb_info
 
-        loader, build = split_options(options, with_build=True)
-        events = make_sink(progress)
+        if ogb_info(name).kind == "link" and input_nodes == "train" and options.get("edge_label_index") is None:
+            options["edge_label_index"] = "train"  # there are no splits of nodes
+        words = split_words(options, input_nodes, "train", with_build=True)
+        loader, build, events = words.loader, words.build, _remembered(progress)
+        if joins_servers(loader.backend):
+            served = served_store(loader.backend, events)
+            check_same_dataset(served, name, undirected, build, options)
+            return _on_store(cls, served, words, loader.site(), build.weight, build.time_attr, with_edge, events)
         folder = None if root is None else Path(root)
-        _warm_in_background(events)
+        warm_in_background(events)
         source = open_ogb(name, root=folder, download=download, undirected=undirected, events=events)
         site = loader.site()
-        store = _find_or_build(source, build, with_edge, _store_folder(store_dir, folder), site, events)
-        return _on_store(cls, store, loader, site, input_nodes, build.weight, with_edge, events)
+        store = find_or_build_store(source, build, stored_ids(with_edge, words), store_folder(store_dir, folder), site, events)
+        return _on_store(cls, store, words, site, build.weight, build.time_attr, with_edge, events)
 
     @classmethod
     @takes_options(with_build=True)
@@ -118,14 +121,16 @@ class LoaderSources:
             PlanError: See ``from_ogb``.
             StoreError: See ``from_ogb``.
         """
-        from gnnkit.ui.progress import make_sink
-
-        loader, build = split_options(options, with_build=True)
-        events = make_sink(progress)
-        _warm_in_background(events)
+        words = split_words(options, input_nodes, "train", with_build=True)
+        loader, build, events = words.loader, words.build, _remembered(progress)
+        if joins_servers(loader.backend):
+            served = served_store(loader.backend, events)
+            check_same_source(served, source.fingerprint())
+            return _on_store(cls, served, words, loader.site(), build.weight, build.time_attr, with_edge, events)
+        warm_in_background(events)
         site = loader.site()
-        store = _find_or_build(source, build, with_edge, _store_folder(store_dir, None), site, events)
-        return _on_store(cls, store, loader, site, input_nodes, build.weight, with_edge, events)
+        store = find_or_build_store(source, build, stored_ids(with_edge, words), store_folder(store_dir, None), site, events)
+        return _on_store(cls, store, words, site, build.weight, build.time_attr, with_edge, events)
 
     @classmethod
     @takes_options(with_build=False)
@@ -136,6 +141,7 @@ class LoaderSources:
         input_nodes: Any = None,
         edge_dir: EdgeDir = "in",
         weight: str | None = None,
+        time_attr: str | None = None,
         with_edge: bool | None = None,
         progress: Progress = "auto",
         **options: Any,
@@ -147,6 +153,7 @@ class LoaderSources:
             input_nodes: See ``from_ogb``.
             edge_dir: See ``from_ogb``.
             weight: See ``from_ogb``.
+            time_attr: See ``from_ogb``.
             with_edge: See ``from_ogb``.
             progress: See ``from_ogb``.
             **options: See ``LoaderOptions``.
@@ -156,25 +163,29 @@ class LoaderSources:
         """
         from gnnkit.datasets.pyg import PyGSource
         from gnnkit.datasets.pyg_arrays import graph_from_pyg
-        from gnnkit.ui.progress import make_sink
 
-        loader_options = LoaderOptions.of(options)
-        events = make_sink(progress)
-        source = PyGSource(data)
-        wants_edges = _has_edge_arrays(source.schema) if with_edge is None else with_edge
-        graph = graph_from_pyg(source, edge_dir=edge_dir, weight=weight, with_edge=wants_edges)
-        handle = GraphHandle(graph, source.splits, name=type(data).__name__, extra=source.extra, type_extra=source.type_extra)
-        _check_undivided(loader_options)
-        return _make(cls, handle, loader_options, None, input_nodes, weight, wants_edges, events)
+        words = split_words(options, input_nodes, None, with_build=False)
+        events = _remembered(progress)
+        index = words.inputs.edge_label_index
+        source = PyGSource(data if index is None else without_links(data))
+        wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge
+        has_ids = wants_edges or wants_all_edges(index)
+        build = BuildOptions(edge_dir=edge_dir, with_edge=has_ids, weight=weight, time_attr=time_attr)
+        graph = graph_from_pyg(source, edge_dir=edge_dir, weight=weight, time_attr=time_attr, with_edge=has_ids)
+        known: dict[str, Any] = {"extra": source.extra, "type_extra": source.type_extra, "source": source, "build": build}
+        handle = GraphHandle(graph, source.splits, name=type(data).__name__, **known)
+        check_undivided(words.loader)
+        return _make(cls, handle, words, None, weight, time_attr, wants_edges, events)
 
     @classmethod
     @takes_options(with_build=False)
     def from_store(
         cls,
-        path: str | Path,
+        path: str | Path | None = None,
         *,
         input_nodes: Any = "train",
         weight: str | None = None,
+        time_attr: str | None = None,
         with_edge: bool | None = None,
         progress: Progress = "auto",
         **options: Any,
@@ -182,9 +193,11 @@ class LoaderSources:
         """A loader on a store that ``gnnkit partition`` or another loader built.
 
         Args:
-            path: The store's folder.
+            path: The store's folder. None is the store of the servers that ``backend=GraphStore(address=...)`` joins; with a path, theirs
+                must be the same one, if it is on this machine at all.
             input_nodes: See ``from_ogb``.
             weight: See ``from_ogb``; the store must have been built with it.
+            time_attr: Likewise.
             with_edge: See ``from_ogb``; the store must hold edge ids.
             progress: See ``from_ogb``.
             **options: See ``LoaderOptions``.
@@ -193,32 +206,51 @@ class LoaderSources:
             StoreError: There is no store, or it is damaged or too new.
             PlanError: An option's value is unusable.
         """
-        from gnnkit.ui.progress import make_sink
-
-        loader_options = LoaderOptions.of(options)
-        site = loader_options.site()
-        return _on_store(cls, site.open(path), loader_options, site, input_nodes, weight, with_edge, make_sink(progress))
+        words, events = split_words(options, input_nodes, "train", with_build=False), _remembered(progress)
+        site = words.loader.site()
+        if joins_servers(words.loader.backend):
+            store = served_store(words.loader.backend, events)
+            check_same_path(store, path)
+        elif path is None:
+            raise PlanError("from_store() was given no path", "name the store's folder, or servers: backend=GraphStore(address=...)")
+        else:
+            store = site.open(path)
+        return _on_store(cls, store, words, site, weight, time_attr, with_edge, events)
 
     @classmethod
-    def from_plan(cls, path: str | Path, *, progress: Progress = "auto", transform: Any = None, device: Any = None) -> GraphLoader:
-        """The loader of a plan that ``json.dump(loader.plan.to_json(), file)`` wrote: the same batches.
+    @interruptible("from_plan()")
+    def from_plan(
+        cls,
+        path: str | Path | None = None,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        progress: Progress = "auto",
+        transform: Any = None,
+        device: Any = None,
+    ) -> GraphLoader:
+        """The loader of a plan that ``loader.plan.save(file)`` wrote: the same batches.
+
+        After ``gnnkit.distributed.initialize`` it samples where that has decided, whatever backend the file names.
 
         Args:
-            path: The JSON file; a store's relative path in it is relative to the file.
+            path: The JSON file; a store's relative path in it is relative to the file. The store may have been cut into other parts than
+                the plan was made with. None is the plan that ``initialize`` was given.
+            rank: Which of the trainers this is; None is the plan's own, or what ``initialize`` has found.
+            world_size: Number of trainers, with ``rank``. The epoch's list of batches is the same for any number.
             progress: See ``from_ogb``.
             transform: See ``LoaderOptions``.
             device: See ``LoaderOptions``.
 
         Raises:
             PlanError: The file is no plan, a value in it is unusable, or its graph was only in memory.
-            StoreError: The store is missing or is another one than the plan was made for.
+            StoreError: The store is missing or is of another graph than the plan was made for.
         """
-        from gnnkit.ui.progress import make_sink
-
-        plan = read_plan(path)
-        store = open_planned_store(plan, Path(path).parent)
+        file, events = plan_file(path), _remembered(progress)
+        plan = as_rank(as_decided(LoaderPlan.load(file)), rank, world_size)
+        store = open_planned_store(plan, events)
         graph = open_store(store)
-        return cls._loader()(checked_plan(plan, store, graph), graph, make_sink(progress), transform=transform, device=device)
+        return cls._loader()(checked_plan(plan, store, graph), graph, events, transform=transform, device=device)
 
     @staticmethod
     def _loader() -> type[GraphLoader]:
@@ -227,94 +259,44 @@ class LoaderSources:
         return GraphLoader
 
 
-def _warm_in_background(events: EventSink) -> None:
-    """Compiles kernels while the dataset is downloaded or built; whoever needs them waits for the same lock."""
-    from gnnkit.sampling.jit import warm
+def _remembered(progress: Progress) -> History:
+    """Where a new loader's events go."""
+    from gnnkit.ui.progress import make_sink
 
-    threading.Thread(target=warm, args=(events,), name="gnnkit-compile", daemon=True).start()
-
-
-def _has_edge_arrays(schema: GraphSchema) -> bool:
-    return any(edge_type.arrays for edge_type in schema.edge_types.values())
-
-
-def _find_or_build(
-    source: GraphSource,
-    build: BuildOptions,
-    with_edge: bool | None,
-    store_dir: Path,
-    site: Site,
-    events: EventSink,
-) -> Store:
-    from gnnkit.storage.catalog import find_or_build
-
-    stored_edges = _has_edge_arrays(source.schema) if with_edge is None else bool(with_edge)
-    return find_or_build(source, replace(build, with_edge=stored_edges), store_dir, events, opener=site.open)
-
-
-def _store_folder(store_dir: str | Path | None, root: Path | None) -> Path:
-    from gnnkit.storage.catalog import default_store_dir
-
-    return default_store_dir(root) if store_dir is None else Path(store_dir)
-
-
-def _check_undivided(options: LoaderOptions) -> None:
-    """Refuses to spread a graph that is only in memory.
-
-    Raises:
-        PlanError: ``placement`` asks for it.
-    """
-    if options.placement not in ("auto", "replicate"):
-        raise PlanError(
-            f"placement={options.placement!r}, but a graph in memory is whole on every host",
-            "build a store with gnnkit.partition() and open it with from_store()",
-        )
-
-
-def placed_graph(graph: GraphHandle, options: LoaderOptions) -> tuple[GraphHandle, Placement | None]:
-    """A loader's graph as another placement has it, and the placement.
-
-    Raises:
-        PlanError: The placement does not fit the hosts or the parts.
-        StoreError: A part that belongs here is not here.
-    """
-    if graph.store is None:
-        _check_undivided(options)
-        return graph, None
-    site = options.site()
-    store = site.open(graph.store.path)
-    return open_store(store), site.placement(store.manifest, store.path)
+    return History(make_sink(progress))
 
 
 def _on_store(
     cls: type[LoaderSources],
     store: Store,
-    options: LoaderOptions,
+    words: Words,
     site: Site,
-    input_nodes: Any,
     weight: str | None,
+    time_attr: str | None,
     with_edge: bool | None,
     events: EventSink,
 ) -> GraphLoader:
-    check_store_has(store, weight, with_edge)
+    check_store_has(store, weight, time_attr, with_edge)
     wants_edges = store.options.with_edge if with_edge is None else with_edge
     placement = site.placement(store.manifest, store.path)
-    return _make(cls, open_store(store), options, placement, input_nodes, weight, wants_edges, events)
+    return _make(cls, open_store(store), words, placement, weight, time_attr, wants_edges, events)
 
 
 def _make(
     cls: type[LoaderSources],
     graph: GraphHandle,
-    options: LoaderOptions,
+    words: Words,
     placement: Placement | None,
-    input_nodes: Any,
     weight: str | None,
+    time_attr: str | None,
     with_edge: bool,
     events: EventSink,
 ) -> GraphLoader:
-    fan_outs = resolve_fan_outs(options.num_neighbors, graph.arrays.schema)
-    sampling = NeighborSampling(fan_outs, bool(options.replace), graph.arrays.edge_dir, weight, bool(with_edge))
-    inputs = resolve_input_nodes(input_nodes, graph)
+    options, arrays = words.loader, graph.arrays
+    sampling = resolve_sampling(
+        options, arrays.schema, edge_dir=arrays.edge_dir, weight=weight, time_attr=time_attr, with_edge=bool(with_edge)
+    )
+    inputs = words.inputs.resolve(sampling, graph)
     backend = options.backend_json(placement)
     plan = LoaderPlan(graph.store, inputs, sampling, options.batching(inputs), backend, options.runtime(), placement)
     return cls._loader()(plan, graph, events, transform=options.transform, device=options.device)

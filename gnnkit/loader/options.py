@@ -9,12 +9,30 @@ from typing import Any, Literal, TypeVar
 
 from gnnkit.backends import resolve_backend
 from gnnkit.backends.base import Backend
-from gnnkit.errors import PlanError, near_matches
-from gnnkit.loader.placing import PlacementWord, Site, check_placement
+from gnnkit.backends.checks import size_in_bytes
+from gnnkit.errors import PlanError, interruptible, near_matches
+from gnnkit.loader.input_words import INPUT_WORDS, InputWords
+from gnnkit.loader.link_words import LinkOptions
+from gnnkit.loader.placing import Site
+from gnnkit.loader.sampling_words import HOP_WORDS, check_sampling_words
+from gnnkit.loader.served import is_served
 from gnnkit.loader.transfer import resolve_device
-from gnnkit.loader.words import FanOuts, check_fan_outs, resolve_rank
-from gnnkit.plan import Batching, InputNodes, LoaderPlan, Placement, Remainder, RuntimeOptions
-from gnnkit.runtime.hosts import find_hosts
+from gnnkit.loader.words import FanOuts, resolve_rank
+from gnnkit.plan import (
+    Batching,
+    InputNodes,
+    Inputs,
+    LoaderPlan,
+    NeighborSampling,
+    Placement,
+    Remainder,
+    RuntimeOptions,
+    SubgraphType,
+    TemporalStrategy,
+)
+from gnnkit.runtime.hosts import ONE_HOST, find_hosts
+from gnnkit.runtime.placing import PlacementWord, check_placement
+from gnnkit.samplers import as_words
 from gnnkit.storage.options import BuildOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,16 +44,23 @@ class LoaderOptions:
 
     Attributes:
         num_neighbors: Fan-out per hop, one list or ``{edge type: list}``; -1 takes all neighbours, 0 none.
+        sampler: Another way of sampling instead: ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or ``gnnkit.LayerWise(...)``.
         batch_size: Seeds per batch and rank.
         shuffle: Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only.
         drop_last: Leaves out a last batch of fewer seeds.
         replace: Draws neighbours with replacement.
+        disjoint: Gives every seed a neighbourhood of its own; ``batch`` says whose each node is.
+        subgraph_type: "directional" batches hold the edges that were drawn, "bidirectional" also their reverses, "induced" every edge among
+            the batch's nodes.
+        temporal_strategy: With ``time_attr``: "uniform" draws among the neighbours that are early enough, "last" takes the latest of them.
         seed: Random seed; the same seed gives the same batches everywhere.
         remainder: What to do with batches that are left over when they are dealt to ranks: "drop" (None: when shuffled), "pad" (None:
             otherwise) or "uneven".
         backend: Where sampling happens: an object such as ``InProcess(num_threads=4)``, its name, or "auto".
-        transform: Called on each batch.
+        transform: Called on each batch: before it is copied to ``device``, and on the device where features are cached there.
         device: Where batches are copied to; None leaves them in memory.
+        feature_cache: Bytes, or a size such as "2GB", of features ``x`` that are kept on ``device``, those of the nodes that batches touch
+            most; batches are the same, and come without them. 0 keeps none.
         rank: This trainer's rank; None asks the process group, then torchrun's environment.
         world_size: Number of trainers; goes with ``rank``.
         prefetch: Batches kept ready beyond those being sampled.
@@ -46,16 +71,21 @@ class LoaderOptions:
             "replicate" where the store fits a quarter of the smallest host's memory. One host holds everything.
     """
 
-    num_neighbors: FanOuts
+    num_neighbors: FanOuts | None = None
+    sampler: Any = None
     batch_size: int = 1024
     shuffle: bool | None = None
     drop_last: bool = False
     replace: bool = False
+    disjoint: bool = False
+    subgraph_type: SubgraphType = "directional"
+    temporal_strategy: TemporalStrategy = "uniform"
     seed: int = 0
     remainder: Remainder | None = None
     backend: Backend | str = "auto"
     transform: Callable[[Any], Any] | None = None
     device: Any = None
+    feature_cache: int | str = 0
     rank: int | None = None
     world_size: int | None = None
     prefetch: int = 2
@@ -66,11 +96,13 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         # Whatever can be found out without the graph is, before anything is downloaded, built or started.
-        check_fan_outs(self.num_neighbors)
+        check_sampling_words(self)
         self.batching(InputNodes("", ""))
         self.runtime()
         resolve_backend(self.backend)
         resolve_device(self.device)
+        if self.device is None and self.feature_cache:
+            raise PlanError(f"feature_cache={self.feature_cache!r} without a device to keep features on", "device='cuda', or leave it out")
         check_placement(self.placement)
         if self.transform is not None and not callable(self.transform):
             raise PlanError(f"transform must be a function of a batch, got {self.transform!r}", "transform=None leaves batches as they are")
@@ -80,9 +112,10 @@ class LoaderOptions:
         """Checks the names of ``values``.
 
         Raises:
-            PlanError: A name is not an option, or ``num_neighbors`` is missing.
+            PlanError: A name is not an option, or a value is unusable.
         """
-        return split_options(values, with_build=False)[0]
+        check_names(values, [field.name for field in fields(cls)])
+        return cls(**values)
 
     @classmethod
     def of_plan(cls, plan: LoaderPlan, transform: Callable[[Any], Any] | None, device: Any) -> LoaderOptions:
@@ -90,12 +123,13 @@ class LoaderOptions:
         from gnnkit.backends import backend_from_json
 
         batching, runtime = plan.batching, plan.runtime
+        hops = plan.sampling
+        words = {name: getattr(hops, name) for name in HOP_WORDS} if isinstance(hops, NeighborSampling) else {"sampler": as_words(hops)}
         return cls(
-            num_neighbors=plan.sampling.num_neighbors,
+            **words,
             batch_size=batching.batch_size,
             shuffle=batching.shuffle,
             drop_last=batching.drop_last,
-            replace=plan.sampling.replace,
             seed=batching.seed,
             remainder=batching.remainder,
             backend=backend_from_json(plan.backend),
@@ -107,15 +141,20 @@ class LoaderOptions:
             start_timeout_s=runtime.start_timeout_s,
             batch_timeout_s=runtime.batch_timeout_s,
             memory_budget=runtime.memory_budget,
+            feature_cache=0 if device is None else runtime.feature_cache,  # a plan may be opened where there is no device
             placement=plan.placement or "auto",
         )
 
-    def changed(self, input_nodes: Any, changes: Mapping[str, Any]) -> LoaderOptions:
-        """These options for other input nodes: order and remainder start from their defaults again."""
+    def changed(self, changes: Mapping[str, Any]) -> LoaderOptions:
+        """These options for other inputs: order and remainder start from their defaults again, and one way of sampling ends another."""
         base = {field.name: getattr(self, field.name) for field in fields(self)}
+        if changes.get("sampler") is not None:
+            base.update(HOP_WORDS)
+        elif "num_neighbors" in changes:
+            base["sampler"] = None
         return LoaderOptions.of({**base, "shuffle": None, "remainder": None, **changes})
 
-    def batching(self, inputs: InputNodes) -> Batching:
+    def batching(self, inputs: Inputs) -> Batching:
         """Batch size, order and rank."""
         shuffle = inputs.split == "train" if self.shuffle is None else bool(self.shuffle)
         remainder: Remainder = self.remainder or ("drop" if shuffle else "pad")
@@ -124,7 +163,9 @@ class LoaderOptions:
 
     def runtime(self) -> RuntimeOptions:
         """Limits."""
-        return RuntimeOptions(self.start_timeout_s, self.batch_timeout_s, self.prefetch, self.memory_budget)
+        none = isinstance(self.feature_cache, int) and self.feature_cache is not False and self.feature_cache == 0
+        nbytes = None if none else size_in_bytes("feature_cache", self.feature_cache, "0 keeps no features on the device")
+        return RuntimeOptions(self.start_timeout_s, self.batch_timeout_s, self.prefetch, self.memory_budget, feature_cache=nbytes or 0)
 
     def site(self) -> Site:
         """The hosts of all ranks, and what is placed where; waits for the other ranks where there are several hosts.
@@ -133,6 +174,12 @@ class LoaderOptions:
             PlanError: The hosts are not clear.
             StartTimeout: Other ranks did not come in time.
         """
+        if is_served(self.backend):
+            if self.placement not in ("auto", "replicate"):
+                raise PlanError(
+                    f"placement={self.placement!r}, but the graph is on servers", "say it to them: gnnkit.serve(store, placement=...)"
+                )
+            return Site("auto", ONE_HOST)
         addresses = resolve_backend(self.backend).to_json().get("hosts")
         return Site(self.placement, find_hosts(addresses, resolve_rank(self.rank, self.world_size)[1], self.start_timeout_s))
 
@@ -142,47 +189,77 @@ class LoaderOptions:
 
 
 # Options of a build that a loader's constructor takes; the others are the loader's own or follow from them.
-BUILD_WORDS = ("num_parts", "partition", "edge_dir", "weight", "feature_dtype", "cache_ratio")
+BUILD_WORDS = ("num_parts", "partition", "edge_dir", "weight", "time_attr", "feature_dtype", "cache_ratio")
 
 
-def split_options(values: Mapping[str, Any], *, with_build: bool) -> tuple[LoaderOptions, BuildOptions]:
-    """Sorts what a user said into options of the loader and of the store that is built for it.
+@dataclass(frozen=True)
+class Words:
+    """What a user has said to a constructor.
+
+    Attributes:
+        loader: About the loader.
+        build: About the store that is built for it.
+        inputs: About what its batches start from.
+    """
+
+    loader: LoaderOptions
+    build: BuildOptions
+    inputs: InputWords
+
+
+def split_words(values: Mapping[str, Any], input_nodes: Any, usual: Any, *, with_build: bool) -> Words:
+    """Sorts what a user said.
 
     Args:
         values: Names and values.
+        input_nodes: What is said of input nodes.
+        usual: What that is where nobody says anything.
         with_build: Whether options of a build are allowed.
 
     Raises:
-        PlanError: A name is not an option, a value is unusable, or ``num_neighbors`` is missing.
+        PlanError: A name is not an option, or a value is unusable.
     """
     own = [field.name for field in fields(LoaderOptions)]
-    known = own + (list(BUILD_WORDS) if with_build else [])
-    for name in values:
-        if name not in known:
-            raise PlanError(f"unknown option {name!r}{near_matches(name, known)}", f"known options: {known}")
-    if "num_neighbors" not in values:
-        raise PlanError("num_neighbors is missing", "give one number per hop, for example num_neighbors=[15, 10, 5]")
+    check_names(values, own + list(INPUT_WORDS) + (list(BUILD_WORDS) if with_build else []))
     loader = LoaderOptions(**{name: value for name, value in values.items() if name in own})
+    inputs = InputWords.of({name: value for name, value in values.items() if name in INPUT_WORDS}, input_nodes, usual)
     build = {name: value for name, value in values.items() if name in BUILD_WORDS}
     if with_build and build.get("num_parts") is None:
         build["num_parts"] = loader.site().hosts.count
-    return loader, BuildOptions(**build)
+    return Words(loader, BuildOptions(**build), inputs)
+
+
+def check_names(values: Mapping[str, Any], known: list[str]) -> None:
+    """Checks that every option is one that there is.
+
+    Raises:
+        PlanError: A name is unknown.
+    """
+    for name in values:
+        if name not in known:
+            raise PlanError(f"unknown option {name!r}{near_matches(name, known)}", f"known options: {known}")
 
 
 def takes_options(*, with_build: bool) -> Callable[[F], F]:
-    """Shows the options that a function takes as ``**options`` in its signature, where notebooks look for them."""
+    """Shows the options that a function takes as ``**options`` in its signature, where notebooks look for them.
+
+    An interrupt of the function is shown as briefly as an error.
+    """
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         options = list(inspect.signature(LoaderOptions).parameters.values())
+        words = {**inspect.signature(InputWords).parameters, **inspect.signature(LinkOptions).parameters}
+        options += [words[name] for name in INPUT_WORDS]
         build = inspect.signature(BuildOptions).parameters
         options += [build[name].replace(default=None) if name == "num_parts" else build[name] for name in BUILD_WORDS] if with_build else []
         keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in options]
         positional = [p for p in own if p.kind is not inspect.Parameter.KEYWORD_ONLY]
         named = [p for p in own if p.kind is inspect.Parameter.KEYWORD_ONLY]
-        function.__signature__ = signature.replace(parameters=[*positional, *keyword_only, *named])  # type: ignore[attr-defined]
-        return function
+        noted = interruptible(f"{function.__name__}()")(function)
+        noted.__signature__ = signature.replace(parameters=[*positional, *keyword_only, *named])  # type: ignore[attr-defined]
+        return noted
 
     return decorate
 

@@ -2,57 +2,72 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit.backends import backend_from_json
 from gnnkit.errors import PlanError, StoreError
+from gnnkit.events import EventSink
+from gnnkit.loader.anchor_words import checked_anchors, without_labels
+from gnnkit.loader.link_words import checked_links
 from gnnkit.loader.placing import Site
+from gnnkit.loader.sampling_words import check_reverses
+from gnnkit.loader.served import is_served, joins_servers, served_store
 from gnnkit.loader.words import resolve_fan_outs, resolve_input_nodes
-from gnnkit.plan import InputNodes, LoaderPlan, Placement, StoreRef
+from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Placement, Sampling, StoreRef
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.hosts import find_hosts
+from gnnkit.samplers import as_words
+from gnnkit.schema import GraphSchema
+
+_BRING_IT = (
+    "the plan's file names the store by a path relative to itself: move both together, or write where the store is into it (store, path)"
+)
 
 if TYPE_CHECKING:
+    from gnnkit.storage.manifest import Manifest
     from gnnkit.storage.store import Store
 
 
-def read_plan(path: str | Path) -> LoaderPlan:
-    """The plan in a JSON file.
-
-    Raises:
-        PlanError: The file cannot be read or is no plan.
-    """
-    try:
-        value = json.loads(Path(path).read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise PlanError(f"cannot read the plan {str(path)!r}: {error}", "write it with json.dump(loader.plan.to_json(), file)") from error
-    if not isinstance(value, dict):
-        raise PlanError(f"{str(path)!r} holds no plan", "write it with json.dump(loader.plan.to_json(), file)")
-    return LoaderPlan.from_json(value)
-
-
-def open_planned_store(plan: LoaderPlan, folder: Path) -> Store:
-    """The store that a plan was made for; a relative path is relative to ``folder``.
+def open_planned_store(plan: LoaderPlan, events: EventSink) -> Store:
+    """The store that a plan was made for, or another one of the same graph in its place. Where servers are joined, it is theirs.
 
     Raises:
         PlanError: The plan's graph was only in memory.
         StoreError: The store is missing, damaged, or another one.
+        StartTimeout: See ``served_store``.
     """
+    from gnnkit.storage.layout import MANIFEST_NAME
     from gnnkit.storage.store import Store
 
     if plan.store is None:
         raise PlanError("the plan's graph was only in memory", "build a store with gnnkit.partition() and a loader with from_store()")
-    path = folder / plan.store.path
-    store = Store.open(path) if plan.placement is None else _site(plan, plan.placement).open(path)
-    if store.fingerprint != plan.store.fingerprint:
+    path, backend = plan.store.path, backend_from_json(plan.backend)
+    if joins_servers(backend):
+        store = served_store(backend, events)
+    else:
+        try:
+            store = Store.open(path) if plan.placement is None else _site(plan, plan.placement).open(path)
+        except StoreError as error:
+            if (Path(path) / MANIFEST_NAME).exists():
+                raise
+            raise StoreError(error.message, _BRING_IT) from error
+    check_planned(plan.store, store.manifest, store.path)
+    return store
+
+
+def check_planned(planned: StoreRef, manifest: Manifest, path: Path) -> None:
+    """Compares a store with the one that a plan was made for: it must have the same graph, in whatever parts.
+
+    Raises:
+        StoreError: It is of another graph, or the graph was stored otherwise.
+    """
+    if manifest.graph_fingerprint != planned.graph:
         raise StoreError(
-            f"the store {str(store.path)!r} is {store.fingerprint[:16]}, and the plan was made for {plan.store.fingerprint[:16]}",
+            f"the graph of the store {str(path)!r} is {manifest.graph_fingerprint[:16]}, and the plan was made for {planned.graph[:16]}",
             "point the plan at the store that it was made for, or make the plan again",
         )
-    return store
 
 
 def _site(plan: LoaderPlan, placement: Placement) -> Site:
@@ -60,17 +75,22 @@ def _site(plan: LoaderPlan, placement: Placement) -> Site:
     return Site(placement, find_hosts(addresses, plan.batching.world_size, plan.runtime.start_timeout_s))
 
 
-def check_store_has(store: Store, weight: str | None, with_edge: bool | None) -> None:
+def check_store_has(store: Store, weight: str | None, time_attr: str | None, with_edge: bool | None) -> None:
     """Compares what is to be sampled with what a store was built with.
 
     Raises:
-        PlanError: Edge ids or weights are wanted that it does not hold.
+        PlanError: Edge ids, weights or times are wanted that it does not hold.
     """
     if with_edge and not store.options.with_edge:
         raise PlanError(f"the store {str(store.path)!r} holds no edge ids", "build it with with_edge=True, or leave with_edge out")
     if weight is not None and weight != store.options.weight:
         built = "without weights" if store.options.weight is None else f"for the weights {store.options.weight!r}"
         raise PlanError(f"weight={weight!r}, but the store {str(store.path)!r} was built {built}", f"build it with weight={weight!r}")
+    times = store.options.time_attr
+    if time_attr is not None and time_attr != times:
+        built = "without times" if times is None else f"for the times {times!r}"
+        hint = f"build it with time_attr={time_attr!r}"
+        raise PlanError(f"time_attr={time_attr!r}, but the store {str(store.path)!r} was built {built}", hint)
 
 
 def checked_plan(plan: LoaderPlan, store: Store, graph: GraphHandle) -> LoaderPlan:
@@ -80,31 +100,54 @@ def checked_plan(plan: LoaderPlan, store: Store, graph: GraphHandle) -> LoaderPl
         PlanError: A value is unusable, or does not fit the store.
     """
     sampling, batching = plan.sampling, plan.batching
-    for name, value in (
-        ("replace", sampling.replace),
-        ("with_edge", sampling.with_edge),
-        ("shuffle", batching.shuffle),
-        ("drop_last", batching.drop_last),
-    ):
-        if not isinstance(value, bool):
-            raise PlanError(f"the plan's {name} must be true or false, got {value!r}")
+    for name, value in (("with_edge", sampling.with_edge), ("shuffle", batching.shuffle), ("drop_last", batching.drop_last)):
+        _check_bool(name, value)
     if sampling.edge_dir != store.edge_dir:
         raise PlanError(f"the plan samples along edge_dir={sampling.edge_dir!r}, and its store is compressed for {store.edge_dir!r}")
-    check_store_has(store, sampling.weight, sampling.with_edge)
-    fan_outs = resolve_fan_outs(sampling.num_neighbors, store.schema)
+    check_store_has(store, sampling.weight, sampling.time_attr, sampling.with_edge)
+    inputs, sampling = checked_inputs(plan.inputs, _checked_sampling(sampling, store.schema), graph)
+    placement = None if is_served(backend_from_json(plan.backend)) else plan.placement
+    if placement is not None:
+        placement = _site(plan, placement).placement(store.manifest, store.path)
     return replace(
         plan,
-        store=StoreRef(str(store.path), store.fingerprint),
-        inputs=_checked_inputs(plan.inputs, graph),
-        sampling=replace(sampling, num_neighbors=fan_outs),
+        store=store.reference,
+        inputs=inputs,
+        sampling=sampling,
         backend=backend_from_json(plan.backend).to_json(),
-        placement=None if plan.placement is None else _site(plan, plan.placement).placement(store.manifest, store.path),
+        placement=placement,
     )
 
 
-def _checked_inputs(inputs: InputNodes, graph: GraphHandle) -> InputNodes:
-    if not isinstance(inputs.stream, str) or (inputs.split is not None and inputs.ids is not None):
-        raise PlanError(f"the plan's inputs need a stream, and a split or ids but not both; got stream {inputs.stream!r}")
-    resolved = resolve_input_nodes((inputs.node_type, inputs.ids if inputs.split is None else inputs.split), graph)
+def _check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise PlanError(f"the plan's {name} must be true or false, got {value!r}")
+
+
+def _checked_sampling(sampling: Sampling, schema: GraphSchema) -> Sampling:
+    if isinstance(sampling, NeighborSampling):
+        _check_bool("replace", sampling.replace)
+        check_reverses(sampling.subgraph_type, schema)
+        return replace(sampling, num_neighbors=resolve_fan_outs(sampling.num_neighbors, schema))
+    return as_words(sampling).sampling(
+        schema, edge_dir=sampling.edge_dir, weight=sampling.weight, time_attr=sampling.time_attr, with_edge=sampling.with_edge
+    )
+
+
+def checked_inputs(inputs: Inputs, sampling: Sampling, graph: GraphHandle) -> tuple[Inputs, Sampling]:
+    """A plan's inputs, checked for a way of sampling that need not be the one that they were made for; and that way, as they want it.
+
+    Raises:
+        PlanError: A value is unusable, or does not fit the graph or the sampling.
+    """
+    if not isinstance(inputs.stream, str):
+        raise PlanError(f"the plan's inputs need a stream, got {inputs.stream!r}")
+    if isinstance(inputs, InputLinks):
+        return checked_links(inputs, sampling, graph), sampling
+    if isinstance(inputs, InputAnchors):
+        return checked_anchors(inputs, graph), without_labels(sampling, inputs.label_types)
+    if inputs.split is not None and inputs.ids is not None:
+        raise PlanError("the plan's inputs need a split or ids but not both")
+    which = inputs.node_type, inputs.ids if inputs.split is None else inputs.split
     # The stream decides the draws: it stays as it was written.
-    return replace(resolved, stream=inputs.stream)
+    return replace(resolve_input_nodes(which, graph, inputs.time, sampling.time_attr), stream=inputs.stream), sampling

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class EpochStats:
     """Counters of one epoch, as the consumer sees it.
 
-    ``wait_s + collate_s + transform_s + transfer_s + consumer_s`` is ``wall_s``; ``sample_s`` and ``gather_s`` are spent by the
+    ``paused_s + wait_s + collate_s + transform_s + transfer_s + consumer_s`` is ``wall_s``; ``sample_s`` and ``gather_s`` are spent by the
     sampling threads or processes beside them, summed over all of them.
 
     Attributes:
@@ -18,8 +18,10 @@ class EpochStats:
         seeds: Seeds in them.
         nodes: Nodes in them, seeds included.
         edges: Edges in them.
-        nbytes: Bytes of their tensors.
+        nbytes: Bytes of their tensors as they were sampled.
+        cached_nbytes: Bytes of features that they came without, because they were on the device: see ``feature_cache``.
         wall_s: From the start of the epoch to the last look.
+        paused_s: Held back by ``pause()``.
         wait_s: Waiting for a sampled batch.
         collate_s: Building PyG objects.
         transform_s: The user's ``transform``.
@@ -35,7 +37,9 @@ class EpochStats:
     nodes: int = 0
     edges: int = 0
     nbytes: int = 0
+    cached_nbytes: int = 0
     wall_s: float = 0.0
+    paused_s: float = 0.0
     wait_s: float = 0.0
     collate_s: float = 0.0
     transform_s: float = 0.0
@@ -43,6 +47,10 @@ class EpochStats:
     consumer_s: float = 0.0
     sample_s: float = 0.0
     gather_s: float = 0.0
+
+    def spent(self) -> tuple[float, float, float, float, float, float]:
+        """The consumer's time so far, in the order of ``BatchRecord``."""
+        return self.paused_s, self.wait_s, self.collate_s, self.transform_s, self.transfer_s, self.consumer_s
 
     @property
     def batches_per_s(self) -> float:

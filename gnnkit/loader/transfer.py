@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -44,11 +45,20 @@ def resolve_device(device: Any) -> torch.device | None:
     return resolved
 
 
+def cache_device(device: Any) -> torch.device | None:
+    """The device that features are cached on: where batches are, or are copied to; None where the user names none."""
+    if device is None:
+        return None
+    import torch
+
+    return resolve_device(device) or torch.device("cpu")
+
+
 class DeviceTransfer:
     """Moves batches to one device.
 
     On CUDA, copies run on a stream of their own from page-locked blocks. A block must not be reused while it is being read, so
-    the sampled batch is kept until the event behind its copy has happened.
+    what is copied from is kept until the event behind its copy has happened, also when this object is forgotten before.
 
     Args:
         device: The target.
@@ -61,19 +71,34 @@ class DeviceTransfer:
         self._cuda = device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if self._cuda else None
         self._in_flight: deque[tuple[torch.cuda.Event, object]] = deque()
+        if self._cuda:
+            weakref.finalize(self, _settle, self._in_flight).atexit = False
 
     @property
     def looks_ahead(self) -> bool:
         """Whether starting the next copy early overlaps it with the consumer's work."""
         return self._cuda
 
-    def start(self, data: Any, subgraph: SampledSubgraph) -> tuple[Any, Any]:
+    def start(self, data: Any, subgraph: SampledSubgraph, then: Callable[[Any], Any] | None = None) -> tuple[Any, Any]:
         """Starts copying a batch; ``finish`` makes it usable.
+
+        Args:
+            data: The batch.
+            subgraph: What it was made of.
+            then: Called with the copy, on the stream of copies; what it returns is the batch.
 
         Returns:
             The batch on the device, and what ``finish`` needs.
         """
-        return self.run(lambda: data.to(self._device, non_blocking=self._cuda), subgraph)
+
+        def make() -> Any:
+            moved = data.to(self._device, non_blocking=self._cuda)
+            return moved if then is None else then(moved)
+
+        # PyG moves a batch's tensors within the same object, so those that are copied from are kept by themselves: some lie in blocks that
+        # the sampled batch knows nothing of, and that would be written to again.
+        source = _held(data) if self._cuda else None
+        return self.run(make, (subgraph, source))
 
     def run(self, make: Callable[[], Any], source: object) -> tuple[Any, Any]:
         """Calls ``make``, which copies to the device, on the stream of copies; ``finish`` makes what it returns usable.
@@ -105,3 +130,16 @@ class DeviceTransfer:
         current.wait_event(event)
         moved.record_stream(current)
         return moved
+
+
+def _held(data: Any) -> object:
+    """What a batch is copied from; a ``transform`` may have made something else of it than a PyG object."""
+    stores = getattr(data, "stores", None)
+    return data if stores is None else [list(store.values()) for store in stores]
+
+
+def _settle(in_flight: deque[tuple[Any, object]]) -> None:
+    """Waits for the copies that nobody waits for any more, and gives up what they are made from."""
+    while in_flight:
+        in_flight[0][0].synchronize()
+        in_flight.popleft()

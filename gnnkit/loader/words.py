@@ -5,25 +5,31 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, near_matches
+from gnnkit.loader.link_arrays import to_array
 from gnnkit.plan import InputNodes
 from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, GraphSchema, NodeType
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, GraphSchema, NodeType, is_label_edge_type
 
 FanOuts: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
+# Room is made for as many edges as may be drawn: from here on there would be none.
+_TOO_MANY = 1 << 31
 
 
 def _fan_out(value: Any, where: str) -> tuple[int, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
         raise PlanError(f"num_neighbors{where} must be a list with one number per hop, got {value!r}", "for example [15, 10, 5]")
     for number in value:
-        if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < -1:
-            raise PlanError(f"num_neighbors{where} holds {number!r}", "a fan-out is a whole number; -1 takes all neighbours, 0 none")
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or not -1 <= number < _TOO_MANY:
+            raise PlanError(
+                f"num_neighbors{where} holds {number!r}", "a fan-out is a whole number below 2**31; -1 takes all neighbours, 0 none"
+            )
     return tuple(int(number) for number in value)
 
 
@@ -54,7 +60,9 @@ def resolve_fan_outs(num_neighbors: FanOuts, schema: GraphSchema) -> dict[EdgeTy
     """
     check_fan_outs(num_neighbors)
     if not isinstance(num_neighbors, Mapping):
-        return dict.fromkeys(schema.edge_types, _fan_out(num_neighbors, ""))
+        fan_out = _fan_out(num_neighbors, "")
+        # Labels are for supervision: messages pass along them only where somebody says so of their type.
+        return {t: (0,) * len(fan_out) if is_label_edge_type(t) else fan_out for t in schema.edge_types}
     if schema.is_homogeneous and set(num_neighbors) != {HOMOGENEOUS_EDGE_TYPE}:
         raise PlanError("num_neighbors is a dict, but the graph is homogeneous", "give a list, for example [15, 10, 5]")
     names = [str(edge_type) for edge_type in schema.edge_types]
@@ -102,12 +110,48 @@ def to_ids(value: Any, num_nodes: int, what: str) -> NDArray[np.int64]:
     return ids.astype(np.int64)
 
 
-def resolve_input_nodes(value: Any, graph: GraphHandle) -> InputNodes:
+def resolve_input_nodes(value: Any, graph: GraphHandle, input_time: Any = None, time_attr: str | None = None) -> InputNodes:
     """The input nodes that a user means by a tensor, a mask, a split's name, ``("type", any of these)`` or None (all).
 
+    Args:
+        value: What the user says.
+        graph: The graph.
+        input_time: A time for each of them, or None.
+        time_attr: Name of the array that times are compared with; None where time plays no part.
+
     Raises:
-        PlanError: The type or split is unknown or not clear, or ids are unusable.
+        PlanError: The type or split is unknown or not clear, or ids or times are unusable, or times are missing.
     """
+    inputs = _input_nodes(value, graph)
+    if time_attr is None:
+        if input_time is not None:
+            raise PlanError("input_time is given, and no times are compared with it", "name the array that holds them: time_attr='time'")
+        return inputs
+    schema = graph.arrays.schema.node_types[inputs.node_type]
+    if input_time is None:
+        if time_attr not in schema.arrays:
+            raise PlanError(
+                f"{inputs.node_type!r} nodes have no {time_attr!r} of their own, and input_time is not given",
+                "give input_time, one whole number for each input node",
+            )
+        return inputs
+    count = schema.num_nodes if inputs.ids is None else len(inputs.ids)
+    if inputs.split is not None:
+        count = len(graph.splits[inputs.node_type][inputs.split])
+    return replace(inputs, time=_to_times(input_time, count))
+
+
+def _to_times(value: Any, count: int) -> NDArray[np.int64]:
+    times = to_array(value, "input_time")
+    if times.shape != (count,) or times.dtype.kind not in "iu":
+        raise PlanError(
+            f"input_time must be whole numbers [{count}], one for each input node; got {times.dtype} {list(times.shape)}",
+            "for example input_time.long()",
+        )
+    return times.astype(np.int64)
+
+
+def _input_nodes(value: Any, graph: GraphHandle) -> InputNodes:
     schema = graph.arrays.schema
     node_type: NodeType | None = None
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):

@@ -22,6 +22,8 @@ from gnnkit.errors import MemoryLimitError
 from gnnkit.host import available_memory
 
 _HUGE_PAGE = 2 << 20
+# cudaHostRegisterPortable.
+_FOR_ALL_DEVICES = 1
 _PAGE = 4096
 # Left free for everything else when a user holds batch after batch: the kernel's own reserves and the training step. Where
 # there is little memory to begin with, it is a quarter of that.
@@ -54,16 +56,31 @@ def _allocate(nbytes: int) -> NDArray[np.uint8]:
     return whole[start : start + nbytes]
 
 
-def page_lock(block: NDArray[np.uint8], owner: object | None = None) -> None:
-    """Page-locks a block until its memory's owner, which is ``block.base`` unless it is given, dies."""
+def page_lock(block: NDArray[np.uint8], device: int, owner: object | None = None) -> None:
+    """Page-locks a block until its memory's owner, which is ``block.base`` unless it is given, dies.
+
+    Args:
+        block: The block.
+        device: The number of a CUDA device that this process uses. Which one does not matter to the lock, which is for all; but a thread
+            that has never said which it uses would make a context on the first one, where another rank trains.
+        owner: The owner of its memory.
+    """
     import torch
 
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     address = block.ctypes.data
-    torch.cuda.check_error(int(runtime.cudaHostRegister(address, block.nbytes, 0)))
+    with torch.cuda.device(device):
+        torch.cuda.check_error(int(runtime.cudaHostRegister(address, block.nbytes, _FOR_ALL_DEVICES)))
     # The mapping outlives every view of it, so unlocking when it dies is before it is unmapped.
     memory = owner if owner is not None else block.base if block.base is not None else block
-    weakref.finalize(memory, runtime.cudaHostUnregister, address).atexit = False
+    weakref.finalize(memory, _unlock, runtime, address, device).atexit = False
+
+
+def _unlock(runtime: Any, address: int, device: int) -> None:
+    import torch
+
+    with torch.cuda.device(device):
+        runtime.cudaHostUnregister(address)
 
 
 class BlockPool:
@@ -71,12 +88,12 @@ class BlockPool:
 
     Args:
         keep: Blocks that sampling needs to go on; so many are kept for reuse, and more than that are returned to the system.
-        pinned: Whether blocks are page-locked, for asynchronous copies to a CUDA device.
+        pinned_for: The CUDA device for whose copies blocks are page-locked; None: they are not.
     """
 
-    def __init__(self, keep: int, *, pinned: bool = False) -> None:
+    def __init__(self, keep: int, *, pinned_for: int | None = None) -> None:
         self._keep = keep
-        self._pinned = pinned
+        self._pinned_for = pinned_for
         self._owner = os.getpid()
         self._free: deque[NDArray[np.uint8]] = deque()
         self._leases: dict[int, _Lease] = {}
@@ -119,8 +136,8 @@ class BlockPool:
                 "drop batches when they are used (a list of all batches keeps them all), or lower batch_size or num_neighbors",
             )
         block = _allocate(size)
-        if self._pinned:
-            page_lock(block)
+        if self._pinned_for is not None:
+            page_lock(block, self._pinned_for)
         else:
             block[:nbytes:_PAGE] = 0
         return block

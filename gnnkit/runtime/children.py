@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gnnkit.errors import PlanError
+from gnnkit.runtime.process_status import process_state
 from gnnkit.runtime.wire import Wire
 
 # What a child runs unless something else is said.
@@ -28,11 +29,13 @@ _THREAD_VARIABLES = (
 )
 # What would make an interpreter do something else than sample.
 _DROPPED_VARIABLES = ("PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT", "PYTHONPROFILEIMPORTTIME")
+# What a child needs of these it is told over its wire.
+_SECRETS = ("GNNKIT_TOKEN", "GNNKIT_TOKEN_FILE")
 
 
 def child_environment(threads: int) -> dict[str, str]:
     """The environment of a sampling process: this process's, with the same import path, few threads and no GPU."""
-    environment = {name: value for name, value in os.environ.items() if name not in _DROPPED_VARIABLES}
+    environment = {name: value for name, value in os.environ.items() if name not in (*_DROPPED_VARIABLES, *_SECRETS)}
     path = [os.getcwd() if entry == "" else entry for entry in sys.path]
     environment |= dict.fromkeys(_THREAD_VARIABLES, str(threads))
     environment |= {
@@ -133,23 +136,6 @@ def children_of(pid: int) -> list[int]:
         return []
 
 
-def process_state(pid: int) -> str:
-    """What the system says a process is doing, in words."""
-    try:
-        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return "gone"
-    names = {
-        "T": "stopped (SIGSTOP)",
-        "t": "stopped by a debugger",
-        "D": "waiting for a disk",
-        "Z": "ended",
-        "R": "running",
-        "S": "running",
-    }
-    return names.get(letter, f"in state {letter}")
-
-
 def _own_pidfd() -> int:
     """A descriptor that becomes readable when this process ends; -1 where the system has none."""
     try:
@@ -158,11 +144,16 @@ def _own_pidfd() -> int:
         return -1
 
 
-def end_all(children: list[ChildProcess]) -> None:
-    """Ends processes: asks, then insists, then kills; none of them is left, and all exit statuses are collected."""
+def end_all(children: list[ChildProcess], farewell_s: float = 0.2) -> None:
+    """Ends processes: asks, then insists, then kills; none of them is left, and all exit statuses are collected.
+
+    Args:
+        children: The processes.
+        farewell_s: Seconds between asking and insisting.
+    """
     for child in children:
         child.wire.send("stop")
-    for insist, patience_s in ((signal.SIGTERM, 0.2), (signal.SIGKILL, 0.1), (None, 10.0)):
+    for insist, patience_s in ((signal.SIGTERM, farewell_s), (signal.SIGKILL, 0.1), (None, 10.0)):
         deadline = time.monotonic() + patience_s
         children = [child for child in children if not _ended_by(child, deadline)]
         for child in children:

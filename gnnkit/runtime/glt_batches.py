@@ -12,13 +12,27 @@ from numpy.typing import NDArray
 from gnnkit.errors import SamplingError
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.glt_columns import N_ID, Columns
-from gnnkit.sampling.sampler import SampleRequest
 from gnnkit.sampling.subgraph import BatchKey, BatchLayout, EdgeKey, LayoutBuilder, NodeKey
 from gnnkit.schema import ArraySpec, EdgeType, NodeType, edge_type_name, reverse_edge_type
 from gnnkit.storage.arrays import GraphArrays
 
 _Message = Mapping[str, NDArray[Any]]
 _NO_IDS = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class NodeRequest:
+    """What one batch is sampled from.
+
+    Attributes:
+        input_type: The seeds' node type.
+        seeds: int64 ``[b]``, store ids.
+        input_id: int64 ``[b]``, the seeds' positions in the loader's input nodes.
+    """
+
+    input_type: NodeType
+    seeds: NDArray[np.int64]
+    input_id: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -33,7 +47,7 @@ class MessageReader:
     plan: LoaderPlan
     graph: GraphArrays
 
-    def lay_out(self, message: _Message, request: SampleRequest) -> tuple[BatchLayout, list[NDArray[Any]]]:
+    def lay_out(self, message: _Message, request: NodeRequest) -> tuple[BatchLayout, list[NDArray[Any]]]:
         """The batch's layout, and its arrays in the order of the layout's fields.
 
         Args:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gnnkit.runtime.glt_columns import E_ID, N_ID, Columns
 from gnnkit.schema import ArraySpec, EdgeType, NodeType
 from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.quantize import plain_rows, plain_spec
 from gnnkit.vendor import glt
 
 GraphMode = Literal["CPU", "ZERO_COPY", "CUDA"]
@@ -179,7 +180,8 @@ class PartBuilder:
 
 
 def _shared_rows(values: NDArray[Any], spec: ArraySpec) -> torch.Tensor:
-    """A copy of an array as graphlearn-torch wants features: ``[n, width]``."""
+    """A copy of an array as graphlearn-torch wants features: ``[n, width]``, quantised ones as float32."""
+    values, spec = plain_rows(values, spec), plain_spec(spec)
     flat = values.reshape(len(values), int(np.prod(spec.row_shape, dtype=np.int64))).view(_SIGNED.get(spec.dtype, values.dtype))
     rows = shared_empty(flat.shape, torch.from_numpy(np.empty(0, flat.dtype)).dtype)
     rows.numpy()[:] = flat

@@ -55,13 +55,7 @@ class WorkerEngine:
         self.lanes = options.num_workers
         glt.attribute("distributed.init_worker_group")(place.num_parts, place.part, _GROUP)
         worker_options = glt.attribute("distributed.MpDistSamplingWorkerOptions")(
-            num_workers=options.num_workers,
-            worker_devices=options.devices,
-            worker_concurrency=options.worker_concurrency,
-            master_addr=place.samplers[0],
-            master_port=place.samplers[1],
-            rpc_timeout=options.rpc_timeout_s,
-            channel_size=options.channel_bytes,
+            channel_size=options.channel_bytes, **_sampler_options(place, options)
         )
         self._loader = glt.attribute("distributed.DistLoader")(
             part_dataset(graph, place.part, options),
@@ -78,6 +72,18 @@ class WorkerEngine:
     def receive(self) -> dict[str, torch.Tensor] | None:
         """See ``Engine``."""
         return glt_sampler.receive(self._loader._channel)
+
+
+def _sampler_options(place: Place, options: EngineOptions) -> dict[str, Any]:
+    """What both kinds of graphlearn-torch's worker options say about the workers."""
+    return {
+        "num_workers": options.num_workers,
+        "worker_devices": options.devices,
+        "worker_concurrency": options.worker_concurrency,
+        "master_addr": place.samplers[0],
+        "master_port": place.samplers[1],
+        "rpc_timeout": options.rpc_timeout_s,
+    }
 
 
 def serve(graph: GraphArrays, place: Place, options: EngineOptions) -> None:
@@ -119,15 +125,10 @@ class ClientEngine:
         )
         worker_options = glt.attribute("distributed.RemoteDistSamplingWorkerOptions")(
             server_rank=list(range(self._servers)),
-            num_workers=self._workers,
-            worker_devices=options.devices,
-            worker_concurrency=options.worker_concurrency,
-            master_addr=place.samplers[0],
-            master_port=place.samplers[1],
-            rpc_timeout=options.rpc_timeout_s,
             buffer_size=options.channel_bytes,
             prefetch_size=1,
             worker_key=f"{_GROUP}-{place.client}",
+            **_sampler_options(place, options),
         )
         barrier: Any = glt.attribute("distributed.barrier")
         for client in range(place.num_clients):  # one after another: servers that start them in another order wait for each other

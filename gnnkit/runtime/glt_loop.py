@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from gnnkit.backends.batches import BatchList
 from gnnkit.errors import StartTimeout, StoreError, WorkerDied
-from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.glt_batches import MessageReader, write
+from gnnkit.plan import InputNodes, LoaderPlan
+from gnnkit.runtime.glt_batches import MessageReader, NodeRequest, write
 from gnnkit.runtime.glt_engine import ClientEngine, Engine, WorkerEngine, serve
 from gnnkit.runtime.glt_sampler import ERROR, TAG, job
 from gnnkit.runtime.glt_setup import EngineOptions, Place, listen
@@ -31,12 +31,11 @@ from gnnkit.runtime.remote import error_to_json, layout_to_json
 from gnnkit.runtime.shared_graph import SharedGraph
 from gnnkit.runtime.watch import Watch
 from gnnkit.runtime.wire import Message, Wire, from_memory
-from gnnkit.sampling.sampler import SampleRequest
+from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.store import Store
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE_S = 3600.0
 _BEAT_S = 0.1
 _END_S = 1.0
 # The generation of batches outside an epoch; those of epochs count from 1.
@@ -55,7 +54,7 @@ class GltLoop:
         self._wire, self._watch = wire, watch
         self._generation = _NOW
         self._lock = threading.Lock()
-        self._wanted: dict[tuple[int, int], tuple[SampleRequest, float]] = {}
+        self._wanted: dict[tuple[int, int], tuple[NodeRequest, float]] = {}
         self._is_ready = self._is_ending = False
         self._stores: list[Any] = []
 
@@ -74,7 +73,7 @@ class GltLoop:
 
     def _obey(self) -> None:
         handlers = {"begin": self._begin, "sample": self._sample, "now": self._sample_now}
-        while (message := self._next()).kind != "stop":
+        while (message := self._wire.next()).kind != "stop":
             handlers[message.kind](message)
 
     def _end_workers(self) -> None:
@@ -87,7 +86,7 @@ class GltLoop:
             worker.join(_END_S)
 
     def _start(self) -> None:
-        setup = self._next()
+        setup = self._wire.next()
         body = setup.body
         self._log = Path(body["log"])
         threading.Thread(target=self._watch_workers, name="gnnkit-watch-workers", daemon=True).start()
@@ -97,9 +96,9 @@ class GltLoop:
             self._stores.append(store)
         self._wire.send("event", what="opened", ports=ports)
         self._plan = LoaderPlan.from_json(body["plan"])
-        handle = _open_graph(self._plan, setup)
+        handle = self._handle = _open_graph(self._plan, setup)
         self._batches, self._reader = BatchList(self._plan, handle), MessageReader(self._plan, handle.arrays)
-        join = self._next().body
+        join = self._wire.next().body
         place = Place.from_json(join["place"])
         options = EngineOptions(plan=self._plan, **body["options"])
         if body["role"] == "server":
@@ -109,19 +108,10 @@ class GltLoop:
             self._engine: Engine = engine(handle.arrays, place, options)
             threading.Thread(target=self._pump, name="gnnkit-pump", daemon=True).start()
         self._is_ready = True
-        self._tell("ready", lanes=0 if body["role"] == "server" else self._engine.lanes)
-
-    def _next(self) -> Message:
-        while (message := self._wire.receive()) is None:
-            self._wire.wait(_PATIENCE_S)
-        return message
-
-    def _tell(self, kind: str, fds: tuple[int, ...] = (), /, **body: Any) -> None:
-        self._wire.send(kind, fds, **body)
-        self._wire.send_all(_PATIENCE_S)
+        self._wire.tell("ready", lanes=0 if body["role"] == "server" else self._engine.lanes)
 
     def _fail(self, error: BaseException) -> None:
-        self._tell("failed", error=error_to_json(error))
+        self._wire.tell("failed", error=error_to_json(error))
 
     def _watch_workers(self) -> None:
         """Ends this process when one of graphlearn-torch's workers has ended, which nobody else would notice (GLT-8)."""
@@ -160,9 +150,12 @@ class GltLoop:
         self._engine.submit(body["lane"], [self._want((_NOW, body["number"]), request)])
 
     def _want(self, tag: tuple[int, int], request: SampleRequest) -> NDArray[np.int64]:
+        inputs = self._plan.inputs
+        assert isinstance(inputs, InputNodes), "graphlearn-torch samples around nodes"
+        seeds = np.ascontiguousarray(self._handle.to_store_ids(inputs.node_type, request.arrays["node"]))
         with self._lock:
-            self._wanted[tag] = request, time.perf_counter()
-        return job(tag, request.seeds)
+            self._wanted[tag] = NodeRequest(inputs.node_type, seeds, request.input_id), time.perf_counter()
+        return job(tag, seeds)
 
     def _pump(self) -> None:
         """Takes messages and hands batches over; the only thread that does."""
@@ -183,10 +176,10 @@ class GltLoop:
         with self._lock:
             wanted = self._wanted.pop((generation, step), None)
         if wanted is None:  # of an epoch that was abandoned
-            self._tell("done", **name)
+            self._wire.tell("done", **name)
             return
         if ERROR in message:
-            self._tell("done", error=json.loads(message[ERROR].numpy().tobytes()), **name)
+            self._wire.tell("done", error=json.loads(message[ERROR].numpy().tobytes()), **name)
             return
         request, since = wanted
         try:
@@ -196,12 +189,13 @@ class GltLoop:
             try:
                 os.ftruncate(fd, max(1, layout.nbytes))
                 write(layout, arrays, np.frombuffer(mmap.mmap(fd, max(1, layout.nbytes)), np.uint8))
-                times = {"sample_s": sampled - since, "gather_s": time.perf_counter() - sampled}
-                self._tell("done", (fd,), layout=layout_to_json(layout), **times, **name)
+                began_s = time.monotonic() - (time.perf_counter() - since)  # one clock for all processes of a host
+                times = {"began_s": began_s, "sample_s": sampled - since, "gather_s": time.perf_counter() - sampled}
+                self._wire.tell("done", (fd,), layout=layout_to_json(layout), **times, **name)
             finally:
                 os.close(fd)
         except Exception as error:  # of this batch alone; the loader raises it
-            self._tell("done", error=error_to_json(error), **name)
+            self._wire.tell("done", error=error_to_json(error), **name)
 
 
 def _open_graph(plan: LoaderPlan, setup: Message) -> GraphHandle:
@@ -211,4 +205,4 @@ def _open_graph(plan: LoaderPlan, setup: Message) -> GraphHandle:
     store = Store.open(plan.store.path, setup.body["parts"])
     if store.fingerprint != plan.store.fingerprint:
         raise StoreError(f"the store {str(store.path)!r} was replaced while it was in use", "make the loader again")
-    return GraphHandle(store.arrays(), store.splits, plan.store)
+    return GraphHandle(store.arrays(), store.splits, plan.store, link_splits=store.link_splits)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gnnkit.plan import LoaderPlan
+from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling
 from gnnkit.runtime.exchange import environment_int
 from gnnkit.runtime.glt_batches import MessageReader
 from gnnkit.runtime.glt_data import Numbers, PartBuilder, unwrapped
@@ -127,6 +127,7 @@ def part_dataset(graph: GraphArrays, part: int, options: EngineOptions) -> Any:
 def fan_outs(plan: LoaderPlan, graph: GraphArrays) -> dict[Any, list[int]]:
     """Fan-outs by edge type; types of which nothing is sampled are left out where others remain."""
     sampling = plan.sampling
+    assert isinstance(sampling, NeighborSampling), "Glt() has refused everything else"
     found = {t: list(sampling.num_neighbors.get(t, (0,) * sampling.num_hops)) for t in graph.schema.edge_types}
     return {t: fans for t, fans in found.items() if any(fans)} or found
 
@@ -151,5 +152,6 @@ def sampling_config(options: EngineOptions, graph: GraphArrays) -> Any:
 
 def direct_seeds(options: EngineOptions, graph: GraphArrays) -> Seeds:
     """What stands for its list of seeds."""
-    input_type = None if graph.schema.is_homogeneous else options.plan.inputs.node_type
-    return Seeds(input_type, options.channel_bytes)
+    inputs = options.plan.inputs
+    assert isinstance(inputs, InputNodes), "Glt() has refused everything else"
+    return Seeds(None if graph.schema.is_homogeneous else inputs.node_type, options.channel_bytes)

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,10 @@ from gnnkit.runtime.graph_memory import GraphMemory, copy_fits
 from gnnkit.runtime.shared_graph import SharedGraph, graph_nbytes, share
 from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
+
+if TYPE_CHECKING:
+    from gnnkit.datasets.source import GraphSource, LinkSplits
+    from gnnkit.storage.options import BuildOptions
 
 
 @dataclass(eq=False)
@@ -33,6 +37,9 @@ class GraphHandle:
         extra: Attributes of the whole graph that every batch carries.
         type_extra: Attributes of a whole node type or edge type that every batch carries, by type.
         metadata: Facts about the dataset.
+        link_splits: ``{edge type: {split: {name: array}}}``, dataset ids; see ``GraphSource.link_splits``.
+        source: Where a graph in memory comes from, for those who need it stored; None for one that is.
+        build: How a store of a graph in memory has to be built so that it has the same edges in the same order.
     """
 
     arrays: GraphArrays
@@ -43,6 +50,9 @@ class GraphHandle:
     extra: Mapping[str, Any] = field(default_factory=dict)
     type_extra: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    link_splits: LinkSplits = field(default_factory=dict)
+    source: GraphSource | None = None
+    build: BuildOptions | None = None
     _memory: GraphMemory | None = None
     _shared: SharedGraph | None = None
     # The copy of a graph that is in memory anyway: held by those whose processes need it.
@@ -52,7 +62,7 @@ class GraphHandle:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def memory(self, memory_budget: int | None) -> GraphMemory:
-        """The arrays to sample from; the first caller decides the budget of their copy in huge pages.
+        """The arrays to sample from, one for all callers; the first budget that allows it has them copied into huge pages.
 
         A graph that is in memory already is not copied.
         """
@@ -62,6 +72,8 @@ class GraphHandle:
                     self._memory = GraphMemory(self.arrays, 0)
                 else:
                     self._memory = GraphMemory(self.arrays, memory_budget, self._shared)
+            elif self.store is not None and not self._has_copier:
+                self._memory.want_copy(memory_budget, self._shared)
             return self._memory
 
     @property
@@ -99,11 +111,20 @@ class GraphHandle:
         runs in the middle of that may wait for the crews'.
         """
         memory = self._memory
-        busy = (self._copier is not None and self._copier() is not None) or (memory is not None and memory.is_copying)
-        if busy or self.shared is not None or not copy_fits(self.arrays, memory_budget):
+        if (
+            self._has_copier
+            or (memory is not None and memory.is_copying)
+            or self.shared is not None
+            or not copy_fits(self.arrays, memory_budget)
+        ):
             return False
         self._copier = weakref.ref(copier)
         return True
+
+    @property
+    def _has_copier(self) -> bool:
+        """Whether a crew has been told to make the copy."""
+        return self._copier is not None and self._copier() is not None
 
     def copy_made(self, copier: object, shared: SharedGraph | None) -> None:
         """Takes over the copy that ``copier`` has had made; None where it gave up."""

@@ -50,12 +50,23 @@ class GraphMemory:
         self._thread: threading.Thread | None = None
         if shared is None:
             expect_random_access(graph)
-        if shared is None and copy_fits(graph, memory_budget):
+            self.want_copy(memory_budget)
+        weakref.finalize(self, self._stop.set).atexit = False
+
+    def want_copy(self, memory_budget: int | None, shared: SharedGraph | None = None) -> None:
+        """Uses a copy that exists by now, or else has one made if there is none and this budget allows it; see ``GraphMemory``.
+
+        One caller at a time.
+        """
+        if self.shared is not None or self.is_copying:
+            return
+        if shared is not None:
+            self.graph, self.shared = shared.graph, shared
+        elif copy_fits(self.graph, memory_budget):
             self._thread = threading.Thread(
-                target=_copy_in_background, args=(weakref.ref(self), graph, self._stop), name="gnnkit-graph-memory", daemon=True
+                target=_copy_in_background, args=(weakref.ref(self), self.graph, self._stop), name="gnnkit-graph-memory", daemon=True
             )
             self._thread.start()
-        weakref.finalize(self, self._stop.set).atexit = False
 
     @property
     def copied_bytes(self) -> int:

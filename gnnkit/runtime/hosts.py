@@ -139,15 +139,19 @@ def _is_local(name: str) -> bool:
     return True
 
 
-def split_address(text: str) -> tuple[str, int]:
+def split_address(text: str, *, least_port: int = 1) -> tuple[str, int]:
     """``"10.0.0.1:7000"``, ``"name:7000"`` or ``"[fe80::1]:7000"`` as address and port.
+
+    Args:
+        text: The address.
+        least_port: 0 allows the port 0, which means any that is free.
 
     Raises:
         PlanError: It is none of these.
     """
     name, _, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
     bare = name[1:-1] if name.startswith("[") and name.endswith("]") else name
-    if not bare or (":" in bare and bare == name) or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+    if not bare or (":" in bare and bare == name) or not port.isascii() or not port.isdigit() or not least_port <= int(port) <= 65535:
         raise PlanError(f"{text!r} is no address of a host", "write an address and a port, for example '10.0.0.1:7000' or '[fd00::1]:7000'")
     return bare, int(port)
 
@@ -174,12 +178,12 @@ def listening_address(hosts: Hosts, interface: str | None) -> str:
         PlanError: There is no such interface, it has no address, or the address is of no use to other hosts.
     """
     if interface is not None:
-        return _interface_address(interface)
+        return interface_address(interface)
     if hosts.addresses is not None:
         name = split_address(hosts.addresses[hosts.index])[0]
-        return _checked(str(socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)[0][4][0]), name)
+        return checked_address(str(socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)[0][4][0]), name)
     target = store_host() or os.environ.get("MASTER_ADDR", "")
-    own = _source_address(target) if target else ""
+    own = source_address(target) if target else ""
     if not own or (is_loopback(own) and not hosts.is_one_system):
         found = f"{target!r} is reached from {own!r}" if own else f"{target!r} cannot be reached"
         raise PlanError(
@@ -189,7 +193,7 @@ def listening_address(hosts: Hosts, interface: str | None) -> str:
     return own
 
 
-def _source_address(target: str) -> str:
+def source_address(target: str) -> str:
     """The address from which packets to ``target`` leave; empty where it cannot be reached. Nothing is sent."""
     try:
         family, kind, _, _, where = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
@@ -200,7 +204,12 @@ def _source_address(target: str) -> str:
         return ""
 
 
-def _interface_address(interface: str) -> str:
+def interface_address(interface: str) -> str:
+    """The address of an interface of this host, by its name or the address itself.
+
+    Raises:
+        PlanError: There is no such interface, or it has no address.
+    """
     import psutil
 
     known = psutil.net_if_addrs()
@@ -211,7 +220,7 @@ def _interface_address(interface: str) -> str:
             raise PlanError(
                 f"there is no interface {interface!r} on this host", f"interfaces: {sorted(known)}; or give an address"
             ) from None
-        return _checked(address, interface)
+        return checked_address(address, interface)
     for family in (socket.AF_INET, socket.AF_INET6):
         for item in known[interface]:
             if item.family == family and "%" not in item.address:
@@ -219,7 +228,12 @@ def _interface_address(interface: str) -> str:
     raise PlanError(f"the interface {interface!r} has no address", f"interfaces: {sorted(known)}")
 
 
-def _checked(address: str, said: str) -> str:
+def checked_address(address: str, said: str) -> str:
+    """An address that means this host and one interface of it.
+
+    Raises:
+        PlanError: It means every interface, or another host.
+    """
     if address in ("0.0.0.0", "::"):
         raise PlanError(f"{said!r} means every interface", "name the one interface, or its address, that other hosts reach this one by")
     if not _is_local(address):

@@ -9,16 +9,21 @@ _TAIL_LINES = 60
 _TAIL_BYTES = 16 << 10
 
 
-def tail(path: Path) -> str:
-    """The last lines of a log; empty where there is none."""
+def tail(path: Path, lines: int = _TAIL_LINES) -> str:
+    """The last lines of a log; empty where there is none.
+
+    Args:
+        path: The log.
+        lines: How many at most.
+    """
     try:
         with path.open("rb") as file:
             file.seek(0, 2)
-            file.seek(max(0, file.tell() - _TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
+            file.seek(max(0, file.tell() - max(1, lines // _TAIL_LINES) * _TAIL_BYTES))
+            text = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
-    return "\n".join(lines[-_TAIL_LINES:])
+    return "\n".join(text[-lines:])
 
 
 def with_tail(message: str, path: Path) -> str:

@@ -6,18 +6,16 @@ must be started again also while the trainer computes, and stay when the last lo
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import select
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from gnnkit.errors import GnnkitError, StartTimeout, WorkerDied
+from gnnkit.errors import GnnkitError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.runtime.children import ChildProcess, end_all
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.hosts import join_address
@@ -28,6 +26,7 @@ from gnnkit.runtime.presence import Guests
 from gnnkit.runtime.registry import RunFolder
 from gnnkit.runtime.remote import error_from_json, fresh
 from gnnkit.runtime.shared_graph import SharedGraph
+from gnnkit.runtime.tending import Waker
 from gnnkit.runtime.vitals import Vitals
 from gnnkit.runtime.wire import Message
 
@@ -83,8 +82,7 @@ class PartKeeper:
         check_free(spec)
         self._folder = RunFolder(spec.log_root, {"store": spec.store, "serves": list(spec.parts)})
         self._vitals = Vitals.create(1)
-        self._wake_fd, self._waker_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        weakref.finalize(self, _close, self._wake_fd, self._waker_fd).atexit = False
+        self._waker = Waker()
         try:
             self._start()
             self._wait_until_ready()
@@ -116,7 +114,7 @@ class PartKeeper:
             sources: ``{host: address}``.
         """
         self._sources = dict(sources)
-        self._wake()
+        self._waker.wake()
 
     def enter(self, user: int, stop: Callable[[], None]) -> bool:
         """Keeps the service for a user; False where it has begun to end."""
@@ -124,14 +122,14 @@ class PartKeeper:
             if self._ending:
                 return False
             self._users[user] = stop
-        self._wake()
+        self._waker.wake()
         return True
 
     def leave(self, user: int) -> None:
         """The user is done; from anywhere. The service stays for as long as other hosts use it."""
         if os.getpid() == self._owner:
             self._users.pop(user, None)
-            self._wake()
+            self._waker.wake()
 
     def awaited(self) -> set[int]:
         """Hosts that the service must stay for: those that use it, and once there was an epoch, for a while, those that have not come."""
@@ -172,17 +170,10 @@ class PartKeeper:
 
     def _poll(self, timeout_s: float) -> None:
         poller = select.poll()
-        poller.register(self._wake_fd, select.POLLIN)
         if self._child is not None and self._child.wire.fileno() >= 0:
             wire = self._child.wire
             poller.register(wire.fileno(), select.POLLIN | (0 if wire.flush() else select.POLLOUT))
-        for fd, _ in poller.poll(timeout_s * 1000):
-            if fd == self._wake_fd:
-                os.read(self._wake_fd, 4096)
-
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # it is awake enough, or gone
-            os.write(self._waker_fd, b"\0")
+        self._waker.wait(poller, timeout_s)
 
     def _listen(self) -> bool:
         """Handles what the service has said; whether it is gone."""
@@ -217,6 +208,8 @@ class PartKeeper:
             while self._is_needed():
                 self._poll(_LOOK_S)
                 if self._listen():
+                    if self._was_stopped():
+                        break
                     self._bring_back()
                 elif self._ready:
                     self._tell()
@@ -226,6 +219,15 @@ class PartKeeper:
         finally:
             self._bid_farewell()
             self._end()
+
+    def _was_stopped(self) -> bool:
+        """Whether a person has had the service ended, so that it is not brought back."""
+        assert self._child is not None
+        if not self._folder.was_stopped(self._child.pid):
+            return False
+        self._told_sources.clear()  # it can tell nobody any more
+        self.failure = WorkerStopped(f"{self._whose()} is gone: gnnkit stop has ended it", "make the loader again")
+        return True
 
     def _bid_farewell(self) -> None:
         """Lets the service tell those of other hosts that this one is done, so that they need not find out by its silence."""
@@ -292,7 +294,7 @@ class PartKeeper:
         for stop in list(self._users.values()):
             stop()
         self._users.clear()
-        self._wake()
+        self._waker.wake()
         deadline, said = time.monotonic() + self.spec.linger_timeout_s, hasattr(sys, "last_type")
         try:
             while not self.finished.wait(_LOOK_S / 5) and time.monotonic() < deadline and not hasattr(sys, "last_type"):
@@ -304,10 +306,5 @@ class PartKeeper:
         except KeyboardInterrupt:
             logger.warning("not waiting for other hosts any longer")
         self._ending = True
-        self._wake()
+        self._waker.wake()
         self.finished.wait(_LAST_BREATH_S)
-
-
-def _close(*fds: int) -> None:
-    for fd in fds:
-        os.close(fd)

@@ -51,18 +51,31 @@ class ServiceSpec:
 
 
 def check_free(spec: ServiceSpec) -> None:
-    """Refuses an address that somebody listens on: the service itself would share it with another of the same user.
+    """Refuses an address that somebody listens on; see ``require_free``.
 
     Raises:
         PlanError: Somebody does, or the address is none of this host's.
     """
-    family = socket.AF_INET6 if ":" in spec.ip else socket.AF_INET
+    hint = "choose another port, or end whoever has it; loaders of two stores need a port each"
+    require_free(spec.ip, spec.port, f"the parts of host {spec.host} cannot be served", hint)
+
+
+def require_free(ip: str, port: int, what: str, hint: str) -> None:
+    """Refuses an address that somebody listens on: a service itself would share it with another of the same user.
+
+    Args:
+        ip: The address.
+        port: The port; 0 is always free.
+        what: What cannot be done, for the message.
+        hint: What to do about it.
+
+    Raises:
+        PlanError: Somebody does, or the address is none of this host's.
+    """
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((spec.ip, spec.port))
+            probe.bind((ip, port))
         except OSError as error:
-            raise PlanError(
-                f"the parts of host {spec.host} cannot be served at {join_address(spec.ip, spec.port)}: {error.strerror or error}",
-                "choose another port, or end whoever has it; loaders of two stores need a port each",
-            ) from error
+            raise PlanError(f"{what} at {join_address(ip, port)}: {error.strerror or error}", hint) from error

@@ -32,17 +32,21 @@ def check_descriptors(num_workers: int) -> None:
         )
 
 
+def start_memory(num_workers: int, threads: int, schema: GraphSchema) -> int:
+    """Bytes that sampling processes take themselves, beside the graph and the batches."""
+    return num_workers * (_PROCESS_BYTES + threads * schema.num_nodes * _NODE_BYTES)
+
+
 def check_start_memory(num_workers: int, threads: int, schema: GraphSchema) -> None:
     """Compares what the processes themselves take with what is free.
 
     Raises:
         MemoryLimitError: It does not fit.
     """
-    each = _PROCESS_BYTES + threads * schema.num_nodes * _NODE_BYTES
-    free = available_memory()
-    if num_workers * each > free:
+    needed, free = start_memory(num_workers, threads, schema), available_memory()
+    if needed > free:
         raise MemoryLimitError(
-            f"{num_workers} sampling processes need about {num_workers * each / 1e6:.0f} MB, {free / 1e6:.0f} MB are free",
+            f"{num_workers} sampling processes need about {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are free",
             "lower num_workers, or use InProcess()",
         )
 

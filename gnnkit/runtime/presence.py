@@ -20,6 +20,9 @@ from gnnkit.errors import GnnkitError, StartTimeout
 
 logger = logging.getLogger(__name__)
 
+# Visitors that are clients, or do something for one, call themselves so, then the client's id, "/" and something more.
+CLIENT_PREFIX = "client-"
+
 BEAT_S = 1.0
 # A busy machine may keep a process from speaking for a while.
 SILENCE_S = 10.0
@@ -39,11 +42,14 @@ class Attendance:
         tell: ``{other host: how to tell its service something}``.
         addresses: ``{other host: its address}``, for messages.
         for_all: Whether this process speaks for everything that its trainer has started, and says goodbye for all of it.
+        name: What it calls itself; None makes a name up.
     """
 
-    def __init__(self, host: int, tell: Mapping[int, Tell], addresses: Mapping[int, str], *, for_all: bool = False) -> None:
+    def __init__(
+        self, host: int, tell: Mapping[int, Tell], addresses: Mapping[int, str], *, for_all: bool = False, name: str | None = None
+    ) -> None:
         self._host, self._tell, self._addresses = host, dict(tell), dict(addresses)
-        self._name = f"{host}-{os.getppid()}-" + ("" if for_all else secrets.token_hex(6))
+        self._name = name or f"{host}-{os.getppid()}-" + ("" if for_all else secrets.token_hex(6))
         self._farewell_s = _UNHURRIED_S if for_all else _FAREWELL_S
         self._left = threading.Event()
 
@@ -78,9 +84,10 @@ class Attendance:
             threading.Thread(target=self._keep_telling, args=(tell,), name=f"gnnkit-here-{other}", daemon=True).start()
 
     def _keep_telling(self, tell: Tell) -> None:
-        while not self._left.wait(BEAT_S):
+        while not self._left.is_set():
             with contextlib.suppress(Exception):  # it is being started again, or gone: sampling says so where it matters
                 tell("here", self._name, self._host, SILENCE_S)
+            self._left.wait(BEAT_S)
 
     def leave(self) -> None:
         """Says goodbye, as far as that is quick."""
@@ -116,13 +123,20 @@ class Guests:
             self._seen[name] = host, time.monotonic()
 
     def bye(self, name: str) -> None:
-        """A process leaves, or all those whose names begin so."""
+        """A process leaves, or, where the name ends in "-", all those whose names begin so."""
         with self._lock:
-            self._seen = {other: seen for other, seen in self._seen.items() if not other.startswith(name)}
+            for_all = name.endswith("-")
+            self._seen = {other: seen for other, seen in self._seen.items() if other != name and not (for_all and other.startswith(name))}
 
-    def present(self) -> set[int]:
-        """Hosts with a process that was heard of lately."""
+    def names(self) -> set[str]:
+        """Processes that were heard of lately."""
         limit = time.monotonic() - SILENCE_S
         with self._lock:
             self._seen = {name: (host, at) for name, (host, at) in self._seen.items() if at >= limit}
-            return {host for host, _ in self._seen.values()}
+            return set(self._seen)
+
+    def present(self) -> set[int]:
+        """Hosts with a process that was heard of lately."""
+        names = self.names()
+        with self._lock:
+            return {host for name, (host, _) in self._seen.items() if name in names}

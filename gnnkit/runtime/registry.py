@@ -14,6 +14,7 @@ import re
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,14 +22,22 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import PlanError
+from gnnkit.runtime.pids import is_alive, is_of_here, place, send_signal, start_ticks, wait_for_end
 
 logger = logging.getLogger(__name__)
 
 _KEPT_S = 7 * 24 * 3600.0
 _RECORD = "run.json"
+# Pids of processes that somebody wanted to end, a line each: nobody need look for the cause.
+_STOPPED = "stopped"
 _RUN_NAME = re.compile(r"[0-9]+-[0-9a-f]{8}")
+# What the folder of a run is called while it is being removed.
+_GOING = ".gone"
+_GOING_NAME = re.compile(_RUN_NAME.pattern + re.escape(_GOING))
 # A folder without a record is being made, or was left half-made; the former takes no time.
 _HALF_MADE_S = 60.0
+# How long a process that was killed may take to be gone.
+_LAST_BREATH_S = 2.0
 
 
 def runs_root() -> Path:
@@ -64,24 +73,54 @@ def checked_folder(folder: Path) -> Path:
         return folder
 
 
+def new_run(log_dir: str | None, facts: dict[str, Any], kind: str = "worker") -> RunFolder:
+    """The folder of a new run; what runs that are gone have left is removed.
+
+    Args:
+        log_dir: The folder of runs as the user gave it; None: ``runs_root``.
+        facts: See ``RunFolder``.
+        kind: See ``RunFolder``.
+
+    Raises:
+        PlanError: The folder cannot be written.
+    """
+    if log_dir is None:
+        root = runs_root()
+    else:
+        try:
+            root = checked_folder(Path(log_dir).expanduser())
+        except OSError as error:
+            raise PlanError(f"log_dir={log_dir!r} cannot be written: {error.strerror or error}", "give another folder") from error
+    sweep(root)
+    return RunFolder(root, facts, kind)
+
+
 class RunFolder:
     """The folder of one run.
 
     Args:
         root: The folder of runs.
         facts: What the record says beside the processes: JSON values.
+        kind: What its processes' logs are called.
     """
 
-    def __init__(self, root: Path, facts: dict[str, Any]) -> None:
+    def __init__(self, root: Path, facts: dict[str, Any], kind: str = "worker") -> None:
+        self._kind = kind
         self.path = root / f"{os.getpid()}-{secrets.token_hex(4)}"
         self.path.mkdir(mode=0o700)
         pid = os.getpid()
-        self._record = {**facts, **_place(), "pid": pid, "ticks": start_ticks(pid), "started": time.time(), "children": []}
+        self._record = {**facts, **place(), "kind": kind, "pid": pid, "ticks": start_ticks(pid), "program": _program()}
+        self._record |= {"started": time.time(), "children": []}
+        self._write()
+
+    def note(self, **facts: Any) -> None:
+        """Adds to what the record says."""
+        self._record |= facts
         self._write()
 
     def log(self, rank: int) -> Path:
         """The log of a process; it is appended to when the process is started again."""
-        return self.path / f"worker-{rank}.log"
+        return self.path / f"{self._kind}-{rank}.log"
 
     def add(self, rank: int, pid: int) -> None:
         """Records a process."""
@@ -94,10 +133,17 @@ class RunFolder:
             self._record["failed"] = True
             self._write()
 
+    def was_stopped(self, pid: int) -> bool:
+        """Whether somebody has had a process of the run ended, see ``note_stopped``."""
+        try:
+            return str(pid) in (self.path / _STOPPED).read_text().split()
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Removes the folder, unless it is to be kept."""
         if not self._record.get("failed"):
-            shutil.rmtree(self.path, ignore_errors=True)
+            remove_run(self.path)
 
     def _write(self) -> None:
         temporary = self.path / f".{_RECORD}"
@@ -108,17 +154,25 @@ class RunFolder:
             logger.warning("the record of the run in %s cannot be written: %s", self.path, error)
 
 
-def _place() -> dict[str, Any]:
-    """What a pid's meaning depends on: the boot and the pid namespace."""
-    try:
-        return {"boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "namespace": os.readlink("/proc/self/ns/pid")}
-    except OSError:
-        return {"boot": "", "namespace": ""}
+def note_stopped(folder: Path, pid: int) -> None:
+    """Tells whoever has a run that one of its processes is about to be ended because somebody wants that, not by a fault."""
+    with contextlib.suppress(OSError), (folder / _STOPPED).open("a") as file:
+        file.write(f"{pid}\n")
+
+
+def _program() -> str:
+    """What this process runs, as a person would call it: a notebook or a script, by its file's name; no arguments."""
+    return Path(os.environ.get("JPY_SESSION_NAME") or sys.argv[0] or "python").name
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is one that ``RunFolder`` has made, by its name."""
+    return _RUN_NAME.fullmatch(folder.name) is not None
 
 
 def _run_folders(root: Path) -> list[Path]:
-    """What ``RunFolder`` has made in a folder, and nothing of what somebody else may have there."""
-    return [folder for folder in root.glob("*-*") if _RUN_NAME.fullmatch(folder.name) or (folder / _RECORD).is_file()]
+    """What ``RunFolder`` has made in a folder, and nothing of what somebody else may have there, such as a ``run.json`` of his own."""
+    return [folder for folder in root.glob("*-*") if is_run(folder)]
 
 
 def runs(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -132,45 +186,59 @@ def runs(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             yield folder, record
 
 
+def remove_run(folder: Path) -> None:
+    """Removes the folder of a run, all at once as others see it.
+
+    It is renamed first: whoever removes it may be killed at any file, and a folder that has lost only its record looks like one that is
+    being made; and a process of the run that lives for another moment makes no new file in it.
+    """
+    if is_run(folder):
+        with contextlib.suppress(OSError):  # somebody else removes it too
+            folder = folder.rename(folder.with_name(folder.name + _GOING))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def sweep(root: Path) -> None:
     """Removes the folders of runs that are gone, and ends what is left of them."""
-    place, now = _place(), time.time()
+    while _sweep_once(root):  # a process that was ended may have had a run of its own
+        pass
+
+
+def _sweep_once(root: Path) -> int:
+    """Does what ``sweep`` does; how many processes were ended, and are gone."""
+    now, ended = time.time(), 0
     known = dict(runs(root))
+    for folder in root.glob("*" + _GOING):
+        if _GOING_NAME.fullmatch(folder.name):
+            shutil.rmtree(folder, ignore_errors=True)
     for folder in _run_folders(root):
         record = known.get(folder)
         with contextlib.suppress(OSError):
             age = now - folder.stat().st_mtime
             if record is None:
                 gone = age > _HALF_MADE_S
-            elif any(record.get(name) != value for name, value in place.items()):
-                gone = age > _KEPT_S  # of another boot or container: its pids mean nothing here
+            elif not is_of_here(record):
+                gone = age > _KEPT_S
+            elif is_alive(record):
+                gone = False
             else:
-                gone = not is_alive(record) and _end_leftovers(record, age)
+                ended += end_leftovers(record)
+                gone = not record.get("failed") or age > _KEPT_S  # until nobody will read a failed run's logs
             if gone:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_run(folder)
+    return ended
 
 
-def start_ticks(pid: int) -> int | None:
-    """When a process was started, in the kernel's ticks since the boot, which no change of the clock moves; None once it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in ("Z", "X") else int(fields[19])
+def end_leftovers(record: dict[str, Any]) -> int:
+    """Ends children that outlived their parent; how many there were."""
+    left = [child for child in children_in(record) if is_alive(child)]
+    for child in left:
+        logger.warning("ending the sampling process %d, which outlived its parent", child["pid"])
+        send_signal(child, signal.SIGKILL)
+    return sum(wait_for_end(child["pid"], _LAST_BREATH_S) for child in left)
 
 
-def is_alive(record: dict[str, Any]) -> bool:
-    """Whether a recorded process still runs, and is the same."""
-    pid, ticks = record.get("pid"), record.get("ticks")
-    return isinstance(pid, int) and ticks is not None and start_ticks(pid) == ticks
-
-
-def _end_leftovers(record: dict[str, Any], age_s: float) -> bool:
-    """Ends children that outlived their parent; whether the folder may go: a failed run's stays until nobody will read it."""
+def children_in(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The processes that a record names, with those that others have taken the place of."""
     children = record.get("children", [])
-    for child in children if isinstance(children, list) else []:
-        if isinstance(child, dict) and is_alive(child):
-            logger.warning("ending the sampling process %d, which outlived its parent", child["pid"])
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                os.kill(child["pid"], signal.SIGKILL)
-    return not record.get("failed") or age_s > _KEPT_S
+    return [child for child in children if isinstance(child, dict)] if isinstance(children, list) else []

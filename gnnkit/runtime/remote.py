@@ -73,7 +73,7 @@ def layout_from_json(value: Mapping[str, Any]) -> BatchLayout:
         value["nbytes"],
         {node_type: counts for node_type, counts in value["nodes"]},
         {_edge_type(edge_type): counts for edge_type, counts in value["edges"]},
-        value["input_type"],
+        value["input_type"] if isinstance(value["input_type"], str) else _edge_type(value["input_type"]),
         value["num_seeds"],
     )
 

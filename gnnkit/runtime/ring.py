@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -42,17 +43,17 @@ class Ring(Generic[T]):
     Args:
         num_slots: Slots.
         slot_bytes: Bytes of each, in whole pages.
-        pinned: Whether the block is page-locked, for asynchronous copies to a CUDA device.
+        pinned_for: The CUDA device for whose copies the block is page-locked; None: it is not.
 
     Raises:
         OSError: The system has no shared memory for it.
     """
 
-    def __init__(self, num_slots: int, slot_bytes: int, *, pinned: bool = False) -> None:
+    def __init__(self, num_slots: int, slot_bytes: int, *, pinned_for: int | None = None) -> None:
         self.num_slots, self.slot_bytes = num_slots, slot_bytes
         self.block = SharedBlock.create("gnnkit-ring", num_slots * slot_bytes)
-        if pinned:
-            page_lock(self.block.bytes, self.block.storage)
+        if pinned_for is not None:
+            page_lock(self.block.bytes, pinned_for, self.block.storage)
         self._owners: list[T | None] = [None] * num_slots
         self._leases: dict[int, _SlotLease] = {}
         self._returned: deque[_SlotLease] = deque()
@@ -75,10 +76,21 @@ class Ring(Generic[T]):
         if self._owners[slot] is owner:
             self._owners[slot] = None
 
-    def lease(self, slot: int) -> NDArray[np.uint8]:
-        """The slot's bytes as an array; the slot is free once the last view of it has died."""
+    def lease(self, slot: int, freed: Callable[[], None] | None = None) -> NDArray[np.uint8]:
+        """The slot's bytes as an array; the slot is free once the last view of it has died.
+
+        Args:
+            slot: The slot.
+            freed: Called then, from anywhere; not for arrays that the user gets, see above.
+        """
+
+        def tell(lease: _SlotLease) -> None:
+            self._returned.append(lease)
+            assert freed is not None
+            freed()
+
         array = self.bytes_of(slot).view(LeasedArray)
-        lease = _SlotLease(array, self._returned.append)
+        lease = _SlotLease(array, self._returned.append if freed is None else tell)
         lease.slot = slot
         self._leases[slot] = lease
         return array

@@ -38,7 +38,7 @@ def graph_arrays(graph: GraphArrays) -> Iterator[NDArray[Any]]:
     for edge_type in graph.schema.edge_types:
         for edge_part in graph.local_edges(edge_type):
             yield from (edge_part.indptr, edge_part.indices, *edge_part.arrays.values())
-            yield from (a for a in (edge_part.edge_id, edge_part.weight_prefix) if a is not None)
+            yield from (a for a in (edge_part.edge_id, edge_part.weight_prefix, edge_part.time) if a is not None)
 
 
 def _room(nbytes: int) -> int:
@@ -134,6 +134,7 @@ def _describe(graph: GraphArrays) -> dict[str, Any]:
                 "arrays": {n: place(a) for n, a in part.arrays.items()},
                 "edge_id": place(part.edge_id),
                 "weight_prefix": place(part.weight_prefix),
+                "time": place(part.time),
             }
             for part in graph.local_edges(edge_type)
         ]
@@ -162,7 +163,8 @@ def _find(description: Mapping[str, Any], memory: NDArray[np.uint8], template: G
 
     def edge_part(part: Mapping[str, Any]) -> EdgePart:
         arrays = {n: find(p) for n, p in part["arrays"].items()}
-        return EdgePart(find(part["indptr"]), find(part["indices"]), find(part["edge_id"]), find(part["weight_prefix"]), arrays)
+        names = ("indptr", "indices", "edge_id", "weight_prefix", "time")
+        return EdgePart(**{name: find(part[name]) for name in names}, arrays=arrays)
 
     template = template or _frame(description)
     nodes = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import select
 import signal
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gnnkit.errors import GnnkitError, StartTimeout, WorkerDied
+from gnnkit.errors import GnnkitError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.host import memory_kills
 from gnnkit.runtime.children import WORKER, ChildProcess, end_all
 from gnnkit.runtime.logs import with_tail
@@ -35,10 +36,18 @@ class Death:
     Attributes:
         error: What to raise where nobody restarts it.
         summary: What happened, on one line.
+        others: Numbers of processes that ended with it, of the same cause.
+        remedy: What happens where the user allows it, for his warning.
+        is_replaced: Whether somebody takes its place in any case, so that it is an error for nobody.
+        returncode: Its exit status as ``Popen`` gives it; None where that is not known.
     """
 
     error: GnnkitError
     summary: str
+    others: frozenset[int] = frozenset()
+    remedy: str = "it is started again"
+    is_replaced: bool = False
+    returncode: int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,11 @@ class CrewOptions:
         most_starting: How many may be starting at the same time; None: all.
         module: What they run.
         environment: Their own variables; see ``ChildProcess``.
+        first: The first one's number; the others follow.
+        title: What messages call one of them.
+        lane: What tables and pictures call it.
+        advice: What to do when one has died.
+        farewell_s: Seconds that they have to end by themselves once they are told to.
     """
 
     num_workers: int
@@ -58,6 +72,16 @@ class CrewOptions:
     most_starting: int | None = None
     module: str = WORKER
     environment: Mapping[str, str] | None = None
+    first: int = 0
+    title: str = "sampling process {rank}"
+    lane: str = "process {rank}"
+    advice: str = "go on with loader.resume(), or let it restart workers by itself with Colocated(max_restarts=...)"
+    farewell_s: float = 0.2
+
+    @property
+    def ranks(self) -> range:
+        """Their numbers."""
+        return range(self.first, self.first + self.num_workers)
 
 
 class Crew:
@@ -71,19 +95,20 @@ class Crew:
 
     def __init__(self, options: CrewOptions, folder: RunFolder, greet: Callable[[ChildProcess], None]) -> None:
         self.options, self.folder = options, folder
-        self.vitals = Vitals.create(options.num_workers)
+        self.vitals = Vitals.create(options.ranks.stop)
         self.ready: set[int] = set()
         self._greet = greet
         self._children: dict[int, ChildProcess] = {}
         self._kills_before: dict[int, int | None] = {}
         self._failures: dict[int, GnnkitError] = {}
         self._retiring: set[int] = set()
+        self._deadlines: dict[int, float] = {}  # of processes that were told to end
         self._owner = os.getpid()
         self._stopped = False
 
     def start_missing(self) -> None:
         """Starts the processes that are not there, as many at a time as the options allow."""
-        for rank in range(self.options.num_workers):
+        for rank in self.options.ranks:
             starting = len(self._children) - len(self.ready)
             if self._stopped or (self.options.most_starting is not None and starting >= self.options.most_starting):
                 return
@@ -95,7 +120,7 @@ class Crew:
                     rank, self.folder.log(rank), self.vitals.block.fd, options.threads, options.module, options.environment
                 )
                 self._children[rank] = child
-                logger.debug("started sampling process %d (pid %d)", rank, child.pid)
+                logger.debug("started %s", self.name(rank))
                 self._greet(child)
                 self.folder.add(rank, child.pid)
 
@@ -109,6 +134,10 @@ class Crew:
         """Those that are not ready yet."""
         return [child for rank, child in self._children.items() if rank not in self.ready]
 
+    def name(self, rank: int) -> str:
+        """What messages call a process that is there: "sampling process 0 (pid 12)"."""
+        return f"{self.options.title.format(rank=rank)} (pid {self._children[rank].pid})"
+
     def signs(self, rank: int) -> Signs:
         """What a process last showed of itself."""
         return self.vitals.signs(rank)
@@ -120,10 +149,12 @@ class Crew:
         """
         for rank, child in list(self._children.items()):
             child.wire.flush()
+            if time.monotonic() > self._deadlines.get(rank, math.inf):
+                child.signal(signal.SIGKILL)
             for _ in range(_TURN):
                 message, ended = _hear(child)
                 if message is not None and message.kind == "failed":
-                    self._failures[rank] = error_from_json(message.body["error"], f"starting sampling process {rank}", StartTimeout)
+                    self._failures[rank] = error_from_json(message.body["error"], f"starting {self.name(rank)}", StartTimeout)
                 elif message is not None and message.kind == "idle":
                     self._retiring.add(rank)
                 elif message is not None:
@@ -165,6 +196,7 @@ class Crew:
         child.wire.close()
         self.ready.discard(rank)
         self._retiring.discard(rank)
+        self._deadlines.pop(rank, None)
         del self._children[rank]
         return returncode
 
@@ -173,25 +205,34 @@ class Crew:
         return Message("retired", {})
 
     def _bury(self, rank: int) -> Death:
-        child, while_starting = self._children[rank], rank not in self.ready
+        child, name, while_starting = self._children[rank], self.name(rank), rank not in self.ready
         returncode = self._remove(rank)
-        why, hint = explain_end(returncode, self.signs(rank), self._kills_before[rank])
+        why, hint = explain_end(returncode, self.signs(rank), self._kills_before[rank], self.options.advice)
+        what = f"{name} {describe_end(returncode)}"
+        if self.folder.was_stopped(child.pid):
+            return Death(WorkerStopped(f"{what}: gnnkit stop has ended it", hint), what, returncode=returncode)
         self.folder.keep()
-        what = f"sampling process {rank} (pid {child.pid}) {describe_end(returncode)}"
         if rank in self._failures:
-            return Death(self._failures.pop(rank), what)
+            return Death(self._failures.pop(rank), what, returncode=returncode)
         if while_starting:
             error: GnnkitError = StartTimeout(with_tail(f"{what} while it was starting; {why}", child.log), hint)
         else:
             error = WorkerDied(with_tail(f"{what}; {why}", child.log), hint)
-        return Death(error, what)
+        return Death(error, what, returncode=returncode)
+
+    def restart(self) -> None:
+        """Tells every process to end, for ``start_missing`` to start others; until they have, ``listen`` is to be called."""
+        for rank, child in self._children.items():
+            self._retiring.add(rank)
+            self._deadlines.setdefault(rank, time.monotonic() + self.options.farewell_s)
+            child.wire.send("stop")
 
     def overdue(self, timeout_s: float) -> tuple[int, StartTimeout] | None:
         """A process that has been starting for longer than ``timeout_s``, and the error for it; it is ended."""
         for child in self.starting:
             waited = time.monotonic() - child.started
             if waited > timeout_s:
-                text = f"sampling process {child.rank} (pid {child.pid}) was not ready after {waited:.0f} s and is {child.state()}"
+                text = f"{self.name(child.rank)} was not ready after {waited:.0f} s and is {child.state()}"
                 error = StartTimeout(with_tail(text, child.log), "raise start_timeout_s, or look at the log")
                 child.signal(signal.SIGKILL)
                 self._bury(child.rank)
@@ -205,7 +246,9 @@ class Crew:
         self._stopped = True
         children = list(self._children.values())
         try:
-            end_all(children)
+            # Those that are starting have nobody to take leave of, and somebody who has interrupted their start waits.
+            end_all(self.starting)
+            end_all([child for child in children if child.rank in self.ready], self.options.farewell_s)
         finally:
             for child in children:
                 child.wire.close()

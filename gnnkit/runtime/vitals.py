@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gnnkit.runtime.shared_block import SharedBlock
 
 # Columns of a worker's row: when it was last seen and what it was doing then.
-SEEN_NS, BUSY_SINCE_NS, STEP, CPU_NS, RSS = range(5)
+SEEN_NS, BUSY_SINCE_NS, STEP, CPU_NS, RSS, BATCHES = range(6)
 _WIDTH = 8
 # A worker that has not been seen for longer than this is not running.
 STALE_S = 2.0
@@ -27,6 +27,7 @@ class Signs:
         step: The step it samples, -1 when idle.
         cpu_ns: Processor time that its sampling threads have used.
         rss: Bytes of memory that it occupied.
+        batches: Batches that it has sampled since it was started.
     """
 
     seen_s: float
@@ -34,11 +35,16 @@ class Signs:
     step: int
     cpu_ns: int
     rss: int
+    batches: int
 
     @property
     def is_fresh(self) -> bool:
         """Whether it is running."""
         return self.seen_s < STALE_S
+
+
+# Of a process that nobody knows.
+UNSEEN = Signs(float("inf"), 0.0, -1, 0, 0, 0)
 
 
 class Vitals:
@@ -70,4 +76,4 @@ class Vitals:
         row, now = self.row(rank).tolist(), time.monotonic_ns()
         seen = (now - row[SEEN_NS]) / 1e9 if row[SEEN_NS] else float("inf")
         busy = (now - row[BUSY_SINCE_NS]) / 1e9 if row[BUSY_SINCE_NS] else 0.0
-        return Signs(seen, busy, row[STEP] if row[BUSY_SINCE_NS] else -1, row[CPU_NS], row[RSS])
+        return Signs(seen, busy, row[STEP] if row[BUSY_SINCE_NS] else -1, row[CPU_NS], row[RSS], row[BATCHES])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.runtime.vitals import BUSY_SINCE_NS, CPU_NS, RSS, SEEN_NS, STEP
+from gnnkit.runtime.vitals import BATCHES, BUSY_SINCE_NS, CPU_NS, RSS, SEEN_NS, STEP
 
 _BEAT_S = 0.1
 _PR_SET_PDEATHSIG = 1
@@ -37,6 +37,7 @@ class Watch(threading.Thread):
         self._parent_fd, self._parent_pid, self._row = parent_fd, parent_pid, row
         self._samplers: list[tuple[int, int]] = []  # clock and index of each sampling thread
         self._busy: dict[int, tuple[int, int]] = {}
+        self._ended: list[int] = []  # batches of each sampling thread
         self._page = os.sysconf("SC_PAGE_SIZE")
 
     def run(self) -> None:
@@ -53,6 +54,7 @@ class Watch(threading.Thread):
     def add_sampler(self) -> int:
         """Makes the calling thread known as one that samples; its number."""
         index = len(self._samplers)
+        self._ended.append(0)
         self._samplers.append((time.pthread_getcpuclockid(threading.get_ident()), index))
         return index
 
@@ -63,6 +65,7 @@ class Watch(threading.Thread):
     def idle(self, sampler: int) -> None:
         """Says that a sampling thread has ended its batch."""
         self._busy.pop(sampler, None)
+        self._ended[sampler] += 1
 
     def beat(self) -> None:
         """Writes the signs of life."""
@@ -70,7 +73,7 @@ class Watch(threading.Thread):
         row[CPU_NS] = sum(time.clock_gettime_ns(clock) for clock, _ in list(self._samplers))
         since, step = min(list(self._busy.values()), default=(0, -1))
         row[STEP], row[BUSY_SINCE_NS] = step, since
-        row[RSS] = self._rss()
+        row[RSS], row[BATCHES] = self._rss(), sum(self._ended)
         row[SEEN_NS] = time.monotonic_ns()
 
     def _rss(self) -> int:

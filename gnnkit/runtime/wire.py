@@ -20,6 +20,9 @@ from typing import Any
 
 from gnnkit.errors import PlanError
 
+# The longest wait of a background process for the one that it works for: that reads or says nothing for so long while it is stopped or in
+# one long step; its end is noticed at once.
+PATIENCE_S = 3600.0
 # A datagram that is larger does not fit every system's socket buffer; its text then travels in memory of its own.
 _MOST_INLINE = 32 << 10
 _MOST_FDS = 8
@@ -70,13 +73,16 @@ class Wire:
         """The descriptor, -1 once closed."""
         return self._end.fileno()
 
-    def send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
+    def send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> bool:
         """Sends a message, or keeps it for ``flush`` while the other side does not read; a side that is gone gets nothing.
 
         Args:
             kind: What it is.
             fds: Descriptors to go with it; duplicated, the caller keeps its own.
             **body: JSON values.
+
+        Returns:
+            Whether nothing is kept.
         """
         text = json.dumps({"kind": kind, **body}, separators=(",", ":")).encode()
         handed = [os.dup(fd) for fd in fds]
@@ -85,7 +91,7 @@ class Wire:
             text = b""
         with self._lock:
             self._unsent.append((text, handed))
-            self._flush()
+            return self._flush()
 
     def flush(self) -> bool:
         """Sends what was kept; whether nothing is left."""
@@ -109,9 +115,12 @@ class Wire:
 
     def send_all(self, timeout_s: float) -> bool:
         """Waits until everything is sent; whether it is."""
-        poller = select.poll()
-        poller.register(self._end.fileno(), select.POLLOUT)
         while not self.flush():
+            fd = self._end.fileno()
+            if fd < 0:  # another thread has closed it, and thrown away what was unsent
+                return True
+            poller = select.poll()
+            poller.register(fd, select.POLLOUT)
             if not poller.poll(timeout_s * 1000):
                 return False
         return True
@@ -143,10 +152,15 @@ class Wire:
                 "this process has no file descriptor left for a batch from a sampling process",
                 "raise the limit (ulimit -n 4096), or close files and drop batches that are not used any more",
             )
-        if text == b"\0":
-            text = from_memory(handed.pop(0))
-        body = json.loads(text)
-        return Message(body.pop("kind"), body, handed)
+        try:
+            if text == b"\0":
+                text = from_memory(handed.pop(0))
+            body = json.loads(text)
+            return Message(body.pop("kind"), body, handed)
+        except BaseException:  # it is no message
+            for fd in handed:
+                os.close(fd)
+            raise
 
     def _receive(self) -> tuple[bytes, list[Any], int]:
         size, fds, flags = _MOST_INLINE, socket.CMSG_SPACE(4 * _MOST_FDS), socket.MSG_CMSG_CLOEXEC
@@ -156,10 +170,29 @@ class Wire:
             # The other side has ended without having read everything. The system says so once, before it hands out what that side sent.
             return self._end.recvmsg(size, fds, flags)[:3]
 
+    def next(self) -> Message:
+        """The next message, for a process that has nothing to do before it has come.
+
+        Raises:
+            EOFError: See ``receive``; it is noticed at once.
+            PlanError: See ``receive``.
+        """
+        while (message := self.receive()) is None:
+            self.wait(PATIENCE_S)
+        return message
+
+    def tell(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
+        """Sends a message and waits until it is sent; see ``send``."""
+        self.send(kind, fds, **body)
+        self.send_all(PATIENCE_S)
+
     def wait(self, timeout_s: float) -> bool:
-        """Waits for something to receive."""
+        """Waits for something to receive, the end of the connection included."""
+        fd = self._end.fileno()
+        if fd < 0:  # another thread has closed it
+            return True
         poller = select.poll()
-        poller.register(self._end.fileno(), select.POLLIN)
+        poller.register(fd, select.POLLIN)
         return bool(poller.poll(max(0, int(timeout_s * 1000))))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a sampling process does: opens the graph, takes jobs from its loaders and samples them into shared memory."""
+"""What a sampling process does: opens the graph, takes jobs from loaders and samples them into shared memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import mmap
 import os
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,18 +20,21 @@ from gnnkit.runtime.remote import error_to_json, layout_to_json
 from gnnkit.runtime.shared_block import SharedBlock
 from gnnkit.runtime.shared_graph import CopyStopped, SharedGraph, share
 from gnnkit.runtime.watch import Watch
-from gnnkit.runtime.wire import Message, Wire, from_memory
-from gnnkit.runtime.worker_jobs import JobQueue, NowJob, SampleJob, TrialJob
+from gnnkit.runtime.wire import PATIENCE_S, Message, Wire, from_memory
+from gnnkit.runtime.worker_clients import STARTER, Clients
+from gnnkit.runtime.worker_jobs import ChannelKey, Job, JobQueue, NowJob, SampleJob, TrialJob
 from gnnkit.runtime.worker_sampling import WorkerChannel, WorkerGraph, name_of
 from gnnkit.sampling.jit import warm
-from gnnkit.sampling.sampler import NeighborSampler, NodeScratch, SampleRequest
+from gnnkit.sampling.sampler import BatchSampler
+from gnnkit.sampling.scratch import NodeScratch
+from gnnkit.sampling.walked import SampleRequest
 
 logger = logging.getLogger(__name__)
 
-# A process of loaders that reads nothing for so long has been stopped or is in one long step; the batch waits in its slot meanwhile.
-_PATIENCE_S = 3600.0
 # At most so many reports of progress a second.
 _EVENT_GAP_S = 0.1
+# What comes with descriptors that are of use here.
+_WITH_MEMORY = ("ring", "now")
 
 
 class _Idle(Exception):
@@ -39,7 +42,7 @@ class _Idle(Exception):
 
 
 class WorkerLoop:
-    """Obeys the process that its loaders live in.
+    """Obeys the process that has started this one, and those that it lets in.
 
     Args:
         wire: The connection to it.
@@ -48,17 +51,35 @@ class WorkerLoop:
 
     def __init__(self, wire: Wire, watch: Watch) -> None:
         self._wire, self._watch = wire, watch
-        self._jobs = JobQueue(lambda channel, generation: self._tell("cancelled", c=channel, g=generation))
-        self._channels: dict[int, WorkerChannel] = {}
+        self._clients = Clients(wire)
+        self._jobs = JobQueue(lambda key, generation: self._clients.send(key[0], "cancelled", c=key[1], g=generation))
+        self._channels: dict[ChannelKey, WorkerChannel] = {}
         self._scratches: dict[int, NodeScratch] = {}
         self._copying: threading.Thread | None = None
         self._idle_s: float | None = None
         self._last_event = 0.0
+        # What loaders say, wherever they are.
+        self._obey: dict[str, Callable[[int, Message], None]] = {
+            "open": self._open,
+            "ring": self._use_ring,
+            "sample": self._queue,
+            "now": self._queue_now,
+            "cancel": lambda client, message: self._jobs.cancel(_key(client, message), message.body["g"]),
+            "close": self._close,
+        }
+        # What only the process that has started this one may say.
+        self._obey_starter: dict[str, Callable[[int, Message], None]] = {
+            **self._obey,
+            "copy": self._copy,
+            "graph": self._use_graph,
+            "client": lambda _, message: self._clients.admit(message.body["client"], message.fds[0]),
+            "dismiss": lambda _, message: self._dismiss(message.body["client"]),
+        }
 
     def run(self) -> None:
-        """Works until the loaders' process goes away or says stop, or nobody has wanted anything for long."""
+        """Works until whoever has started it goes away or says stop, or nobody has wanted anything for long."""
         try:
-            setup = self._next()
+            setup = self._wire.next()
             warm(self._forward)
             self._graph = WorkerGraph(setup)
             for _ in range(self._graph.threads):
@@ -66,89 +87,94 @@ class WorkerLoop:
         except EOFError:
             return
         except BaseException as error:  # the loader raises it
-            self._tell("failed", error=error_to_json(error))
+            self._wire.tell("failed", error=error_to_json(error))
             raise
         self._idle_s = setup.body["idle_s"]
-        self._tell("ready")
-        handlers = {
-            "open": self._open,
-            "ring": self._use_ring,
-            "sample": self._queue,
-            "now": self._queue_now,
-            "cancel": lambda message: self._jobs.cancel(message.body["c"], message.body["g"]),
-            "close": self._close,
-            "copy": self._copy,
-            "graph": self._use_graph,
-        }
-        while True:
-            try:
-                message = self._next()
-            except EOFError:
-                return
-            except _Idle:
-                self._tell("idle")
-                return
-            if message.kind == "stop":
-                self._graph.leave()
-                return
-            handlers[message.kind](message)
+        self._wire.tell("ready")
+        try:
+            self._serve()
+        except _Idle:
+            self._wire.tell("idle")
 
-    def _next(self) -> Message:
+    def _serve(self) -> None:
         since = time.monotonic()
-        while (message := self._wire.receive()) is None:
-            idle_s = self._idle_s
-            if idle_s is None or self._is_busy():
-                self._wire.wait(_PATIENCE_S if idle_s is None else idle_s)
+        while True:
+            left_s = PATIENCE_S if self._idle_s is None else max(0.0, since + self._idle_s - time.monotonic())
+            was_busy = self._is_busy()
+            for client, message in self._clients.listen(left_s + 0.001):
                 since = time.monotonic()
-            elif time.monotonic() - since >= idle_s:
+                if client != STARTER:
+                    self._serve_client(client, message)
+                elif message is None:
+                    return
+                elif message.kind == "stop":
+                    self._graph.leave()
+                    return
+                else:
+                    self._obey_starter[message.kind](client, message)
+            if was_busy or self._is_busy():
+                since = time.monotonic()
+            elif self._idle_s is not None and time.monotonic() - since >= self._idle_s:
                 raise _Idle
-            else:
-                self._wire.wait(since + idle_s - time.monotonic() + 0.001)
-        return message
+
+    def _serve_client(self, client: int, message: Message | None) -> None:
+        """Does what another process asks; one that is gone, or asks for what cannot be, is let go with everything that it has here."""
+        try:
+            if message is not None:
+                if message.kind not in _WITH_MEMORY:
+                    message.close()
+                self._obey[message.kind](client, message)
+                return
+        except Exception as error:
+            logger.warning("process %d asks for what cannot be done", client, exc_info=True)
+            self._clients.send(client, "failed", error=error_to_json(error))
+        self._dismiss(client)
+
+    def _dismiss(self, client: int) -> None:
+        self._clients.dismiss(client)
+        for key in [key for key in self._channels if key[0] == client]:
+            self._jobs.forget(key)
+            self._channels.pop(key).close()
 
     def _is_busy(self) -> bool:
         return not self._jobs.is_idle or (self._copying is not None and self._copying.is_alive())
-
-    def _tell(self, kind: str, fds: tuple[int, ...] = (), /, **body: Any) -> None:
-        self._wire.send(kind, fds, **body)
-        self._wire.send_all(_PATIENCE_S)
 
     def _forward(self, event: Event) -> None:
         """Sends progress on; the loader draws it."""
         if event.kind != "progress" or event.time_s - self._last_event >= _EVENT_GAP_S:
             self._last_event = event.time_s
             body = {name: getattr(event, name) for name in ("stage", "label", "done", "total", "unit", "text", "time_s")}
-            self._tell("event", what=event.kind, **body)
+            self._wire.tell("event", what=event.kind, **body)
 
-    def _open(self, message: Message) -> None:
+    def _open(self, client: int, message: Message) -> None:
         """A loader comes in; a batch is tried where it does not know how large they are."""
-        number, trial = message.body["c"], message.body["trial"]
-        self._channels[number] = WorkerChannel(self._graph, LoaderPlan.from_json(message.body["plan"]))
+        key, trial = _key(client, message), message.body["trial"]
+        self._channels[key] = self._graph.channel(LoaderPlan.from_json(message.body["plan"]), message.body.get("mode", "batch"))
         if trial is None:
-            self._tell("opened", c=number, nbytes=0)
+            self._clients.send(client, "opened", c=key[1], nbytes=0)
         else:
-            self._jobs.put(TrialJob(number, trial))
+            self._jobs.put(TrialJob(key, trial))
 
-    def _close(self, message: Message) -> None:
+    def _close(self, client: int, message: Message) -> None:
         """A loader has left; its ring goes with the last batch that is being sampled into it."""
-        self._jobs.forget(message.body["c"])
-        del self._channels[message.body["c"]]
+        self._jobs.forget(_key(client, message))
+        self._channels.pop(_key(client, message)).close()
 
-    def _use_ring(self, message: Message) -> None:
+    def _use_ring(self, client: int, message: Message) -> None:
         block = SharedBlock.attach(message.fds[0], writable=True)
-        self._channels[message.body["c"]].use_ring(block, message.body["slot_bytes"])
+        self._channels[_key(client, message)].use_ring(block, message.body["slot_bytes"])
 
-    def _queue(self, message: Message) -> None:
-        body = message.body
-        target = self._channels[body["c"]].slot(body["slot"])
-        self._jobs.put(SampleJob(body["c"], body["g"], body["epoch"], body["step"], body["batch"], target))
+    def _queue(self, client: int, message: Message) -> None:
+        body, key = message.body, _key(client, message)
+        target = self._channels[key].slot(body["slot"])
+        self._jobs.put(SampleJob(key, body["g"], body["epoch"], body["step"], body["batch"], target))
 
-    def _queue_now(self, message: Message) -> None:
+    def _queue_now(self, client: int, message: Message) -> None:
         body = message.body
         seeds = np.frombuffer(from_memory(message.fds[0]), np.int64) if message.fds else None
-        self._jobs.put(NowJob(body["c"], body["number"], body["epoch"], body["batch"], seeds))
+        self._jobs.put(NowJob(_key(client, message), body["number"], body["epoch"], body["batch"], seeds))
 
-    def _copy(self, message: Message) -> None:
+    def _copy(self, _: int, message: Message) -> None:
         self._copying = threading.Thread(target=self._share_graph, name="gnnkit-graph-memory", daemon=True)
         self._copying.start()
 
@@ -157,12 +183,12 @@ class WorkerLoop:
             shared = share(self._graph.handle.arrays, threading.Event())
         except (CopyStopped, OSError, MemoryError) as error:
             logger.info("no copy of the graph in huge pages: %s", error)
-            self._tell("graph", description=None)
+            self._clients.send(STARTER, "graph", description=None)
             return
         self._graph.graph = shared.graph
-        self._tell("graph", (shared.block.fd,), description=dict(shared.description))
+        self._clients.send(STARTER, "graph", (shared.block.fd,), description=dict(shared.description))
 
-    def _use_graph(self, message: Message) -> None:
+    def _use_graph(self, _: int, message: Message) -> None:
         mapped = self._graph.handle.arrays
         self._graph.graph = SharedGraph.attach(message.fds[0], message.body["description"], mapped).graph
 
@@ -170,31 +196,35 @@ class WorkerLoop:
         """A sampling thread."""
         number = self._watch.add_sampler()
         while True:
-            job = self._jobs.take()
-            channel = self._channels.get(job.channel)
-            if channel is not None:  # it has not left meanwhile
-                self._watch.busy(number, job.step if isinstance(job, SampleJob) else 0)
-                self._sample_for(channel, job, number)
-                self._watch.idle(number)
-            self._jobs.done(job)
+            self._do(self._jobs.take(), number)  # in a function of its own: this thread keeps no ring while it waits
 
-    def _sample_for(self, channel: WorkerChannel, job: SampleJob | NowJob | TrialJob, thread: int) -> None:
+    def _do(self, job: Job, number: int) -> None:
+        channel = self._channels.get(job.channel)
+        if channel is not None:  # it has not left meanwhile
+            self._watch.busy(number, job.step if isinstance(job, SampleJob) else 0)
+            self._sample_for(channel, job, number)
+            self._watch.idle(number)
+        self._jobs.done(job)
+
+    def _sample_for(self, channel: WorkerChannel, job: Job, thread: int) -> None:
+        client, number = job.channel
         try:
             request = channel.request(job)
-            sampler = channel.sampler(thread, len(request.seeds), self._scratches)
+            sampler = channel.sampler(thread, self._scratches)
             if isinstance(job, TrialJob):
-                self._tell("opened", c=job.channel, nbytes=sampler.sample(request).nbytes)
+                self._clients.send(client, "opened", c=number, nbytes=sampler.sample(request).nbytes)
             else:
-                self._sample_one(sampler, job, request)
+                self._sample_one(sampler, job, request, thread)
         except BaseException as error:  # everything goes to the loader, who raises it
             if isinstance(job, TrialJob):  # whoever asks for that batch later will hear of it
                 logger.info("the trial batch failed", exc_info=True)
-                self._tell("opened", c=job.channel, nbytes=0)
+                self._clients.send(client, "opened", c=number, nbytes=0)
             else:
-                self._tell("error", error=error_to_json(error), **name_of(job))
+                self._clients.send(client, "error", error=error_to_json(error), **name_of(job))
 
-    def _sample_one(self, sampler: NeighborSampler, job: SampleJob | NowJob, request: SampleRequest) -> None:
+    def _sample_one(self, sampler: BatchSampler, job: SampleJob | NowJob, request: SampleRequest, thread: int) -> None:
         own: list[int] = []
+        began_s = time.monotonic() - request.waited_s  # one clock for all processes of a host
 
         def acquire(nbytes: int) -> NDArray[np.uint8]:
             if isinstance(job, SampleJob) and (slot := job.target.take(nbytes)) is not None:
@@ -205,10 +235,17 @@ class WorkerLoop:
 
         try:
             layout, _, sample_s, gather_s = sampler.sample_into(request, acquire)
-            self._tell("done", tuple(own), layout=layout_to_json(layout), sample_s=sample_s, gather_s=gather_s, **name_of(job))
+            times = {"began_s": began_s, "sample_s": sample_s, "gather_s": gather_s, "thread": thread if self._graph.threads > 1 else None}
+            self._clients.send(
+                job.channel[0], "done", tuple(own), layout=layout_to_json(layout), **times, **self._graph.traffic(), **name_of(job)
+            )
         finally:
             for fd in own:
                 os.close(fd)
+
+
+def _key(client: int, message: Message) -> ChannelKey:
+    return client, message.body["c"]
 
 
 def _own_memory(nbytes: int) -> tuple[int, NDArray[np.uint8]]:

@@ -8,19 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.batches import BatchList
 from gnnkit.errors import StoreError
-from gnnkit.plan import LoaderPlan, NeighborSampling, StoreRef
+from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.shared_block import SharedBlock
 from gnnkit.runtime.shared_graph import SharedGraph
 from gnnkit.runtime.wire import Message
 from gnnkit.runtime.worker_jobs import NowJob, SampleJob, TrialJob
 from gnnkit.runtime.worker_ring import WorkerRing, WorkerSlot
-from gnnkit.sampling.sampler import NeighborSampler, NodeScratch, SampleRequest
+from gnnkit.sampling.jit import warm
+from gnnkit.sampling.kinds import prepare
+from gnnkit.sampling.sampler import BatchSampler, local_sampler
+from gnnkit.sampling.scratch import NodeScratch
 from gnnkit.sampling.tables import GraphTables
+from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
     from gnnkit.runtime.parts.spreading import Spreading
+    from gnnkit.runtime.receiving.receiver import Receiving
 
 logger = logging.getLogger(__name__)
 
@@ -36,27 +41,35 @@ class WorkerGraph:
         graph: The arrays to read now.
         threads: Sampling threads to run.
         spreading: The other hosts; None where every part is on this one.
+        receiving: The servers that walk instead of this process; None where it has parts of its own.
     """
 
     def __init__(self, setup: Message) -> None:
         description, store_ref, hosts = setup.body["graph"], setup.body["store"], setup.body["hosts"]
+        servers = setup.body.get("servers")
         self.threads: int = setup.body["threads"]
         self.spreading: Spreading | None = None
+        self.receiving: Receiving | None = None
         shared = None
         if store_ref is None:
             shared = SharedGraph.attach(setup.fds[0], description)
             self.handle = GraphHandle(shared.graph, {})
         else:
             reference = StoreRef(**store_ref)
-            store = Store.open(reference.path, None if hosts is None else hosts["parts"])
+            store = Store.open(reference.path, () if servers is not None else None if hosts is None else hosts["parts"])
             if store.fingerprint != reference.fingerprint:
                 raise StoreError(f"the store {str(store.path)!r} was replaced while it was in use", "make the loader again")
-            self.handle = GraphHandle(store.arrays(), store.splits, reference)
+            self.handle = GraphHandle(store.arrays(), store.splits, reference, link_splits=store.link_splits)
             if hosts is not None:
                 from gnnkit.runtime.parts.spreading import Spreading  # brings the network library, which one host does without
 
                 self.spreading = Spreading(hosts, store, self.threads)
                 self.threads = self.spreading.threads
+            if servers is not None:
+                from gnnkit.runtime.receiving.receiver import Receiving
+
+                self.receiving = Receiving(servers, store)
+                self.threads = self.receiving.threads
             if description is not None:
                 shared = SharedGraph.attach(setup.fds[0], description, self.handle.arrays)
         self.graph = self.handle.arrays if shared is None else shared.graph
@@ -71,15 +84,38 @@ class WorkerGraph:
                 tables = self._tables[weighted] = GraphTables(self.graph, weighted)
             return tables
 
-    def sampler(self, tables: GraphTables, sampling: NeighborSampling, max_seeds: int, scratch: NodeScratch) -> NeighborSampler:
+    def channel(self, plan: LoaderPlan, mode: str) -> WorkerChannel:
+        """What samples for one loader.
+
+        Args:
+            plan: The loader's plan.
+            mode: "batch", or "structure" for whoever gathers the rows elsewhere.
+        """
+        if self.receiving is not None:
+            from gnnkit.runtime.receiving.receiver import ReceivingChannel
+
+            return ReceivingChannel(self, plan, self.receiving)
+        prepare(plan.inputs, plan.sampling, walks_only=mode == "structure", caches=bool(plan.cached))
+        warm()  # the kernels of its kind, which other loaders do without
+        return WorkerChannel(self, plan, walks_only=mode == "structure")
+
+    def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
         """What samples batches of one plan in one thread."""
-        make = NeighborSampler if self.spreading is None else self.spreading.sampler
-        return make(tables, sampling, max_seeds, scratch)
+        if self.receiving is not None:
+            return self.receiving.sampler(tables, plan)
+        if self.spreading is not None:
+            return self.spreading.sampler(tables, plan, scratch, walks_only=walks_only)
+        return local_sampler(tables, plan.inputs, plan.sampling, scratch, walks_only=walks_only, cached=plan.cached)
+
+    def traffic(self) -> dict[str, Any]:
+        """What a receiving process says with each batch: the bytes that it has received and sent so far."""
+        return {} if self.receiving is None else {"traffic": [self.receiving.traffic.received, self.receiving.traffic.sent]}
 
     def leave(self) -> None:
         """Tells other hosts that this process is about to end."""
-        if self.spreading is not None:
-            self.spreading.leave()
+        for others in (self.spreading, self.receiving):
+            if others is not None:
+                others.leave()
 
 
 class WorkerChannel:
@@ -88,14 +124,15 @@ class WorkerChannel:
     Args:
         graph: The graph.
         plan: The loader's plan.
+        walks_only: Whether it is for batches' structures (``gnnkit.sampling.structure``) instead of batches.
     """
 
-    def __init__(self, graph: WorkerGraph, plan: LoaderPlan) -> None:
-        self._graph, self._plan = graph, plan
+    def __init__(self, graph: WorkerGraph, plan: LoaderPlan, *, walks_only: bool = False) -> None:
+        self._graph, self._plan, self._walks_only = graph, plan, walks_only
         self._weighted = plan.sampling.weight is not None
         self._batches = BatchList(plan, graph.handle)
         self._lock = threading.Lock()
-        self._samplers: dict[int, NeighborSampler] = {}
+        self._samplers: dict[int, BatchSampler] = {}
         self._ring: WorkerRing | None = None
 
     def use_ring(self, block: SharedBlock, slot_bytes: int) -> None:
@@ -114,28 +151,29 @@ class WorkerChannel:
                 return self._batches.request_for(job.epoch, job.batch_index, job.seeds)
             return self._batches.request(0 if isinstance(job, TrialJob) else job.epoch, job.batch_index)
 
-    def sampler(self, thread: int, num_seeds: int, scratches: dict[int, NodeScratch]) -> NeighborSampler:
+    def sampler(self, thread: int, scratches: dict[int, NodeScratch]) -> BatchSampler:
         """What a sampling thread samples this loader's batches with.
 
         Args:
             thread: The thread's number.
-            num_seeds: Seeds of the batch.
             scratches: Memory per node, by thread, shared by all loaders.
         """
         tables, sampler = self._graph.tables(self._weighted), self._samplers.get(thread)
-        if sampler is None or sampler.max_seeds < num_seeds:
+        if sampler is None:
             scratch = scratches.get(thread)
             if scratch is None:
                 scratch = scratches[thread] = NodeScratch(tables)
-            most = max(num_seeds, self._plan.batching.batch_size)
-            sampler = self._samplers[thread] = self._graph.sampler(tables, self._plan.sampling, most, scratch)
+            sampler = self._samplers[thread] = self._graph.sampler(tables, self._plan, scratch, walks_only=self._walks_only)
         if sampler.tables is not tables:
             sampler.use(tables)
         return sampler
+
+    def close(self) -> None:
+        """The loader has left."""
 
 
 def name_of(job: SampleJob | NowJob) -> dict[str, Any]:
     """How an answer names the job that it belongs to."""
     if isinstance(job, NowJob):
-        return {"c": job.channel, "number": job.number}
-    return {"c": job.channel, "g": job.generation, "step": job.step}
+        return {"c": job.channel[1], "number": job.number}
+    return {"c": job.channel[1], "g": job.generation, "step": job.step}

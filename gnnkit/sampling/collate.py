@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.sampling.subgraph import BatchKey, Field, NodeKey, SampledSubgraph
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.errors import interruptible
+from gnnkit.sampling.subgraph import BatchKey, EdgeKey, Field, NodeKey, SampledSubgraph
+from gnnkit.schema import (
+    HOMOGENEOUS_EDGE_TYPE,
+    HOMOGENEOUS_NODE_TYPE,
+    EdgeDir,
+    EdgeType,
+    GraphSchema,
+    NodeType,
+    Quantization,
+    reverse_edge_type,
+)
 
 if TYPE_CHECKING:
     import torch
     from torch_geometric.data import Data, HeteroData
+
+# The import of what batches are made of, once it has begun.
+_classes: Future[None] | None = None
+_classes_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -22,15 +41,15 @@ class BatchContents:
         arrays: Tensors by what they are; edge types as the batch shows them.
         num_sampled_nodes: ``{node type: [seeds, new nodes of hop 1, ...]}``, for every node type that the batch shows.
         num_sampled_edges: ``{edge type: [edges of hop 1, ...]}``, likewise.
-        input_type: The seeds' node type.
-        num_seeds: Seeds in the batch.
+        input_type: The type of the loader's inputs: a node type, or an edge type for links.
+        num_seeds: Inputs in the batch.
         seed_mask: bool ``[num_seeds]``, False where the batch only repeats another; None where no batch of the loader can.
     """
 
     arrays: Mapping[BatchKey, torch.Tensor]
     num_sampled_nodes: Mapping[NodeType, list[int]]
     num_sampled_edges: Mapping[EdgeType, list[int]]
-    input_type: NodeType
+    input_type: NodeType | EdgeType
     num_seeds: int
     seed_mask: torch.Tensor | None = None
 
@@ -55,8 +74,85 @@ def contents_of(subgraph: SampledSubgraph, seed_mask: torch.Tensor | None = None
     return BatchContents(arrays, layout.num_sampled_nodes, layout.num_sampled_edges, layout.input_type, layout.num_seeds, seed_mask)
 
 
+class Dequantizer:
+    """Shows a batch's 8-bit arrays as the float32 that they stand for.
+
+    Args:
+        quantizations: What their numbers stand for, by what batches call the arrays.
+        lease: Gives memory, uint8 of at least the bytes that it is asked for. It is written once, and the batch's from then on.
+    """
+
+    def __init__(self, quantizations: Mapping[BatchKey, Quantization], lease: Callable[[int], NDArray[np.uint8]]) -> None:
+        # Here, so that nothing is compiled or loaded in the middle of an epoch.
+        from gnnkit.sampling.dequantize import dequantize_rows
+
+        self._rows = dequantize_rows
+        self._rows(np.empty((0, 0), np.uint8), Quantization((), ()))
+        self._quantizations, self._lease = dict(quantizations), lease
+
+    def __call__(self, contents: BatchContents) -> BatchContents:
+        """The contents with float32 in the place of uint8."""
+        import torch
+
+        arrays = dict(contents.arrays)
+        for key, quantization in self._quantizations.items():
+            # A sampler of somebody else's may give numbers already.
+            if key in arrays and arrays[key].dtype == torch.uint8:
+                rows = arrays[key].numpy()
+                out = self._lease(4 * rows.size)[: 4 * rows.size].view(np.float32).reshape(rows.shape)
+                arrays[key] = torch.from_numpy(self._rows(rows, quantization, out))
+        return replace(contents, arrays=arrays)
+
+
+def quantizations_of(schema: GraphSchema, edge_dir: EdgeDir) -> dict[BatchKey, Quantization]:
+    """What the numbers of quantised arrays stand for, by what batches call the arrays.
+
+    Args:
+        schema: The graph's schema.
+        edge_dir: The direction in which it is sampled.
+    """
+    found: dict[BatchKey, Quantization] = {}
+    for node_type, nodes in schema.node_types.items():
+        found |= {NodeKey(node_type, name): spec.quantization for name, spec in nodes.arrays.items() if spec.quantization is not None}
+    for edge_type, edges in schema.edge_types.items():
+        shown = edge_type if edge_dir == "in" or schema.is_homogeneous else reverse_edge_type(edge_type)
+        found |= {EdgeKey(shown, name): spec.quantization for name, spec in edges.arrays.items() if spec.quantization is not None}
+    return found
+
+
+@interruptible("the import of PyTorch and PyG")
+def load_batch_classes() -> None:
+    """Imports what batches are made of: seconds, the first time in a process.
+
+    An interrupt ends the wait, not the import: torch that was imported by half cannot be imported any more. A thread does it, which
+    a process that ends waits for.
+    """
+    global _classes
+    with _classes_lock:
+        if _classes is None or (_classes.done() and _classes.exception() is not None):
+            importing: Future[None] = Future()
+            threading.Thread(target=_import_classes, args=(importing,), name="gnnkit-import").start()
+            _classes = importing  # only once it runs: nothing would end a wait for one that never began
+        importing = _classes
+    importing.result()
+
+
+def _import_classes(classes: Future[None]) -> None:
+    try:
+        import torch_geometric.data  # noqa: F401
+    except BaseException as error:  # for whoever waits
+        classes.set_exception(error)
+    else:
+        classes.set_result(None)
+
+
 def collate(
-    contents: BatchContents, extra: Mapping[str, Any], type_extra: Mapping[Any, Mapping[str, Any]], *, homogeneous: bool
+    contents: BatchContents,
+    extra: Mapping[str, Any],
+    type_extra: Mapping[Any, Mapping[str, Any]],
+    *,
+    homogeneous: bool,
+    dequantize: Dequantizer | None = None,
 ) -> Data | HeteroData:
     """Builds what PyG's ``NeighborLoader`` would give.
 
@@ -65,10 +161,12 @@ def collate(
         extra: Attributes of the whole graph that every batch carries.
         type_extra: Attributes of a whole node type or edge type that every batch carries, by type.
         homogeneous: Whether the batch shows one node type and one edge type.
+        dequantize: Shows arrays that come in 8 bits as float32; None where there are none.
 
     Returns:
         ``Data`` for a homogeneous graph, otherwise ``HeteroData``; ``docs/batches.md`` lists the attributes.
     """
+    contents = contents if dequantize is None else dequantize(contents)
     return _collate_homogeneous(contents, extra) if homogeneous else _collate_typed(contents, extra, type_extra)
 
 
@@ -80,12 +178,15 @@ def _collate_homogeneous(contents: BatchContents, extra: Mapping[str, Any]) -> D
         data[name] = value
     for key, tensor in contents.arrays.items():
         data[key.name] = tensor
-    counts = contents.num_sampled_nodes[HOMOGENEOUS_NODE_TYPE]
     if "x" not in data:
-        data.num_nodes = sum(counts)
-    data.batch_size = contents.num_seeds
-    data.num_sampled_nodes = counts
-    data.num_sampled_edges = contents.num_sampled_edges[HOMOGENEOUS_EDGE_TYPE]
+        data.num_nodes = len(data.n_id)
+    if isinstance(contents.input_type, str):  # as in PyG, batches of links have none
+        data.batch_size = contents.num_seeds
+    # As in PyG, where hops mean nothing there are no counts.
+    if contents.num_sampled_nodes[HOMOGENEOUS_NODE_TYPE]:
+        data.num_sampled_nodes = contents.num_sampled_nodes[HOMOGENEOUS_NODE_TYPE]
+    if contents.num_sampled_edges.get(HOMOGENEOUS_EDGE_TYPE):
+        data.num_sampled_edges = contents.num_sampled_edges[HOMOGENEOUS_EDGE_TYPE]
     if contents.seed_mask is not None:
         data.seed_mask = contents.seed_mask
     return data
@@ -103,12 +204,15 @@ def _collate_typed(contents: BatchContents, extra: Mapping[str, Any], type_extra
     for key, tensor in contents.arrays.items():
         data[key.type][key.name] = tensor
     for node_type, counts in contents.num_sampled_nodes.items():
-        data[node_type].num_sampled_nodes = counts
+        if counts:
+            data[node_type].num_sampled_nodes = counts
         if NodeKey(node_type, "x") not in contents.arrays:
-            data[node_type].num_nodes = sum(counts)
+            data[node_type].num_nodes = len(data[node_type].n_id)
     for edge_type, counts in contents.num_sampled_edges.items():
-        data[edge_type].num_sampled_edges = counts
-    data[contents.input_type].batch_size = contents.num_seeds
+        if counts:
+            data[edge_type].num_sampled_edges = counts
+    if isinstance(contents.input_type, str):
+        data[contents.input_type].batch_size = contents.num_seeds
     if contents.seed_mask is not None:
         data[contents.input_type].seed_mask = contents.seed_mask
     return data

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.sampling.jit import helper, kernel
 from gnnkit.sampling.native import copy_bytes, load_i64, prefetch, store_i64
-from gnnkit.sampling.walk import find_part, load_id
+from gnnkit.sampling.passes import find_part, load_id
 
 # Columns of ``steps`` [num_steps, 7].
 KIND, IDS, COUNT, WIDTH, TARGET, TABLE, BOUNDS = range(7)
+# A step without its target, and the address of the target: KIND, IDS, COUNT, WIDTH, TABLE, BOUNDS.
+RowStep: TypeAlias = tuple[int, tuple[int, int, int, int, int, int]]
 # Kinds: copy int64 as they are; look ids up and widen them to int64; gather rows of ``WIDTH`` bytes.
 COPY, LOOK_UP, GATHER = range(3)
 

@@ -16,24 +16,27 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 
+from gnnkit.apart import begin_apart, is_done
 from gnnkit.events import EventSink, Stage, ignore_events
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
 # The kernels that ``warm`` compiles, with their signatures.
 _kernels: list[tuple[Any, str]] = []
 _registering = threading.Lock()
 # A version of gnnkit that has not run for so long is not coming back; if it does, it compiles again.
 _UNUSED_S = 30 * 86400.0
-# Compiling every kernel takes under 20 s; somebody else holding the lock for longer than this has been stopped.
+# Compiling a kernel takes seconds; somebody else holding the lock for longer than this has been stopped.
 _LOCK_TIMEOUT_S = 180.0
 
 
@@ -109,7 +112,24 @@ class _KernelCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class _KernelCache(FunctionCache):  # type: ignore[misc]
+    """Numba's, without what only compiling needs: registering that takes five times as long as loading every kernel of an epoch."""
+
     _impl_class = _KernelCacheImpl
+
+    def holds(self, signature: Any) -> bool:
+        """Whether there is machine code for a signature."""
+        index: Any = ()
+        with self._guard_against_spurious_io_errors():
+            index = self._cache_file._load_index()
+        return self._index_key(signature, cpu_target.target_context.codegen()) in index
+
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        """As Numba's own, which has everything registered first. The symbols that kernels call are known by then: ``_register_runtime``.
+
+        (A kernel that hashes would also need those that ``numba.cpython.hashing`` makes known.)
+        """
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(signature, target_context)
 
 
 def helper(function: F) -> F:
@@ -136,13 +156,23 @@ def lazy_kernel(function: F) -> F:
     """Marks an entry point that few runs need: compiled for the types of its first call, without the GIL."""
     dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
     dispatcher._cache = _KernelCache(function)
+    compile_kernel = dispatcher.compile
+
+    def compile_registered(signature: Any) -> Any:
+        _register_runtime()
+        if not dispatcher._cache.holds(signature):
+            _register_with_numba()
+        return compile_kernel(signature)
+
+    dispatcher.compile = lambda signature: _apart(lambda: compile_registered(signature))
     return cast(F, dispatcher)
 
 
 def warm(events: EventSink = ignore_events) -> None:
     """Compiles, or loads, every kernel; afterwards no call compiles anything.
 
-    Several processes may call it at once: one compiles, the others wait and load what it wrote.
+    Several processes may call it at once: one compiles a kernel, the others wait and load what it wrote. What is there already is loaded
+    without waiting: a process that starts must not wait for another one's kernels of a kind that it has no use for.
 
     Args:
         events: Receives the stage "compile", a unit per kernel.
@@ -157,28 +187,44 @@ def warm(events: EventSink = ignore_events) -> None:
     pending = [(dispatcher, signature) for dispatcher, signature in _kernels if not dispatcher.signatures]
     if not pending:
         return
-    register_with_numba()
     lock = FileLock(kernel_cache_root() / "compile.lock", timeout=_LOCK_TIMEOUT_S)
-    with Stage(events, "compile", label="sampling kernels", total=len(pending), unit="kernels") as stage, lock:
+    with Stage(events, "compile", label="sampling kernels", total=len(pending), unit="kernels") as stage:
         for dispatcher, signature in pending:
-            dispatcher.compile(signature)
+            _apart(partial(_compile_in_turn, dispatcher, signature, lock))
             stage.advance()
 
 
-def register_with_numba() -> None:
-    """Has Numba take in everything that is registered with it, which it would do at the first compilation.
+def _compile_in_turn(dispatcher: Any, signature: str, lock: contextlib.AbstractContextManager[object]) -> None:
+    with contextlib.nullcontext() if dispatcher._cache.holds(signature) else lock:
+        dispatcher.compile(signature)
 
-    In a thread, which no interrupt reaches: one that hits in the middle ends Numba's list of what it has taken in for good, and with
-    it every later compilation of the process (seen with Numba 0.68). An interrupted caller does not wait for it; the next one does.
+
+@cache
+def _register_runtime() -> None:
+    """Makes known what machine code of any kernel calls: counting references to arrays."""
+    with _registering:
+        rtsys.initialize(cpu_target.target_context)
+
+
+@cache
+def _register_with_numba() -> None:
+    """Has Numba take in everything that is registered with it, which it would do in the middle of the first compilation."""
+    with _registering:
+        cpu_target.target_context.refresh()
+
+
+def _apart(work: Callable[[], R]) -> R:
+    """Does something with Numba in another thread than the main one, which is the one that interrupts reach.
+
+    One that hits Numba's registering in the middle ends its list of what it has taken in for good, and with it every later compilation of
+    the process (seen with Numba 0.68); one that hits llvmlite or a file lock where they have just taken a lock leaves it taken. An
+    interrupted caller does not wait for what was begun; the next one does.
     """
-
-    def refresh() -> None:
-        with _registering:
-            cpu_target.target_context.refresh()
-
-    thread = threading.Thread(target=refresh, name="gnnkit-kernel-registrations")
-    thread.start()
-    thread.join()
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    outcome = begin_apart(work, "gnnkit-compiling", daemon=False)
+    is_done(outcome)
+    return outcome.result()
 
 
 def prune_kernels(unused_s: float = _UNUSED_S) -> list[tuple[Path, int]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gnnkit.sampling.jit import helper, kernel
 from gnnkit.sampling.native import copy_bytes, load_i32, load_i64, prefetch, store_i64
-from gnnkit.sampling.walk import (
+from gnnkit.sampling.passes import (
     BASE,
     BLOCK,
     CAPACITY,
@@ -24,7 +24,6 @@ from gnnkit.sampling.walk import (
     ROW,
     find_part,
     load_id,
-    mark_seeds,
     relabel,
 )
 
@@ -34,12 +33,6 @@ OFFSETS, NEIGHBORS, NEIGHBOR_WIDTH, POSITIONS, POSITION_WIDTH = range(5)
 
 _LINE = 64
 _AHEAD = 16
-
-
-@kernel("void(int64[:, ::1], int64[::1])")
-def begin_walk(node_buffers: NDArray[np.int64], num_nodes: NDArray[np.int64]) -> None:
-    """Enters the seeds into the relabelling tables, see ``walk.walk``."""
-    mark_seeds(node_buffers, num_nodes)
 
 
 @kernel("void(int64[::1], int64, int64, boolean, int64[::1], int64[::1], int64[::1], int64[::1], int64[:, ::1], int64[::1])")

@@ -1,127 +1,29 @@
-"""Answers to other hosts, and to this one: the edges that nodes of local parts draw, and rows of local parts."""
+"""Answers to other hosts, and to this one: edges of nodes of local parts, drawn or looked up, and rows of local parts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import numpy as np
-from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.errors import MemoryLimitError, StoreError
+from gnnkit.errors import MemoryLimitError
 from gnnkit.host import available_memory
+from gnnkit.sampling import adjacency
 from gnnkit.sampling import fill as fill_kernel
-from gnnkit.sampling.jit import kernel
-from gnnkit.sampling.native import load_i64, store_i64
-from gnnkit.sampling.owners import ExpandRequest, Picks, RowsRequest
-from gnnkit.sampling.picks import LINEAR_FAN_OUT, takes_all
+from gnnkit.sampling.damage import LOOSE_EDGE, damaged
+from gnnkit.sampling.owned_kernels import all_local, expand_owned
+from gnnkit.sampling.owners import NO_IDS, Answer, BadRequest, Expansion, Picks, Question, RowsRequest
+from gnnkit.sampling.passes import DAMAGED, FRONTIER, WEIGHTED
+from gnnkit.sampling.picks import LINEAR_FAN_OUT
 from gnnkit.sampling.stream import fold
 from gnnkit.sampling.tables import GraphTables, RowTable, address_of
-from gnnkit.sampling.walk import (
-    BLOCK,
-    CAPACITY,
-    COUNT,
-    DAMAGED,
-    FRONTIER,
-    INDICES_WIDTH,
-    NUM_NEIGHBOR_NODES,
-    ROW,
-    WEIGHTED,
-    choose,
-    find_part,
-    load_id,
-    measure,
-)
 
-FULL = -1
 _MOST_PREALLOCATED = 1 << 22
 
 
-@kernel(
-    "int64(int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], int64, boolean, uint64, int64, int64, int64[::1], int64[::1],"
-    " int64[::1], int64[::1])"
-)
-def expand_owned(
-    relation: NDArray[np.int64],
-    parts: NDArray[np.int64],
-    bounds: NDArray[np.int64],
-    global_id: NDArray[np.int64],
-    fan_out: int,
-    replace: bool,
-    key: int,
-    nodes: int,
-    num_nodes: int,
-    counts: NDArray[np.int64],
-    buffers: NDArray[np.int64],
-    picks: NDArray[np.int64],
-    table: NDArray[np.int64],
-) -> int:
-    """Draws the edges of nodes, one edge type, in the passes of ``walk.walk``.
-
-    Args:
-        relation: int64 ``[6]``, see ``walk.walk``, and so for those that are not described here.
-        parts: int64 ``[P, 5]``.
-        bounds: int64 ``[P + 1]``.
-        global_id: int64 ``[P, 2]``.
-        fan_out: -1 for all edges.
-        replace: Whether an edge may be drawn more than once.
-        key: Of batch, hop, edge type and root.
-        nodes: Address of int64 ``[num_nodes]`` store ids, all of local parts.
-        num_nodes: How many.
-        counts: int64 ``[num_nodes]``, filled: edges of each node.
-        buffers: int64 ``[4]``; rows receive the neighbours' store ids, columns are scratch.
-        picks: int64, as long as the most edges that a node draws.
-        table: int64, scratch of ``picks.pick_uniform``.
-
-    Returns:
-        The number of edges, or FULL where the buffers are too small, or DAMAGED where an index leads out of the graph.
-    """
-    work = np.empty((4, BLOCK), np.int64)
-    row, width, num_edges = buffers[ROW], relation[INDICES_WIDTH], 0
-    for first in range(0, num_nodes, BLOCK):
-        last = min(num_nodes, first + BLOCK)
-        needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, num_nodes, work)
-        if needed < 0:
-            return DAMAGED
-        if num_edges + needed > buffers[CAPACITY]:
-            return FULL
-        end = choose(
-            relation, parts, bounds, global_id, fan_out, replace, uint64(key), nodes, first, last, buffers, num_edges, work, picks, table
-        )  # fmt: skip
-        for i in range(first, last):
-            count = work[COUNT, i - first]
-            counts[i] = count if count == 0 or takes_all(count, fan_out, replace) else fan_out
-        damaged = False
-        for q in range(num_edges, end):
-            u = load_id(load_i64(row + q * 8), 0, width)
-            damaged |= uint64(u) >= uint64(relation[NUM_NEIGHBOR_NODES])
-            store_i64(row + q * 8, u)
-        if damaged:
-            return DAMAGED
-        num_edges = end
-    return num_edges
-
-
-@kernel("boolean(int64, int64, int64[::1], int64[::1])")
-def all_local(ids: int, count: int, bounds: NDArray[np.int64], is_local: NDArray[np.int64]) -> bool:
-    """Whether every id is one of a local part.
-
-    Args:
-        ids: Address of int64 ``[count]``.
-        count: How many.
-        bounds: int64 ``[P + 1]``.
-        is_local: int64 ``[P]``, 1 for local parts.
-    """
-    local = True
-    for i in range(count):
-        v = load_i64(ids + i * 8)
-        inside = 0 <= v < bounds[bounds.size - 1]
-        local &= inside and is_local[find_part(bounds, v if inside else 0)] == 1
-    return local
-
-
-class BadRequest(ValueError):
-    """A request that cannot be answered; the one who sent it is to blame."""
+def _address_or_0(array: NDArray[np.int64]) -> int:
+    return address_of(array) if len(array) else 0
 
 
 class PartOwner:
@@ -148,7 +50,7 @@ class PartOwner:
         """Switches to another copy of the same graph."""
         self.tables = tables
 
-    def expand(self, request: ExpandRequest) -> dict[int, Picks]:
+    def expand(self, request: Expansion) -> dict[int, Picks]:
         """Draws edges.
 
         Returns:
@@ -166,40 +68,129 @@ class PartOwner:
             if not 0 <= t < len(tables.node_types):
                 raise BadRequest(f"there is no node type {t}")
             self._check(t, nodes)
+            for given in (request.roots, request.times):
+                if given is not None and (t not in given or len(given[t]) != len(nodes)):
+                    raise BadRequest("roots or times do not fit the nodes")
         frontier = tables.relations[:, FRONTIER].tolist()
-        return {
-            r: self._expand(request, r, request.nodes[t]) for r, t in enumerate(frontier) if request.fan_outs[r] != 0 and t in request.nodes
-        }
+        return {r: self._expand(request, r, t) for r, t in enumerate(frontier) if request.fan_outs[r] != 0 and t in request.nodes}
 
     def _check(self, bounds: int, ids: NDArray[np.int64]) -> None:
         if not all_local(address_of(ids), len(ids), self.tables.row_bounds[bounds], self._is_local):
             raise BadRequest("an id is none of the parts that are here")
 
-    def _expand(self, request: ExpandRequest, r: int, nodes: NDArray[np.int64]) -> Picks:
-        tables, fan_out = self.tables, int(request.fan_outs[r])
-        t = int(tables.relations[r, FRONTIER])
-        key = fold(fold(fold(request.key, request.hop), int(tables.relation_keys[r])), 0)
+    def _expand(self, request: Expansion, r: int, t: int) -> Picks:
+        tables, fan_out, nodes = self.tables, int(request.fan_outs[r]), request.nodes[t]
+        roots = NO_IDS if request.roots is None else request.roots[t]
+        times = NO_IDS if request.times is None else request.times[t]
+        key = fold(fold(request.key, request.hop), int(tables.relation_keys[r]))
+        if request.roots is None:
+            key = fold(key, 0)
+        relation = tables.relations[r].copy()
+        relation[WEIGHTED] &= request.weighted
         if len(self._counts[r]) < len(nodes):
             self._counts[r] = np.empty(2 * len(nodes), np.int64)
         self._reserve(r, min(len(nodes) * max(1, fan_out), _MOST_PREALLOCATED))
         while True:
             capacity = self._buffers[r].shape[1]
-            most = max(1, fan_out, capacity if fan_out < 0 and tables.relations[r, WEIGHTED] == 1 else 0)
+            most = max(1, fan_out, capacity if fan_out < 0 and relation[WEIGHTED] == 1 else 0)
             table = np.empty(2 if most <= LINEAR_FAN_OUT else 1 << (2 * most - 1).bit_length(), np.int64)
             row, col, position = (address_of(array) for array in self._buffers[r])
             buffers = np.array([row, col, position if request.wants_position[r] else 0, capacity], np.int64)
             num_edges = expand_owned(
-                tables.relations[r], tables.parts[r], tables.bounds[t], tables.global_ids[t], fan_out, request.replace, np.uint64(key),
-                address_of(nodes), len(nodes), self._counts[r], buffers, np.empty(most, np.int64), table,
+                relation, tables.parts[r], tables.bounds[t], tables.global_ids[t], fan_out, request.replace, request.last,
+                np.uint64(key), address_of(nodes), len(nodes), _address_or_0(roots), _address_or_0(times), self._counts[r], buffers,
+                np.empty(most, np.int64), table,
             )  # fmt: skip
             if num_edges == DAMAGED:
-                raise StoreError("the graph is damaged: an edge leads to a node that does not exist", "gnnkit info --verify names the file")
+                raise damaged(LOOSE_EDGE)
             if num_edges >= 0:
                 found = self._buffers[r][:, :num_edges]
                 return Picks(self._counts[r][: len(nodes)], found[0], found[2] if request.wants_position[r] else None)
             self._reserve(r, 2 * capacity)
 
-    def _reserve(self, r: int, capacity: int) -> None:
+    def answer(self, question: Question) -> Answer:
+        """Answers a question about edges.
+
+        Raises:
+            BadRequest: A node is not of a local part, or the question does not fit the graph.
+            StoreError: The graph is damaged.
+            MemoryLimitError: There is no memory for so many edges.
+        """
+        tables, relations = self.tables, question.relations
+        if not relations or not all(0 <= r < len(tables.edge_types) for r in relations):
+            raise BadRequest(f"there are no edge types {relations}")
+        ends = {int(tables.relations[r, FRONTIER]) for r in relations}
+        if len(ends) != 1 or (len(relations) > 1 and question.what != "degrees"):
+            raise BadRequest("the edge types do not belong together")
+        t = ends.pop()
+        self._check(t, question.nodes)
+        if question.what == "degrees":
+            return self._degrees(question, t)
+        if question.what == "weights":
+            return self._weights(question, t)
+        return self._has_edges(question, t) if question.what == "has_edges" else self._induce(question, t)
+
+    def _degrees(self, question: Question, t: int) -> Answer:
+        tables, degrees = self.tables, np.zeros(len(question.nodes), np.int64)
+        for r in question.relations:
+            if not adjacency.add_degrees(tables.relations[r], tables.parts[r], tables.bounds[t], question.nodes, degrees):
+                raise damaged(LOOSE_EDGE)
+        return {"degrees": degrees}
+
+    def _has_edges(self, question: Question, t: int) -> Answer:
+        tables, (r,), found = self.tables, question.relations, np.empty(len(question.nodes), np.uint8)
+        if len(question.others) != len(found):
+            raise BadRequest(f"{len(question.others)} other ends of {len(found)} edges")
+        if not adjacency.find_edges(tables.relations[r], tables.parts[r], tables.bounds[t], question.nodes, question.others, found):
+            raise damaged(LOOSE_EDGE)
+        return {"found": found}
+
+    def _induce(self, question: Question, t: int) -> Answer:
+        tables, (r,), nodes, members = self.tables, question.relations, question.nodes, question.others
+        roots = question.node_roots, question.other_roots
+        rooted = bool(len(roots[0]) or len(roots[1]))
+        if not rooted:
+            roots = np.zeros(len(nodes), np.int64), np.zeros(len(members), np.int64)
+        if (len(roots[0]), len(roots[1])) != (len(nodes), len(members)):
+            raise BadRequest("the roots do not fit the nodes")
+        node_order, member_order = (np.argsort(of_nodes, kind="stable") for of_nodes in roots)
+        table = np.empty(max(8, 1 << (16 * len(members)).bit_length()), np.int32)
+        counts, done, num_edges = np.zeros(len(nodes), np.int64), 0, 0
+        while True:
+            _, places, positions = self._buffers[r]
+            done, num_edges = adjacency.induce(
+                tables.relations[r], tables.parts[r], tables.bounds[t], nodes, roots[0], node_order, members, roots[1], member_order, table,
+                done, num_edges, counts, places, positions if question.wants_position else NO_IDS,
+            )  # fmt: skip
+            if done == DAMAGED:
+                raise damaged(LOOSE_EDGE)
+            if done == len(nodes):
+                break
+            self._reserve(r, max(2 * len(places), 4 * len(nodes)), kept=num_edges)
+        spare, places, positions = self._buffers[r][:, :num_edges]
+        if not rooted:
+            found = {"counts": counts, "neighbors": places}
+            return {**found, "positions": positions} if question.wants_position else found
+        adjacency.in_order(counts, node_order, places, spare)
+        if not question.wants_position:
+            return {"counts": counts, "neighbors": spare}
+        adjacency.in_order(counts, node_order, positions, places)
+        return {"counts": counts, "neighbors": spare, "positions": places}
+
+    def _weights(self, question: Question, t: int) -> Answer:
+        tables, (r,), counts = self.tables, question.relations, np.empty(len(question.nodes), np.int64)
+        if tables.relations[r, WEIGHTED] != 1:
+            raise BadRequest(f"edge type {r} has no weights")
+        while True:
+            weights = self._buffers[r][0]
+            found = adjacency.list_weights(tables.relations[r], tables.parts[r], tables.bounds[t], question.nodes, counts, weights)
+            if found == DAMAGED:
+                raise damaged(LOOSE_EDGE)
+            if found >= 0:
+                return {"counts": counts, "weights": weights[:found]}
+            self._reserve(r, max(2 * len(weights), 4 * len(question.nodes)))
+
+    def _reserve(self, r: int, capacity: int, kept: int = 0) -> None:
         if self._buffers[r].shape[1] >= capacity:
             return
         needed, free = 24 * capacity, available_memory()
@@ -207,7 +198,8 @@ class PartOwner:
             raise MemoryLimitError(
                 f"the edges of one hop need {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are free", "lower batch_size or num_neighbors"
             )
-        self._buffers[r] = np.empty((3, capacity), np.int64)
+        before, self._buffers[r] = self._buffers[r], np.empty((3, capacity), np.int64)
+        self._buffers[r][:, :kept] = before[:, :kept]
 
     def rows(self, request: RowsRequest) -> Iterator[NDArray[np.uint8]]:
         """Yields the messages that ``RowsRequest.messages`` describes, each in memory of its own.

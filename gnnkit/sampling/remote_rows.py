@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 
 from gnnkit.sampling import fill as fill_kernel
 from gnnkit.sampling import merge as kernels
+from gnnkit.sampling.fill import RowStep
 from gnnkit.sampling.hosts import HotRows, PartMap
 from gnnkit.sampling.owners import PartOwners, RowsRequest
 from gnnkit.sampling.tables import GraphTables, address_of
 from gnnkit.storage.layout import FEATURE_NAME
-
-# A step of ``NeighborSampler``: address of the batch's rows, and kind, address of ids, count, width, table, bounds.
-RowStep = tuple[int, tuple[int, int, int, int, int, int]]
 
 _NO_ROWS = np.zeros(1, np.int64)
 

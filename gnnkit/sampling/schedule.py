@@ -13,13 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.plan import Batching
+from gnnkit.plan import Batching, num_batches
 from gnnkit.sampling import stream
-
-
-def num_batches(num_seeds: int, batch_size: int, drop_last: bool) -> int:
-    """Batches in one epoch over all ranks."""
-    return num_seeds // batch_size if drop_last else -(-num_seeds // batch_size)
 
 
 @dataclass(frozen=True)

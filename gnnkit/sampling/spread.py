@@ -1,28 +1,31 @@
-"""Samples one batch from a graph whose parts lie on several hosts: the walk hop by hop, then the rows.
+"""A ``Reach`` over a graph whose parts lie on several hosts.
 
-The draws of a hop depend on nothing but the nodes that draw, so every host is asked once a hop, about all edge types together, while
-this one draws its own share. Numbers are given out when the answers are there, in the order in which ``walk.walk`` gives them.
+What a node answers depends on nothing but the question, so every host is asked once, about all edge types together, while this one works
+out its own share. In a walk, numbers are given out when the answers are there, in the order in which ``walk.walk`` gives them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.errors import SamplingError, StoreError
 from gnnkit.plan import NeighborSampling
-from gnnkit.sampling import fill as fill_kernel
 from gnnkit.sampling import merge as kernels
+from gnnkit.sampling.answers import merge_sources, stitched
+from gnnkit.sampling.damage import LOOSE_EDGE, damaged
+from gnnkit.sampling.fill import RowStep
 from gnnkit.sampling.hosts import PartMap
-from gnnkit.sampling.owned import PartOwner
-from gnnkit.sampling.owners import ExpandRequest, PartOwners, Picks
-from gnnkit.sampling.remote_rows import RowFiller, RowStep
-from gnnkit.sampling.sampler import VERIFY_HINT, NeighborSampler, NodeScratch, SampleRequest
-from gnnkit.sampling.tables import GraphTables, address_of
-from gnnkit.sampling.walk import CAPACITY, DAMAGED, DONE, FRONTIER, NEIGHBOR
+from gnnkit.sampling.numbering import enter_seeds
+from gnnkit.sampling.owners import Answer, Expansion, PartOwners, Picks, Question
+from gnnkit.sampling.passes import DAMAGED, FRONTIER, NEIGHBOR
+from gnnkit.sampling.reach import BaseReach
+from gnnkit.sampling.remote_rows import RowFiller
+from gnnkit.sampling.scratch import NodeScratch
+from gnnkit.sampling.tables import GraphTables
+from gnnkit.sampling.walked import Seeds, Walked
 
 
 @dataclass(eq=False)
@@ -42,171 +45,151 @@ class _Frontier:
         return self.lists[host, : self.counts[host]]
 
 
-class SpreadSampler(NeighborSampler):
-    """A ``NeighborSampler`` for parts on several hosts; its batches are the same.
+class SpreadReach(BaseReach):
+    """A ``Reach`` where parts are on several hosts; its answers are those of ``LocalReach`` on one.
 
     Args:
         tables: The graph; parts of other hosts have no arrays.
-        sampling: Fan-outs and options.
-        max_seeds: The largest number of seeds in a batch.
+        with_edge: Whether batches carry edge ids.
         where: Where the parts are.
         owners: The other hosts.
-        scratch: See ``NeighborSampler``.
+        scratch: See ``BaseReach``.
     """
 
     def __init__(
-        self,
-        tables: GraphTables,
-        sampling: NeighborSampling,
-        max_seeds: int,
-        where: PartMap,
-        owners: PartOwners,
-        scratch: NodeScratch | None = None,
+        self, tables: GraphTables, with_edge: bool, where: PartMap, owners: PartOwners, scratch: NodeScratch | None = None
     ) -> None:
-        super().__init__(tables, sampling, max_seeds, scratch)
+        super().__init__(tables, with_edge, scratch)
         self._where, self._owners = where, owners
-        self._own = PartOwner(tables, tables.graph.local_parts)
         self._rows = RowFiller(tables, where, owners)
         self._frontiers = [_Frontier.of(where.num_hosts, 0) for _ in tables.node_types]
 
     def use(self, tables: GraphTables) -> None:
-        """Switches to another copy of the same graph."""
+        """See ``Reach.use``."""
         super().use(tables)
-        self._own.use(tables)
         self._rows.use(tables)
 
-    def _walk(self, request: SampleRequest) -> int:
-        kernels.begin_walk(self._node_buffers, self._num_nodes)
-        begin, end = np.zeros_like(self._num_nodes), self._num_nodes.copy()
-        num_edges = np.zeros(len(self.tables.edge_types), np.int64)
-        self._num_sampled_nodes[:, 0] = end
-        for hop in range(self._fan_outs.shape[1]):
-            before = num_edges.copy()
-            if not self._take_hop(request, hop, begin, end, num_edges):
-                return DAMAGED
-            self._num_sampled_edges[:, hop] = num_edges - before
-            self._num_sampled_nodes[:, hop + 1] = self._num_nodes - end
-            begin, end = end, self._num_nodes.copy()
-        return DONE
+    # Walks --------------------------------------------------------------------------------------------------------------------
 
-    def _take_hop(
-        self, request: SampleRequest, hop: int, begin: NDArray[np.int64], end: NDArray[np.int64], num_edges: NDArray[np.int64]
-    ) -> bool:
-        """Samples one hop; False where the graph is damaged."""
-        relations, fan_outs = self.tables.relations, self._fan_outs[:, hop]
-        active = [r for r in range(len(relations)) if fan_outs[r] != 0 and end[relations[r, FRONTIER]] > begin[relations[r, FRONTIER]]]
+    def walk(self, seeds: Seeds, key: int, sampling: NeighborSampling) -> Walked:
+        """See ``Reach.walk``; hop by hop.
+
+        Raises:
+            StoreError: The graph is damaged.
+            SamplingError: A host did not answer, or with something else.
+        """
+        tables, fan_outs, scratch = self.tables, self.fan_outs(sampling), self.scratch
+        num_hops = fan_outs.shape[1]
+        num_sampled_nodes = np.zeros((len(tables.node_types), num_hops + 1), np.int64)
+        num_sampled_edges = np.zeros(fan_outs.shape, np.int64)
+        self.reserve(fan_outs, sum(map(len, seeds.nodes.values())))
+        scratch.begin(seeds.nodes)
+        enter_seeds(scratch.buffers, scratch.num_nodes)
+        begin, end = np.zeros_like(scratch.num_nodes), scratch.num_nodes.copy()
+        num_edges = np.zeros(len(tables.edge_types), np.int64)
+        num_sampled_nodes[:, 0] = end
+        for hop in range(num_hops):
+            before = num_edges.copy()
+            self._take_hop(
+                Expansion(key, hop, fan_outs[:, hop].copy(), {}, sampling.replace, sampling.weight is not None), begin, end, num_edges
+            )
+            num_sampled_edges[:, hop] = num_edges - before
+            num_sampled_nodes[:, hop + 1] = scratch.num_nodes - end
+            begin, end = end, scratch.num_nodes.copy()
+        return self.walked(seeds, num_sampled_nodes, num_sampled_edges)
+
+    def _take_hop(self, hop: Expansion, begin: NDArray[np.int64], end: NDArray[np.int64], num_edges: NDArray[np.int64]) -> None:
+        """Samples one hop."""
+        relations, scratch = self.tables.relations, self.scratch
+        active = [r for r in range(len(relations)) if hop.fan_outs[r] != 0 and end[relations[r, FRONTIER]] > begin[relations[r, FRONTIER]]]
         types = sorted({int(relations[r, FRONTIER]) for r in active})
         for t in types:
-            self._sort(t, int(begin[t]), int(end[t]), are_seeds=hop == 0)
-        answers = self._ask(self._requests(request.key, hop, types))
+            self._sort(t, int(begin[t]), int(end[t]), are_seeds=hop.hop == 0)
+        answers = self._ask(self._hop_requests(hop, types))
         for r in active:
             t, n = relations[r, FRONTIER], relations[r, NEIGHBOR]
             frontier, count = self._frontiers[t], int(end[t] - begin[t])
             of_type = {host: answer.get(r) for host, answer in answers.items()}
-            sources, kept = _sources(of_type, frontier.counts, wants_position=self._wants_position[r])
+            sources, kept = merge_sources(of_type, frontier.counts, wants_position=self.wants_position[r])
             while True:
                 neighbors, edges = kernels.merge(
-                    relations[r], begin[t], frontier.owner, frontier.slot, count, sources, self._node_buffers[n], self._num_nodes[n],
-                    self._edge_buffers[r], num_edges[r],
+                    relations[r], begin[t], frontier.owner, frontier.slot, count, sources, scratch.buffers[n], scratch.num_nodes[n],
+                    self.edges.table[r], num_edges[r],
                 )  # fmt: skip
                 if edges > DAMAGED:
                     break
                 if edges == DAMAGED:
-                    return False
-                self._grow_edges(r, DAMAGED - edges, int(num_edges[r]))
-            self._num_nodes[n], num_edges[r] = neighbors, edges
+                    scratch.num_nodes[n] = neighbors  # they have their numbers already, and the next batch must know
+                    raise damaged(LOOSE_EDGE)
+                self.edges.reserve(r, 2 * int(DAMAGED - edges), int(num_edges[r]))
+            scratch.num_nodes[n], num_edges[r] = neighbors, edges
             del kept
-        return True
 
     def _sort(self, t: int, begin: int, end: int, *, are_seeds: bool) -> None:
         size, frontier = end - begin, self._frontiers[t]
         if len(frontier.owner) < size:
             frontier = self._frontiers[t] = _Frontier.of(self._where.num_hosts, size + size // 2)
         kernels.sort_by_owner(
-            self._node_buffers[t], begin, end, are_seeds, self.tables.bounds[t], self._where.host_of_part, frontier.owner, frontier.slot,
+            self.scratch.buffers[t], begin, end, are_seeds, self.tables.bounds[t], self._where.host_of_part, frontier.owner, frontier.slot,
             frontier.lists, frontier.counts,
         )  # fmt: skip
 
-    def _requests(self, key: int, hop: int, types: list[int]) -> dict[int, ExpandRequest]:
+    def _hop_requests(self, hop: Expansion, types: list[int]) -> dict[int, Expansion]:
         """What each host is asked, this one included."""
         requests = {}
         for host in range(self._where.num_hosts):
             nodes = {t: self._frontiers[t].nodes(host) for t in types if self._frontiers[t].counts[host]}
             if nodes:
-                requests[host] = ExpandRequest(
-                    key,
-                    hop,
-                    np.ascontiguousarray(self._fan_outs[:, hop]),
-                    self._sampling.replace,
-                    self._sampling.weight is not None,
-                    tuple(self._wants_position),
-                    nodes,
-                )
+                requests[host] = replace(hop, nodes=nodes, wants_position=self.wants_position)
         return requests
 
-    def _ask(self, requests: dict[int, ExpandRequest]) -> dict[int, Mapping[int, Picks]]:
+    def _ask(self, requests: dict[int, Expansion]) -> dict[int, Mapping[int, Picks]]:
         own = requests.pop(self._where.here, None)
         wait = self._owners.expand(requests)
         try:
-            answers: dict[int, Mapping[int, Picks]] = {} if own is None else {self._where.here: self._own.expand(own)}
+            answers: dict[int, Mapping[int, Picks]] = {} if own is None else {self._where.here: self.own.expand(own)}
         finally:
             others = wait()
         return answers | dict(others)
 
-    def _grow_edges(self, r: int, capacity: int, used: int) -> None:
-        """Makes an edge type's buffers larger; the edges that they hold stay."""
-        before = self._edges[r]
-        self._allocate_edges(r, max(capacity, 2 * int(self._edge_buffers[r, CAPACITY])))
-        for old, new in zip(before, self._edges[r], strict=True):
-            new[:used] = old[:used]
+    # Questions ----------------------------------------------------------------------------------------------------------------
 
-    def fill(self, block: NDArray[np.uint8]) -> None:
-        """Writes the batch that was sampled last into ``block``, which has at least ``layout.nbytes`` bytes.
+    def expand(self, expansion: Expansion) -> dict[int, Picks]:
+        """See ``Reach.expand``."""
+        relations = self.tables.relations
+        shares = {t: self._shares(t, nodes) for t, nodes in expansion.nodes.items()}
+        requests: dict[int, Expansion] = {}
+        for host in range(self._where.num_hosts):
+            chosen = {t: places[host] for t, places in shares.items() if host in places}
+            if chosen:
+                requests[host] = replace(
+                    expansion,
+                    nodes={t: expansion.nodes[t][places] for t, places in chosen.items()},
+                    roots=None if expansion.roots is None else {t: expansion.roots[t][places] for t, places in chosen.items()},
+                    times=None if expansion.times is None else {t: expansion.times[t][places] for t, places in chosen.items()},
+                    wants_position=self.wants_position,
+                )
+        answers, found = self._ask(requests), {}
+        for r, t in enumerate(relations[:, FRONTIER].tolist()):
+            if expansion.fan_outs[r] != 0 and t in expansion.nodes:
+                of_type = {host: answers.get(host, {}).get(r) for host in shares[t]}
+                found[r] = stitched(of_type, shares[t], len(expansion.nodes[t]), wants_position=self.wants_position[r])
+        return found
 
-        Raises:
-            StoreError: A node or edge has an id that the dataset does not have.
-            SamplingError: A host did not answer.
-        """
-        start = address_of(block)
-        copies: list[RowStep] = []
-        rows: list[RowStep] = []
-        for place, step in self._steps:
-            (copies if step[0] == fill_kernel.COPY else rows).append((start + place.offset, step))
-        steps = [(kind, ids, count, width, target, table, bounds) for target, (kind, ids, count, width, table, bounds) in copies]
-        fill_kernel.fill(np.array(steps, np.int64).reshape(-1, 7), self.tables.row_addresses, self.tables.row_bounds)
-        if not self._rows.fill(rows):
-            raise StoreError("the graph is damaged: a node or an edge has an id that the dataset does not have", VERIFY_HINT)
+    def _fill_rows(self, steps: list[RowStep]) -> None:
+        self._rows.fill(steps)
 
+    def _shares(self, t: int, nodes: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+        """``{host: places of its nodes}``, hosts with none left out."""
+        owner = self._where.host_of_part[np.searchsorted(self.tables.bounds[t], nodes, side="right") - 1]
+        places = {host: np.flatnonzero(owner == host) for host in range(self._where.num_hosts)}
+        return {host: found for host, found in places.items() if len(found)}
 
-def _sources(
-    answers: Mapping[int, Picks | None], counts: NDArray[np.int64], *, wants_position: bool
-) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-    """The hosts' answers about one edge type as ``merge.merge`` takes them, and what must be kept alive meanwhile.
-
-    Args:
-        answers: ``{host: its answer}``.
-        counts: int64 ``[number of hosts]``, nodes that each was asked about.
-        wants_position: Whether positions were asked for.
-
-    Raises:
-        SamplingError: An answer does not fit its request.
-    """
-    sources, kept = np.zeros((len(counts), 5), np.int64), []
-    for host, count in enumerate(counts.tolist()):
-        if not count:
-            continue
-        picks, offsets = answers[host], np.zeros(count + 1, np.int64)
-        if picks is None or not _fits(picks, count, offsets, wants_position=wants_position):
-            raise SamplingError(f"host {host} sent an answer that does not fit the request", "all hosts must run the same gnnkit")
-        positions, width = (0, 8) if picks.positions is None else (address_of(picks.positions), picks.positions.itemsize)
-        sources[host] = address_of(offsets), address_of(picks.neighbors), picks.neighbors.itemsize, positions, width
-        kept.append(offsets)
-    return sources, kept
-
-
-def _fits(picks: Picks, count: int, offsets: NDArray[np.int64], *, wants_position: bool) -> bool:
-    """Whether an answer is one about ``count`` nodes; fills ``offsets``, where each node's edges begin."""
-    if len(picks.counts) != count or picks.counts.min() < 0 or (picks.positions is None) == wants_position:
-        return False
-    np.cumsum(picks.counts, out=offsets[1:])
-    return offsets[-1] == len(picks.neighbors) and (picks.positions is None or len(picks.positions) == len(picks.neighbors))
+    def _answers(self, shares: Mapping[int, NDArray[np.int64]], question: Callable[[NDArray[np.int64]], Question]) -> dict[int, Answer]:
+        here = self._where.here
+        wait = self._owners.answer({host: question(places) for host, places in shares.items() if host != here})
+        try:
+            own: dict[int, Answer] = {here: self.own.answer(question(shares[here]))} if here in shares else {}
+        finally:
+            others = wait()
+        return own | dict(others)

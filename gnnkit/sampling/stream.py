@@ -24,6 +24,10 @@ _MASK = (1 << 64) - 1
 
 PURPOSE_ORDER = 0
 PURPOSE_NEIGHBORS = 1
+# Folded into a batch's key, where hops are folded too: above every hop.
+PURPOSE_NEGATIVES = 1 << 32
+PURPOSE_BUDGETS = (1 << 32) + 1
+PURPOSE_LAYERS = (1 << 32) + 2
 
 
 def mix(value: int) -> int:
@@ -86,6 +90,16 @@ def draw_u64(key: np.uint64, index: int) -> np.uint64:
 def bounded(draw: np.uint64, count: int) -> int:
     """Maps a draw to ``[0, count)`` by a multiplication (Lemire 2019), with a bias below ``count / 2**64``."""
     return np.int64(multiply_high(draw, uint64(count)))
+
+
+@helper
+def bit_length(value: int) -> int:
+    """How many bits a whole number takes; 0 for 0."""
+    bits = 0
+    while value > 0:
+        value >>= 1
+        bits += 1
+    return bits
 
 
 @kernel("void(uint64, int64[::1])")

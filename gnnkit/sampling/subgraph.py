@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.schema import EdgeType, NodeType
+from gnnkit.schema import EdgeType, NodeType, stored_dtype
+from gnnkit.storage.layout import FEATURE_NAME
 
 # Every array starts at a cache line, so that vectorised code never straddles one needlessly.
 ALIGNMENT = 64
+# What a batch carries of a node type with cached features (``gnnkit.sampling.cached``), beside ``x`` without their rows. SLOT: int32
+# [nodes], the place of each node's row in the cache, 0 for a node that has none there. MISSING: int32 [rows of x], the nodes, by their
+# numbers in the batch, that those rows belong to.
+SLOT: Final = ".slot"
+MISSING: Final = ".missing"
 
 
 class NodeKey(NamedTuple):
@@ -40,7 +47,7 @@ class Field:
 
     Attributes:
         key: What it is.
-        dtype: NumPy's name of the element type, or "bfloat16" (stored as uint16).
+        dtype: NumPy's name of the element type, "bfloat16" (stored as uint16) or "quint8" (as uint8).
         shape: Its shape.
         offset: Bytes from the start of the block, a multiple of ``ALIGNMENT``.
     """
@@ -53,7 +60,7 @@ class Field:
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype of the stored elements."""
-        return np.dtype(np.uint16 if self.dtype == "bfloat16" else self.dtype)
+        return stored_dtype(self.dtype)
 
     @property
     def nbytes(self) -> int:
@@ -68,28 +75,39 @@ class BatchLayout:
     Attributes:
         fields: The arrays, in the order of their offsets.
         nbytes: Bytes of the block.
-        num_sampled_nodes: ``{node type: [seeds, new nodes of hop 1, ...]}``.
-        num_sampled_edges: ``{edge type: [edges of hop 1, ...]}``, edge types as the batch shows them.
-        input_type: The seeds' node type.
-        num_seeds: Seeds in the batch.
+        num_sampled_nodes: ``{node type: [seeds, new nodes of hop 1, ...]}``; empty lists where batches have no hops.
+        num_sampled_edges: ``{edge type: [edges of hop 1, ...]}``, edge types as the batch shows them; likewise.
+        input_type: The type of the loader's inputs: a node type, or an edge type for links.
+        num_seeds: Inputs in the batch.
     """
 
     fields: tuple[Field, ...]
     nbytes: int
     num_sampled_nodes: Mapping[NodeType, list[int]]
     num_sampled_edges: Mapping[EdgeType, list[int]]
-    input_type: NodeType
+    input_type: NodeType | EdgeType
     num_seeds: int
 
     @property
     def num_edges(self) -> int:
-        """Sampled edges over all types and hops."""
-        return sum(sum(counts) for counts in self.num_sampled_edges.values())
+        """Edges over all types."""
+        return sum(field.shape[1] for field in self.fields if field.key.name == "edge_index")
 
     @property
     def num_nodes(self) -> int:
-        """Sampled nodes over all types and hops, seeds included."""
-        return sum(sum(counts) for counts in self.num_sampled_nodes.values())
+        """Nodes over all types, seeds included."""
+        return sum(field.shape[0] for field in self.fields if field.key.name == "n_id")
+
+    @property
+    def cached_nbytes(self) -> int:
+        """Bytes of the features that it comes without, because they are on the trainer's device: see ``gnnkit.sampling.cached``."""
+        shapes = {field.key: field for field in self.fields if field.key.scope == "node"}
+        found = 0
+        for key, slot in shapes.items():
+            if key.name == SLOT:
+                x = shapes[NodeKey(key.type, FEATURE_NAME)]
+                found += (slot.shape[0] - x.shape[0]) * x.numpy_dtype.itemsize * math.prod(x.shape[1:])
+        return found
 
 
 @dataclass
@@ -104,6 +122,9 @@ class SampledSubgraph:
         block: uint8 ``[at least layout.nbytes]``; goes back to its owner when the last view on it dies.
         sample_s: Seconds spent choosing neighbours.
         gather_s: Seconds spent copying rows.
+        worker: Who sampled it, in words; "" where that is not known.
+        began_s: When it began to, as ``time.monotonic()`` of this host; nan where that is not known.
+        ready: Batches of the epoch that were sampled and waiting when it was asked for, itself included if it was.
     """
 
     epoch: int
@@ -113,6 +134,9 @@ class SampledSubgraph:
     block: NDArray[np.uint8]
     sample_s: float = 0.0
     gather_s: float = 0.0
+    worker: str = ""
+    began_s: float = math.nan
+    ready: int = 0
 
     def array(self, field_: Field) -> NDArray[Any]:
         """A view of one array."""

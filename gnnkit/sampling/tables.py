@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.sampling.stream import text_key
-from gnnkit.schema import EdgeType, NodeType, edge_type_name
+from gnnkit.schema import EdgeType, NodeType, edge_type_name, reverse_edge_type
 from gnnkit.storage.arrays import GraphArrays
 
 
@@ -72,7 +72,7 @@ class GraphTables:
                 if part.global_id is not None:
                     self.global_ids[t, p] = address_of(part.global_id), part.global_id.itemsize
         self.relations = np.zeros((len(self.edge_types), 6), np.int64)
-        self.parts = np.zeros((len(self.edge_types), num_parts, 5), np.int64)
+        self.parts = np.zeros((len(self.edge_types), num_parts, 6), np.int64)
         self.relation_keys = np.array([text_key(edge_type_name(t)) for t in self.edge_types], np.uint64)
         for r, edge_type in enumerate(self.edge_types):
             first = graph.edges[edge_type][0]
@@ -86,10 +86,16 @@ class GraphTables:
                 graph.node_bounds[graph.neighbor_type(edge_type)][-1],
             )
             for p, edge_part in enumerate(graph.edges[edge_type]):
-                arrays = (edge_part.indptr, edge_part.indices, edge_part.weight_prefix if has_weights else None)
-                addresses = map(address_of, arrays) if p in graph.local_parts else (0, 0, 0)
-                self.parts[r, p] = (*addresses, graph.edge_bounds[edge_type][p], len(edge_part.indices))
+                arrays = (edge_part.indptr, edge_part.indices, edge_part.weight_prefix if has_weights else None, edge_part.time)
+                *addresses, time = map(address_of, arrays) if p in graph.local_parts else (0, 0, 0, 0)
+                self.parts[r, p] = (*addresses, graph.edge_bounds[edge_type][p], len(edge_part.indices), time)
         self._collect_rows()
+
+    def shown_type(self, edge_type: EdgeType) -> EdgeType:
+        """The type under which a batch shows sampled edges: they always point from the neighbour to the seed side."""
+        if self.graph.edge_dir == "in" or self.graph.schema.is_homogeneous:
+            return edge_type
+        return reverse_edge_type(edge_type)
 
     def _collect_rows(self) -> None:
         """Numbers every array that a batch may hold, and the bounds that its rows are found by."""

@@ -42,10 +42,13 @@ class EdgePart:
 
     Attributes:
         indptr: int32 or int64 ``[num_local_nodes + 1]`` over the owning end's local nodes, from 0.
-        indices: int32 or int64 ``[num_local_edges]``, store ids of the other end; within a node in the dataset's edge order.
+        indices: int32 or int64 ``[num_local_edges]``, store ids of the other end; within a node in the dataset's edge order, or by ``time``
+            and in that order among equal ones.
         edge_id: int32 or int64 ``[num_local_edges]``, the dataset's edge ids; None where they were not stored.
         weight_prefix: uint64 ``[num_local_edges]``, running sums of integer weights, restarting at each node; None without weights.
         arrays: ``{name: [num_local_edges, *row_shape]}`` in the order of ``indices``.
+        time: int64 ``[num_local_edges]``, ascending within each node, the times that temporal sampling compares (see
+            ``gnnkit.storage.times``); None without any.
     """
 
     indptr: NDArray[Any]
@@ -53,6 +56,7 @@ class EdgePart:
     edge_id: NDArray[Any] | None = None
     weight_prefix: NDArray[np.uint64] | None = None
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    time: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,13 +19,15 @@ from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, MANIFEST_NAME
 from gnnkit.storage.manifest import Manifest, canonical_options, store_fingerprint
 from gnnkit.storage.manifest_io import read_manifest
 from gnnkit.storage.options import BuildOptions
-from gnnkit.storage.staging import INCOMPLETE, REPLACED, incomplete_path, locked, remove_tree, restore
+from gnnkit.storage.staging import INCOMPLETE, PARTS, REPLACED, incomplete_path, locked, parts_path, remove_tree, restore
 from gnnkit.storage.store import Store
 
 HOME_VARIABLE = "GNNKIT_HOME"
 # Somebody else builds the store that is wanted: a build of hours is waited for, a hung one is not waited for for ever.
 _WAIT_TIMEOUT_S = 3600.0
 _FINGERPRINT_DIGITS = 12
+# Some hosts build their parts now, and others another day.
+_PARTS_KEPT_S = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,7 @@ def list_stores(store_dir: Path) -> list[StoreEntry]:
     """The stores in a folder, by name; damaged ones and those of other formats with what is wrong, unfinished ones left out."""
     entries = []
     for path in _folders(Path(store_dir)):
-        if path.name.endswith((INCOMPLETE, REPLACED)) or not (path / MANIFEST_NAME).is_file():
+        if path.name.endswith((INCOMPLETE, REPLACED, PARTS)) or not (path / MANIFEST_NAME).is_file():
             continue
         try:
             manifest = read_manifest(path)
@@ -208,7 +212,7 @@ def prune(store_dir: Path) -> list[Pruned]:
     """Removes what no loader will open again: builds whose process is gone, and stores of older formats."""
     pruned = []
     for path in _folders(Path(store_dir)):
-        final = path.with_name(path.name.removesuffix(INCOMPLETE).removesuffix(REPLACED))
+        final = path.with_name(path.name.removesuffix(INCOMPLETE).removesuffix(REPLACED).removesuffix(PARTS))
         reason = _reason(path, final)
         if reason is None:
             continue
@@ -248,6 +252,8 @@ def _opened_or(
 def _reason(path: Path, final: Path) -> str | None:
     if path == incomplete_path(final):
         return "an unfinished build"
+    if path == parts_path(final):
+        return "parts that several hosts built, not touched for a week" if time.time() - _last_touched(path) > _PARTS_KEPT_S else None
     if path != final:
         return "a store that was being replaced"
     try:
@@ -257,6 +263,15 @@ def _reason(path: Path, final: Path) -> str | None:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         pass
     return None
+
+
+def _last_touched(folder: Path) -> float:
+    """When something last came into a folder of parts, or went from it; in seconds since the epoch."""
+    found = []
+    for path in (folder, *folder.glob("*"), *folder.glob("records/*")):
+        with contextlib.suppress(FileNotFoundError):  # somebody else removes it meanwhile
+            found.append(path.lstat().st_mtime)
+    return max(found, default=time.time())
 
 
 def _folders(store_dir: Path) -> list[Path]:

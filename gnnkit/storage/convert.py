@@ -8,26 +8,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError
+from gnnkit.schema import ArraySpec
 
 
-def convert_rows(rows: NDArray[Any], source: str, target: str, name: str) -> NDArray[Any]:
-    """Rows of dtype ``source`` as rows of dtype ``target``.
+def convert_rows(rows: NDArray[Any], source: ArraySpec, target: ArraySpec, name: str) -> NDArray[Any]:
+    """Rows of one kind as rows of another.
 
     Args:
-        rows: ``[k, *row_shape]``; uint16 bit patterns where ``source`` is "bfloat16".
-        source: Dtype of ``rows``, as in ``ArraySpec``.
-        target: Dtype wanted, as in ``ArraySpec``.
+        rows: ``[k, *row_shape]``; uint16 bit patterns where ``source`` is bfloat16.
+        source: What ``rows`` are.
+        target: What is wanted.
         name: What the array is called, for the error.
 
     Raises:
-        PlanError: A finite value is beyond the largest one of ``target``.
+        PlanError: A finite value is beyond the largest float16.
     """
     if source == target:
         return rows
-    values = bfloat16_to_float32(rows) if source == "bfloat16" else rows
+    values = bfloat16_to_float32(rows) if source.dtype == "bfloat16" else rows
+    if target.quantization is not None:
+        from gnnkit.storage.quantize import quantize_rows
+
+        return quantize_rows(values, target.quantization)
     with np.errstate(over="ignore"):
-        converted = float32_to_bfloat16(values.astype(np.float32)) if target == "bfloat16" else values.astype(target)
-    if target == "float16":
+        converted = float32_to_bfloat16(values.astype(np.float32)) if target.dtype == "bfloat16" else values.astype(target.dtype)
+    if target.dtype == "float16":
         overflow = np.isinf(converted) & np.isfinite(values)
         if overflow.any():
             raise PlanError(

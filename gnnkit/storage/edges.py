@@ -21,8 +21,9 @@ from gnnkit.storage.context import NO_IDS, NO_MAP, BuildContext, wait_all
 from gnnkit.storage.files import ArrayWriter
 from gnnkit.storage.inputs import EdgeBatch
 from gnnkit.storage.kernels import bucket_order, count_degrees, count_parts, place_edges
-from gnnkit.storage.layout import edge_file, index_dtype, stored_spec, weighted_edge_types
+from gnnkit.storage.layout import edge_file, index_dtype, part_of, weighted_edge_types
 from gnnkit.storage.spool import BucketSpool
+from gnnkit.storage.times import TIME_NAME, as_times, time_order, timed_edge_types
 from gnnkit.storage.weights import check_weights, weight_exponent, weight_prefix
 
 # Passes over the edges beyond which one pass into a spool is cheaper, and rows taken from a spool at once.
@@ -67,7 +68,8 @@ class EdgeTypeBuild:
         self.owners, self.others = context.numbering[owner], context.numbering[other]
         self.weight = self.options.weight if edge_type in weighted_edge_types(context.graph.schema, self.options) else None
         self.names = list(self.schema.arrays)
-        self.ordered = context.graph.in_edge_order(self.options.edge_dir)
+        self.timed = timed_edge_types(context.graph.schema, self.options.edge_dir, self.options.time_attr)
+        self.ordered = context.graph.in_edge_order(self.options)
         self.cut = np.zeros((self.options.num_parts, self.options.num_parts), np.int64)
         self._cut_lock = threading.Lock()
         # Degrees while counting; then, for each owner, the next free position within its part.
@@ -120,13 +122,15 @@ class EdgeTypeBuild:
         )
 
     def _plan(self) -> list[OwnerRange]:
-        """Turns degrees into positions, writes every part's ``indptr`` and cuts the owners into ranges."""
+        """Turns degrees into positions, writes the ``indptr`` of the parts that are written and cuts their owners into ranges."""
         bounds = self.owners.bounds
         parts = [self._cursor[low:high] for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
         self.context.tables.edge_counts[self.edge_type] = tuple(int(part.sum()) for part in parts)
-        self._writers = {name: self.context.writer(name, spec) for name, spec in self.context.draft.edge_specs(self.edge_type).items()}
+        specs = self.context.draft.edge_specs(self.edge_type)
+        self._writers = {name: self.context.writer(name, spec) for name, spec in specs.items() if part_of(name) in self.context.roots}
         ranges: list[OwnerRange] = []
-        for part, ends in enumerate(parts):
+        for part in self.context.parts:
+            ends = parts[part]
             np.cumsum(ends, out=ends)
             indptr = self._writers[edge_file(part, self.edge_type, "indptr")]
             indptr.write(0, np.zeros(1, indptr.spec.dtype))
@@ -156,7 +160,8 @@ class EdgeTypeBuild:
     def _bytes_per_edge(self) -> int:
         rows = sum(spec.row_nbytes for spec in self.schema.arrays.values())
         own = index_dtype(self.others.num_nodes).itemsize + (index_dtype(self.schema.num_edges).itemsize if self._with_id else 0) + rows
-        return own + (8 if self.weight else 0) + (rows if rows else 0)
+        # Beside the buffers lie one array's rows and, while edges are sorted, their times, their order and a copy of both.
+        return own + (8 if self.weight else 0) + rows + (32 if self.edge_type in self.timed else 0)
 
     @property
     def _with_id(self) -> bool:
@@ -199,12 +204,16 @@ class EdgeTypeBuild:
             owner = self.owners.store_id[owner].astype(np.int64)
         if self.others.store_id is not None:
             other = self.others.store_id[other]
+        mine: slice | NDArray[np.bool_] = slice(None)
+        if len(self.context.parts) < self.options.num_parts:
+            mine = np.isin(self.owners.part_of(owner), self.context.parts)
+            owner, other = owner[mine], other[mine]
         order, starts = np.empty(len(owner), np.int64), np.empty(len(bounds), np.int64)
         bucket_order(owner, bounds, order, starts)
         columns: dict[str, NDArray[Any]] = {"owner": owner, "other": other}
         if self._with_id:
-            columns["edge_id"] = np.arange(batch.first, batch.first + len(owner)) if batch.edge_id is None else batch.edge_id
-        columns |= {f"array{k}": batch.rows[name] for k, name in enumerate(self.names)}
+            columns["edge_id"] = (np.arange(batch.first, batch.first + len(batch.source)) if batch.edge_id is None else batch.edge_id)[mine]
+        columns |= {f"array{k}": batch.rows[name][mine] for k, name in enumerate(self.names)}
         wait_all(self.context.pool.submit(spool.put_column, name, order, starts, values) for name, values in columns.items())
         spool.advance(starts)
 
@@ -245,6 +254,10 @@ class EdgeTypeBuild:
 
     def _write(self, owner_range: OwnerRange, buffers: RangeBuffers) -> None:
         part, first = owner_range.part, owner_range.first
+        # Every owner's cursor has arrived at the end of its edges.
+        indptr = np.concatenate([[first], self._cursor[owner_range.low : owner_range.high]]) - first
+        if self.edge_type in self.timed:
+            self._writer(part, TIME_NAME).write(first, self._sort_by_time(indptr, buffers))
         counts = np.zeros(self.options.num_parts, np.int64)
         count_parts(buffers.indices, self.others.bounds, counts)
         with self._cut_lock:
@@ -254,13 +267,25 @@ class EdgeTypeBuild:
             self._writer(part, "edge_id").write(first, buffers.edge_id)
         for name, values in buffers.arrays.items():
             spec = self.schema.arrays[name]
-            specs = (spec, stored_spec(name, spec, self.options))
+            specs = (spec, self.context.draft.schema.edge_types[self.edge_type].arrays[name])
             self.context.write_rows(self._writer(part, name), first, values, specs, f"{name!r} of {self.edge_type}")
         if self.weight:
-            # Every owner's cursor has arrived at the end of its edges.
-            indptr = np.concatenate([[first], self._cursor[owner_range.low : owner_range.high]]) - first
             exponent = self.context.tables.weight_exponents[self.edge_type]
             self._writer(part, "weight_prefix").write(first, weight_prefix(indptr, buffers.arrays[self.weight], exponent))
+
+    def _sort_by_time(self, indptr: NDArray[np.int64], buffers: RangeBuffers) -> NDArray[np.int64]:
+        """Brings the edges of each owner into the order of their times, and returns these."""
+        name, node_type = self.options.time_attr, self.timed[self.edge_type]
+        assert name is not None
+        times = as_times(buffers.arrays[name]) if node_type is None else self.context.node_times(node_type, name)[buffers.indices]
+        order = time_order(indptr, times)
+        if order is None:
+            return times
+        times = times[order]
+        for values in (buffers.indices, buffers.edge_id, *buffers.arrays.values()):
+            if len(values):
+                values[:] = values[order]
+        return times
 
     def _writer(self, part: int, name: str) -> ArrayWriter:
         return self._writers[edge_file(part, self.edge_type, name)]

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.datasets.source import CHUNK_ROWS, GraphSource
+from gnnkit.datasets.source import CHUNK_ROWS, GraphSource, LinkSplits
 from gnnkit.errors import DatasetError
-from gnnkit.schema import ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType
+from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
+from gnnkit.storage.options import BuildOptions
 
 # Rows of wide arrays are taken in smaller batches than those of narrow ones.
 _BATCH_BYTES = 16 << 20
@@ -40,13 +41,14 @@ class BuildInput(Protocol):
     """A graph that the builder can read, front to back, several times.
 
     Attributes:
-        name, notice, schema, splits, metadata: As in ``GraphSource``.
+        name, notice, schema, splits, link_splits, metadata: As in ``GraphSource``.
     """
 
     name: str
     notice: str | None
     schema: GraphSchema
     splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]]
+    link_splits: LinkSplits
     metadata: Mapping[str, Any]
 
     def fingerprint(self) -> str:
@@ -57,8 +59,8 @@ class BuildInput(Protocol):
         """Whether another pass over these edges and their arrays costs no more than reading memory or a mapping."""
         ...
 
-    def in_edge_order(self, edge_dir: EdgeDir) -> bool:
-        """Whether the edges of each node come in the dataset's edge order, nodes being owners under ``edge_dir``."""
+    def in_edge_order(self, options: BuildOptions) -> bool:
+        """Whether the edges of each owner come in the dataset's edge order, or in the order by time that ``options`` ask for."""
         ...
 
     def edge_batches(self, edge_type: EdgeType, names: Sequence[str]) -> Iterator[EdgeBatch]:
@@ -144,7 +146,7 @@ class SourceInput:
     def __init__(self, source: GraphSource) -> None:
         self._source = source
         self.name, self.notice, self.schema = source.name, source.notice, source.schema
-        self.splits, self.metadata = source.splits, source.metadata
+        self.splits, self.link_splits, self.metadata = source.splits, source.link_splits, source.metadata
 
     def fingerprint(self) -> str:
         """See ``GraphSource``."""
@@ -154,7 +156,7 @@ class SourceInput:
         """See ``BuildInput``."""
         return self._source.edges_are_cheap
 
-    def in_edge_order(self, edge_dir: EdgeDir) -> bool:
+    def in_edge_order(self, options: BuildOptions) -> bool:
         """A source yields its edges in its own order."""
         return True
 

@@ -1,4 +1,4 @@
-"""The machine code of the builder: counting, bucketing and placing edges, and running sums of weights.
+"""The machine code of the builder: counting, bucketing, placing and sorting edges, and running sums of weights.
 
 All of them release the GIL; several threads work on disjoint ranges of owners (the nodes whose part stores an edge). Edges come in
 no order that a CPU could foresee, so counting and placing work through blocks in passes: first which edges are ours, without a
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import kernel
+from gnnkit.sampling.jit import kernel, lazy_kernel
 from gnnkit.sampling.native import prefetch
 
 Ids = NDArray[np.int64]
@@ -173,3 +173,49 @@ def prefix_weights(indptr: Ids, weights: NDArray[Any], exponent: int, prefix: ND
                 scaled = np.rint(math.ldexp(weight, exponent))
                 total += np.uint64(1) if scaled < 1.0 else np.uint64(scaled)
             prefix[k] = total
+
+
+@lazy_kernel
+def sort_within_nodes(indptr: Ids, keys: Ids, order: Ids) -> bool:
+    """Sorts ``order`` by ``keys`` within each node, stably: by merging runs of 1, 2, 4, ... edges.
+
+    Args:
+        indptr: int64 ``[num_nodes + 1]``, from 0.
+        keys: int64 ``[num_edges]``.
+        order: int64 ``[num_edges]``, ``0, 1, ...`` when it comes; ``keys[order]`` ascends within each node when it goes.
+
+    Returns:
+        Whether anything was out of order.
+    """
+    moved, longest = False, 0
+    for node in range(len(indptr) - 1):
+        longest = max(longest, indptr[node + 1] - indptr[node])
+    spare = np.empty(longest, np.int64)
+    for node in range(len(indptr) - 1):
+        low, high = indptr[node], indptr[node + 1]
+        ascends = True
+        for k in range(low + 1, high):
+            ascends &= keys[k - 1] <= keys[k]
+        if ascends:
+            continue
+        moved = True
+        run = 1
+        while run < high - low:
+            for left in range(low, high - run, 2 * run):
+                middle, right = left + run, min(left + 2 * run, high)
+                for k in range(left, middle):
+                    spare[k - left] = order[k]
+                a, b, out = 0, middle, left
+                while a < run and b < right:
+                    if keys[order[b]] < keys[spare[a]]:
+                        order[out] = order[b]
+                        b += 1
+                    else:
+                        order[out] = spare[a]
+                        a += 1
+                    out += 1
+                while a < run:
+                    order[out] = spare[a]
+                    a, out = a + 1, out + 1
+            run *= 2
+    return moved

@@ -1,11 +1,12 @@
 """Where a store keeps what, and what may be called what.
 
     manifest.json
-    part<p>/edges/<source>__<relation>__<target>/{indptr,indices[,edge_id][,weight_prefix][,<array>]}.npy
+    part<p>/edges/<source>__<relation>__<target>/{indptr,indices[,edge_id][,weight_prefix][,effective_time][,<array>]}.npy
     part<p>/nodes/<type>/{[global_id][,<array>]}.npy
     part<p>/cache/<type>/{global_id,x}.npy
     book/<type>/store_id.npy
     splits/<type>/<split>.npy
+    splits/<source>__<relation>__<target>/<split>.<array>.npy
 
 Arrays of a part are in the order of its nodes and edges; what they hold is said in ``gnnkit.storage.arrays``.
 """
@@ -17,19 +18,21 @@ from collections.abc import Mapping
 import numpy as np
 
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType, edge_type_name
+from gnnkit.schema import QUANTIZED, ArraySpec, EdgeType, GraphSchema, NodeType, edge_type_name
 from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.times import TIME_NAME, check_time_attr
 
 FORMAT = "gnnkit-store"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 FEATURE_NAME = "x"
 LABEL_NAME = "y"
 
-EDGE_FILES = ("indptr", "indices", "edge_id", "weight_prefix")
+EDGE_FILES = ("indptr", "indices", "edge_id", "weight_prefix", TIME_NAME)
 NODE_FILES = ("global_id",)
 STORABLE_DTYPES = frozenset(
-    ["bool", "bfloat16", "float16", "float32", "float64"] + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+    ["bool", "bfloat16", QUANTIZED, "float16", "float32", "float64"]
+    + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
 _MAX_NAME_BYTES = 80
 
@@ -71,6 +74,11 @@ def split_file(node_type: NodeType, split: str) -> str:
     return f"splits/{node_type}/{split}.npy"
 
 
+def link_split_file(edge_type: EdgeType, split: str, name: str) -> str:
+    """Path of an array of one official split of links, relative to the store."""
+    return f"splits/{edge_type_name(edge_type)}/{split}.{name}.npy"
+
+
 def index_dtype(count: int) -> np.dtype[np.signedinteger]:
     """int32 where numbers from 0 to ``count`` fit, else int64."""
     return np.dtype(np.int32 if count <= np.iinfo(np.int32).max else np.int64)
@@ -79,12 +87,13 @@ def index_dtype(count: int) -> np.dtype[np.signedinteger]:
 def store_schema(schema: GraphSchema, options: BuildOptions) -> GraphSchema:
     """The schema of the store that ``options`` make of a source: feature arrays in ``options.feature_dtype``.
 
-    Features are floating-point arrays of two dimensions, labels ("y") excepted: those keep every bit.
+    Features are floating-point arrays of two dimensions, labels ("y") excepted: those keep every bit. What the numbers of quantised arrays
+    stand for is not known from a schema alone: see ``gnnkit.storage.quantize``.
     """
     from dataclasses import replace
 
     def convert(arrays: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
-        return {name: stored_spec(name, spec, options) for name, spec in arrays.items()}
+        return {name: _stored_spec(name, spec, options) for name, spec in arrays.items()}
 
     return replace(
         schema,
@@ -93,7 +102,7 @@ def store_schema(schema: GraphSchema, options: BuildOptions) -> GraphSchema:
     )
 
 
-def stored_spec(name: str, spec: ArraySpec, options: BuildOptions) -> ArraySpec:
+def _stored_spec(name: str, spec: ArraySpec, options: BuildOptions) -> ArraySpec:
     """What an array of the source looks like in the store."""
     is_feature = name != LABEL_NAME and len(spec.row_shape) == 1 and "float" in spec.dtype
     return ArraySpec(options.feature_dtype, spec.row_shape) if options.feature_dtype and is_feature else spec
@@ -103,8 +112,9 @@ def check_buildable(schema: GraphSchema, options: BuildOptions) -> None:
     """Refuses what cannot become a store.
 
     Raises:
-        PlanError: A name cannot be a file name, two types would share a folder, a dtype cannot be stored, there are more
-            parts than nodes, or the weight array is missing or not one number per edge.
+        PlanError: A name cannot be a file name, two types would share a folder, nodes and edges of a homogeneous graph an
+            array's name, a dtype cannot be stored, there are more parts than nodes, the weight array is missing or not one number per
+            edge, or ``time_attr`` names no times.
     """
     largest = max((t.num_nodes for t in schema.node_types.values()), default=0)
     if not schema.node_types:
@@ -115,18 +125,26 @@ def check_buildable(schema: GraphSchema, options: BuildOptions) -> None:
             f"num_parts={max(largest, 1)} is the most",
         )
     for node_type, nodes in schema.node_types.items():
-        _check_name("node type", node_type)
+        check_name("node type", node_type)
         _check_arrays(f"node type {node_type!r}", nodes.arrays, NODE_FILES)
+    if schema.is_homogeneous:
+        (nodes,), (edges,) = schema.node_types.values(), schema.edge_types.values()
+        if both := sorted(set(nodes.arrays) & set(edges.arrays)):
+            raise PlanError(
+                f"nodes and edges of a homogeneous graph both have an array called {both[0]!r}",
+                "a batch has one place for both: rename one",
+            )
     folders: dict[str, EdgeType] = {}
     for edge_type, edges in schema.edge_types.items():
         for word in edge_type:
-            _check_name("edge type", word)
+            check_name("edge type", word)
         _check_arrays(f"edge type {edge_type}", edges.arrays, EDGE_FILES)
         other = folders.setdefault(edge_type_name(edge_type), edge_type)
         if other != edge_type:
             folder = edge_type_name(edge_type)
             raise PlanError(f"edge types {other} and {edge_type} would share the folder {folder!r}", "rename one of them")
     _check_weight(schema, options)
+    check_time_attr(schema, options.time_attr)
 
 
 def weighted_edge_types(schema: GraphSchema, options: BuildOptions) -> list[EdgeType]:
@@ -155,14 +173,22 @@ def _check_weight(schema: GraphSchema, options: BuildOptions) -> None:
 
 def _check_arrays(owner: str, arrays: Mapping[str, ArraySpec], reserved: tuple[str, ...]) -> None:
     for name, spec in arrays.items():
-        _check_name(f"array of {owner}", name)
+        check_name(f"array of {owner}", name)
         if name in reserved:
             raise PlanError(f"{owner} has an array called {name!r}, a name that the store uses itself", "rename the array")
         if spec.dtype not in STORABLE_DTYPES:
             raise PlanError(f"array {name!r} of {owner} has dtype {spec.dtype!r}", f"it must be one of {sorted(STORABLE_DTYPES)}")
+        scales = None if spec.quantization is None else (len(spec.quantization.scale),)
+        if scales != (spec.row_shape if spec.dtype == QUANTIZED else None):
+            raise PlanError(f"array {name!r} of {owner} has dtype {spec.dtype!r}, rows of shape {spec.row_shape} and scales {scales}")
 
 
-def _check_name(what: str, name: str) -> None:
+def check_name(what: str, name: str) -> None:
+    """Refuses a name that a file of a store cannot have.
+
+    Raises:
+        PlanError: Says what the name is of.
+    """
     if not name or name[0] == "." or "/" in name or "\\" in name or not name.isprintable() or len(name.encode()) > _MAX_NAME_BYTES:
         raise PlanError(
             f"{what} {name!r} cannot be a file name",

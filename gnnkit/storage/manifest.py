@@ -26,7 +26,9 @@ from gnnkit.storage.layout import (
     node_file,
     split_file,
 )
+from gnnkit.storage.link_splits import LinkSplitSpecs, link_split_files, specs_to_json
 from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.times import TIME_NAME, timed_edge_types
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Manifest:
         renumbered: Node types whose store ids are not the dataset's.
         cached: ``{node type: nodes that each part replicates}``, types without any left out.
         splits: ``{node type: {split: number of ids}}``.
+        link_splits: ``{edge type: {split: {name: dtype and shape}}}``.
         metadata: See ``GraphSource.metadata``.
         files: ``{path relative to the store: entry}``.
     """
@@ -64,6 +67,7 @@ class Manifest:
     renumbered: frozenset[NodeType]
     cached: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)
     splits: Mapping[NodeType, Mapping[str, int]] = field(default_factory=dict)
+    link_splits: LinkSplitSpecs = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, FileEntry] = field(default_factory=dict)
 
@@ -77,6 +81,11 @@ class Manifest:
         """Bytes of all array files."""
         return sum(entry.size for entry in self.files.values())
 
+    @property
+    def graph_fingerprint(self) -> str:
+        """Fingerprint of what decides batches, the same however the graph is cut: that of its store of one part."""
+        return store_fingerprint(self.source_fingerprint, replace(self.options, num_parts=1))
+
     def file_specs(self) -> dict[str, FileSpec]:
         """What every file of the store must hold, by path."""
         specs: dict[str, FileSpec] = {}
@@ -87,7 +96,7 @@ class Manifest:
         for node_type, splits in self.splits.items():
             for split, count in splits.items():
                 specs[split_file(node_type, split)] = FileSpec(np.dtype(np.int64), (count,))
-        return specs
+        return {**specs, **link_split_files(self.link_splits)}
 
     def node_specs(self, node_type: NodeType) -> dict[str, FileSpec]:
         """The same for one node type; needs its bounds and counts of cached nodes."""
@@ -111,7 +120,7 @@ class Manifest:
     def edge_specs(self, edge_type: EdgeType) -> dict[str, FileSpec]:
         """The same for one edge type; needs its counts, the bounds of its ends and whether weights are prepared."""
         edges, specs = self.schema.edge_types[edge_type], {}
-        counts = self.edge_counts[edge_type]
+        counts, timed = self.edge_counts[edge_type], timed_edge_types(self.schema, self.options.edge_dir, self.options.time_attr)
         other, owner = (edge_type[0], edge_type[2]) if self.options.edge_dir == "in" else (edge_type[2], edge_type[0])
         for part in range(self.num_parts):
             owners = self.node_bounds[owner][part + 1] - self.node_bounds[owner][part]
@@ -123,6 +132,8 @@ class Manifest:
                 own["edge_id"] = FileSpec(index_dtype(edges.num_edges), (counts[part],))
             if edge_type in self.weight_exponents:
                 own["weight_prefix"] = FileSpec(np.dtype(np.uint64), (counts[part],))
+            if edge_type in timed:
+                own[TIME_NAME] = FileSpec(np.dtype(np.int64), (counts[part],))
             for name, spec in edges.arrays.items():
                 own[name] = FileSpec(spec.numpy_dtype, (counts[part], *spec.row_shape))
             specs.update({edge_file(part, edge_type, name): spec for name, spec in own.items()})
@@ -146,6 +157,7 @@ class Manifest:
             "renumbered": sorted(self.renumbered),
             "cached": {k: list(v) for k, v in self.cached.items()},
             "splits": {k: dict(v) for k, v in self.splits.items()},
+            "link_splits": specs_to_json(self.link_splits),
             "metadata": dict(self.metadata),
             "files": {
                 name: {"dtype": e.dtype, "shape": list(e.shape), "size": e.size, "crc32": e.crc32} for name, e in sorted(self.files.items())

@@ -13,6 +13,7 @@ from gnnkit.errors import GnnkitError, StoreError
 from gnnkit.schema import GraphSchema, edge_type_name
 from gnnkit.storage.files import FileEntry, damaged, sync
 from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, MANIFEST_NAME, check_buildable
+from gnnkit.storage.link_splits import specs_from_json
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.options import BuildOptions
 
@@ -23,7 +24,7 @@ _MAX_MANIFEST_BYTES = 256 << 20
 def write_manifest(root: Path, manifest: Manifest) -> None:
     """Writes and syncs ``manifest.json``, with a checksum of itself."""
     value = manifest.to_json()
-    value["checksum"] = _checksum(value)
+    value["checksum"] = checksum(value)
     path = root / MANIFEST_NAME
     with path.open("w", encoding="utf-8") as file:
         json.dump(value, file, indent=1)
@@ -53,7 +54,7 @@ def read_manifest(root: Path) -> Manifest:
         raise damaged(root, f"{MANIFEST_NAME} is not a manifest ({type(error).__name__}: {error})") from error
     check_version(root, version)
     try:
-        if value.pop("checksum", None) != _checksum(value):
+        if value.pop("checksum", None) != checksum(value):
             raise damaged(root, f"{MANIFEST_NAME} was changed (its checksum differs)")
         manifest = manifest_from_json(value)
         _check(manifest)
@@ -101,6 +102,7 @@ def manifest_from_json(value: Mapping[str, Any]) -> Manifest:
         renumbered=frozenset(map(str, value["renumbered"])),
         cached={k: tuple(map(_count, v)) for k, v in value["cached"].items()},
         splits={k: {str(name): _count(n) for name, n in v.items()} for k, v in value["splits"].items()},
+        link_splits=specs_from_json(value["link_splits"], names),
         metadata=dict(value["metadata"]),
         files={
             str(name): FileEntry(str(e["dtype"]), tuple(map(_count, e["shape"])), _count(e["size"]), _count(e["crc32"]))
@@ -155,5 +157,6 @@ def _count(value: Any) -> int:
     return value
 
 
-def _checksum(value: Mapping[str, Any]) -> str:
+def checksum(value: Mapping[str, Any]) -> str:
+    """The checksum of a JSON object."""
     return f"{zlib.crc32(json.dumps(value, sort_keys=True, separators=(',', ':')).encode()):08x}"

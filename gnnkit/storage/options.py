@@ -9,7 +9,7 @@ from gnnkit.errors import PlanError, near_matches
 from gnnkit.schema import EdgeDir
 
 Partitioner = Literal["contiguous", "random", "ldg", "metis", "frequency"]
-FeatureDtype = Literal["float32", "float16", "bfloat16"]
+FeatureDtype = Literal["float32", "float16", "bfloat16", "quint8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,10 @@ class BuildOptions:
         edge_dir: "in" compresses edges by target (sampling walks against the edges, as in PyG), "out" by source.
         with_edge: Whether to store the dataset's edge ids (4 or 8 bytes an edge).
         feature_dtype: Stores floating-point arrays of two dimensions ("x", "edge_attr") in this type; None keeps the source's.
+            "quint8" keeps 8 bits of each number, affine between its column's least and largest; batches give float32.
         weight: Name of the one-dimensional edge array to prepare for weighted sampling, or None.
+        time_attr: Name of the arrays of integers to prepare for temporal sampling, or None: each node's edges are then stored in the order
+            of their times, which are the edge's own or those of the node at its far end (see ``gnnkit.storage.times``).
         cache_ratio: Share of all nodes whose features each part replicates from other parts, hottest first.
         num_neighbors: Fan-out with which "frequency" and ``cache_ratio`` measure how hot a node is.
         seed: Seed of the partitioners that draw.
@@ -34,6 +37,7 @@ class BuildOptions:
     with_edge: bool = False
     feature_dtype: FeatureDtype | None = None
     weight: str | None = None
+    time_attr: str | None = None
     cache_ratio: float = 0.0
     num_neighbors: tuple[int, ...] = (15, 10)
     seed: int = 0

@@ -34,7 +34,8 @@ def _arrays(graph: GraphArrays) -> list[NDArray[Any]]:
             arrays += [*node_part.arrays.values(), node_part.global_id]
     for edge_type in graph.schema.edge_types:
         for edge_part in graph.local_edges(edge_type):
-            arrays += [*edge_part.arrays.values(), edge_part.indptr, edge_part.indices, edge_part.edge_id, edge_part.weight_prefix]
+            arrays += [*edge_part.arrays.values(), edge_part.indptr, edge_part.indices]
+            arrays += [edge_part.edge_id, edge_part.weight_prefix, edge_part.time]
     return [array for array in arrays if array is not None]
 
 

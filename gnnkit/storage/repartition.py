@@ -37,9 +37,19 @@ def repartition(
         memory_bytes: See ``build_store``.
 
     Raises:
-        PlanError: The store does not hold what the options need: edge ids (also needed to turn ``edge_dir`` round, because
-            neighbours keep the dataset's edge order), or features of full width.
+        PlanError: The store does not hold what the options need: edge ids (also needed to turn ``edge_dir`` round and to
+            leave the order of its times, because neighbours keep the dataset's edge order), or features of full width.
         StoreError: Not all parts of ``store`` are open, disk full, another process at work, or ``path`` is something else than a store.
+    """
+    return publish(repartition_job(store, path, options), events, wait_timeout_s, memory_bytes)
+
+
+def repartition_job(store: Store, path: Path, options: BuildOptions) -> BuildJob:
+    """What ``repartition`` does.
+
+    Raises:
+        PlanError: See ``repartition``.
+        StoreError: Not all parts of ``store`` are open.
     """
     path = Path(path).expanduser().absolute()
     options = _resolved(store, options)
@@ -47,8 +57,7 @@ def repartition(
         raise PlanError(f"{path} cannot be repartitioned onto itself", "give another folder with out=...")
     check_buildable(store.schema, options)
     fingerprint = store_fingerprint(store.manifest.source_fingerprint, options)
-    job = BuildJob(lambda folder: StoreInput(store), path, options, fingerprint, "partition", store.require().arrays())
-    return publish(job, events, wait_timeout_s, memory_bytes)
+    return BuildJob(lambda folder: StoreInput(store), path, options, fingerprint, "partition", store.require().arrays())
 
 
 def _resolved(store: Store, options: BuildOptions) -> BuildOptions:
@@ -60,6 +69,12 @@ def _resolved(store: Store, options: BuildOptions) -> BuildOptions:
         raise PlanError(
             f"turning edge_dir from {store.edge_dir!r} to {options.edge_dir!r} needs edge ids, and the store {store.path} has none",
             f"build it from the dataset with edge_dir={options.edge_dir!r}",
+        )
+    times = store.options.time_attr
+    if times not in (None, options.time_attr) and not has_ids:
+        raise PlanError(
+            f"the store {store.path} has each node's edges in the order of {times!r}, and time_attr={options.time_attr!r} needs edge ids",
+            f"build it from the dataset with time_attr={options.time_attr!r}",
         )
     held = store.options.feature_dtype
     if held is not None and options.feature_dtype not in (None, held):

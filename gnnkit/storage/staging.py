@@ -20,7 +20,8 @@ from gnnkit.storage.layout import MANIFEST_NAME
 
 logger = logging.getLogger(__name__)
 
-INCOMPLETE, REPLACED = ".incomplete", ".replaced"
+# What a store's folder is called while it is built, while it is replaced, and while several hosts build parts of it.
+INCOMPLETE, REPLACED, PARTS = ".incomplete", ".replaced", ".parts"
 _OWNER_NAME = "owner.json"
 _POLL_S = 0.5
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -34,6 +35,11 @@ def lock_path(path: Path) -> Path:
 def incomplete_path(path: Path) -> Path:
     """Where a store is built before it has its name."""
     return path.with_name(path.name + INCOMPLETE)
+
+
+def parts_path(path: Path) -> Path:
+    """Where several hosts leave the parts of a store before it has its name."""
+    return path.with_name(path.name + PARTS)
 
 
 @contextmanager
@@ -82,7 +88,7 @@ def staged(path: Path) -> Iterator[Path]:
     Raises:
         StoreError: The disk is full, or cannot be written. Whatever was at ``path`` is still there.
     """
-    folder, replaced = incomplete_path(path), path.with_name(path.name + REPLACED)
+    folder = incomplete_path(path)
     try:
         remove_tree(folder)
         folder.mkdir()
@@ -92,11 +98,7 @@ def staged(path: Path) -> Iterator[Path]:
         (folder / _OWNER_NAME).unlink()
         for parent, _, _ in os.walk(folder):
             sync(Path(parent))
-        if path.exists():
-            path.rename(replaced)
-        folder.rename(path)
-        sync(path.parent)
-        remove_tree(replaced)
+        take_place(folder, path)
     except OSError as error:
         remove_tree(folder)
         what = "the disk is full" if error.errno in _DISK_FULL else error.strerror or str(error)
@@ -105,6 +107,16 @@ def staged(path: Path) -> Iterator[Path]:
     except BaseException:
         remove_tree(folder)
         raise
+
+
+def take_place(folder: Path, path: Path) -> None:
+    """Puts a finished folder in the place of ``path``; what was there is removed. ``restore`` undoes or ends what was killed in between."""
+    replaced = path.with_name(path.name + REPLACED)
+    if path.exists():
+        path.rename(replaced)
+    folder.rename(path)
+    sync(path.parent)
+    remove_tree(replaced)
 
 
 def restore(path: Path) -> None:

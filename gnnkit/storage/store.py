@@ -11,17 +11,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.drawers import drawer
 from gnnkit.errors import PlanError, StoreError, near_matches
 from gnnkit.events import EventSink, ignore_events
+from gnnkit.plan import StoreRef
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, placeholder
 from gnnkit.storage.files import damaged, map_array
 from gnnkit.storage.layout import EDGE_FILES, FEATURE_NAME, book_file, cache_file, edge_file, node_file, part_folder, part_of, split_file
+from gnnkit.storage.link_splits import map_link_splits
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.manifest_io import read_manifest
 from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.outline import elsewhere, is_outline, outline_files
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from gnnkit.storage.report import StoreReport
 
 
@@ -44,7 +50,8 @@ class Store:
     Opening reads the manifest and each file's header and size; ``verify`` reads everything. A store pickles as its path and parts.
     Arrays stay usable when the store is removed while they are in use.
 
-    A host that holds some of the parts opens those only: the files of the others need not be there.
+    A host that holds some of the parts opens those only: the files of the others need not be there. One that holds none may have an outline
+    (``gnnkit.storage.outline``).
 
     Args:
         path: The store's folder.
@@ -60,7 +67,9 @@ class Store:
     def __init__(self, path: Path, manifest: Manifest, parts: tuple[int, ...]) -> None:
         self.path, self.manifest, self.local_parts = path, manifest, parts
         self._check_parts_are_there()
-        self._files = {name: map_array(path, name, entry) for name, entry in manifest.files.items() if part_of(name) in (None, *parts)}
+        self._is_outline = is_outline(path)
+        here = set(outline_files(manifest)) if self._is_outline else {name for name in manifest.files if part_of(name) in (None, *parts)}
+        self._files = {name: map_array(path, name, entry) for name, entry in manifest.files.items() if name in here}
         self._arrays = self._assemble()
         self._check_ends()
 
@@ -127,6 +136,11 @@ class Store:
         return self.manifest.fingerprint
 
     @property
+    def reference(self) -> StoreRef:
+        """What a plan says of this store."""
+        return StoreRef(str(self.path), self.fingerprint, self.manifest.graph_fingerprint)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all array files, those of parts that are not open included."""
         return self.manifest.nbytes
@@ -140,6 +154,11 @@ class Store:
     def splits(self) -> dict[NodeType, dict[str, NDArray[np.int64]]]:
         """``{node type: {"train" | "valid" | "test": int64 [k]}}``, dataset ids, mapped."""
         return {t: {split: self._files[split_file(t, split)] for split in splits} for t, splits in self.manifest.splits.items()}
+
+    @cached_property
+    def link_splits(self) -> dict[EdgeType, dict[str, dict[str, NDArray[Any]]]]:
+        """``{edge type: {split: {name: array}}}``, dataset ids, mapped; see ``GraphSource.link_splits``."""
+        return map_link_splits(self.manifest.link_splits, self._files)
 
     def arrays(self) -> GraphArrays:
         """Every array that sampling reads, mapped read-only; placeholders for parts that are not open."""
@@ -216,6 +235,19 @@ class Store:
 
         return report_of(self.manifest, self.path)
 
+    def plot(self) -> Figure:
+        """A picture of the degrees of its nodes, the sizes of its parts, and the edges between them.
+
+        Returns:
+            A matplotlib figure; its ``data`` are the numbers (``gnnkit.ui.plots.store.StoreNumbers``).
+
+        Raises:
+            PlanError: matplotlib is not installed.
+            StoreError: A part is not open.
+        """
+        figure: Figure = drawer("store.plot")(self)
+        return figure
+
     def file(self, name: str) -> NDArray[Any]:
         """The mapped array of the file ``name`` of the manifest.
 
@@ -244,12 +276,20 @@ class Store:
         sizes = f"{schema.num_nodes:,} nodes, {schema.num_edges:,} edges, {parts} ({self.options.partition}), {format_bytes(self.nbytes)}"
         return f"Store({self.name}: {sizes}{notice}, {str(self.path)!r})"
 
+    def __str__(self) -> str:
+        text: str = drawer("store.card")(self).to_block()
+        return text
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        bundle: dict[str, str] = drawer("store.card")(self).mimebundle()
+        return bundle
+
     def _assemble(self) -> GraphArrays:
         manifest, parts = self.manifest, range(self.num_parts)
         files = dict(self._files)
         for name, entry in manifest.files.items():
             if name not in files:
-                files[name] = placeholder(np.dtype(entry.dtype), entry.shape)
+                files[name] = (elsewhere if self._is_outline else placeholder)(np.dtype(entry.dtype), entry.shape)
 
         def node_part(part: int, node_type: NodeType) -> NodePart:
             arrays = {name: files[node_file(part, node_type, name)] for name in manifest.schema.node_types[node_type].arrays}
@@ -257,9 +297,9 @@ class Store:
 
         def edge_part(part: int, edge_type: EdgeType) -> EdgePart:
             arrays = {name: files[edge_file(part, edge_type, name)] for name in manifest.schema.edge_types[edge_type].arrays}
-            indptr, indices, edge_id, weight_prefix = (files.get(edge_file(part, edge_type, name)) for name in EDGE_FILES)
+            indptr, indices, edge_id, weight_prefix, time = (files.get(edge_file(part, edge_type, name)) for name in EDGE_FILES)
             assert indptr is not None and indices is not None
-            return EdgePart(indptr, indices, edge_id, weight_prefix, arrays)
+            return EdgePart(indptr, indices, edge_id, weight_prefix, arrays, time)
 
         return GraphArrays(
             manifest.schema,

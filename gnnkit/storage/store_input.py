@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
+from gnnkit.datasets.source import LinkSplits
+from gnnkit.schema import EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart
 from gnnkit.storage.inputs import BuildInput, EdgeBatch, batch_rows
+from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
 
 _NODE_ROWS = 1 << 16
@@ -30,6 +32,7 @@ class StoreInput:
         self.store = store.require()
         self.name, self.notice, self.schema = store.name, store.notice, store.schema
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = store.splits
+        self.link_splits: LinkSplits = store.link_splits
         self.metadata = store.metadata
         self._dataset_ids: dict[NodeType, NDArray[Any] | None] = {}
 
@@ -41,9 +44,9 @@ class StoreInput:
         """Mappings are."""
         return True
 
-    def in_edge_order(self, edge_dir: EdgeDir) -> bool:
-        """A store keeps the order within the nodes that own the edges."""
-        return edge_dir == self.store.edge_dir
+    def in_edge_order(self, options: BuildOptions) -> bool:
+        """A store keeps the order within the nodes that own the edges, but for that by its own times."""
+        return options.edge_dir == self.store.edge_dir and self.store.options.time_attr in (None, options.time_attr)
 
     def edge_batches(self, edge_type: EdgeType, names: Sequence[str]) -> Iterator[EdgeBatch]:
         """See ``BuildInput``."""
@@ -99,7 +102,7 @@ class SortedEdgesInput:
     def __init__(self, nodes: BuildInput, edges: Store) -> None:
         self._nodes, self._edges = nodes, StoreInput(edges)
         self.name, self.notice, self.schema = nodes.name, nodes.notice, nodes.schema
-        self.splits, self.metadata = nodes.splits, nodes.metadata
+        self.splits, self.link_splits, self.metadata = nodes.splits, nodes.link_splits, nodes.metadata
         self.fingerprint = nodes.fingerprint
         self.node_array_chunks = nodes.node_array_chunks
         self.edge_batches = self._edges.edge_batches
@@ -117,6 +120,7 @@ class EdgesOnlyInput:
         self.schema: GraphSchema = replace(graph.schema, node_types=nodes)
         self.name, self.notice = graph.name, graph.notice
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {}
+        self.link_splits: LinkSplits = {}
         self.metadata: Mapping[str, Any] = {}
         self.fingerprint = graph.fingerprint
         self.node_array_chunks = graph.node_array_chunks

@@ -17,7 +17,9 @@ from gnnkit.events import EventSink, Stage
 from gnnkit.schema import EdgeType, NodeType
 from gnnkit.storage.context import default_threads
 from gnnkit.storage.files import damaged, file_crc32
-from gnnkit.storage.layout import book_file, cache_file, edge_file, node_file, split_file
+from gnnkit.storage.layout import book_file, cache_file, edge_file, link_split_file, node_file, split_file
+from gnnkit.storage.link_splits import id_rows
+from gnnkit.storage.times import TIME_NAME
 
 if TYPE_CHECKING:
     from gnnkit.storage.store import Store
@@ -50,10 +52,20 @@ def _checks(store: Store) -> Iterator[Check]:
         for split, ids in store.splits.get(node_type, {}).items():
             name = split_file(node_type, split)
             yield lambda t=node_type, n=name, i=ids: _check_range(store, n, i, store.schema.node_types[t].num_nodes)  # type: ignore[misc]
+    for edge_type, by_split in store.link_splits.items():
+        for split, arrays in by_split.items():
+            for name in arrays:
+                yield lambda e=edge_type, s=split, n=name: _check_links(store, e, s, n)  # type: ignore[misc]
     for part in store.local_parts:
         for node_type, cached in store.cache(part).items():
             name = cache_file(part, node_type, "global_id")
             yield lambda t=node_type, n=name, i=cached.global_id: _check_ascending(store, n, i, t)  # type: ignore[misc]
+
+
+def _check_links(store: Store, edge_type: EdgeType, split: str, name: str) -> None:
+    file = link_split_file(edge_type, split, name)
+    for ids, count in id_rows(store.schema, edge_type, name, store.link_splits[edge_type][split][name]):
+        _check_range(store, file, ids, count)
 
 
 def _check_edges(store: Store, edge_type: EdgeType, part: int) -> None:
@@ -71,13 +83,15 @@ def _check_edges(store: Store, edge_type: EdgeType, part: int) -> None:
     if edges.edge_id is not None:
         _check_range(store, edge_file(part, edge_type, "edge_id"), edges.edge_id, store.schema.edge_types[edge_type].num_edges)
     if edges.weight_prefix is not None:
-        _check_prefix(store, edge_file(part, edge_type, "weight_prefix"), edges.indptr, edges.weight_prefix)
+        _check_within_nodes(store, edge_file(part, edge_type, "weight_prefix"), edges.indptr, edges.weight_prefix)
+    if edges.time is not None:
+        _check_within_nodes(store, edge_file(part, edge_type, TIME_NAME), edges.indptr, edges.time)
 
 
-def _check_prefix(store: Store, name: str, indptr: NDArray[Any], prefix: NDArray[np.uint64]) -> None:
-    """Running sums may decrease only where another node begins."""
-    for first in range(0, len(prefix) - 1, _STEP):
-        piece = prefix[first : first + _STEP + 1]
+def _check_within_nodes(store: Store, name: str, indptr: NDArray[Any], values: NDArray[Any]) -> None:
+    """Running sums and times may decrease only where another node begins."""
+    for first in range(0, len(values) - 1, _STEP):
+        piece = values[first : first + _STEP + 1]
         falls = np.flatnonzero(piece[1:] < piece[:-1]) + first + 1
         begins = np.searchsorted(indptr, falls)
         if not np.array_equal(indptr[begins], falls):

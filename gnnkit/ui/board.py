@@ -36,6 +36,7 @@ class Bar:
         rate: Units per second of late, or None where too little is known.
         eta_s: Seconds to go at that rate, or None.
         elapsed_s: Seconds since the stage began.
+        note: What else was last said of it, such as a loss.
     """
 
     stage: str
@@ -47,6 +48,7 @@ class Bar:
     rate: float | None
     eta_s: float | None
     elapsed_s: float
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,10 @@ class _OpenStage:
         self.samples.append((self.start.time_s, _finite(self.start.done)))
 
     def advance(self, event: Event) -> None:
+        if event.done < self.latest.done:  # another epoch: its rate is its own
+            self.samples.clear()
         self.latest = event
-        if event.time_s - self.samples[-1][0] >= _SAMPLE_EVERY_S:
+        if not self.samples or event.time_s - self.samples[-1][0] >= _SAMPLE_EVERY_S:
             self.samples.append((event.time_s, _finite(event.done)))
         # The oldest sample is the last one before the window, so that a pause does not empty it.
         while len(self.samples) > 1 and self.samples[1][0] <= event.time_s - _RATE_WINDOW_S:
@@ -113,6 +117,7 @@ class _OpenStage:
         until = now if final or now - event.time_s > _STALLED_AFTER_S else event.time_s
         span, gain = until - first_time, done - first_done
         rate = gain / span if span >= SHOWN_AFTER_S and gain > 0 else None
+        rate = rate or None  # of a gain so small that nothing is left of it
         remaining = None if total is None else max(total - done, 0.0)
         return Bar(
             stage=event.stage,
@@ -124,6 +129,7 @@ class _OpenStage:
             rate=rate,
             eta_s=None if rate is None or remaining is None or remaining == 0 else remaining / rate,
             elapsed_s=elapsed,
+            note=event.text if event.kind == "progress" else "",
         )
 
 
@@ -179,7 +185,7 @@ class Board:
     def frame(self, now: float) -> Frame:
         """What to draw at ``now`` (``time.monotonic()``); its lines are handed out once."""
         shown = [stage for stage in self._open.values() if now - stage.start.time_s >= SHOWN_AFTER_S]
-        shown.sort(key=lambda stage: (_rank(stage.start.stage), stage.start.time_s))
+        shown.sort(key=lambda stage: (rank_of_stage(stage.start.stage), stage.start.time_s))
         lines = tuple(self._lines)
         self._lines.clear()
         return Frame(tuple(stage.bar(now) for stage in shown[:_MAX_BARS]), max(len(shown) - _MAX_BARS, 0), lines, not self._open)
@@ -210,5 +216,6 @@ def _finite(value: float) -> float:
     return value if math.isfinite(value) else 0.0
 
 
-def _rank(stage: str) -> int:
+def rank_of_stage(stage: str) -> int:
+    """Where a stage stands in the order of a run."""
     return STAGES.index(stage) if stage in STAGES else len(STAGES)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gnnkit.ui.format import clean
+from gnnkit.ui.format import clean, clean_block
 from gnnkit.ui.html import render
 from gnnkit.ui.options import get_options
 
@@ -15,26 +15,35 @@ from gnnkit.ui.options import get_options
 MAX_HTML_BYTES = 20_000
 
 _MAX_LINE = 400
+_MAX_LEAD = 1000
 _NUMBER = re.compile(r"[-+]?[\d][\d,.]*( ?[%a-zA-Z/]{1,4})?")
 _TONES = {
     "gk-ok": ("ready", "built", "open", "done", "running", "ok"),
-    "gk-busy": ("starting", "building", "sampling", "downloading", "compiling", "partitioning"),
-    "gk-bad": ("failed", "error", "died", "broken", "damaged", "corrupt"),
+    "gk-busy": ("starting", "joining", "building", "sampling", "downloading", "compiling", "partitioning"),
+    "gk-warn": ("paused",),
+    "gk-bad": ("failed", "degraded", "error", "died", "broken", "damaged", "corrupt"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Budget:
-    """What a card may show: characters of a text, rows and columns of a table, tables."""
+    """What a card may show: characters of a text, rows and columns of a table, tables, characters of a longer text."""
 
     text: int
     rows: int
     columns: int
     tables: int
+    block: int
 
 
 # Tried in turn until the card is small enough, which the last one is with any texts.
-_BUDGETS = (_Budget(240, 40, 12, 8), _Budget(120, 20, 12, 8), _Budget(60, 10, 8, 6), _Budget(24, 5, 6, 3), _Budget(12, 3, 3, 1))
+_BUDGETS = (
+    _Budget(240, 40, 12, 8, 6000),
+    _Budget(120, 20, 12, 8, 3000),
+    _Budget(60, 10, 8, 6, 1200),
+    _Budget(24, 5, 6, 3, 300),
+    _Budget(12, 3, 3, 1, 60),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,8 @@ class Card:
         rows: Names and values, the most important first.
         notice: A line that must be seen wherever the object is shown, or None.
         sections: Titles and tables that can be folded open.
+        lead: A paragraph of several sentences, before everything else; "" shows none.
+        texts: Titles and longer texts, such as the end of a log, that can be folded open.
     """
 
     title: str
@@ -69,6 +80,8 @@ class Card:
     rows: Sequence[tuple[str, str]] = ()
     notice: str | None = None
     sections: Sequence[tuple[str, Table]] = ()
+    lead: str = ""
+    texts: Sequence[tuple[str, str]] = ()
 
     def to_text(self) -> str:
         """One line for ``__repr__``: "<GraphLoader ogbn-products (ready): nodes 2,449,029, batches 193>"."""
@@ -83,10 +96,14 @@ class Card:
         lines = [clean(self.title) + (f" ({clean(self.state, 40)})" if self.state else "")]
         if self.notice:
             lines.append(f"  ! {clean(self.notice)}")
+        if self.lead:
+            lines.append(f"  {clean(self.lead, _MAX_LEAD)}")
         width = max((len(clean(name, 40)) for name, _ in self.rows), default=0)
         lines += [f"  {clean(name, 40):<{width}}  {clean(value)}".rstrip() for name, value in self.rows]
         for name, table in self.sections:
             lines += ["", f"  {clean(name)}", *(f"    {line}" for line in _aligned(table))]
+        for name, text in self.texts:
+            lines += ["", f"  {clean(name)}", *(f"    {line}" for line in clean_block(text).splitlines())]
         return "\n".join(lines)
 
     def to_html(self) -> str:
@@ -102,8 +119,8 @@ class Card:
         return html
 
     def mimebundle(self) -> dict[str, str]:
-        """``{"text/plain": ..., "text/html": ...}``; text only under ``set_options(display="text")``."""
-        bundle = {"text/plain": self.to_text()}
+        """``{"text/plain": ..., "text/html": ...}``; the lines of ``to_block`` only under ``set_options(display="text")``."""
+        bundle = {"text/plain": self.to_block()}
         if get_options().display != "text":
             bundle["text/html"] = self.to_html()
         return bundle
@@ -116,11 +133,15 @@ class Card:
             "card.html.j2",
             title=clean(self.title, budget.text),
             state=clean(self.state, 40),
-            tone=_tone(self.state),
+            tone=tone_of(self.state),
             notice=clean(self.notice, 240) if self.notice else None,
             rows=[(clean(name, min(budget.text, 40)), clean(value, budget.text)) for name, value in self.rows[: budget.rows]],
-            more=_missing(rows=len(self.rows) - budget.rows, tables=len(self.sections) - budget.tables),
+            more=_missing(
+                rows=len(self.rows) - budget.rows, tables=len(self.sections) - budget.tables, texts=len(self.texts) - budget.tables
+            ),
             sections=[(clean(name, budget.text), _cells(table, budget)) for name, table in self.sections[: budget.tables]],
+            lead=clean(self.lead, max(budget.block // 4, 12)),
+            texts=[(clean(name, budget.text), clean_block(text, budget.block)) for name, text in self.texts[: budget.tables]],
         )
 
 
@@ -140,7 +161,7 @@ def _missing(**left_out: int) -> str:
 
 
 def _aligned(table: Table) -> list[str]:
-    rows = [[clean(cell, 60) for cell in row] for row in (table.columns, *table.rows)]
+    rows = [[clean(cell, 120) for cell in row] for row in (table.columns, *table.rows)]
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
     right = _numeric_columns(rows[1:])
     return ["  ".join(f"{cell:{'>' if i in right else '<'}{widths[i]}}" for i, cell in enumerate(row)).rstrip() for row in rows]
@@ -153,6 +174,7 @@ def _numeric_columns(rows: Sequence[Sequence[str]]) -> set[int]:
     return {i for i, texts in zip(columns, cells, strict=True) if texts and all(map(_NUMBER.fullmatch, texts))}
 
 
-def _tone(state: str) -> str:
+def tone_of(state: str) -> str:
+    """The CSS class of a state: "gk-ok", "gk-busy", "gk-warn", "gk-bad", or "" for one that is none of them."""
     word = (state.lower().split() or [""])[0].strip(",:;")
     return next((tone for tone, words in _TONES.items() if word in words), "")

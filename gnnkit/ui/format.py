@@ -10,6 +10,21 @@ def clean(text: str, limit: int = 200) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
+def clean_block(text: str, limit: int = 4000) -> str:
+    """Makes foreign text of several lines safe to show: no control characters but line ends, at most about ``limit`` characters.
+
+    What is left out comes from the middle, in whole lines: traces and logs say the most at their ends.
+    """
+    lines = ["".join(c if c.isprintable() else " " for c in line.expandtabs(4)).rstrip() for line in text.splitlines()]
+    head, tail = lines[: len(lines) // 3], lines[len(lines) // 3 :]
+    left_out, size = 0, len("\n".join(lines))
+    while size > limit and len(head) + len(tail) > 1:
+        size -= 1 + len(head.pop() if len(head) > len(tail) // 2 else tail.pop(0))
+        left_out += 1
+    note = [f"\N{HORIZONTAL ELLIPSIS} {left_out} lines left out"] if left_out else []
+    return "\n".join(line if len(line) <= limit else line[: limit - 1] + "\N{HORIZONTAL ELLIPSIS}" for line in [*head, *note, *tail])
+
+
 def encodable(text: str, encoding: str | None) -> str:
     """Replaces by "?" what a stream of this encoding cannot take; an unknown encoding is taken for ASCII."""
     try:

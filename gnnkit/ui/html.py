@@ -5,8 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 if TYPE_CHECKING:
     import jinja2
+
+__all__ = ["Markup", "render"]
 
 
 @cache

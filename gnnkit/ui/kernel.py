@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextvars
 import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,14 @@ def renders_widgets(shell: Any, environment: Mapping[str, str] | None = None) ->
     variables = os.environ if environment is None else environment
     in_vscode = "__vsc_ipynb_file__" in getattr(shell, "user_ns", {}) or "VSCODE_PID" in variables or "VSCODE_CWD" in variables
     return not in_vscode and importlib.util.find_spec("ipywidgets") is not None
+
+
+def takes_clicks(shell: Any) -> bool:
+    """Whether the kernel can take clicks while a cell runs.
+
+    That takes subshells, which ipykernel has from 7.0 on; the front end must use them too.
+    """
+    return bool(getattr(shell.kernel, "_supports_kernel_subshells", False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,21 @@ class CellPort:
         content = {"data": dict(data), "metadata": {}, "transient": transient}
         message = publisher.session.msg("update_display_data" if update else "display_data", content, parent=parent)
         publisher.session.send(publisher.pub_socket, message, ident=publisher.topic)
+
+    def apart(self, action: Callable[[], None]) -> None:
+        """Does something with widgets that no request is said to have caused.
+
+        ipykernel (7.4) has a widget's clicks handled where the last request was that it sent anything for: after a cell has, they would
+        wait for the cell that runs, and after a page that is gone has, nobody would handle them.
+        """
+        parent = getattr(self._shell.kernel, "_shell_parent", None)
+
+        def act() -> None:
+            if isinstance(parent, contextvars.ContextVar):
+                parent.set({})
+            action()
+
+        contextvars.copy_context().run(act)
 
     def write(self, text: str) -> None:
         """Writes to the cell's standard output."""

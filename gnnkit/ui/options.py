@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from gnnkit.errors import PlanError, near_matches
 
 RendererName = Literal["widget", "html", "text", "plain"]
 Display = Literal["auto", "text"]
+Tracebacks = Literal["short", "full"]
 PROGRESS_VARIABLE = "GNNKIT_PROGRESS"
 
 _OFF = ("off", "false", "0", "no", "none")
@@ -68,15 +69,19 @@ class Options:
     Attributes:
         progress: As the ``progress`` argument of loaders.
         display: "auto" shows cards in notebooks, "text" plain text everywhere.
+        tracebacks: "short" shows gnnkit's errors in IPython as a card or a few lines, "full" as IPython shows all others.
     """
 
     progress: bool | str = "auto"
     display: Display = "auto"
+    tracebacks: Tracebacks = "short"
 
     def __post_init__(self) -> None:
         parse_progress(self.progress)
         if self.display not in get_args(Display):
             raise PlanError(f"display must be 'auto' or 'text', got {self.display!r}")
+        if self.tracebacks not in get_args(Tracebacks):
+            raise PlanError(f"tracebacks must be 'short' or 'full', got {self.tracebacks!r}")
 
 
 _options = Options()
@@ -94,7 +99,9 @@ class set_options:
         progress: True or "auto" draws progress where and how it fits; False or "off" draws none; "epoch" draws epochs
             too; "widget", "html", "text" and "plain" choose how. The environment variable ``GNNKIT_PROGRESS`` takes the
             same words and has the last one.
-        display: "auto" or "text": whether objects show an HTML card in notebooks.
+        display: "auto" or "text": whether objects and errors show an HTML card in notebooks.
+        tracebacks: "short" or "full": whether errors of gnnkit, and interrupts of its waits, show in notebooks and IPython what
+            happened and what to do, or the whole traceback.
 
     Raises:
         PlanError: A value is none of these; nothing was changed.
@@ -104,11 +111,11 @@ class set_options:
         ...     pass
     """
 
-    def __init__(self, *, progress: bool | str | None = None, display: Display | None = None) -> None:
+    def __init__(self, *, progress: bool | str | None = None, display: Display | None = None, tracebacks: Tracebacks | None = None) -> None:
         global _options
         self._before = _options
-        changed = _options if progress is None else replace(_options, progress=progress)
-        _options = changed if display is None else replace(changed, display=display)
+        given: dict[str, Any] = {"progress": progress, "display": display, "tracebacks": tracebacks}
+        _options = replace(_options, **{name: value for name, value in given.items() if value is not None})
 
     def __enter__(self) -> None:
         return None

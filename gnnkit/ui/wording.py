@@ -17,16 +17,17 @@ def name_of(item: Bar | Line) -> str:
 def bar_details(bar: Bar) -> list[str]:
     """Facts about an open stage, in the order in which they are printed.
 
-    With a total: percent, amounts, rate and time left; without one: amount, rate and time spent.
+    With a total: percent, amounts, rate and time left; without one: amount, rate and time spent. What else was said of it comes last.
     """
     if bar.fraction is None or bar.total is None:
         amounts = [format_quantity(bar.done, clean(bar.unit, 20))] if bar.done > 0 else []
-        return [*amounts, *_rate(bar), format_duration(bar.elapsed_s)]
+        return [*amounts, *_rate(bar), format_duration(bar.elapsed_s), *_note(bar)]
     return [
         format_percent(bar.fraction),
         _amounts(bar.done, bar.total, bar.unit),
         *_rate(bar),
         *([f"{format_duration(max(math.ceil(bar.eta_s), 1))} left"] if bar.eta_s is not None else []),
+        *_note(bar),
     ]
 
 
@@ -73,6 +74,10 @@ def _amounts(done: float, total: float, unit: str) -> str:
     if unit == "B" and part.split()[-1:] == whole.split()[-1:]:
         part = part.split()[0]
     return f"{part} of {whole}"
+
+
+def _note(bar: Bar) -> list[str]:
+    return [clean(bar.note, 80)] if bar.note else []
 
 
 def _rate(bar: Bar) -> list[str]:

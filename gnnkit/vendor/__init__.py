@@ -1,1 +1,1 @@
-"""The only importers of ``ogb`` and ``graphlearn_torch``, with what is known to be wrong with them."""
+"""The only importers of ``ogb``, ``graphlearn_torch`` and ``pymetis``, with what is known to be wrong with them."""

@@ -68,7 +68,7 @@ KNOWN_DEFECTS = (
         "OGB-3",
         "<=1.3.6",
         "processed caches and split_dict.pt are unpickled by torch.load without weights_only, which fails from torch 2.6 on",
-        "only the raw layout is read, never a pickle",
+        "only the raw layout is read, and the splits of links by a reader that makes arrays and runs nothing",
         "never: gnnkit unpickles nothing",
     ),
     Defect(
@@ -119,15 +119,15 @@ def master_table(task: Task) -> dict[str, dict[str, str]]:
     return {name: {row[0]: row[column] for row in rows} for column, name in enumerate(header) if column > 0}
 
 
-def evaluator(name: str) -> Any:
-    """``ogb.nodeproppred.Evaluator(name)``.
+def evaluator(name: str, task: Literal["node", "link"]) -> Any:
+    """``ogb.nodeproppred.Evaluator(name)``, or that of ``ogb.linkproppred``.
 
     The import brings in pandas, scikit-learn, torch and PyG, so the first call takes seconds.
 
     Raises:
         DatasetError: ``ogb`` is not installed or cannot be imported.
     """
-    return _import("ogb.nodeproppred").Evaluator(name)
+    return _import(f"ogb.{_FOLDERS[task]}").Evaluator(name)
 
 
 def _import(module: str) -> ModuleType:

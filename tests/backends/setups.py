@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from gnnkit import Colocated, GraphLoader, InProcess
-from tests.helpers.machine import ROOT
+from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
+from tests.helpers.machine import SEARCH_PATH
 from tests.loader.graphs import make
 
 BACKENDS: dict[str, Any] = {
@@ -21,6 +19,7 @@ BACKENDS: dict[str, Any] = {
     "Colocated-1": Colocated(1),
     "Colocated-2": Colocated(2),
     "Colocated-4": Colocated(4),
+    "GraphStore-2": GraphStore(2),
 }
 COLOCATED = [name for name in BACKENDS if name.startswith("Colocated")]
 # What a fault may take to be seen, beyond starting processes.
@@ -42,16 +41,6 @@ def descendants() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE}
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float = FAULT_S) -> bool:
-    """Waits for something to become true."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 def is_gone(pid: int) -> bool:
     """Whether a process has ended, with all of its threads; one that nobody has collected yet counts as gone."""
     try:
@@ -62,10 +51,10 @@ def is_gone(pid: int) -> bool:
 
 def environment(**more: str) -> dict[str, str]:
     """For a script that imports gnnkit and these tests."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
+    return {**os.environ, "PYTHONPATH": SEARCH_PATH, **more}
 
 
-def run_script(text: str, folder: Path, *arguments: str, timeout_s: float = 60, **more: str) -> subprocess.CompletedProcess[str]:
+def run_script(text: str, folder: Path, *arguments: str, timeout_s: float = 240, **more: str) -> subprocess.CompletedProcess[str]:
     """Runs a file as a user would."""
     path = folder / "script.py"
     path.write_text(text)

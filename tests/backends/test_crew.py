@@ -17,8 +17,10 @@ import pytest
 from gnnkit import Colocated, GraphLoader, InProcess
 from gnnkit.errors import LoaderClosed, MemoryLimitError, PlanError, StartTimeout, WorkerDied
 from gnnkit.events import ignore_events
-from tests.backends.setups import descendants, is_gone, loader_of, wait_until, workers
+from tests.backends.setups import descendants, is_gone, loader_of, workers
 from tests.helpers.batches import same
+from tests.helpers.machine import in_time
+from tests.helpers.waiting import wait_until
 from tests.loader.graphs import NUM_NODES, make, plain, seeds
 
 EVERYTHING = list(range(NUM_NODES))
@@ -213,7 +215,7 @@ def test_a_loader_that_nobody_uses_gives_its_ring_up() -> None:
 
 
 def test_a_process_that_does_not_come_back_is_an_error_for_whoever_waits_for_its_batch() -> None:
-    options: dict[str, Any] = {"start_timeout_s": 8.0, "batch_timeout_s": 120.0}
+    options: dict[str, Any] = {"start_timeout_s": 15.0, "batch_timeout_s": 120.0}
     with loader_of("", backend=Colocated(1, idle_timeout_s=0.3), **options) as loader:
         assert wait_until(lambda: not descendants(), IDLE_S)
 
@@ -228,7 +230,7 @@ def test_a_process_that_does_not_come_back_is_an_error_for_whoever_waits_for_its
         with pytest.raises(StartTimeout, match="was not ready after"):
             loader.peek()
         stopper.join()
-        assert time.monotonic() - started < 60.0  # of its start, not of the batch
+        assert in_time(time.monotonic() - started, 60.0)  # of its start, not of the batch
         assert len(loader.peek().input_id) == 7
 
 
@@ -248,10 +250,10 @@ def test_a_loader_that_finds_no_memory_to_come_back_tries_again(monkeypatch: pyt
 
 
 def test_a_process_that_works_for_long_is_not_idle() -> None:
-    with loader_of("", backend=Colocated(1, idle_timeout_s=1.5), batch_size=1) as loader:
+    with loader_of("", backend=Colocated(1, idle_timeout_s=3.0), batch_size=1) as loader:
         pids = workers(loader)
         for _ in loader:
-            time.sleep(0.03)
+            time.sleep(0.045)
         assert workers(loader) == pids
 
 

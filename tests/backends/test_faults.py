@@ -22,12 +22,17 @@ from gnnkit.errors import BatchTimeout, PlanError, SamplingError, StartTimeout, 
 from gnnkit.runtime.remote import RemoteTraceback
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
-from tests.backends.setups import FAULT_S, is_gone, loader_of, wait_until, workers
+from tests.backends.setups import FAULT_S, is_gone, loader_of, workers
 from tests.helpers.batches import same
 from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.helpers.machine import in_time
+from tests.helpers.waiting import HANG_S, wait_until
 from tests.loader.graphs import NUM_NODES, make, plain, seeds
 
 EVERYTHING = list(range(NUM_NODES))
+
+# With deadlines as short as these, a busy machine makes a healthy process late enough to be warned of; tests of the warning ask for it.
+pytestmark = pytest.mark.filterwarnings("ignore:waiting for :RuntimeWarning")
 
 
 @pytest.fixture
@@ -56,7 +61,7 @@ def test_a_worker_is_killed(loader: GraphLoader, number: signal.Signals) -> None
     assert wait_until(lambda: is_gone(pid))
     with pytest.raises(WorkerDied) as caught:
         drain(iterator)
-    assert time.monotonic() - started < FAULT_S
+    assert in_time(time.monotonic() - started, FAULT_S)
     text = str(caught.value)
     assert f"process 1 (pid {pid}) was killed by {number.name}" in text and "worker-1.log" in text
     if number == signal.SIGKILL:
@@ -150,7 +155,8 @@ def test_a_stopped_worker(loader: GraphLoader) -> None:
     started = time.monotonic()
     with pytest.raises(BatchTimeout) as caught:
         drain(iterator)
-    assert 2.5 < time.monotonic() - started < 3 + FAULT_S
+    took = time.monotonic() - started
+    assert took > 2.5 and in_time(took, 3 + FAULT_S)
     text = str(caught.value)
     assert f"process 0 (pid {pid}) is stopped" in text and "was last seen" in text and "epoch 1, step" in text
     os.kill(pid, signal.SIGCONT)
@@ -167,7 +173,7 @@ def test_a_stopped_worker_does_not_keep_the_others_from_working() -> None:
     assert sorted(seeds(loader)) == EVERYTHING  # it still has its share of the epoch before, so it gets nothing new
     started = time.monotonic()
     loader.close()
-    assert time.monotonic() - started < 0.5 + 1.5  # the second part is for a busy machine
+    assert in_time(time.monotonic() - started, 0.5)
 
 
 def test_a_slow_batch_is_not_a_timeout(broken: Any) -> None:
@@ -176,7 +182,7 @@ def test_a_slow_batch_is_not_a_timeout(broken: Any) -> None:
         with pytest.warns(RuntimeWarning, match=r"waiting for epoch 0, step 1 .* is running .* sampling step 1 for") as warned:
             for batch, wanted in zip(loader, reference, strict=True):
                 same(batch, wanted)
-        assert len(warned) == 1
+        assert sum("step 1 " in str(one.message) for one in warned) == 1  # a busy machine may make other batches late, too
 
 
 # Errors in a worker -----------------------------------------------------------------------------------------------------------
@@ -198,7 +204,7 @@ def test_an_exception_while_starting(broken: Any) -> None:
     started = time.monotonic()
     with pytest.raises(StartTimeout, match="RuntimeError: no locks today") as caught:
         loader_of("Colocated-2")
-    assert time.monotonic() - started < 10
+    assert in_time(time.monotonic() - started, 10)
     assert isinstance(caught.value.__cause__, RemoteTraceback) and "filelock.py" in str(caught.value.__cause__)
 
 
@@ -214,7 +220,7 @@ def test_a_worker_that_never_gets_ready(broken: Any) -> None:
     started = time.monotonic()
     with pytest.raises(StartTimeout, match=r"process 0 \(pid \d+\) was not ready after 1 s"):
         loader_of("Colocated-1", start_timeout_s=1.0)
-    assert time.monotonic() - started < 1 + FAULT_S
+    assert in_time(time.monotonic() - started, 1 + FAULT_S)
 
 
 # Changes a kernel in processes that are started from now on.
@@ -286,7 +292,7 @@ def test_a_store_that_is_gone(tmp_path: Path) -> None:
     path.rename(tmp_path / "elsewhere")
     with pytest.raises(StoreError, match="store"):
         on_store(path)
-    from gnnkit.loader.opening import open_store
+    from gnnkit.loader.graphs import open_store
 
     graph = open_store(opened)  # opened before it was moved: only the processes miss it
     with on_store(tmp_path / "elsewhere", backend="inprocess") as loader:
@@ -419,8 +425,9 @@ def test_an_interrupt_reaches_the_waiting_loop_only(loader: GraphLoader) -> None
         next(iterator)
         for pid in before.values():
             os.kill(pid, signal.SIGSTOP)
-        threading.Timer(0.3, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
+            # Begun in here, for a busy machine may take longer to come to the loop.
+            threading.Timer(0.3, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
             drain(iterator)
         for pid in before.values():
             os.kill(pid, signal.SIGCONT)
@@ -457,5 +464,5 @@ def test_closing_while_another_thread_waits() -> None:
     thread.start()
     time.sleep(0.2)
     loader.close()
-    thread.join(FAULT_S)
+    thread.join(HANG_S)
     assert [type(error) for error in caught] == [LoaderClosed]

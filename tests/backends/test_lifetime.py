@@ -15,7 +15,9 @@ import psutil
 import pytest
 
 from gnnkit import Colocated
-from tests.backends.setups import FAULT_S, descendants, environment, is_gone, loader_of, run_script, wait_until, workers
+from tests.backends.setups import FAULT_S, descendants, environment, is_gone, loader_of, run_script, workers
+from tests.helpers.machine import in_time
+from tests.helpers.waiting import wait_until
 from tests.loader.graphs import make
 from tests.loader.test_lifetime import _SURROUNDINGS
 
@@ -62,14 +64,15 @@ def test_closing_is_quick_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tm
         record = json.loads((folder / "run.json").read_text())
         assert {child["pid"] for child in record["children"]} == set(workers(loader).values()) == descendants()
         started = time.monotonic()
-    assert time.monotonic() - started < 0.5 + 1.5  # the second part is for a busy machine
+    assert in_time(time.monotonic() - started, 0.5)
     assert not descendants() and not list((tmp_path / RUNS).iterdir())
 
 
 def test_workers_know_neither_torch_nor_the_network() -> None:
+    before = set(sys.modules)  # other tests may have been here
     with loader_of("Colocated-2") as loader:
         list(loader)
-        assert "graphlearn_torch" not in sys.modules
+        assert "graphlearn_torch" not in set(sys.modules) - before
         for pid in workers(loader).values():
             maps = Path(f"/proc/{pid}/maps").read_text()
             assert "libtorch" not in maps and "torch/_C" not in maps and "llvmlite" in maps
@@ -94,7 +97,7 @@ def test_memory_is_shared_not_copied() -> None:
 def test_the_users_process_stays_as_it_was(tmp_path: Path) -> None:
     script = _SURROUNDINGS.replace("InProcess", "Colocated")
     assert "backend=Colocated(2)" in script
-    done = run_script(script, tmp_path, timeout_s=120)
+    done = run_script(script, tmp_path, timeout_s=240)
     assert done.returncode == 0, done.stderr
     before, imported, after = json.loads(done.stdout)
     assert imported == before
@@ -158,7 +161,7 @@ def test_a_parent_that_is_killed(tmp_path: Path, how: str) -> None:
     try:
         assert len(pids) == (3 if how == "fork" else 2)
         assert wait_until(lambda: all(is_gone(pid) for pid in pids[:2]))
-        assert time.monotonic() - started < FAULT_S
+        assert in_time(time.monotonic() - started, FAULT_S)
         assert how != "fork" or not is_gone(pids[2])
     finally:
         if how == "fork":
@@ -230,7 +233,7 @@ time.time_ns = lambda: int(shifted() * 1e9)
 def test_a_clock_that_jumps(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(_SHIFTED)
     path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
-    done = run_script(_HEAD + _CLOCK, tmp_path, timeout_s=120, PYTHONPATH=path, CLOCK_SHIFT=str(tmp_path / "shift"))
+    done = run_script(_HEAD + _CLOCK, tmp_path, timeout_s=240, PYTHONPATH=path, CLOCK_SHIFT=str(tmp_path / "shift"))
     assert (done.stdout, done.returncode) == ("on time\n", 0), done.stderr
 
 
@@ -262,6 +265,6 @@ def test_the_size_of_dev_shm_does_not_matter(tmp_path: Path) -> None:
     command = "mount -t tmpfs -o size=64k none /dev/shm && exec " + f"'{sys.executable}' -W ignore script.py"
     user = [] if os.geteuid() == 0 else ["-r"]
     done = subprocess.run(
-        ["unshare", *user, "-m", "sh", "-c", command], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60
+        ["unshare", *user, "-m", "sh", "-c", command], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=240
     )
     assert done.stdout == "enough\n", done.stderr

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -13,17 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
-from gnnkit.bench import BenchOptions, BenchReport, namespaces, run_bench
+from gnnkit.bench import BenchOptions, BenchReport, advice_tasks, job_tasks, namespaces, run_bench, server_tasks
 from gnnkit.bench import tasks as bench_tasks
 from gnnkit.bench.contenders import CONTENDERS, PEERS, Arena, environment, why_unavailable
 from gnnkit.bench.footprint import footprint
 from gnnkit.bench.graph import BenchGraph
+from gnnkit.bench.kinds import KINDS, kind_epoch
 from gnnkit.bench.lines import LINES
 from gnnkit.bench.options import ROWS
 from gnnkit.bench.process import BenchError, Measurement, measure
+from gnnkit.bench.processors import ProcessorWatch
 from gnnkit.bench.report import _unavailable
 from gnnkit.bench.rows import contenders_of, evaluate
 from gnnkit.bench.table import COLUMNS, cells, markdown
@@ -31,6 +34,13 @@ from gnnkit.cli.app import run
 from gnnkit.datasets.synthetic import products_like
 from gnnkit.errors import PlanError
 from gnnkit.events import ignore_events
+from gnnkit.export.proof.comparison import Difference
+from gnnkit.export.proof.report import VerifyReport
+from gnnkit.runtime import namespaces as hosts_here
+from gnnkit.runtime.shared_graph import graph_arrays
+from gnnkit.storage.store import Store
+from tests.backends.setups import is_gone
+from tests.helpers.waiting import wait_until
 
 SCALE = 0.001
 
@@ -51,6 +61,10 @@ def options(path: Path, **changes: Any) -> argparse.Namespace:
     values: dict[str, Any] = {
         "threads": 2,
         "workers": 0,
+        "servers": 0,
+        "clients": 1,
+        "address": "",
+        "alternate": False,
         "epochs": 1,
         "batch_size": 49,
         "fanout": [5, 5],
@@ -111,6 +125,50 @@ def test_the_memory_of_processes_is_told_apart_by_its_use(graph: BenchGraph) -> 
     assert 0 < values["graph_bytes"] < 50e6, "a graph of 1.5 MB is not taken for the processes' own"
 
 
+@pytest.mark.slow
+def test_servers_are_measured_from_their_start(graph: BenchGraph) -> None:
+    assert 0 < server_tasks.serve(options(graph.store(), servers=1))["first_batch_s"] < 60
+
+
+@pytest.mark.slow
+def test_splits_take_turns_on_the_same_servers(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers: set[int] = set()
+    opened: list[Any] = []
+    go_through = server_tasks._go_through
+
+    def counted(loaders: list[Any], *, alternate: bool) -> int:
+        opened[:] = loaders
+        workers.update(pid for loader in loaders for pid in loader._stream.status().details["pids"].values())
+        return go_through(loaders, alternate=alternate)
+
+    monkeypatch.setattr(server_tasks, "_go_through", counted)
+    assert server_tasks.splits(options(graph.store(), servers=1, alternate=True, batch_size=10))["seeds_per_s"] > 0
+    assert len(workers) == 1, "one server with one sampling process"
+    assert len({len(loader) for loader in opened}) == 1 and len(opened[0]) > 1, "as many seeds of each"
+    assert [loader.epoch for loader in opened] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("alternate", "order"), [(True, "adebf"), (False, "abdef")])
+def test_whose_turn_it_is(alternate: bool, order: str) -> None:
+    taken: list[str] = []
+
+    def loader(batches: str) -> Any:
+        for batch in batches:
+            taken.append(batch)
+            yield batch
+
+    assert server_tasks._go_through([loader("ab"), loader("d"), loader("ef")], alternate=alternate) == 5
+    assert "".join(taken) == order
+
+
+@pytest.mark.slow
+def test_the_memory_of_servers_is_theirs_and_their_workers(graph: BenchGraph) -> None:
+    values = server_tasks.server_memory(options(graph.store(), servers=1, clients=2))
+    assert values["processes"] == 2
+    assert 2 * 20e6 < values["own_bytes"] < 2 * 400e6
+    assert values["server_bytes"] == values["own_bytes"] + values["graph_bytes"] and values["ring_bytes"] > 0
+
+
 def test_footprints_count_every_mapping_once(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "x.npy").write_bytes(b"0" * 30_000_000)
@@ -145,7 +203,7 @@ def interfaces() -> set[str]:
 
 @pytest.mark.netns
 def test_two_hosts_reach_each_other_and_nobody_else(capfd: pytest.CaptureFixture[str]) -> None:
-    if why := namespaces.why_not():
+    if why := hosts_here.why_not():
         pytest.skip(why)
     before = interfaces()
     code = (
@@ -159,7 +217,7 @@ def test_two_hosts_reach_each_other_and_nobody_else(capfd: pytest.CaptureFixture
         "        try: them = socket.create_connection((os.environ['MASTER_ADDR'], port), 20); break\n"
         "        except ConnectionRefusedError: __import__('time').sleep(0.05)\n"
         "    address = them.getsockname()[0]; them.send(b'x')\n"
-        "assert sorted(name for _, name in socket.if_nameindex()) == ['eth0', 'lo'] and address == '10.77.0.2', address\n"
+        "assert sorted(name for _, name in socket.if_nameindex()) == ['eth0', 'lo'] and address == '10.99.0.2', address\n"
         "print(json.dumps({'seeds_per_s': 10 + rank}))"
     )
     namespaces.main([sys.executable, "-c", code])
@@ -167,32 +225,46 @@ def test_two_hosts_reach_each_other_and_nobody_else(capfd: pytest.CaptureFixture
     assert interfaces() == before
 
 
+def on_two_hosts(contender: str, graph: BenchGraph) -> dict[str, Any]:
+    """What a contender in two namespaces measures."""
+    if why := hosts_here.why_not():
+        pytest.skip(why)
+    arena = Arena(BenchOptions(scale=SCALE, num_neighbors=(5, 5), batch_size=16), graph)
+    return measure(CONTENDERS[contender].command(arena), timeout_s=240, environment=environment()).values
+
+
 @pytest.mark.slow
 @pytest.mark.netns
 def test_two_hosts_are_measured_on_batches_that_were_compared(graph: BenchGraph) -> None:
-    if why := namespaces.why_not():
-        pytest.skip(why)
-    arena = Arena(BenchOptions(scale=SCALE, num_neighbors=(5, 5), batch_size=16), graph)
-    done = measure(CONTENDERS["hosts"].command(arena), timeout_s=150, environment=environment())
-    assert len(done.values["each"]) == 2 and done.values["seeds_per_s"] == sum(done.values["each"]) > 0
+    values = on_two_hosts("hosts", graph)
+    assert len(values["each"]) == 2 and values["seeds_per_s"] == sum(values["each"]) > 0
+    assert 0 < values["busy"] <= 1 and values["own_busy"] > 0, "they and others, on all processors"
+    assert values["cable_bytes_per_s"] > 0, "half of the rows are on the other host"
+
+
+@pytest.mark.slow
+@pytest.mark.netns
+def test_the_wire_is_measured_at_the_cable(graph: BenchGraph) -> None:
+    values = on_two_hosts("wire", graph)
+    assert values["seeds_per_s"] > 0
+    assert 0 < values["counted_bytes_per_batch"] < values["wire_bytes_per_batch"]
+    # The rows of a batch alone are more than half of its bytes, and they have to come.
+    assert 0.5 < values["wire_share"] == pytest.approx(values["wire_bytes_per_batch"] / values["batch_bytes"])
 
 
 @pytest.mark.netns
 def test_a_host_that_fails_ends_the_other() -> None:
-    if why := namespaces.why_not():
+    if why := hosts_here.why_not():
         pytest.skip(why)
     with pytest.raises(BenchError, match="host 1 ended with code 3"):
         namespaces.run_on_hosts(["sh", "-c", "[ $RANK = 0 ] && exec sleep 60; exit 3"])
 
 
-def test_without_root_there_is_no_second_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(namespaces.shutil, "which", lambda name: f"/bin/{name}")
-    assert "root" in str(namespaces.why_not())
-    with pytest.raises(BenchError, match="root"):
+def test_without_the_means_there_is_no_second_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts_here.shutil, "which", lambda name: None)
+    assert "ip, nsenter, unshare" in str(hosts_here.why_not())
+    with pytest.raises(BenchError, match="ip, nsenter, unshare"):
         namespaces.run_on_hosts(["true"])
-    monkeypatch.setattr(namespaces.shutil, "which", lambda name: None)
-    assert "ip, nsenter, unshare" in str(namespaces.why_not())
 
 
 def test_the_task_limit_gathers_the_loader_s_rows(graph: BenchGraph) -> None:
@@ -225,6 +297,128 @@ def test_the_task_ingest_reads_every_edge(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+# Kinds -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_measured(graph: BenchGraph, kind: str) -> None:
+    values = kind_epoch(options(graph.kind_store(kind), kind=kind, arrays=str(graph.arrays), batches=2, batch_size=20))
+    assert values["seeds_per_s"] > 0 and values["edges_per_batch"] > 0
+    most = {"hgt": 20 + 4 * 512, "layer-wise": 20 + 2 * 512, "ppr": 20 * 50, "disjoint": 20 * (1 + 10 + 50)}.get(kind, 10**6)
+    assert 20 < values["nodes_per_batch"] <= most
+    nodes = products_like(SCALE).num_nodes
+    alone = kind in ("disjoint", "shadow", "temporal")
+    assert alone or values["nodes_per_batch"] <= nodes, "nodes of one batch are there once"
+
+
+def test_every_kind_has_a_line_and_who_is_measured_for_it() -> None:
+    lines = [line for line in LINES if line.row == "kinds"]
+    assert [line.contender for line in lines] == [f"kind-{kind}" for kind in KINDS]
+    assert all(name in CONTENDERS for line in lines for name in (line.contender, line.peer) if name)
+    assert all((line.peer is None) == (not line.targets) for line in lines)
+
+
+def test_graphs_for_kinds_differ_in_what_kinds_need(graph: BenchGraph) -> None:
+    plain, weighted, timed, labeled = (Store.open(graph.kind_store(kind)) for kind in ("hgt", "weighted", "temporal", "anchors"))
+    (edges,), (nodes,) = weighted.schema.edge_types.values(), timed.schema.node_types.values()
+    assert "weight" in edges.arrays and "time" in nodes.arrays and weighted.options.weight == "weight" and timed.options.time_attr == "time"
+    assert len(labeled.schema.edge_types) == 2 and plain.schema.is_homogeneous
+    assert {store.schema.node_types["node"].num_nodes for store in (plain, weighted, timed, labeled)} == {products_like(SCALE).num_nodes}
+
+
+# Advice ----------------------------------------------------------------------------------------------------------------
+
+
+def test_what_following_advice_gains_is_measured(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice_tasks, "LOOK_S", 0.3)
+    monkeypatch.setattr(advice_tasks, "_seconds_of", lambda loader: 0.01)
+    values = advice_tasks.bottleneck(options(graph.store(), bottleneck="consumer", batch_size=10))
+    assert values["gain"] == values["after"] / values["before"] > 1.2 and values["change"] == "{}"
+    assert "make the training step faster" in values["sentence"]
+    with pytest.raises(RuntimeError, match="the bottleneck is 'disk', and the loader says 'consumer'"):
+        monkeypatch.setitem(advice_tasks._MAKERS, "disk", advice_tasks._MAKERS["consumer"])
+        advice_tasks.bottleneck(options(graph.store(), bottleneck="disk", batch_size=10))
+
+
+def test_pages_of_a_store_are_dropped_again_and_again(graph: BenchGraph) -> None:
+    with contextlib.ExitStack() as stack:
+        loader, body = advice_tasks._dropped_cache(options(graph.store(with_edge=True)), stack)  # of which nobody has made a copy
+        assert body is None and advice_tasks._run(loader, 0.2, body) > 0
+        assert loader.status().graph_bytes == 0, "nothing but the store's files is read"
+        arrays = [array for array in graph_arrays(loader._graph.arrays) if array.nbytes]
+        assert arrays and all(isinstance(advice_tasks._map_of(array), mmap.mmap) for array in arrays)
+    assert advice_tasks._map_of(np.zeros(3)) is None
+
+
+@pytest.mark.slow
+def test_autotune_is_compared_with_the_whole_grid(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice_tasks, "LOOK_S", 0.2)
+    monkeypatch.setattr("gnnkit.loader.advice.autotune._LONGEST_S", 0.2)
+    values = advice_tasks.autotuned(options(graph.store(), seconds=20.0))
+    assert values["cells"] >= 12 and 0 < values["time_share"] < 1 and values["speed_share"] > 0
+    assert "num_threads" in values["chosen"] and "num_threads" in values["best"]
+
+
+def test_every_bottleneck_has_a_line() -> None:
+    lines = [line for line in LINES if line.row == "advice"]
+    assert [line.contender for line in lines] == [f"advice-{name}" for name in advice_tasks.BOTTLENECKS]
+    assert {line.contender for line in LINES if line.row == "autotune"} == {"autotune"} <= CONTENDERS.keys()
+
+
+@pytest.mark.slow
+def test_a_launch_is_timed_to_its_first_step(graph: BenchGraph) -> None:
+    values = job_tasks.launched(options(graph.store(), batch_size=10))
+    assert 0 < values["returned_s"] < values["first_step_s"]
+    assert line_of("launch").key in values
+
+
+@pytest.mark.slow
+def test_verifying_a_job_is_timed(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_tasks, "NODES", 1)  # ranks start in the same way, however many there are
+    monkeypatch.setattr(job_tasks, "PROCS_PER_NODE", 1)
+    values = job_tasks.verified(options(graph.store(), batch_size=1024))
+    assert values["verify_s"] > 0 and (values["batches"], values["ranks"]) == (100, 1)
+    assert values["batch_size"] == len(np.load(graph.arrays / "train.npy")) // 100
+    assert line_of("verify").key in values
+
+
+def test_a_job_that_gives_other_batches_has_no_time(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    def verify(directory: Path, **_: Any) -> VerifyReport:
+        assert (directory / "launch.sh").exists()
+        return VerifyReport("job", "launch.sh", 2, 2, 100, 100, 900, (), (Difference(7, 1, 3, "x", "other values"),), 9.0)
+
+    monkeypatch.setattr("gnnkit.export.verify.verify_export", verify)
+    with pytest.raises(RuntimeError, match="100 equal batches"):
+        job_tasks.verified(options(graph.store(), workers=1, threads=1))
+
+
+def burn(seconds: float) -> None:
+    """Takes processor time."""
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_own_work_is_told_from_others() -> None:
+    code = (
+        "import sys, time\n"
+        "sys.stdin.readline(); end = time.process_time() + 0.5\n"
+        "while time.process_time() < end: pass\n"
+        "print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None and child.stdout is not None
+        begin, watch = time.perf_counter(), ProcessorWatch()
+        child.stdin.write("go\n")
+        child.stdin.flush()
+        burn(0.5)
+        assert child.stdout.readline() == "\n"
+        shares, elapsed = watch.shares(), time.perf_counter() - begin
+    # Clocks tick, and only what others have done is added.
+    assert shares["own_busy"] * elapsed * len(os.sched_getaffinity(0)) > 0.9
+    assert shares["own_busy"] - 0.1 <= shares["busy"] <= 1
+
+
 # Peers -----------------------------------------------------------------------------------------------------------------
 
 
@@ -243,20 +437,29 @@ def test_a_peer_that_is_not_there_is_named_with_the_reason() -> None:
 
 @pytest.mark.slow
 @pytest.mark.glt
-@pytest.mark.parametrize("script", ["glt_loader", "pyg_loader"])
+@pytest.mark.parametrize("script", ["glt_loader", "pyg_loader", "glt_servers"])
 def test_peers_run_where_they_are_installed(graph: BenchGraph, glt_interpreter: Path, script: str) -> None:
-    sizes = ["--workers", "1", "--batches", "3", "--batch-size", "16", "--fanout", "3", "2"]
+    sizes = ["--workers", "1", "--batches", "3", "--batch-size", "16", "--fanout", "3", "2", *(["--parts"] * (script == "glt_servers"))]
     command = [str(glt_interpreter), str(PEERS / f"{script}.py"), str(graph.arrays), *sizes]
-    done = measure(command, timeout_s=150, environment=environment())
+    done = measure(command, timeout_s=240, environment=environment())
     assert done.values["seeds_per_s"] > 0
     assert done.values["first_batch_s"] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.glt
+@pytest.mark.parametrize("kind", ["link-binary", "link-triplet", "induced", "shadow", "hgt"])
+def test_pyg_s_loaders_of_other_kinds_run(graph: BenchGraph, glt_interpreter: Path, kind: str) -> None:
+    sizes = ["--workers", "1", "--batches", "2", "--batch-size", "16", "--fanout", "3", "2", "--kind", kind]
+    done = measure([str(glt_interpreter), str(PEERS / "pyg_kinds.py"), str(graph.arrays), *sizes], timeout_s=240, environment=environment())
+    assert done.values["seeds_per_s"] > 0 and done.values["edges_per_s"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.glt
 def test_the_peer_that_partitions_leaves_nothing(graph: BenchGraph, glt_interpreter: Path, tmp_path: Path) -> None:
     command = [str(glt_interpreter), str(PEERS / "glt_partition.py"), str(graph.arrays), "--out", str(tmp_path / "parts")]
-    done = measure(command, timeout_s=150, environment=environment())
+    done = measure(command, timeout_s=240, environment=environment())
     assert done.values["build_s"] > 0
     assert done.values["nbytes"] > done.values["input_bytes"] / 2
     assert not (tmp_path / "parts").exists()
@@ -270,16 +473,16 @@ def python(code: str, **arguments: Any) -> Measurement:
 
 
 def test_memory_is_seen_from_outside() -> None:
-    base = python("import time; time.sleep(0.2); print('{}')")
-    heap = python("import time; x = bytearray(200_000_000); time.sleep(0.3); print('{}')")
+    base = python("import time; time.sleep(1.5); print('{}')")
+    heap = python("import time; x = bytearray(200_000_000); time.sleep(1.5); print('{}')")
     assert heap.anonymous_bytes - base.anonymous_bytes == pytest.approx(200e6, rel=0.1)
-    shared = python("import mmap, time; m = mmap.mmap(-1, 100_000_000); m.write(b'x' * 100_000_000); time.sleep(0.3); print('{}')")
+    shared = python("import mmap, time; m = mmap.mmap(-1, 100_000_000); m.write(b'x' * 100_000_000); time.sleep(1.5); print('{}')")
     assert shared.shared_bytes - base.shared_bytes == pytest.approx(100e6, rel=0.1)
     assert shared.peak_bytes == shared.anonymous_bytes + shared.shared_bytes
 
 
 def test_memory_of_children_counts() -> None:
-    inner = "x = bytearray(150_000_000); import time; time.sleep(1)"
+    inner = "x = bytearray(150_000_000); import time; time.sleep(2)"
     done = python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}]); print('{{}}')")
     assert done.anonymous_bytes > 150e6
 
@@ -308,11 +511,8 @@ def test_children_of_a_measurement_that_takes_too_long_are_ended(tmp_path: Path)
     note = tmp_path / "pid"
     inner = f"import os, pathlib, time; pathlib.Path({str(note)!r}).write_text(str(os.getpid())); time.sleep(60)"
     with pytest.raises(BenchError):
-        python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])", timeout_s=3)
-    pid, deadline = int(note.read_text()), time.monotonic() + 5
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline, "the child is still there"
-        time.sleep(0.05)
+        python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])", timeout_s=10)
+    assert wait_until(lambda: is_gone(int(note.read_text()))), "the child is still there"
 
 
 # Arithmetic ------------------------------------------------------------------------------------------------------------
@@ -345,6 +545,30 @@ def test_for_times_the_ratio_says_how_much_faster_we_are() -> None:
     assert evaluate(line_of("open"), slow, {}, 1.0).met is False, "the absolute figure is missed"
 
 
+@pytest.mark.parametrize(
+    ("seeds_per_s", "busy", "met", "said_of_it"),
+    [
+        (1_400.0, 0.5, True, "yes"),
+        (1_400.0, 0.97, True, "yes"),
+        (1_000.0, 0.97, True, "yes, processors are the limit"),
+        (1_000.0, 0.8, False, "no"),
+    ],
+)
+def test_two_ranks_are_faster_or_name_what_limits_them(seeds_per_s: float, busy: float, met: bool, said_of_it: str) -> None:
+    line = line_of("ranks")
+    measurements = {
+        line.contender: said({"seeds_per_s": seeds_per_s, "busy": busy, "own_busy": 0.375}),
+        "one-rank": said({"seeds_per_s": 1_000.0, "busy": 0.5, "own_busy": 0.5}),
+    }
+    result = evaluate(line, measurements, {}, 1.0)
+    row = cells(result)
+    assert result.met is met and row[-1] == said_of_it
+    assert f"(processors {busy:.0%} busy, 38% with this)" in row[1] and row[-2] == "at least 1.3x, or processors at least 90% busy"
+    assert result.to_json()["bound"]["share"] == busy and result.to_json()["limited"] is (said_of_it == "yes, processors are the limit")
+    assert evaluate(line, measurements, {}, 0.1).met is None
+    assert evaluate(line, {line.contender: measurements[line.contender]}, {"one-rank": "failed"}, 1.0).met is None
+
+
 def test_figures_are_not_judged_at_another_scale_or_without_a_peer() -> None:
     measurements = {"gnnkit": said({"seeds_per_s": 10.0}), "glt": said({"seeds_per_s": 10.0})}
     assert evaluate(line_of("seeds-glt"), measurements, {}, 0.1).met is None
@@ -372,7 +596,7 @@ def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_a_row_that_needs_a_second_host_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch, graph: BenchGraph) -> None:
-    monkeypatch.setattr(namespaces, "why_not", lambda: "there is no cable")
+    monkeypatch.setattr(hosts_here, "why_not", lambda: "there is no cable")
     found = _unavailable(["hosts", "glt-hosts", "colocated-2-parts"], Arena(BenchOptions(scale=SCALE), graph))
     assert found == dict.fromkeys(("hosts", "glt-hosts"), "not measured: there is no cable")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -14,14 +15,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from gnnkit.cli.app import run
 from gnnkit.datasets.synthetic import products_like
 from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import default_store_dir, find_or_build
 from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.store import Store
+from tests.helpers.graphs import homogeneous_source
 
 Cli = Callable[..., tuple[int, str, str]]
+VERBS = ("demo", "doctor", "info", "partition", "stores", "serve", "ps", "logs", "stop", "cleanup", "bench")
 
 
 @pytest.fixture(autouse=True)
@@ -61,25 +66,31 @@ def store_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs ``python -m gnnkit`` as a process of its own."""
     call = [sys.executable, "-m", "gnnkit", *map(str, arguments)]
-    return subprocess.run(call, capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(call, capture_output=True, text=True, timeout=240, **options)
+
+
+def used_by_children() -> float:
+    """Seconds of processors that processes have used which this one has waited for: how long they would take alone."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_help_is_quick_and_names_every_verb() -> None:
     times = []
     for _ in range(5):
-        start = time.perf_counter()
+        before = used_by_children()
         done = command("--help")
-        times.append(time.perf_counter() - start)
+        times.append(used_by_children() - before)
         assert done.returncode == 0
         if times[-1] < 1.0:
             break
     assert min(times) < 1.0, times
-    for verb in ("demo", "doctor", "info", "partition", "stores", "bench"):
+    for verb in VERBS:
         assert f"\n  {verb} " in done.stdout
     assert "Exit codes" in done.stdout
 
 
-@pytest.mark.parametrize("verb", ["demo", "doctor", "info", "partition", "stores", "bench"])
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help(cli: Cli, verb: str) -> None:
     code, out, _ = cli(verb, "--help")
     assert code == 0
@@ -131,7 +142,7 @@ def test_output_into_a_closed_pipe_is_no_traceback(store_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     call = [sys.executable, "-m", "gnnkit", "info", str(store_path)]
-    done = subprocess.run(call, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(call, stdout=write, stderr=subprocess.PIPE, text=True, timeout=240)
     os.close(write)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -209,6 +220,18 @@ def test_partition_cuts_a_store_again(cli: Cli, store_path: Path, tmp_path: Path
     assert np.array(facts["cuts"]["node__to__node"]).sum() == products_like(0.0005).schema.num_edges
     code, out, _ = cli("info", out_path, "--verify")
     assert code == 0 and "ldg" in out
+
+
+def test_partition_prepares_what_is_sampled_by(cli: Cli, tmp_path: Path) -> None:
+    edge_arrays = {"time": np.array([3, 1, 2]), "w": np.ones(3, np.float32)}
+    source = homogeneous_source(np.array([[0, 1, 2], [3, 3, 3]]), 4, edge_arrays=edge_arrays, x=np.eye(4, 2, dtype=np.float32))
+    build_store(source, tmp_path / "first", BuildOptions())
+    words = ("--time-attr", "time", "--weight", "w", "--feature-dtype", "quint8", "--out", tmp_path / "second")
+    code, out, _ = cli("partition", tmp_path / "first", 2, *words)
+    assert code == 0
+    assert any(line.split() == ["times", "time"] for line in out.splitlines()), out
+    assert any(line.split() == ["weights", "w"] for line in out.splitlines()) and "x quint8[2]" in out
+    assert Store.open(tmp_path / "second").options == BuildOptions(2, feature_dtype="quint8", weight="w", time_attr="time")
 
 
 def test_partition_takes_a_name_from_the_store_folder_and_keeps_the_result_there(cli: Cli) -> None:
@@ -303,7 +326,7 @@ def test_loading_kernels_keeps_them(own_home: Path) -> None:
     folders = [path for path in (own_home / "kernels").iterdir() if path.is_dir()]
     for path in folders:
         os.utime(path, (0, 0))
-    done = subprocess.run([sys.executable, "-c", compile_and_prune], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", compile_and_prune], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     left = [path.name for path in (own_home / "kernels").iterdir() if path.is_dir()]
     assert left and not set(left) & set(done.stdout.split()) and set(left) <= {path.name for path in folders}
@@ -320,3 +343,12 @@ def test_demo_ends_with_its_verdict(cli: Cli, monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr(gnnkit.demo, "run_demo", lambda scale: scales.append(scale) or code)
     assert cli("demo", "--scale", "0.5")[0] == code
     assert scales == [0.5]
+
+
+def test_kernels_that_are_there_are_loaded_while_somebody_compiles_others(own_home: Path) -> None:
+    (own_home / "kernels").unlink()
+    shutil.copytree(os.environ["KERNELS"], own_home / "kernels")
+    warm = [sys.executable, "-c", "from gnnkit.sampling import jit; jit.warm()"]
+    subprocess.run(warm, check=True, timeout=240)  # whatever is missing
+    with FileLock(own_home / "kernels" / "compile.lock"):
+        subprocess.run(warm, check=True, timeout=240)

@@ -71,7 +71,7 @@ class OgbAnswer:
 def ask_ogb(name: str, tree: Path, scratch: Path) -> OgbAnswer:
     """Has ``ogb`` read a copy of the tree (it writes into what it reads)."""
     shutil.copytree(tree, scratch / name.replace("-", "_"))
-    vendor_ogb.evaluator(name)
+    vendor_ogb.evaluator(name, "node")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from ogb.nodeproppred import NodePropPredDataset

@@ -28,7 +28,10 @@ from gnnkit.errors import DatasetError, MemoryLimitError
 from gnnkit.events import Event, Stage, ignore_events
 from tests.datasets.reading import read_everything
 from tests.helpers.http_files import FileServer, file_server
+from tests.helpers.interrupted_starts import interrupt_the_start_of
+from tests.helpers.machine import in_time
 from tests.helpers.ogb_trees import archive, write_tree
+from tests.helpers.waiting import wait_until
 
 HASTY = Patience(contact_s=1.0, stall_s=0.4, attempts=3, backoff_s=0.01)
 ARXIV = "/nodeproppred/arxiv.zip"
@@ -181,7 +184,58 @@ def test_a_silent_server_is_given_up_in_time(server: FileServer, tmp_path: Path)
     began = time.monotonic()
     with pytest.raises(DatasetError, match="no answer within"):
         get(server, tmp_path / "part")
-    assert time.monotonic() - began < 3
+    assert in_time(time.monotonic() - began, 3)
+
+
+# In a process of its own: an interrupt that comes where it is not expected would end the tests.
+INTERRUPTED = """
+import _thread, sys, threading, time
+from pathlib import Path
+
+from gnnkit.datasets.download import Patience, download
+from gnnkit.events import Stage, ignore_events
+from tests.helpers.http_files import file_server
+from tests.helpers.waiting import wait_until
+
+waits_for, part = sys.argv[1:]
+with file_server() as server:
+    server.files["/file"] = bytes(500_000)
+    server.silent = waits_for == "an answer"
+    server.stall_after = 200_000 if waits_for == "bytes" else None
+    server.statuses = [503] * 9 if waits_for == "the next attempt" else []
+    times = []
+
+    def interrupt():
+        wait_until(lambda: server.requests)
+        times.append(time.monotonic())
+        _thread.interrupt_main()
+
+    threading.Thread(target=interrupt).start()
+    words = {"on_size": lambda total, have: None, "hint": "", "patience": Patience(contact_s=300, stall_s=300, backoff_s=200)}
+    try:
+        with Stage(ignore_events, "download", unit="B") as stage:
+            download(server.url + "/file", Path(part), stage=stage, **words)
+    except KeyboardInterrupt:
+        print(time.monotonic() - times[0])
+    assert wait_until(lambda: not any(thread.name == "gnnkit-download" for thread in threading.enumerate()))
+"""
+
+
+@pytest.mark.parametrize("waits_for", ["an answer", "bytes", "the next attempt"])
+def test_an_interrupt_that_does_not_end_a_wait_is_noticed(waits_for: str, tmp_path: Path) -> None:
+    """One that comes just before a wait begins does not end it; ``interrupt_main`` sets what such a signal leaves behind."""
+    words = [sys.executable, "-c", INTERRUPTED, waits_for, str(tmp_path / "part")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=150)
+    assert done.stdout and not done.stderr, done.stderr
+    assert in_time(float(done.stdout), 3)
+
+
+def test_an_interrupt_while_reading_begins_leaves_no_reader(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.files["/file"], server.stall_after = bytes(500_000), 200_000
+    interrupt_the_start_of("gnnkit-download", monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        get(server, tmp_path / "part", Patience(contact_s=300, stall_s=300))
+    assert wait_until(lambda: not any(thread.name == "gnnkit-download" for thread in threading.enumerate()))
 
 
 # ---- the data set
@@ -246,7 +300,7 @@ def test_without_a_network_the_error_comes_in_time_and_says_what_to_do(tmp_path:
     began = time.monotonic()
     with pytest.raises(DatasetError, match="cannot download") as caught:
         open_ogb("ogbn-arxiv", root=tmp_path / "root")
-    assert time.monotonic() - began < 10
+    assert in_time(time.monotonic() - began, 10)
     assert f"{gone.url}{ARXIV}" in str(caught.value.hint)
     assert str(tmp_path / "root" / "arxiv.zip") in str(caught.value.hint)
 
@@ -266,7 +320,7 @@ def test_name_resolution_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: 
     try:
         with pytest.raises(DatasetError, match="no answer within"):
             fetch(ogb_info("ogbn-arxiv"), tmp_path, True, patience=HASTY)
-        assert time.monotonic() - began < 3
+        assert in_time(time.monotonic() - began, 3)
     finally:
         let_go.set()
 
@@ -384,7 +438,7 @@ def _start(root: Path) -> subprocess.Popen[str]:
 
 def test_many_processes_download_once(server: FileServer, arxiv: bytes, tmp_path: Path) -> None:
     processes = [_start(tmp_path / "root") for _ in range(3)]
-    answers = [process.communicate(timeout=60) for process in processes]
+    answers = [process.communicate(timeout=240) for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], answers
     assert len({out for out, _ in answers}) == 1
     assert len(server.requests) == 1
@@ -395,7 +449,7 @@ def test_a_killed_download_is_taken_over(server: FileServer, arxiv: bytes, tmp_p
     server.stall_after = len(arxiv) // 2
     first = _start(root)
     part = root / ".ogbn_arxiv.zip.part"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     # What the child has written comes out when it closes the file; that it began is enough here.
     while not part.exists() and time.monotonic() < deadline:
         assert first.poll() is None
@@ -410,7 +464,7 @@ def test_a_killed_download_is_taken_over(server: FileServer, arxiv: bytes, tmp_p
             first.send_signal(signal.SIGKILL)
 
     source = open_ogb("ogbn-arxiv", root=root, events=watch)
-    first.communicate(timeout=10)
+    first.communicate(timeout=240)
     assert waiting.is_set()
     assert first.returncode == -signal.SIGKILL
     read_everything(source)

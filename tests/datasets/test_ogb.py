@@ -190,7 +190,7 @@ def test_a_tree_without_write_permission_is_read(tmp_path: Path) -> None:
     drop = ["/usr/bin/setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
     try:
         done = subprocess.run(
-            [*drop, sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=60, check=False
+            [*drop, sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=240, check=False
         )
     finally:
         for path in reversed(paths):
@@ -237,7 +237,7 @@ def test_metadata_is_ogbs(tmp_path: Path) -> None:
     metadata = open_ogb("ogbn-proteins", root=tmp_path, download=False).metadata
     facts = {key: metadata[key] for key in ("num_classes", "num_tasks", "task_type", "eval_metric")}
     assert facts == {"num_classes": 2, "num_tasks": 112, "task_type": "binary classification", "eval_metric": "rocauc"}
-    assert ogb_names() == sorted(EVERY)
+    assert [name for name in ogb_names() if name.startswith("ogbn-")] == sorted(EVERY)
 
 
 def test_notice_of_a_generated_tree_is_handed_on(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ assert not [t for t in threading.enumerate() if getattr(t, "_target", None) is n
 assert sys.modules["ogb.version"].check_outdated is None
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=120, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("0.5")
@@ -295,7 +295,7 @@ def test_opening_imports_no_ogb_torch_or_pandas(tmp_path: Path) -> None:
         "print([m for m in ('ogb', 'torch', 'pandas', 'torch_geometric') if m in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=240, check=False
     )
     assert done.stdout.strip() == "[]", done.stderr
 

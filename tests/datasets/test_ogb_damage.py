@@ -27,8 +27,7 @@ def read(name: str, root: Path) -> None:
         ("ogbn-product", "did you mean 'ogbn-products'"),
         ("OGBN_Arxiv", "did you mean 'ogbn-arxiv'"),
         ("reddit", "there is no OGB dataset 'reddit'"),
-        ("ogbl-collab", "link prediction dataset, which gnnkit does not read yet"),
-        ("ogbg-molhiv", "graph prediction dataset"),
+        ("ogbg-molhiv", "graph prediction dataset, which gnnkit does not read"),
     ],
 )
 def test_unknown_names(name: str, expected: str) -> None:

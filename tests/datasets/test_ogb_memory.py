@@ -44,7 +44,7 @@ print(rows, total)
 def _run(name: str, root: Path) -> tuple[int, int]:
     write_tree(name, root / "warm")
     arguments = [sys.executable, "-c", _READ, name, str(root), str(root / "warm"), str(ALLOWED_MIB)]
-    done = subprocess.run(arguments, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=100, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     rows, total = map(int, done.stdout.split())
     return rows, total

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnkit.datasets.pipeline import overlap, read_ahead
+from tests.helpers.interrupted_starts import interrupt_the_start_of
+from tests.helpers.waiting import wait_until
 
 
 def reading_threads() -> list[str]:
@@ -39,10 +41,10 @@ def test_no_more_than_depth_results_wait() -> None:
     results = overlap(items(), lambda i: i, depth=4)
     assert next(results) == 0
     # The consumer holds one, three wait, and the fifth item is drawn but finds no room.
-    assert not full.wait(0.3)
+    assert wait_until(lambda: drawn == 5) and not full.wait(0.3)
     assert drawn == 5
     assert next(results) == 1
-    assert full.wait(5)
+    assert full.wait(60)
     results.close()
 
 
@@ -85,3 +87,10 @@ def test_leaving_half_way_closes_the_source_and_ends_the_threads() -> None:
     next(abandoned)
     del abandoned
     assert not reading_threads()
+
+
+def test_an_interrupt_while_it_begins_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_the_start_of("gnnkit-feed", monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        next(overlap(iter(range(100)), lambda i: i))
+    assert wait_until(lambda: not reading_threads())

@@ -40,7 +40,8 @@ def test_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytes
     assert sum(line.startswith("  ok: +") for line in lines) == 2
     assert any("on 11,066 of 11,066 test nodes" in line for line in lines)
     assert sum(line.startswith("  identical batches: yes, all ") for line in lines) == 1
-    assert sum(line.endswith(" seeds/s") for line in lines) == 2
+    places = [line.split()[0] for line in lines if line.endswith(" seeds/s")]
+    assert places == ["InProcess(2)", "Colocated(2)", "GraphStore(2)"]
     assert lines[-1].startswith("passed in ")
     assert "train GraphSAGE" in err, "progress goes to standard error"
     assert torch.equal(torch.random.get_rng_state(), state), "the caller's random numbers go on as before"
@@ -49,12 +50,12 @@ def test_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytes
     assert sorted(path.name.split("-")[3] for path in (tmp_path / "stores").iterdir() if path.is_dir()) == ["1p", "2p"]
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"batch_size": 30}, {"feature_dtype": "float16"}], ids=str)
-def test_other_batches_are_found_and_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("place", "change"), [("Colocated", {"feature_dtype": "float16"}), ("GraphStore", {"seed": 1})], ids=str)
+def test_other_batches_are_found_and_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, change: dict[str, Any]) -> None:
     from_source = GraphLoader.from_source
 
     def with_a_difference(source: Any, **options: Any) -> GraphLoader:
-        return from_source(source, **{**options, **(change if options.get("num_parts") == 2 else {})})
+        return from_source(source, **{**options, **(change if type(options["backend"]).__name__ == place else {})})
 
     monkeypatch.setattr(GraphLoader, "from_source", with_a_difference)
     text = io.StringIO()

@@ -17,6 +17,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.machine import SEARCH_PATH
+
 ROOT = Path(__file__).resolve().parents[2]
 TORCHRUN_VARIABLES = (
     "RANK",
@@ -37,7 +39,7 @@ def launch(
     *,
     wrap: dict[str, list[int]] | None = None,
     python: str = sys.executable,
-    deadline_s: float = 90,
+    deadline_s: float = 240,
 ) -> list[list[dict[str, Any]]]:
     """Runs scenarios on ``world_size`` ranks on this host.
 
@@ -53,7 +55,7 @@ def launch(
         ``[rank][scenario]``: what the rank printed.
     """
     groups = wrap or {"": list(range(world_size))}
-    env = {key: value for key, value in os.environ.items() if key not in TORCHRUN_VARIABLES} | {"PYTHONPATH": str(ROOT)}
+    env = {key: value for key, value in os.environ.items() if key not in TORCHRUN_VARIABLES} | {"PYTHONPATH": SEARCH_PATH}
     started, outputs = [], {}
     try:
         for words, ranks in groups.items():

@@ -32,7 +32,7 @@ from gnnkit.distributed import (
     worker_seed_ranges,
 )
 from gnnkit.errors import PlanError
-from gnnkit.sampling.schedule import num_batches
+from gnnkit.plan import num_batches
 from gnnkit.schema import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
 
 U2I, I2U = ("user", "to", "item"), ("item", "to", "user")

@@ -30,7 +30,7 @@ from gnnkit.distributed import (
 from gnnkit.errors import LoaderClosed, PlanError, StoreError, WorkerDied
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
-from tests.backends.setups import descendants, is_gone, wait_until
+from tests.backends.setups import descendants, is_gone
 from tests.distributed.loading import (
     NEGATIVE,
     NUM_NODES,
@@ -48,6 +48,7 @@ from tests.distributed.loading import (
 )
 from tests.helpers.batches import expected_epoch, same
 from tests.helpers.graphs import random_source
+from tests.helpers.waiting import wait_until
 
 pytestmark = needs_glt
 EVERYTHING = torch.arange(NUM_NODES)
@@ -68,7 +69,7 @@ def make(dataset: Any, num_neighbors: Any = (2, 2), input_nodes: Any = EVERYTHIN
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_a_ring(book: str, edge_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if book == "parity":
-        monkeypatch.setattr("gnnkit.storage.build.assign_parts", parity)
+        monkeypatch.setattr("gnnkit.storage.writer.assign_parts", parity)
     store = stored(ring(), tmp_path, 2, method="contiguous" if book == "range" else "random", edge_dir=edge_dir)
     loader = make(DistDataset.from_store(store, 1), shuffle=True)
     batches = list(loader)
@@ -371,11 +372,11 @@ def test_the_words_of_either_library_make_the_same_loader(datasets: dict[str, Di
             same(batch, wanted)
 
 
-def test_graph_store_options_are_for_a_later_release(datasets: dict[str, DistDataset]) -> None:
+def test_graph_store_options_are_for_graphs_on_servers(datasets: dict[str, DistDataset]) -> None:
     from gnnkit.distributed import RemoteDistSamplingWorkerOptions
 
     options = RemoteDistSamplingWorkerOptions([0], master_addr="127.0.0.1", master_port=1)
-    with pytest.raises(PlanError, match="later release"):
+    with pytest.raises(PlanError, match="the dataset is not on servers"):
         make(datasets["plain"], worker_options=options)
 
 

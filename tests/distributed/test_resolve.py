@@ -11,6 +11,7 @@ import pytest
 from gnnkit.distributed import DistributedRuntimeInfo, resolve_runtime
 from gnnkit.errors import PlanError, StartTimeout
 from tests.distributed.ranks import TORCHRUN_VARIABLES
+from tests.helpers.ports import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -146,8 +147,7 @@ def test_ranks_that_never_come_are_not_waited_for_for_ever() -> None:
     import torch.distributed as dist
 
     two = SimpleNamespace(main_worker_ip_address="127.0.0.1", global_rank=0, global_world_size=2)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     with pytest.raises(StartTimeout, match=r"rank 0 of 2 found no process group at 127.0.0.1:\d+ within 1 s") as caught:
         resolve_runtime(two, 0, 1, master_port=port, timeout_s=1.0)
     assert caught.value.__cause__ is not None

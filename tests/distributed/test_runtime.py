@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,8 @@ import pytest
 
 from gnnkit.distributed import DistributedContext, resolve_runtime
 from tests.distributed.ranks import TORCHRUN_VARIABLES, launch
+from tests.helpers.machine import in_time
+from tests.helpers.ports import free_port
 
 TWO_NODES = [(0, 0), (0, 1), (1, 0), (1, 1)]
 INTERLEAVED = [(0, 0), (1, 0), (0, 1), (1, 1)]
@@ -29,12 +30,6 @@ def told(places: list[tuple[int, int]], *, nodes: bool = True, local_world_size:
 
 def context(node: int, nodes: int) -> dict[str, Any]:
     return {"main_worker_ip_address": "127.0.0.1", "global_rank": node, "global_world_size": nodes}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def scenarios() -> list[dict[str, Any]]:
@@ -63,7 +58,7 @@ def scenarios() -> list[dict[str, Any]]:
         {"name": "legacy again", "arguments": again},
         {"name": "legacy borrowed", "group": True, "arguments": [{k: v for k, v in a.items() if k != "master_port"} for a in legacy]},
         {"name": "legacy wrong", "group": True, "arguments": wrong},
-        {"name": "absent rank", "group": True, "arguments": [{"timeout_s": 2.0}, None, {"timeout_s": 2.0}, {"timeout_s": 2.0}]},
+        {"name": "absent rank", "group": True, "arguments": [{"timeout_s": 6.0}, None, {"timeout_s": 6.0}, {"timeout_s": 6.0}]},
     ]
 
 
@@ -142,8 +137,8 @@ def test_a_rank_that_does_not_call_is_named_in_time(results: dict[str, Any]) -> 
     for rank in (0, 2, 3):
         result = results["absent rank"][rank]
         assert result["error"] == "StartTimeout"
-        assert "heard nothing from ranks [1] within 2 s" in result["message"]
-        assert 1.5 < result["seconds"] < 10
+        assert "heard nothing from ranks [1] within 6 s" in result["message"]
+        assert result["seconds"] > 5.5 and in_time(result["seconds"], 10)
 
 
 def test_the_environment_is_left_as_it_was(results: dict[str, Any]) -> None:
@@ -194,7 +189,7 @@ def test_torchrun_with_and_without_a_group(tmp_path: Path) -> None:
         "--master-addr=127.0.0.1",
         f"--master-port={free_port()}",
     ]
-    done = subprocess.run([*command, str(script)], env=clean(os.environ), capture_output=True, text=True, timeout=90)
+    done = subprocess.run([*command, str(script)], env=clean(os.environ), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     for rank in range(2):
         from_environment, from_group = json.loads((tmp_path / f"{rank}.json").read_text())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,8 @@ from gnnkit.storage.glt_format import write_glt_partitions
 from tests.distributed.loading import needs_glt, ring, stored, typed_ring
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.helpers.graphs import homogeneous_source, random_edges
-from tests.helpers.machine import ROOT
+from tests.helpers.machine import SEARCH_PATH
+from tests.helpers.ports import free_port
 
 HERE = Path(__file__).parent
 NUM_TRAIN = 60
@@ -28,7 +28,7 @@ NUM_TRAIN = 60
 
 def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in TORCHRUN_VARIABLES} | {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": SEARCH_PATH,
         "OMP_NUM_THREADS": "1",
     }
 
@@ -104,9 +104,7 @@ def test_hosts_with_a_part_each_give_the_batches_of_one_with_both(tmp_path: Path
         loader.shutdown()
         shutil.copytree(store.path, tmp_path / f"host{part}")
         shutil.rmtree(tmp_path / f"host{part}" / f"part{1 - part}")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     try:
         for rank in range(2):
             own = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": str(rank)}
@@ -117,7 +115,7 @@ def test_hosts_with_a_part_each_give_the_batches_of_one_with_both(tmp_path: Path
                     command, env=environment() | own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
                 )
             )
-        results = [process.communicate(timeout=120) for process in started]
+        results = [process.communicate(timeout=240) for process in started]
     finally:
         for process in started:
             if process.poll() is None:
@@ -137,7 +135,7 @@ OURS_ONLY = {
     "_sampler_options",
 }
 OBJECTS = {"data", "_channel", "_mp_producer", "_collocated_producer"}
-MACHINERY = {"_ahead", "_is_borrowed", "_iteration", "_make", "_own", "_producer", "_transfer"}
+MACHINERY = {"_ahead", "_is_borrowed", "_iteration", "_make", "_num_batches", "_own", "_producer", "_transfer"}
 
 
 @pytest.mark.glt
@@ -191,7 +189,7 @@ print(gnnkit.distributed.shard_nodes_by_process.__name__, gnnkit.distributed.DEF
 def test_without_graphlearn_torch_one_sentence_says_what_to_install(tmp_path: Path) -> None:
     path = stored(ring(), tmp_path).path
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ABSENT, str(path)], env=environment(), capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "ignore", "-c", ABSENT, str(path)], env=environment(), capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()

@@ -54,12 +54,6 @@ def build(root: str) -> str:
     return epoch_of(GraphLoader.from_source(source, store_dir=root, num_neighbors=[3, 2], batch_size=1024, num_parts=4, partition="ldg"))
 
 
-def compile_kernels(_: str) -> str:
-    """Compiles the kernels in the main thread, where there are none yet."""
-    data = Data(x=torch.ones(100, 2), edge_index=torch.arange(200).reshape(2, 100) % 100)
-    return epoch_of(GraphLoader.from_pyg(data, num_neighbors=[2], batch_size=10))
-
-
 _kept: list[GraphLoader] = []
 
 
@@ -85,7 +79,7 @@ def epoch(_: str) -> str:
     return f"{loader.epoch} {torch.equal(seeds.sort().values, torch.arange(4096))}"
 
 
-PHASES: dict[str, Callable[[str], str]] = {"ogb": of_ogb, "build": build, "compile": compile_kernels, "epoch": epoch}
+PHASES: dict[str, Callable[[str], str]] = {"ogb": of_ogb, "build": build, "epoch": epoch}
 
 
 def main(phase: str, root: str) -> None:

@@ -75,7 +75,7 @@ def test_a_notebook_that_nobody_watches_keeps_plain_lines(program: str, tree: Pa
         **home, PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]), PYDEVD_DISABLE_FILE_VALIDATION="1"
     )
     done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = nbformat.read(target, as_version=4).cells
@@ -130,7 +130,7 @@ TWO_EPOCHS = TQDM + "for _ in range(2):\n    for batch in loader:\n        pass\
 def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds the store already."""
     stores = tmp_path_factory.mktemp("stores")
-    done = subprocess.run([sys.executable, "-c", code_for(tree, stores, False)], env=environment(), capture_output=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", code_for(tree, stores, False)], env=environment(), capture_output=True, timeout=240)
     assert (done.returncode, done.stderr) == (0, b""), "progress=False draws nothing"
     return stores
 
@@ -159,7 +159,7 @@ def test_epochs_leave_a_line_each_where_they_are_asked_for(tree: Path, built: Pa
 def run_in_shell(line: str, code: str) -> subprocess.CompletedProcess[str]:
     """Runs a line of bash in which ``$0 -c "$1"`` is the program; its exit status is the program's."""
     return subprocess.run(
-        ["bash", "-c", line, sys.executable, code], env=environment(), capture_output=True, text=True, timeout=100, cwd=ROOT, check=False
+        ["bash", "-c", line, sys.executable, code], env=environment(), capture_output=True, text=True, timeout=240, cwd=ROOT, check=False
     )
 
 

@@ -6,10 +6,12 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 import gnnkit
@@ -17,9 +19,11 @@ from gnnkit import GraphLoader
 from gnnkit.cli.app import run
 from gnnkit.datasets import sample_root
 from tests.helpers.machine import ROOT
+from tests.helpers.ogb_link_trees import write_link_tree
 from tests.helpers.ogb_trees import MAG_EDGES, write_tree
 
 README = (ROOT / "README.md").read_text()
+PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 @pytest.fixture
@@ -33,13 +37,58 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_first_program_trains(home: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    model = GraphSAGE(100, 16, 3, 47)
-    losses: list[float] = []
-    names = {"model": model, "F": F, "losses": losses}
-    exec(code.replace("    ...\n", "    losses.append(loss.item())\n"), names)
-    assert losses and all(torch.isfinite(torch.tensor(losses)))
-    names["loader"].close()  # type: ignore[attr-defined]
+    code = PROGRAMS[0]
+    assert len([line for line in code.splitlines() if line.strip()]) == 10
+    names: dict[str, Any] = {}
+    torch.manual_seed(0)
+    exec(code, names)
+    loader, model, batch = (names[name] for name in ("loader", "model", "batch"))
+    torch.manual_seed(0)
+    before = GraphSAGE(loader.num_features, 256, num_layers=3, out_channels=47)
+    truth = batch.y[: batch.batch_size]
+    losses = [F.cross_entropy(m(batch.x, batch.edge_index)[: batch.batch_size], truth).item() for m in (before, model)]
+    assert loader.stats().batches == len(loader) > 0
+    assert losses[1] < losses[0]
+    loader.close()
+
+
+def test_batches_of_every_kind(home: Path) -> None:
+    write_link_tree("ogbl-collab", home)
+    edges = torch.randint(0, 60, (2, 400))
+    data = Data(edge_index=edges, num_nodes=60, time=torch.arange(60), train_mask=torch.arange(60) < 20)
+    with GraphLoader.from_pyg(data, input_nodes="train", num_neighbors=[3, 2], batch_size=8) as loader:
+        names: dict[str, Any] = {"gnnkit": gnnkit, "GraphLoader": GraphLoader, "loader": loader, "data": data, "edge_index": edges}
+        exec(PROGRAMS[2], names)
+        shown = {"links": "edge_label", "around": "dst_neg_index", "past": "batch", "ppr": "edge_attr"}
+        for name, attribute in shown.items():
+            with names[name] as made:
+                assert attribute in made.peek()
+
+
+def test_the_same_function_here_and_as_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = gnnkit.partition(gnnkit.datasets.products_like(0.0005), 2, out=tmp_path / "store")
+    backend = gnnkit.Colocated(num_workers=1)
+    with GraphLoader.from_store(store.path, num_neighbors=[3, 2], batch_size=16, backend=backend, progress=False) as loader:
+        names: dict[str, Any] = {"gnnkit": gnnkit, "loader": loader, "train": train_a_little}
+        exec(PROGRAMS[1].replace(", verify=True", ""), names)  # that has tests of its own
+        with names["run"] as run:
+            assert run.results() == [[0, len(loader) // 2, 2], [1, len(loader) // 2, 2]]
+    assert {"job.sbatch", "plan.json", "train.py"} <= {path.name for path in (tmp_path / "job").iterdir()}
+
+
+def train_a_little(loader: GraphLoader, ctx: gnnkit.TrainContext) -> list[int]:
+    return [ctx.rank, sum(1 for _ in loader), ctx.world_size]
+
+
+def test_servers_are_started_and_joined(tmp_path: Path) -> None:
+    store = gnnkit.partition(gnnkit.datasets.products_like(0.0005), 2, out=tmp_path / "store")
+    names: dict[str, Any] = {}
+    use = "seeds = [sum(batch.batch_size for batch in loader) for loader in (train, valid)]\ntrain.close()\nvalid.close()"
+    code = PROGRAMS[3].replace("\n...\n", f"\n{use}\n")
+    exec(code.replace("stores/products", str(store.path)), names)
+    assert len(PROGRAMS) == 4 and names["servers"].state == "stopped"
+    assert names["seeds"] == [len(store.splits["node"][split]) for split in ("train", "valid")]
 
 
 def test_the_calls_that_the_text_shows(home: Path) -> None:
@@ -71,8 +120,23 @@ def test_the_calls_that_the_text_shows(home: Path) -> None:
 
 
 def test_the_command_lines_exist(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    lines = re.findall(r"^    gnnkit (\w+) (.*?)(?:  +|$)", README, re.MULTILINE)
-    assert {verb for verb, _ in lines} == {"demo", "doctor", "partition", "info", "stores", "bench"}
+    lines = re.findall(r"^    gnnkit ([\w-]+) (.*?)(?:  +|$)", README, re.MULTILINE)
+    assert {verb for verb, _ in lines} == {
+        "demo",
+        "doctor",
+        "partition",
+        "serve",
+        "run",
+        "export",
+        "plan-capacity",
+        "info",
+        "stores",
+        "ps",
+        "logs",
+        "stop",
+        "cleanup",
+        "bench",
+    }
     for verb, arguments in lines:
         for words in [[verb, word] for word in re.findall(r"\w+", arguments)] if verb == "stores" else [[verb]]:
             assert run([*words, "--help"]) == 0

@@ -16,17 +16,20 @@ def main() -> None:
     folder, example = Path(sys.argv[1]), sys.argv[2]
     loaders: list[GraphLoader] = []
     seen: dict[int, list[list[int]]] = {}
-    from_ogb = GraphLoader.from_ogb
 
     def note(batch: Any) -> Any:
         seen.setdefault(loaders[0].epoch, []).append(batch.n_id[: batch.batch_size].tolist())
         return batch
 
-    def noted(*args: Any, **options: Any) -> GraphLoader:
-        loaders.append(from_ogb(*args, transform=note, **options))
-        return loaders[0]
+    def noting(make: Any) -> Any:
+        def noted(*args: Any, **options: Any) -> GraphLoader:
+            loaders.append(make(*args, transform=note, **options))
+            return loaders[0]
 
-    GraphLoader.from_ogb = noted  # type: ignore[method-assign]
+        return noted
+
+    for name in ("from_ogb", "from_store"):
+        setattr(GraphLoader, name, noting(getattr(GraphLoader, name)))
     sys.argv = sys.argv[2:]
     runpy.run_path(example, run_name="__main__")
     facts = {"plan": loaders[0].plan.to_json(), "seeds": [seen[epoch] for epoch in sorted(seen)]}

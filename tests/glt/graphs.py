@@ -21,11 +21,18 @@ def ring(num_nodes: int = NUM_NODES, degree: int = DEGREE) -> ArraySource:
     return homogeneous_source(
         edge_index,
         num_nodes,
-        x=rng.standard_normal((num_nodes, 5)).astype(np.float32),
+        x=eight_bits(rng, num_nodes, 5),
         y=np.arange(num_nodes) % 4,
-        edge_arrays={"edge_attr": rng.standard_normal((len(targets), 2)).astype(np.float32)},
+        edge_arrays={"edge_attr": eight_bits(rng, len(targets), 2)},
         splits={"train": np.arange(0, num_nodes, 2)},
     )
+
+
+def eight_bits(rng: np.random.Generator, count: int, width: int) -> Any:
+    """float32 ``[count, width]`` of whole numbers from 0 to 255, both of them in every column: quantised, they stay what they are."""
+    rows = rng.integers(0, 256, (count, width)).astype(np.float32)
+    rows[0], rows[1] = 0.0, 255.0
+    return rows
 
 
 def library() -> ArraySource:

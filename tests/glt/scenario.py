@@ -1,6 +1,7 @@
 """Run by the interpreter that has graphlearn-torch's native library: ``python -m tests.glt.scenario NAME FOLDER``.
 
-Ends with a line of JSON.
+Ends with a line of JSON. Without arguments it takes them from standard input, a line per scenario, and answers each with a line of JSON:
+importing takes seconds there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gnnkit import Glt, GraphLoader
 from gnnkit.errors import BatchTimeout, GnnkitError, SamplingError, WorkerDied
 from tests.glt.graphs import DEGREE, NUM_NODES, check_batch, library, ring, town
 
-FAULT_S = 5.0
+HANG_S = 60.0
 
 
 def loader_of(source: Any, folder: str, **options: Any) -> GraphLoader:
@@ -65,7 +66,7 @@ def seeds_of(loader: GraphLoader, node_type: str | None = None) -> list[int]:
 
 def loader_inputs(loader: GraphLoader) -> Any:
     """The ids of a loader's input nodes."""
-    ids = loader._batches.input_ids
+    ids = loader._batches.written_out().ids
     return np.arange(loader._batches.num_seeds) if ids is None else ids
 
 
@@ -104,10 +105,10 @@ def worker(folder: str) -> dict[str, Any]:
 
 
 def server_client(folder: str) -> dict[str, Any]:
-    """Servers for two parts of a homogeneous graph, along out-edges; how often each neighbour is drawn."""
+    """Servers for two parts of a homogeneous graph with 8-bit features, along out-edges; how often each neighbour is drawn."""
     source = ring()
     (edge_type,) = source.edges
-    options = {"num_parts": 2, "partition": "random", "edge_dir": "out", "input_nodes": None}
+    options = {"num_parts": 2, "partition": "random", "edge_dir": "out", "input_nodes": None, "feature_dtype": "quint8"}
     counts = np.zeros(DEGREE, np.int64)
     backend = Glt(mode="server_client", worker_concurrency=2)
     with loader_of(source, folder, num_neighbors=[4, 2], backend=backend, **options) as loader:
@@ -130,7 +131,7 @@ def server_client(folder: str) -> dict[str, Any]:
 
 
 def faults(folder: str) -> dict[str, Any]:
-    """Batches that do not fit, processes that are stopped and killed; the last loader is left for the parent to be killed under it."""
+    """Batches that do not fit, processes that are stopped and killed."""
     source = ring()
     options = {"num_neighbors": [3], "input_nodes": None, "num_parts": 1, "batch_size": 2}
     found: dict[str, Any] = {}
@@ -157,21 +158,12 @@ def faults(folder: str) -> dict[str, Any]:
         (driver,) = loader._stream.status().details["pids"].values()
         os.kill(driver, signal.SIGKILL)
         found["driver killed"] = failure(lambda: list(iterator), WorkerDied)
-        deadline = time.monotonic() + FAULT_S
-        while sampling_workers() and time.monotonic() < deadline:
+        killed = time.monotonic()
+        while sampling_workers() and time.monotonic() < killed + HANG_S:
             time.sleep(0.05)
+        found["gone after"] = time.monotonic() - killed
         found["left"] = below()
     return found
-
-
-def orphans(folder: str) -> dict[str, Any]:
-    """Tells its processes, and waits to be killed."""
-    loader = loader_of(ring(), folder, num_neighbors=[3], input_nodes=None, num_parts=1, backend=Glt())
-    next(iter(loader))
-    sys.stdout.write(json.dumps({"pids": list(below())}) + "\n")
-    sys.stdout.flush()
-    sys.stdin.read()
-    return {}
 
 
 def failure(call: Any, kind: type[GnnkitError]) -> str:
@@ -204,12 +196,11 @@ def rank(folder: str) -> dict[str, Any]:
         for batch in loader:
             check_batch(batch, source, {edge_type: [3, 2]}, "in")
             seen += batch.input_id.tolist()
-        sys.stdout.write(json.dumps({"ready": True}) + "\n")
-        sys.stdout.flush()
-        sys.stdin.readline()
+        answer({"seen": seen, "pids": list(below())})
+        sys.stdin.readline()  # where it is killed, or goes on
         torch.distributed.barrier()
     torch.distributed.destroy_process_group()
-    return {"seen": seen, "rank": number}
+    return {}
 
 
 def dataset(folder: str) -> dict[str, Any]:
@@ -296,6 +287,24 @@ def gpu(folder: str) -> dict[str, Any]:
     return {}
 
 
+def answer(found: dict[str, Any]) -> None:
+    """Writes a line of JSON."""
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+
+
+def main(words: list[str]) -> None:
+    """Runs one scenario, or those that standard input names."""
+    if words:
+        answer(globals()[words[0]](words[1]))
+        return
+    for line in sys.stdin:
+        name, folder = line.split()
+        try:
+            answer(globals()[name](folder))
+        except Exception:
+            answer({"failed": traceback.format_exc()})
+
+
 if __name__ == "__main__":
-    result = globals()[sys.argv[1]](sys.argv[2])
-    sys.stdout.write(json.dumps(result) + "\n")
+    main(sys.argv[1:])

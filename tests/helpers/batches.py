@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
+from gnnkit.plan import NeighborSampling
+from gnnkit.sampling.walked import SampleRequest
 from tests import reference_sampler
 from tests.helpers.graphs import ArraySource
 
@@ -76,6 +78,10 @@ def _same_value(name: str, a: Any, b: Any) -> None:
         assert isinstance(b, torch.Tensor), name
         assert a.dtype == b.dtype and a.shape == b.shape, f"{name}: {a.dtype} {list(a.shape)}, {b.dtype} {list(b.shape)}"
         assert raw(a) == raw(b), f"{name}: {a} is not {b}"
+    elif isinstance(a, dict):  # labels of anchors
+        assert isinstance(b, dict) and list(a) == list(b), f"{name}: {list(a)} is not {list(b)}"
+        for key in a:
+            _same_value(f"{name}[{key}]", a[key], b[key])
     else:
         assert type(a) is type(b) and a == b, f"{name}: {a!r} is not {b!r}"
 
@@ -169,3 +175,19 @@ def expected_epoch(
         )  # fmt: skip
         expected.append(expected_batch(source, sampled, input_type, edge_dir, with_edge))
     return expected
+
+
+def reference_batch(source: ArraySource, sampling: NeighborSampling, request: SampleRequest, node_type: str) -> Data | HeteroData:
+    """One batch, worked out by the reference sampler.
+
+    Args:
+        source: The graph.
+        sampling: How it is sampled.
+        request: Its key and positions.
+        ids: Its seeds, dataset ids.
+    """
+    sampled = reference_sampler.sample(
+        to_reference(source), request.key, node_type, request.arrays["node"].tolist(), request.input_id.tolist(), sampling.num_neighbors,
+        edge_dir=sampling.edge_dir, replace=sampling.replace, weight=sampling.weight,
+    )  # fmt: skip
+    return expected_batch(source, sampled, node_type, sampling.edge_dir, sampling.with_edge)

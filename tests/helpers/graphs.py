@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ class ArraySource:
         node_arrays: ``{node type: {name: [num_nodes, *row_shape]}}``; bfloat16 arrays as uint16 bit patterns.
         edge_arrays: ``{edge type: {name: [num_edges, *row_shape]}}``.
         splits: See ``GraphSource.splits``.
+        link_splits: See ``GraphSource.link_splits``.
         chunk_rows: Rows per chunk; small values exercise the seams between chunks.
         edges_are_cheap: See ``GraphSource``.
     """
@@ -41,6 +43,7 @@ class ArraySource:
         edge_arrays: Mapping[EdgeType, Mapping[str, NDArray[Any]]] | None = None,
         *,
         splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] | None = None,
+        link_splits: Mapping[EdgeType, Mapping[str, Mapping[str, NDArray[Any]]]] | None = None,
         name: str = "tiny",
         notice: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -52,6 +55,7 @@ class ArraySource:
         self.node_arrays = {k: dict(v) for k, v in (node_arrays or {}).items()}
         self.edge_arrays = {k: dict(v) for k, v in (edge_arrays or {}).items()}
         self.splits = {k: dict(v) for k, v in (splits or {}).items()}
+        self.link_splits = {k: dict(v) for k, v in (link_splits or {}).items()}
         self.name, self.notice, self.metadata = name, notice, dict(metadata or {})
         self.chunk_rows, self.edges_are_cheap = chunk_rows, edges_are_cheap
         self.passes: dict[EdgeType, int] = dict.fromkeys(self.edges, 0)
@@ -65,6 +69,10 @@ class ArraySource:
             for _, arrays in sorted(tables.items()):
                 for name, values in sorted(arrays.items()):
                     digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
+        for _, by_split in sorted(self.link_splits.items()):
+            for split, links in sorted(by_split.items()):
+                for name, values in sorted(links.items()):
+                    digest.update(f"{split} {name}".encode() + np.ascontiguousarray(values).tobytes())
         return digest.hexdigest()
 
     def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[np.int64]]:
@@ -134,6 +142,19 @@ def random_edges(rng: np.random.Generator, num_sources: int, num_targets: int, n
     if num_sources == num_targets and num_edges:
         edge_index[1, -1] = edge_index[0, -1]
     return edge_index[:, rng.permutation(num_edges)]
+
+
+def split_store(folder: Path) -> Path:
+    """Builds a store of 2000 nodes with features, of which 1000 are to train with and 500 to validate; its folder."""
+    from gnnkit.storage.build import build_store
+    from gnnkit.storage.options import BuildOptions
+
+    num_nodes, rng = 2000, np.random.default_rng(0)
+    splits = {"train": np.arange(0, num_nodes, 2), "valid": np.arange(1, num_nodes, 4)}
+    x = rng.standard_normal((num_nodes, 64)).astype(np.float32)
+    source = homogeneous_source(random_edges(rng, num_nodes, num_nodes, 20000), num_nodes, splits=splits, x=x)
+    build_store(source, folder, BuildOptions())
+    return folder
 
 
 def random_source(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+# Lies on the ``PYTHONPATH`` of every process that tests start: has PyG imported in half the time.
+QUICK = ROOT / "tests/helpers/quick"
+# ``PYTHONPATH`` of processes that import these tests.
+SEARCH_PATH = os.pathsep.join([str(QUICK), str(ROOT)])
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -56,6 +62,37 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+# Prints how much longer than it computed a process took that computes for a tenth of a second.
+_CONTROL = """
+import time
+started, used = time.monotonic(), time.process_time()
+while time.process_time() - used < 0.1:
+    sum(range(1000))
+print((time.monotonic() - started) / (time.process_time() - used))
+"""
+# Processors that are alone differ by as much.
+_SPREAD = 2.0
+
+
+def slowness() -> float:
+    """How many times longer something may take here than was promised for an idle machine; at least 2.
+
+    A control process that only computes is timed, for what else runs at this moment; the load average stands for the last minute.
+    """
+    control = subprocess.run([sys.executable, "-I", "-S", "-c", _CONTROL], capture_output=True, text=True, timeout=60, check=True)
+    return _SPREAD * max(1.0, float(control.stdout), os.getloadavg()[0] / len(processors()))
+
+
+def processors() -> set[int]:
+    """Those that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def in_time(took_s: float, promised_s: float) -> bool:
+    """Whether a promise was kept: in the time promised, or in what that comes to on a machine as busy as this one is now."""
+    return took_s < promised_s or took_s < promised_s * slowness()
+
+
 def _missing_gpu() -> str | None:
     return None if has_gpu() else "needs an NVIDIA GPU that torch can use"
 
@@ -77,14 +114,19 @@ def _missing_newer() -> str | None:
 
 
 def _missing_browser() -> str | None:
-    return None if chromium() else f"needs a Chromium (one of {', '.join(CHROMIUM_NAMES)})"
+    if not chromium():
+        return f"needs a Chromium (one of {', '.join(CHROMIUM_NAMES)})"
+    absent = [name for name in ("jupyterlab", "notebook", "playwright") if importlib.util.find_spec(name) is None]
+    return f"needs {', '.join(absent)}" if absent else None
 
 
 @cache
 def _missing_netns() -> str | None:
     if not (shutil.which("ip") and shutil.which("unshare")):
         return "needs `ip` (iproute2) and `unshare` (util-linux)"
-    probe = subprocess.run(["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-n", "ip", "link"], capture_output=True, text=True)
+    if os.geteuid():
+        return "hosts are entered from outside their namespaces, which only root may do"
+    probe = subprocess.run(["unshare", "-n", "ip", "link"], capture_output=True, text=True)
     return f"network namespaces are not allowed here: {probe.stderr.strip()}" if probe.returncode else None
 
 
@@ -95,11 +137,16 @@ def _missing_cgroup() -> str | None:
     return missing_memory_group()
 
 
+def _missing_shellcheck() -> str | None:
+    return None if shutil.which("shellcheck") else "needs shellcheck"
+
+
 REQUIREMENTS = {
     "gpu": Requirement(_missing_gpu, "run on a machine with an NVIDIA GPU and a CUDA build of torch", optional=True),
     "glt": Requirement(_missing_glt, "make the second environment: make glt-env (Linux x86-64, Python 3.11)"),
     "newer": Requirement(_missing_newer, "install Python 3.12 or 3.13, with pyenv for example, and: make newer-env", optional=True),
-    "browser": Requirement(_missing_browser, "install Chromium: apt-get install chromium"),
+    "browser": Requirement(_missing_browser, "apt-get install chromium, and: make test (which then installs the group `browser`)"),
     "cgroup": Requirement(_missing_cgroup, "run as root on Linux, with a memory controller that may be written to"),
-    "netns": Requirement(_missing_netns, "run as root, or allow user namespaces; apt-get install iproute2"),
+    "netns": Requirement(_missing_netns, "run as root; apt-get install iproute2"),
+    "shellcheck": Requirement(_missing_shellcheck, "apt-get install shellcheck"),
 }

@@ -1,10 +1,4 @@
-"""Hosts for tests: network namespaces on one switch, each with one address, all gone when the block ends or this process does.
-
-    with network(2) as hosts:
-        subprocess.run([*hosts[0].enter, "ping", "-c1", hosts[1].address])
-
-A namespace lives as long as its holder, a `cat` that ends with this process's end of its pipe: there are no names that could be left.
-"""
+"""Hosts for tests: those of ``gnnkit.runtime.namespaces``, which can be cut off and looked into, on a switch that may be a bad one."""
 
 from __future__ import annotations
 
@@ -14,35 +8,40 @@ import os
 import select
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnnkit.runtime import namespaces
+from gnnkit.runtime.namespaces import INTERFACE as INTERFACE
+from gnnkit.runtime.namespaces import SwitchPlace, bridge, call, port_name
+
 _DEADLINE_S = 20.0
-_SUBNET = "10.99.0"
-INTERFACE = "eth0"
 SLOW_SWITCH = Path(__file__).with_name("slow_switch.py")
 _LISTEN = "0A"  # state of a listening socket in /proc/net/tcp
 
 
 @dataclass(frozen=True)
-class NamespaceHost:
+class NamespaceHost(namespaces.NamespaceHost):
     """One namespace.
 
     Attributes:
-        pid: Its holder.
-        address: Its address on the switch.
-        enter: Words that run a command in it.
+        plug: Words that change its plug in the switch; empty where the switch is a slow one.
     """
 
-    pid: int
-    address: str
-    enter: tuple[str, ...]
+    plug: tuple[str, ...] = ()
+
+    def cut(self) -> None:
+        """Drops every packet from it and to it; nobody is told."""
+        call(*self.plug, "nomaster")
+
+    def heal(self) -> None:
+        """Lets packets through again."""
+        call(*self.plug, "master", "switch")
 
     def run(self, *command: str) -> str:
         """Runs a command in it; its output."""
-        return _run(*self.enter, *command)
+        return call(*self.enter, *command)
 
     def pids(self) -> set[int]:
         """Every process in it, its holder aside."""
@@ -83,63 +82,34 @@ def network(count: int, delay_s: float = 0.0, loss: float = 0.0) -> Iterator[lis
         delay_s: Seconds by which every packet is late.
         loss: Share of packets that are lost.
     """
-    started: list[subprocess.Popen[bytes]] = []
-    as_root = [] if os.geteuid() == 0 else ["-r"]
-    try:
-        switch = _holder(started, ["unshare", *as_root, "-n", "cat"])
-        user = ["-U", "--preserve-credentials"] if as_root else []
-        inside = ["nsenter", "-t", str(switch), *user] if user else []
-        pids = [_holder(started, [*inside, "unshare", "-n", "cat"]) for _ in range(count)]
-        hosts = [NamespaceHost(pid, f"{_SUBNET}.{index + 1}", ("nsenter", "-t", str(pid), *user, "-n")) for index, pid in enumerate(pids)]
-        if delay_s or loss:
-            _slow_switch(started, [*inside, sys.executable, str(SLOW_SWITCH), str(delay_s), str(loss), *map(str, pids)])
+    places: list[SwitchPlace] = []  # of the switch, if it is one that can be unplugged from
+
+    @contextlib.contextmanager
+    def switch(place: SwitchPlace, pids: Sequence[int]) -> Iterator[None]:
+        if not (delay_s or loss):
+            places.append(place)
+            with bridge(place, pids):
+                yield
         else:
-            _switch(hosts, ("nsenter", "-t", str(switch), *user, "-n"))
-        for host in hosts:
-            host.run("ip", "address", "add", f"{host.address}/24", "dev", INTERFACE)
-            for device in ("lo", INTERFACE):
-                host.run("ip", "link", "set", device, "up")
-        yield hosts
-    finally:
-        for process in reversed(started):
-            process.kill()
-            process.communicate()
+            with _slow_switch([*place.enter_user, sys.executable, str(SLOW_SWITCH), str(delay_s), str(loss), *map(str, pids)]):
+                yield
+
+    with namespaces.network(count, switch=switch) as hosts:
+        plugs = [(*place.enter, "ip", "link", "set") for place in places]
+        yield [
+            NamespaceHost(host.pid, host.address, host.enter, (*plugs[0], port_name(index)) if plugs else ())
+            for index, host in enumerate(hosts)
+        ]
 
 
-def _switch(hosts: list[NamespaceHost], enter: tuple[str, ...]) -> None:
-    """The kernel's own, which is fast."""
-    _run(*enter, "ip", "link", "add", "switch", "type", "bridge")
-    _run(*enter, "ip", "link", "set", "switch", "up")
-    for index, host in enumerate(hosts):
-        port = f"port{index}"
-        _run(*enter, "ip", "link", "add", port, "type", "veth", "peer", "name", INTERFACE, "netns", str(host.pid))
-        _run(*enter, "ip", "link", "set", port, "master", "switch", "up")
-
-
-def _slow_switch(started: list[subprocess.Popen[bytes]], command: list[str]) -> None:
+@contextlib.contextmanager
+def _slow_switch(command: list[str]) -> Iterator[None]:
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    started.append(process)
-    assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], _DEADLINE_S)
-    assert ready and process.stdout.readline() == b"ready\n", "the slow switch did not start"
-
-
-def _holder(holders: list[subprocess.Popen[bytes]], command: list[str]) -> int:
-    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    holders.append(holder)
-    own, deadline = os.readlink("/proc/self/ns/net"), time.monotonic() + _DEADLINE_S
-    known = {own, *(_space(other.pid) for other in holders[:-1])}
-    while _space(holder.pid) in known or Path(f"/proc/{holder.pid}/comm").read_text().strip() != "cat":
-        assert holder.poll() is None and time.monotonic() < deadline, "the namespace was not made"
-        time.sleep(0.01)
-    return holder.pid
-
-
-def _space(pid: int) -> str:
-    return os.readlink(f"/proc/{pid}/ns/net")
-
-
-def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
-    return done.stdout
+    try:
+        assert process.stdout is not None
+        ready, _, _ = select.select([process.stdout], [], [], _DEADLINE_S)
+        assert ready and process.stdout.readline() == b"ready\n", "the slow switch did not start"
+        yield
+    finally:
+        process.kill()
+        process.communicate()

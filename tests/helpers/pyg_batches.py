@@ -1,15 +1,16 @@
-"""Batches of PyG's own NeighborLoader, for comparison: ``python pyg_batches.py <cases.pt> <out.pt>``.
+"""Batches of PyG's own loaders, for comparison: ``python pyg_batches.py <cases.pt> <out.pt>``.
 
 Runs in an interpreter that has pyg-lib or torch-sparse, which need not be able to import gnnkit. ``cases.pt`` holds
-``{name: {"edges": {type or "": [2, m]}, "nodes": {type or "": {"num_nodes": n, name: tensor}}, "edge_arrays": {...}, "options": {...}}}``;
+``{name: {"edges": {type or "": [2, m]}, "nodes": {type or "": {"num_nodes": n, name: tensor}}, "edge_arrays": {...}, "options": {...},
+"loader": "NeighborLoader"}}``, where the loader is another one's name;
 what comes out is, per case, a list of batches, each ``{"attribute" or "type.attribute": tensor, list or number}``.
 """
 
 import sys
 
 import torch
+from torch_geometric import loader as loaders
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.loader import NeighborLoader
 
 
 def graph_of(case):
@@ -41,6 +42,6 @@ if __name__ == "__main__":
     cases, out = torch.load(sys.argv[1], weights_only=False), {}
     for name, case in cases.items():
         torch.manual_seed(12)
-        loader = NeighborLoader(graph_of(case), shuffle=False, **case["options"])
+        loader = getattr(loaders, case.get("loader", "NeighborLoader"))(graph_of(case), shuffle=False, **case["options"])
         out[name] = [flatten(batch) for batch in loader]
     torch.save(out, sys.argv[2])

@@ -5,23 +5,28 @@ A real script would be told all at once; tests want to look, and to break things
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
 import sys
 import time
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
-from gnnkit import Colocated, GraphLoader
+from gnnkit import GraphLoader
+from gnnkit.backends import backend_from_json
 from gnnkit.errors import GnnkitError
 from gnnkit.loader.digest import batches_digest
 
 loaders: dict[str, GraphLoader] = {}
+running: dict[str, Iterator[Any]] = {}
 
 
-def make(name: str, store: str, backend: dict[str, Any] | str, **options: Any) -> dict[str, Any]:
+def make(name: str, store: str | None, backend: dict[str, Any] | str, **options: Any) -> dict[str, Any]:
     if isinstance(backend, dict):
-        options["backend"] = Colocated(**backend)
+        options["backend"] = backend_from_json({"kind": "Colocated", **backend})
     else:
         options["backend"] = backend
     if isinstance(options.get("placement"), dict):
@@ -35,6 +40,13 @@ def sibling(name: str, of: str, input_nodes: Any, **options: Any) -> dict[str, A
     return {"len": len(loaders[name])}
 
 
+def infer(name: str, out: str) -> list[int]:
+    def add_up(batch: Any) -> Any:
+        return batch.x.index_add(0, batch.edge_index[1], batch.x[batch.edge_index[0]])
+
+    return list(loaders[name].inference([add_up, add_up], out, progress=False).array.shape)
+
+
 def epoch(name: str, stop_after: int | None = None) -> list[str]:
     digests = []
     for batch in loaders[name]:
@@ -44,14 +56,31 @@ def epoch(name: str, stop_after: int | None = None) -> list[str]:
     return digests
 
 
+def begin(name: str) -> None:
+    running[name] = iter(loaders[name])
+
+
+def set_epoch(name: str, number: int) -> None:
+    loaders[name].set_epoch(number)
+
+
+def take(name: str, count: int | None = None) -> list[str]:
+    return [batches_digest([batch]) for batch in itertools.islice(running[name], count)]
+
+
 def status(name: str) -> dict[str, Any]:
-    return {**loaders[name]._stream.status().details, "card": repr(loaders[name])}
+    loader = loaders[name]
+    return {**loader._stream.status().details, "card": repr(loader), "cached_nbytes": loader.stats().cached_nbytes}
 
 
 def close(name: str) -> float:
     started = time.monotonic()
     loaders.pop(name).close()
     return time.monotonic() - started
+
+
+def ignore_warnings() -> None:
+    warnings.simplefilter("ignore", RuntimeWarning)
 
 
 def crash() -> None:
@@ -65,7 +94,8 @@ def group(rank: int, world_size: int) -> None:
     dist.init_process_group("gloo")
 
 
-COMMANDS = {function.__name__: function for function in (make, sibling, epoch, status, close, crash, group)}
+FUNCTIONS = (make, sibling, infer, epoch, begin, set_epoch, take, ignore_warnings, status, close, crash, group)
+COMMANDS = {function.__name__: function for function in FUNCTIONS}
 
 
 def main() -> None:

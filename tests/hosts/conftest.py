@@ -20,7 +20,7 @@ def stores() -> Iterator[dict[int, Store]]:
     from gnnkit.sampling.jit import warm
 
     warm()
-    nursery()  # lasts for the session: no test's leak
+    nursery()  # lasts until the last test has ended: no test's leak
     with tempfile.TemporaryDirectory(prefix="gnnkit-hosts-") as folder:
         yield {count: build(Path(folder) / str(count), count) for count in (2, 3)}
     nursery().close()

@@ -10,11 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+import torch
 
+from gnnkit import GraphLoader
 from gnnkit.storage.store import Store
-from tests.hosts.setups import OPTIONS, TOKEN, Host, ended, expected, stage, wait_until
+from tests.helpers.machine import in_time
+from tests.helpers.ports import free_port
+from tests.helpers.waiting import wait_until
+from tests.hosts.setups import OPTIONS, TOKEN, Host, ended, expected, source, stage
 
 pytestmark = pytest.mark.timeout(400)
 WORLD = 2
@@ -25,12 +31,7 @@ FAULT_S = 5.0
 
 def free_ports() -> list[str]:
     """An address for each host, with a port that is free now."""
-    addresses = []
-    for name in NAMES:
-        with socket.socket() as probe:
-            probe.bind((name, 0))
-            addresses.append(f"{name}:{probe.getsockname()[1]}")
-    return addresses
+    return [f"{name}:{free_port(name)}" for name in NAMES]
 
 
 class Pair:
@@ -73,6 +74,32 @@ def lists(stores: dict[int, Store]) -> list[list[list[str]]]:
     return [expected(stores[2], epochs=5, rank=rank, world_size=WORLD) for rank in range(WORLD)]
 
 
+def test_one_host_infers_for_the_parts_of_all(pair: Pair, tmp_path: Path) -> None:
+    pair.open()
+    for host in pair.hosts:
+        host.do("begin", name="a")
+    assert pair.hosts[0].do("infer", name="a", out=str(tmp_path / "out")) == [120, 5]
+    x = source().node_arrays["node"]["x"].astype(np.float64)
+    (edge_index,) = source().edges.values()
+    for _ in range(2):
+        x = x + np.array([x[edge_index[0][edge_index[1] == node]].sum(0) for node in range(120)])
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "layer2" / "node.npy"), x, rtol=1e-4, atol=1e-3)
+
+
+def test_features_of_both_hosts_stay_on_the_device(pair: Pair, stores: dict[int, Store], lists: list[list[list[str]]]) -> None:
+    """The budget is for all rows, so each rank keeps what its first epoch touches; what that is, batches of one process say."""
+    pair.open(device="cpu", feature_cache=120 * 5 * 4)
+    for epoch in range(2):
+        assert pair.epochs() == [ranks[epoch] for ranks in lists]
+        saved = [host.do("status", name="a")["cached_nbytes"] for host in pair.hosts]
+        for rank in range(WORLD):
+            with GraphLoader.from_store(
+                stores[2].path, backend="inprocess", progress=False, rank=rank, world_size=WORLD, **OPTIONS
+            ) as loader:
+                whole = [torch.cat([batch.n_id for batch in loader]) for _ in range(2)]
+            assert saved[rank] == 5 * 4 * int(torch.isin(whole[epoch], whole[0]).sum())
+
+
 def test_a_service_that_dies_and_a_host_that_reboots(pair: Pair, lists: list[list[list[str]]]) -> None:
     pair.open()
     assert pair.epochs() == [ranks[0] for ranks in lists]
@@ -86,9 +113,9 @@ def test_a_service_that_dies_and_a_host_that_reboots(pair: Pair, lists: list[lis
     os.kill(service, signal.SIGSTOP)  # neither host's batches end while it is silent
     first.ask("epoch", name="a")
     os.kill(service, signal.SIGKILL)
-    reply = first.reply(FAULT_S + 10)
+    reply = first.reply()
     if "error" in reply:  # unless it was back before anybody asked
-        assert reply["error"] == "SamplingError" and "host 1" in reply["message"] and pair.addresses[1] in reply["message"]
+        assert reply["error"] == "HostUnreachable" and "host 1" in reply["message"] and pair.addresses[1] in reply["message"]
         assert "part 1" in reply["message"]
     assert wait_until(lambda: second.do("status", name="a")["part_service"]["pid"] != service, FAULT_S + 10)
     assert wait_until(lambda: _listens(pair.addresses[1]), 30)
@@ -98,9 +125,9 @@ def test_a_service_that_dies_and_a_host_that_reboots(pair: Pair, lists: list[lis
 
     pids = second.kill()
     first.ask("epoch", name="a")
-    reply = first.reply(FAULT_S + 5)
-    assert reply["error"] == "SamplingError" and f"host 1 ({pair.addresses[1]}, part 1)" in reply["message"], reply
-    assert reply["seconds"] < FAULT_S
+    reply = first.reply()
+    assert reply["error"] == "HostUnreachable" and f"host 1 ({pair.addresses[1]}, part 1)" in reply["message"], reply
+    assert in_time(reply["seconds"], FAULT_S)
     assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), FAULT_S)
     second.close()
     pair.hosts[1] = second = pair.start(1)
@@ -113,7 +140,7 @@ def test_a_service_that_dies_and_a_host_that_reboots(pair: Pair, lists: list[lis
 def _listens(address: str) -> bool:
     name, _, port = address.rpartition(":")
     try:
-        socket.create_connection((name, int(port)), timeout=1).close()
+        socket.create_connection((name, int(port)), timeout=60).close()
     except OSError:
         return False
     return True
@@ -123,7 +150,7 @@ def test_a_host_that_has_finished_serves_the_others(pair: Pair, lists: list[list
     first, second = pair.hosts
     pair.open()
     first.do("epoch", name="a")
-    assert first.do("close", name="a") < 0.5
+    assert in_time(first.do("close", name="a"), 0.5)
     first.finish()
     assert second.do("epoch", name="a") == lists[1][0]
     assert first.poll() is None, "it serves for as long as the other host is there"
@@ -131,7 +158,7 @@ def test_a_host_that_has_finished_serves_the_others(pair: Pair, lists: list[list
     assert len(second.do("epoch", name="b")) == 2
     assert first.poll() is None
     assert wait_until(lambda: "until hosts [1] have finished too" in first.log.read_text())
-    assert second.do("close", name="a") < 0.5 and second.do("close", name="b") < 0.5
+    assert in_time(second.do("close", name="a"), 0.5) and in_time(second.do("close", name="b"), 0.5)
     second.finish()
     assert first.wait(FAULT_S) == 0 and second.wait(FAULT_S) == 0
 
@@ -168,7 +195,7 @@ def test_a_host_without_the_token(pair: Pair, token: str) -> None:
     pair.hosts[1].close()
     pair.hosts[1] = stranger = pair.start(1, GNNKIT_TOKEN=token)
     for index, host in enumerate(pair.hosts):
-        words = {"placement": "partition", "rank": index, "world_size": WORLD, "start_timeout_s": 20, **OPTIONS}
+        words = {"placement": "partition", "rank": index, "world_size": WORLD, "start_timeout_s": 20 if token else 12, **OPTIONS}
         host.ask("make", name="a", store=str(pair.paths[index]), backend=pair.backend(), **words)
     reply = pair.hosts[0].reply()
     assert TOKEN not in json.dumps(reply)
@@ -179,4 +206,4 @@ def test_a_host_without_the_token(pair: Pair, token: str) -> None:
         assert reply["error"] == "StartTimeout" and f"host 1 did not answer at {pair.addresses[1]}" in reply["message"], reply
         assert "GNNKIT_TOKEN is not set" in stranger.reply()["message"]
     pair.hosts[0].finish()
-    assert pair.hosts[0].wait(20) == 0
+    assert pair.hosts[0].wait(60) == 0

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from gnnkit.storage.store import Store
-from tests.helpers.machine import ROOT
+from tests.helpers.machine import SEARCH_PATH, in_time
 from tests.helpers.namespaces import INTERFACE, network
-from tests.hosts.setups import OPTIONS, TOKEN, Host, ended, expected, stage, wait_until
+from tests.helpers.waiting import wait_until
+from tests.hosts.setups import OPTIONS, TOKEN, Host, ended, expected, stage
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(400)]
 PORT, GROUP_PORT = 7000, 29500
@@ -26,14 +27,14 @@ import pyarrow.flight as flight
 
 host, port = sys.argv[1], int(sys.argv[2])
 for size in (1, 100, 4096, 100_000):
-    with socket.create_connection((host, port), timeout=5) as connection:
+    with socket.create_connection((host, port), timeout=60) as connection:
         try:
             connection.sendall(random.Random(size).randbytes(size))
         except OSError:
             pass
 for headers in ([], [(b"x-gnnkit-token", b"wrong"), (b"authorization", b"Bearer wrong")]):
     client = flight.FlightClient(f"grpc://{host}:{port}")
-    options = flight.FlightCallOptions(timeout=10, headers=headers)
+    options = flight.FlightCallOptions(timeout=60, headers=headers)
     for call in (
         lambda: list(client.do_action(flight.Action("here", b'{"name": "me", "host": 1}'), options)),
         lambda: client.do_get(flight.Ticket(b"anything"), options).read_all(),
@@ -84,7 +85,7 @@ def test_two_hosts_on_a_bad_line(stores: dict[int, Store], tmp_path: Path) -> No
         assert [host.do("status", name="a")["part_service"]["pid"] for host in hosts] == services, "the services went on"
         for host in hosts:
             host.finish()
-        assert [host.wait(20) for host in hosts] == [0, 0]
+        assert [host.wait(60) for host in hosts] == [0, 0]
         for space in spaces:
             assert wait_until(lambda space=space: not space.pids()) and not space.listeners()
 
@@ -120,7 +121,7 @@ def test_three_hosts_that_find_each_other(stores: dict[int, Store], tmp_path: Pa
         assert wait_until(lambda: not spaces[2].pids()), "a trainer that is killed leaves nothing"
         hosts[0].ask("epoch", name="pad")
         reply = hosts[0].reply()
-        assert reply["error"] == "SamplingError" and f"host 2 ({spaces[2].address}:" in reply["message"], reply
+        assert reply["error"] == "HostUnreachable" and f"host 2 ({spaces[2].address}:" in reply["message"], reply
         for host in hosts[:2]:
             with contextlib.suppress(BrokenPipeError):
                 host.finish()
@@ -177,13 +178,13 @@ def test_training_with_torchrun(stores: dict[int, Store], tmp_path: Path) -> Non
                 torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
                 where = ["--node-rank", str(index), "--master-addr", spaces[0].address, "--master-port", str(GROUP_PORT)]
                 command = [*space.enter, *torchrun, *where, str(tmp_path / "train.py"), str(tmp_path / "host")]
-                environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1"}
+                environment = {**os.environ, "PYTHONPATH": SEARCH_PATH, "GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1"}
                 processes.append(
                     subprocess.Popen(
                         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True, start_new_session=True
                     )
                 )
-            outputs = [process.communicate(timeout=150)[0] for process in processes]
+            outputs = [process.communicate(timeout=240)[0] for process in processes]
         finally:
             for process in processes:
                 if process.poll() is None:
@@ -223,7 +224,7 @@ def test_two_ranks_on_each_host(stores: dict[int, Store], tmp_path: Path) -> Non
         services = [rank.do("status", name="a")["part_service"] for rank in ranks]
         assert [service is not None for service in services] == [True, False, True, False]
         for number in (0, 1, 2):
-            assert ranks[number].do("close", name="a") < 0.5
+            assert in_time(ranks[number].do("close", name="a"), 0.5)
         assert ranks[3].do("epoch", name="a") == lists[3], "host 0 serves although its ranks have finished"
         ranks[3].do("close", name="a")
         assert wait_until(lambda: not any(Path(f"/proc/{service['pid']}").exists() for service in services if service), 10)

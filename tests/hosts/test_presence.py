@@ -10,7 +10,7 @@ import pytest
 from gnnkit.errors import PlanError, StartTimeout
 from gnnkit.runtime import presence
 from gnnkit.runtime.presence import Attendance, Guests
-from tests.hosts.setups import wait_until
+from tests.helpers.waiting import wait_until
 
 
 def test_guests_come_leave_and_fall_silent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,10 +19,15 @@ def test_guests_come_leave_and_fall_silent(monkeypatch: pytest.MonkeyPatch) -> N
         guests.here(name, host)
     assert guests.present() == {1, 2} == guests.come
     guests.bye("2-5-d")
+    guests.here("client-a/12", 0)
+    guests.here("client-a/123", 0)
+    guests.bye("client-a/12")
+    assert guests.names() == {"1-77-a", "1-77-b", "1-777-c", "client-a/123"}, "who is called alike is still there"
+    guests.bye("client-a/123")
     guests.bye("1-77-")  # a trainer's service, for all that the trainer has started
     assert guests.present() == {1}, "the other trainer of host 1 is still there"
     monkeypatch.setattr(presence, "SILENCE_S", 0.0)
-    assert not guests.present() and guests.come == {1, 2}
+    assert not guests.present() and guests.come == {0, 1, 2}
 
 
 def attendance(tell: Any) -> Attendance:

@@ -28,16 +28,25 @@ def names_in(section: str) -> set[str]:
 
 
 def test_the_page_names_every_attribute_of_data() -> None:
-    with make(plain(), with_edge=True, rank=0, world_size=2) as loader, make(Data(edge_index=plain().edge_index, num_nodes=100)) as bare:
-        found = {name for batch in (loader.peek(), bare.peek()) for name, _ in items(batch)}
-    assert found - {"train_mask", "val_mask", "test_mask"} == names_in("`Data`: one node type, one edge type")
+    timed = Data(edge_index=plain().edge_index, time=torch.arange(100), num_nodes=100)
+    with (
+        make(plain(), with_edge=True, rank=0, world_size=2) as loader,
+        make(Data(edge_index=plain().edge_index, num_nodes=100)) as bare,
+        make(timed, time_attr="time", input_nodes=[1, 2], input_time=[50, 60]) as temporal,
+    ):
+        found = {name for batch in (loader.peek(), bare.peek(), temporal.peek()) for name, _ in items(batch)}
+    assert found - {"train_mask", "val_mask", "test_mask", "time"} == names_in("`Data`: one node type, one edge type")
 
 
 def test_the_page_names_every_attribute_of_heterodata() -> None:
     data = typed()
     data["paper", "cites", "paper"].edge_attr = torch.rand(150, 2)
-    with make(data, input_nodes="paper", rank=0, world_size=2) as loader:
-        found = {name.rpartition(".")[2] for name, _ in items(loader.peek())}
+    timed = typed()
+    for node_type in timed.node_types:
+        timed[node_type].time = torch.arange(timed[node_type].num_nodes)
+    times = {"time_attr": "time", "input_nodes": ("paper", [1, 2]), "input_time": [50, 60]}
+    with make(data, input_nodes="paper", rank=0, world_size=2) as loader, make(timed, **times) as temporal:
+        found = {name.rpartition(".")[2] for batch in (loader.peek(), temporal.peek()) for name, _ in items(batch)} - {"time"}
     assert found == names_in("`HeteroData`: per node type") | names_in("`HeteroData`: per edge type")
 
 

@@ -242,9 +242,13 @@ def test_for_split_keeps_what_it_is_not_told() -> None:
 
 def test_for_split_refuses_what_it_cannot_change() -> None:
     with make() as loader:
-        for name in ("num_parts", "weight", "edge_dir", "nonsense"):
+        for name in ("num_parts", "weight", "edge_dir", "nonsense", "edge_label_index", "neg_sampling"):
             with pytest.raises(PlanError, match=f"unknown option '{name}'"):
                 loader.for_split("valid", **{name: 1})
+        with pytest.raises(PlanError, match="unknown option 'input_time'"):
+            loader.for_links([[0], [1]], input_time=[1])
+        with pytest.raises(PlanError, match="unknown option 'edge_label_index'"):
+            loader.with_backend("inprocess", edge_label_index=[[0], [1]])
 
 
 def test_transform_is_called_on_everything_that_is_handed_out() -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import pytest
 
 from gnnkit import GraphLoader, InProcess
 from gnnkit.errors import BatchTimeout, LoaderClosed, SamplingError
+from tests.helpers.machine import SEARCH_PATH, in_time
+from tests.helpers.waiting import wait_until
 from tests.loader.graphs import NUM_NODES, make, plain, seeds
 
 
@@ -24,12 +27,8 @@ def samplers() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("gnnkit-sampler")]
 
 
-def wait_until(condition: Any) -> bool:
-    deadline = time.monotonic() + 5
-    while not condition() and time.monotonic() < deadline:
-        gc.collect()
-        time.sleep(0.01)
-    return bool(condition())
+def comes_true_with_collections(condition: Callable[[], bool]) -> bool:
+    return wait_until(lambda: (gc.collect(), condition())[1])
 
 
 def test_close_ends_every_thread_and_may_be_repeated() -> None:
@@ -106,7 +105,7 @@ def test_a_forgotten_loader_ends_its_threads(what: str) -> None:
     del loader
     if what != "with held batches":
         held.clear()
-    assert wait_until(lambda: reference() is None and not samplers())
+    assert comes_true_with_collections(lambda: reference() is None and not samplers())
 
 
 def test_an_iterator_keeps_its_loader() -> None:
@@ -114,16 +113,16 @@ def test_an_iterator_keeps_its_loader() -> None:
     gc.collect()
     assert len(seeds(iterator)) == NUM_NODES
     del iterator
-    assert wait_until(lambda: not samplers())
+    assert comes_true_with_collections(lambda: not samplers())
 
 
 def test_a_thread_without_memory_for_its_scratch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnkit.sampling import sampler
+    from gnnkit.sampling.scratch import EdgeBuffers
 
     def refuse(*args: Any) -> None:
         raise MemoryError("no scratch")
 
-    monkeypatch.setattr(sampler.NeighborSampler, "_allocate_edges", refuse)
+    monkeypatch.setattr(EdgeBuffers, "reserve", refuse)
     loader = make()
     for use in (list, lambda loader: loader.peek()):
         with pytest.raises(SamplingError, match="MemoryError: no scratch"):
@@ -152,7 +151,7 @@ def test_a_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = fill.fill
 
     def blocked(*args: Any) -> Any:
-        release.wait(20)
+        release.wait(60)
         return kernel(*args)
 
     monkeypatch.setattr(fill, "fill", blocked)
@@ -161,7 +160,8 @@ def test_a_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         started = time.monotonic()
         with pytest.raises(BatchTimeout, match=r"0\.2 s") as caught:
             next(iterator)
-        assert 0.2 <= time.monotonic() - started < 5
+        took = time.monotonic() - started
+        assert took >= 0.2 and in_time(took, 5)
         assert caught.value.hint and "batch_timeout_s" in caught.value.hint
         release.set()
         found = []
@@ -240,7 +240,7 @@ print(json.dumps([json.loads(before), json.loads(imported), json.loads(after)]))
 
 def test_the_users_process_stays_as_it_was(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _SURROUNDINGS], capture_output=True, text=True, timeout=120, cwd=tmp_path, env=_environment()
+        [sys.executable, "-W", "ignore", "-c", _SURROUNDINGS], capture_output=True, text=True, timeout=240, cwd=tmp_path, env=_environment()
     )
     assert done.returncode == 0, done.stderr
     before, imported, after = json.loads(done.stdout)
@@ -266,18 +266,17 @@ def test_a_script_that_forgets_to_close_ends_cleanly_and_at_once() -> None:
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", _EXIT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()
     )
-    assert process.stdout is not None and process.stderr is not None
-    assert process.stdout.readline() == "done\n"
-    started = time.monotonic()
-    assert process.wait(20) == 0
-    assert time.monotonic() - started < 10
-    assert process.stderr.read() == ""
-    process.stdout.close()
-    process.stderr.close()
+    with process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "done\n"
+        started = time.monotonic()
+        assert process.wait(60) == 0
+        assert in_time(time.monotonic() - started, 30)
+        assert process.stderr.read() == ""
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    return {**os.environ, "PYTHONPATH": SEARCH_PATH}
 
 
 _FORK = """
@@ -304,7 +303,7 @@ print("same")
 
 
 def test_a_forked_child_drops_batches_without_harm() -> None:
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _FORK], capture_output=True, text=True, timeout=60, env=_environment())
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _FORK], capture_output=True, text=True, timeout=240, env=_environment())
     assert done.stdout == "same\n", done.stderr
 
 

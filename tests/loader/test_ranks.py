@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from gnnkit.errors import PlanError
+from tests.helpers.machine import SEARCH_PATH
+from tests.helpers.ports import free_port
 from tests.loader.graphs import NUM_NODES, make, plain, seeds, typed
 
 DATA = plain()
@@ -106,10 +106,8 @@ dist.destroy_process_group()
 
 def test_ranks_on_different_epochs_are_an_error() -> None:
     """Two real processes: the one that begins second sees what the first has announced."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    port = str(free_port())
+    environment = {**os.environ, "PYTHONPATH": SEARCH_PATH, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     processes = [
         subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", _TRAINER],
@@ -120,7 +118,7 @@ def test_ranks_on_different_epochs_are_an_error() -> None:
         )
         for rank in range(2)
     ]
-    results = [process.communicate(timeout=100) for process in processes]
+    results = [process.communicate(timeout=240) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], "\n".join(err for _, err in results)
     import json
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnkit import GraphLoader, InProcess
+from gnnkit import PPR, GraphLoader, InProcess
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError
 from tests.loader.graphs import make, plain, typed
 
@@ -45,11 +45,13 @@ PLAIN: dict[str, tuple[dict[str, Any], str, str]] = {
     "unknown node type": ({"input_nodes": ("paper", [1])}, "'paper'", "node"),
     "no hops": ({"num_neighbors": []}, "empty", r"\[15, 10, 5\]"),
     "fan-out below -1": ({"num_neighbors": [3, -2]}, "-2", "-1 takes all"),
+    "fan-out for all": ({"num_neighbors": [(1 << 63) - 1]}, "9223372036854775807", "-1 takes all"),
     "fan-out of fractions": ({"num_neighbors": [2.5]}, "2.5", "whole number"),
     "fan-out of booleans": ({"num_neighbors": [True]}, "True", "whole number"),
     "fan-out is a number": ({"num_neighbors": 10}, "10", "one number per hop"),
     "fan-out is text": ({"num_neighbors": "10,5"}, "10,5", "one number per hop"),
     "fan-out per type of one type": ({"num_neighbors": {CITES: [1]}}, "homogeneous", "give a list"),
+    "a class of samplers": ({"num_neighbors": None, "sampler": PPR}, "PPR", r"gnnkit\.PPR\(\)"),
     "batch size 0": ({"batch_size": 0}, "0", "at least 1"),
     "batch size -1": ({"batch_size": -1}, "-1", "at least 1"),
     "batch size of a fraction": ({"batch_size": 2.5}, "2.5", "whole number"),
@@ -62,7 +64,7 @@ PLAIN: dict[str, tuple[dict[str, Any], str, str]] = {
     "rank too large": ({"rank": 2, "world_size": 2}, "rank 2", "world_size - 1"),
     "no ranks": ({"rank": 0, "world_size": 0}, "world_size 0", "world_size - 1"),
     "remainder": ({"remainder": "padd"}, "'padd'", "'pad'"),
-    "edge_dir": ({"edge_dir": "both"}, "'both'", "'in' or 'out'"),
+    "edge_dir": ({"edge_dir": "both"}, "'both'", "'in', 'out'"),
     "backend": ({"backend": "in_process"}, "'in_process'", "inprocess"),
     "prefetch": ({"prefetch": -1}, "-1", "at least 0"),
     "batch_timeout_s": ({"batch_timeout_s": 0}, "0", "positive"),

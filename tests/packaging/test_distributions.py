@@ -18,7 +18,7 @@ BUILD = "import sys, hatchling.build as b; print(getattr(b, 'build_' + sys.argv[
 
 
 def build(kind: str, folder: Path) -> Path:
-    done = subprocess.run([sys.executable, "-c", BUILD, kind, str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", BUILD, kind, str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return folder / done.stdout.split()[-1]
 

@@ -12,11 +12,12 @@ from tests.helpers.machine import ROOT
 
 # Rooms of one level may know each other; a room knows every level below its own.
 LEVELS = (
-    ("errors", "events", "host", "schema", "plan", "units"),
+    ("apart", "drawers", "errors", "events", "files", "host", "schema", "plan", "samplers", "units"),
     ("vendor",),
     ("sampling", "storage", "datasets"),
-    ("backends", "runtime", "partitioning"),
-    ("loader", "loading", "distributed", "export", "ui", "demo", "bench", "cli", "__main__", "__init__"),
+    ("backends", "runtime", "partitioning", "splitters"),
+    ("loader", "loading", "distributed", "jobs", "launch", "export", "ui", "demo", "bench")
+    + ("capacity", "cli", "serving", "__main__", "__init__"),
 )
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
 # What the rooms of sampling and storage may not know, beside what is above them.

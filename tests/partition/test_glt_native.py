@@ -67,7 +67,7 @@ def results(tmp_path_factory) -> Path:
         jobs.append(["partition", str(root / f"{kind}.npz"), str(root / f"{kind}-{method}"), method, kind, strategy])
     (root / "jobs.json").write_text(json.dumps(jobs))
     script = Path(__file__).with_name("glt_native.py")
-    done = subprocess.run([python, str(script), str(root / "jobs.json")], capture_output=True, text=True, timeout=150)
+    done = subprocess.run([python, str(script), str(root / "jobs.json")], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     return root
 

@@ -16,9 +16,11 @@ from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.shared_graph import SharedGraph
 from gnnkit.runtime.vitals import Vitals
 from gnnkit.sampling.hosts import PartMap, hot_rows
-from gnnkit.sampling.spread import SpreadSampler
+from gnnkit.sampling.sampler import BatchSampler
+from gnnkit.sampling.spread_sampler import spread_sampler
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.store import Store
+from tests.parts.several_hosts import inputs_of
 
 TOKEN = "a token of the tests"
 
@@ -94,10 +96,9 @@ def owners_of(store: Store, peers: Mapping[int, Peer], **options: Any) -> Flight
     return FlightOwners(peers, num_rows=[int(ends[-1]) for ends in bounds], **options)
 
 
-def sampler_over(
-    store: Store, here: int, owners: FlightOwners, peers: Mapping[int, Peer], sampling: NeighborSampling, max_seeds: int
-) -> SpreadSampler:
+def sampler_over(store: Store, here: int, owners: FlightOwners, peers: Mapping[int, Peer], sampling: NeighborSampling) -> BatchSampler:
     """A sampler of the host ``here``, whose store holds its parts only."""
     elsewhere = {host: peer.parts for host, peer in peers.items()}
     where = PartMap.of(store.num_parts, here, store.local_parts, elsewhere, hot_rows(store))
-    return SpreadSampler(GraphTables(store.arrays(), sampling.weight is not None), sampling, max_seeds, where, owners)
+    arrays = store.arrays()
+    return spread_sampler(GraphTables(arrays, sampling.weight is not None), inputs_of(arrays), sampling, where, owners)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.plan import NeighborSampling
+from gnnkit.plan import InputNodes, Inputs, NeighborSampling
 from gnnkit.sampling.hosts import PartMap
 from gnnkit.sampling.owned import PartOwner
-from gnnkit.sampling.owners import ExpandRequest, Picks, RowsRequest
-from gnnkit.sampling.sampler import NeighborSampler, SampleRequest
-from gnnkit.sampling.spread import SpreadSampler
+from gnnkit.sampling.owners import Answer, Expansion, Picks, Question, RowsRequest
+from gnnkit.sampling.sampler import BatchSampler, local_sampler
+from gnnkit.sampling.spread_sampler import spread_sampler
 from gnnkit.sampling.tables import GraphTables, address_of
+from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, placeholder
 
 
@@ -30,7 +31,7 @@ def part_of_graph(graph: GraphArrays, parts: tuple[int, ...]) -> GraphArrays:
 
     def no_edges(part: EdgePart) -> EdgePart:
         arrays = {name: gone(a) for name, a in part.arrays.items()}
-        return EdgePart(gone(part.indptr), gone(part.indices), gone(part.edge_id), gone(part.weight_prefix), arrays)
+        return EdgePart(gone(part.indptr), gone(part.indices), gone(part.edge_id), gone(part.weight_prefix), arrays, gone(part.time))
 
     nodes = {t: tuple(part if p in parts else no_nodes(part) for p, part in enumerate(found)) for t, found in graph.nodes.items()}
     edges = {t: tuple(part if p in parts else no_edges(part) for p, part in enumerate(found)) for t, found in graph.edges.items()}
@@ -49,7 +50,7 @@ class OwnersHere:
         self.asked: list[tuple[str, int]] = []
         self.rows_asked = 0
 
-    def expand(self, requests: Mapping[int, ExpandRequest]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
+    def expand(self, requests: Mapping[int, Expansion]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
         self.asked += [("expand", host) for host in requests]
 
         def wait() -> Mapping[int, Mapping[int, Picks]]:
@@ -57,6 +58,10 @@ class OwnersHere:
             return {host: {r: _narrow(picks) for r, picks in self._owners[host].expand(q).items()} for host, q in requests.items()}
 
         return wait
+
+    def answer(self, questions: Mapping[int, Question]) -> Callable[[], Mapping[int, Answer]]:
+        self.asked += [("answer", host) for host in questions]
+        return lambda: {host: self._owners[host].answer(question) for host, question in questions.items()}
 
     def rows(self, requests: Mapping[int, RowsRequest], take: Callable[[int, int, int], None]) -> Callable[[], None]:
         self.asked += [("rows", host) for host in requests]
@@ -80,11 +85,11 @@ def _narrow(picks: Picks) -> Picks:
 def spread_samplers(
     graph: GraphArrays,
     sampling: NeighborSampling,
-    max_seeds: int,
     placement: Mapping[int, tuple[int, ...]],
     hot: Mapping[int, Any] | None = None,
-) -> dict[int, tuple[SpreadSampler, OwnersHere]]:
-    """A sampler for each host."""
+    inputs: Inputs | None = None,
+) -> dict[int, tuple[BatchSampler, OwnersHere]]:
+    """A sampler for each host; of nodes unless told otherwise."""
     weighted = sampling.weight is not None
     tables = {host: GraphTables(part_of_graph(graph, parts), weighted) for host, parts in placement.items()}
     samplers = {}
@@ -92,11 +97,21 @@ def spread_samplers(
         others = OwnersHere({host: PartOwner(tables[host], placement[host]) for host in placement if host != here})
         elsewhere = {host: placement[host] for host in placement if host != here}
         where = PartMap.of(graph.num_parts, here, parts, elsewhere, (hot or {}).get(here))
-        samplers[here] = (SpreadSampler(tables[here], sampling, max_seeds, where, others), others)
+        samplers[here] = (spread_sampler(tables[here], inputs or inputs_of(graph), sampling, where, others), others)
     return samplers
 
 
-def sampled(sampler: NeighborSampler, request: SampleRequest) -> tuple[Any, dict[Any, bytes]]:
+def inputs_of(graph: GraphArrays) -> InputNodes:
+    """Input nodes of the first type that has nodes."""
+    return InputNodes(next(t for t, schema in graph.schema.node_types.items() if schema.num_nodes), "test")
+
+
+def sampler_on(graph: GraphArrays, sampling: NeighborSampling, *, walks_only: bool = False, inputs: Inputs | None = None) -> BatchSampler:
+    """A sampler of one host with the whole graph; of nodes unless told otherwise."""
+    return local_sampler(GraphTables(graph, sampling.weight is not None), inputs or inputs_of(graph), sampling, walks_only=walks_only)
+
+
+def sampled(sampler: BatchSampler, request: SampleRequest) -> tuple[Any, dict[Any, bytes]]:
     """A batch's layout, and the bytes of its arrays."""
     layout, block, *_ = sampler.sample_into(request, lambda nbytes: np.zeros(max(1, nbytes), np.uint8))
     return layout, {field.key: block[field.offset : field.offset + field.nbytes].tobytes() for field in layout.fields}

@@ -22,15 +22,16 @@ from gnnkit.runtime.parts.client import FlightOwners, Peer
 from gnnkit.runtime.parts.protocol import to_ticket
 from gnnkit.runtime.shared_graph import share
 from gnnkit.sampling.owners import RowsRequest
-from gnnkit.sampling.sampler import NeighborSampler, SampleRequest
+from gnnkit.sampling.sampler import BatchSampler
 from gnnkit.sampling.stream import batch_key
 from gnnkit.sampling.tables import GraphTables
+from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import random_source
 from tests.parts.services import TOKEN, Service, owners_of, sampler_over, staged
-from tests.parts.several_hosts import sampled
+from tests.parts.several_hosts import inputs_of, sampled, sampler_on
 
 MAX_SEEDS = 20
 Sample = Callable[[int], Any]
@@ -46,16 +47,16 @@ def sampling_of(store: Store) -> NeighborSampling:
     return NeighborSampling({t: (4, 3, -1) for t in store.schema.edge_types}, edge_dir=edge_dir, weight=weight, with_edge=True)
 
 
-def sample_with(sampler: NeighborSampler, index: int) -> Any:
-    store_type = next(t for t, s in sampler.tables.graph.schema.node_types.items() if s.num_nodes)
-    rng = np.random.default_rng(index)
-    seeds = rng.integers(0, sampler.tables.graph.schema.node_types[store_type].num_nodes, MAX_SEEDS)
-    return sampled(sampler, SampleRequest(batch_key(1, 0, index), store_type, seeds, np.arange(len(seeds))))
+def sample_with(sampler: BatchSampler, index: int) -> Any:
+    graph = sampler.tables.graph
+    num_nodes = graph.schema.node_types[inputs_of(graph).node_type].num_nodes
+    seeds = np.random.default_rng(index).integers(0, num_nodes, MAX_SEEDS)
+    return sampled(sampler, SampleRequest(batch_key(1, 0, index), np.arange(len(seeds)), {"node": seeds}))
 
 
 def expected(whole: Store, index: int) -> Any:
     sampling = sampling_of(whole)
-    return sample_with(NeighborSampler(GraphTables(whole.arrays(), sampling.weight is not None), sampling, MAX_SEEDS), index)
+    return sample_with(sampler_on(whole.arrays(), sampling), index)
 
 
 class Pair:
@@ -66,7 +67,7 @@ class Pair:
         self.here, self.there = staged(self.whole, folder / "here", (0, 2)), staged(self.whole, folder / "there", (1,))
         self.service = Service(self.there, folder / "logs")
         self.owners = owners_of(self.here, {1: self.service.peer})
-        self.sampler = sampler_over(self.here, 0, self.owners, {1: self.service.peer}, sampling_of(self.whole), MAX_SEEDS)
+        self.sampler = sampler_over(self.here, 0, self.owners, {1: self.service.peer}, sampling_of(self.whole))
 
     def check(self, index: int = 0) -> None:
         assert sample_with(self.sampler, index) == expected(self.whole, index)
@@ -85,7 +86,11 @@ def pair(tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"partition": "contiguous", "weight": "weight", "edge_dir": "out"}, {"partition": "ldg", "cache_ratio": 0.3}],
+    [
+        {},
+        {"partition": "contiguous", "weight": "weight", "edge_dir": "out"},
+        {"partition": "ldg", "cache_ratio": 0.3, "feature_dtype": "quint8"},
+    ],
     ids=["random", "weighted-out", "cache"],
 )
 def test_batches_over_three_hosts(tmp_path: Path, options: dict[str, Any]) -> None:
@@ -95,10 +100,10 @@ def test_batches_over_three_hosts(tmp_path: Path, options: dict[str, Any]) -> No
     with Service(stores[1], tmp_path / "logs") as first, Service(stores[2], tmp_path / "logs", shared=shared) as second:
         peers = {1: first.peer, 2: second.peer}
         owners = owners_of(stores[0], peers)
-        samplers = [sampler_over(stores[0], 0, owners, peers, sampling_of(whole), MAX_SEEDS) for _ in range(2)]
+        samplers = [sampler_over(stores[0], 0, owners, peers, sampling_of(whole)) for _ in range(2)]
         found: dict[int, Any] = {}
 
-        def work(sampler: NeighborSampler, first: int) -> None:
+        def work(sampler: BatchSampler, first: int) -> None:
             for index in range(first, 8, 2):
                 found[index] = sample_with(sampler, index)
 
@@ -115,7 +120,7 @@ def test_a_service_that_is_killed_and_comes_back(pair: Pair) -> None:
     pair.check()
     port, address = pair.service.port, re.escape(pair.service.peer.address)
     pair.service.child.signal(signal.SIGKILL)
-    pair.service.child.wait(5)
+    pair.service.child.wait(60)
     for _ in range(2):
         with pytest.raises(SamplingError, match=rf"part service of host 1 \({address}, part 1\) cannot be reached"):
             sample_with(pair.sampler, 1)
@@ -142,9 +147,9 @@ def test_a_service_that_is_killed_in_the_middle_of_requests(pair: Pair) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert begun.wait(30)
+    assert begun.wait(60)
     pair.service.child.signal(signal.SIGKILL)
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive() and isinstance(failures[0], SamplingError) and "part 1" in str(failures[0])
 
 
@@ -158,7 +163,7 @@ def test_a_service_that_is_stopped_ends_the_wait(pair: Pair, timeout_s: float, m
     pair.service.child.signal(signal.SIGSTOP)
     try:
         with pytest.raises(SamplingError, match=rf"host 1 .*part 1\) {message}"):
-            sample_with(sampler_over(pair.here, 0, owners, {1: pair.service.peer}, sampling_of(pair.whole), MAX_SEEDS), 1)
+            sample_with(sampler_over(pair.here, 0, owners, {1: pair.service.peer}, sampling_of(pair.whole)), 1)
     finally:
         pair.service.child.signal(signal.SIGCONT)
         owners.close()
@@ -190,7 +195,7 @@ def test_strangers_get_nothing(pair: Pair) -> None:
         stranger.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + rng.bytes(5000))
     descriptor = flight.FlightDescriptor.for_command(b"x")
     for headers in ([], [(b"authorization", b"wrong")], [(b"authorization", TOKEN.encode() + b"x")], [(b"authorization", b"")]):
-        options = flight.FlightCallOptions(timeout=10, headers=headers)
+        options = flight.FlightCallOptions(timeout=60, headers=headers)
         calls: list[Callable[[Any], Any]] = [
             lambda client, o=options: client.do_get(flight.Ticket(b"x" * 100), o).read_all(),
             lambda client, o=options: list(client.do_action(flight.Action("x", b""), o)),
@@ -207,7 +212,7 @@ def test_strangers_get_nothing(pair: Pair) -> None:
     pair.check()
     strange = owners_of(pair.here, {1: pair.service.peer}, token="another")
     with pytest.raises(SamplingError, match=r"host 1 .* refused the token"):
-        sample_with(sampler_over(pair.here, 0, strange, {1: pair.service.peer}, sampling_of(pair.whole), MAX_SEEDS), 0)
+        sample_with(sampler_over(pair.here, 0, strange, {1: pair.service.peer}, sampling_of(pair.whole)), 0)
     strange.close()
     pair.check(1)
     process = psutil.Process(pair.service.child.pid)
@@ -218,7 +223,7 @@ def test_strangers_get_nothing(pair: Pair) -> None:
 def test_another_store_is_refused(pair: Pair) -> None:
     other = owners_of(pair.here, {1: pair.service.peer}, fingerprint="0123abc")
     with pytest.raises(StoreError, match=rf"host 1 .*{pair.whole.fingerprint}.*0123abc"):
-        sample_with(sampler_over(pair.here, 0, other, {1: pair.service.peer}, sampling_of(pair.whole), MAX_SEEDS), 0)
+        sample_with(sampler_over(pair.here, 0, other, {1: pair.service.peer}, sampling_of(pair.whole)), 0)
     other.close()
     pair.check()
 
@@ -263,7 +268,7 @@ def malformed(store: Store) -> list[bytes]:
 
 
 def test_a_request_that_makes_no_sense_is_its_sender_s_error_only(pair: Pair) -> None:
-    options = flight.FlightCallOptions(timeout=10, headers=[(b"authorization", TOKEN.encode())])
+    options = flight.FlightCallOptions(timeout=60, headers=[(b"authorization", TOKEN.encode())])
     refused = 0
     with flight.connect(f"grpc://127.0.0.1:{pair.service.port}") as client:
         for ticket in malformed(pair.whole):
@@ -291,7 +296,7 @@ def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
     """The connection is all that keeps it: closed, it is gone."""
     service = Service(typed_store(tmp_path / "whole"), tmp_path / "logs")
     service.child.wire.close()
-    assert service.child.wait(5) == 0
+    assert service.child.wait(60) == 0
     assert not os.path.exists(f"/proc/{service.child.pid}")
 
 
@@ -303,5 +308,5 @@ def test_nobody_listens(tmp_path: Path) -> None:
         peers = {7: Peer(f"127.0.0.1:{reserved.getsockname()[1]}", (1,))}
         owners: FlightOwners = owners_of(here, peers)
         with pytest.raises(SamplingError, match=r"host 7 \(127\.0\.0\.1:\d+, part 1\) cannot be reached"):
-            sample_with(sampler_over(here, 0, owners, peers, sampling_of(whole), MAX_SEEDS), 0)
+            sample_with(sampler_over(here, 0, owners, peers, sampling_of(whole)), 0)
         owners.close()

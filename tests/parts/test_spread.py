@@ -16,30 +16,28 @@ from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.collate import collate, contents_of
 from gnnkit.sampling.hosts import PartMap, hot_rows
-from gnnkit.sampling.owners import ExpandRequest, Picks
-from gnnkit.sampling.sampler import NeighborSampler, SampleRequest
+from gnnkit.sampling.owners import Expansion, Picks
+from gnnkit.sampling.sampler import BatchSampler
 from gnnkit.sampling.stream import batch_key
 from gnnkit.sampling.subgraph import SampledSubgraph
-from gnnkit.sampling.tables import GraphTables
+from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
-from tests import reference_sampler
-from tests.helpers.batches import expected_batch, same, to_reference
+from tests.helpers.batches import reference_batch, same
 from tests.helpers.graphs import homogeneous_source, random_edges, random_source
-from tests.parts.several_hosts import OwnersHere, sampled, spread_samplers
+from tests.parts.several_hosts import OwnersHere, inputs_of, sampled, sampler_on, spread_samplers
 
 MAX_SEEDS = 12
 
 
-def requests(store: Store, seed: int, count: int = 3) -> Iterator[tuple[list[int], SampleRequest]]:
-    """A few batches, one without seeds and one with repeated ones; the seeds as the dataset's ids beside."""
+def requests(store: Store, seed: int, count: int = 3) -> Iterator[SampleRequest]:
+    """A few batches, one without seeds and one with repeated ones."""
     rng = np.random.default_rng(seed)
-    node_type = next(t for t, s in store.schema.node_types.items() if s.num_nodes)
+    num_nodes = store.schema.node_types[inputs_of(store.arrays()).node_type].num_nodes
     for index in range(count):
-        ids = rng.integers(0, store.schema.node_types[node_type].num_nodes, 0 if index == 1 else MAX_SEEDS)
-        seeds = store.to_store_ids(node_type, ids).astype(np.int64)
-        yield ids.tolist(), SampleRequest(batch_key(seed, 2, index), node_type, seeds, np.arange(len(ids)))
+        ids = rng.integers(0, num_nodes, 0 if index == 1 else MAX_SEEDS)
+        yield SampleRequest(batch_key(seed, 2, index), np.arange(len(ids)), {"node": ids})
 
 
 @st.composite
@@ -75,14 +73,10 @@ def test_random_graphs_on_random_hosts(tmp_path: Path, case: dict[str, Any]) -> 
     source, sampling = case["source"], case["sampling"]
     store = build_store(source, tmp_path / str(next(numbers)), case["options"])
     hot = {host: hot_rows(Store.open(store.path, parts)) for host, parts in case["placement"].items()}
-    samplers = spread_samplers(store.arrays(), sampling, MAX_SEEDS, case["placement"], hot)
-    one = NeighborSampler(GraphTables(store.arrays(), sampling.weight is not None), sampling, MAX_SEEDS)
-    for ids, request in requests(store, case["seed"]):
-        expected = reference_sampler.sample(
-            to_reference(source), request.key, request.input_type, ids, request.input_id.tolist(), sampling.num_neighbors,
-            edge_dir=sampling.edge_dir, replace=sampling.replace, weight=sampling.weight,
-        )  # fmt: skip
-        wanted = expected_batch(source, expected, request.input_type, sampling.edge_dir, sampling.with_edge)
+    samplers = spread_samplers(store.arrays(), sampling, case["placement"], hot)
+    one = sampler_on(store.arrays(), sampling)
+    for request in requests(store, case["seed"]):
+        wanted = reference_batch(source, sampling, request, inputs_of(store.arrays()).node_type)
         for sampler, _ in samplers.values():
             assert sampled(sampler, request) == sampled(one, request)
         layout, block, *_ = samplers[0][0].sample_into(request, lambda nbytes: np.zeros(max(1, nbytes), np.uint8))
@@ -111,35 +105,35 @@ SAMPLING = NeighborSampling({("node", "to", "node"): (4, -1, 2)}, with_edge=True
 PLACEMENT = {0: (0,), 1: (1,), 2: (2,)}
 
 
-def check(store: Store, samplers: Mapping[int, tuple[NeighborSampler, Any]]) -> None:
-    one = NeighborSampler(GraphTables(store.arrays(), False), SAMPLING, MAX_SEEDS)
-    for _, request in requests(store, 1):
+def check(store: Store, samplers: Mapping[int, tuple[BatchSampler, Any]]) -> None:
+    one = sampler_on(store.arrays(), SAMPLING)
+    for request in requests(store, 1):
         for sampler, _ in samplers.values():
             assert sampled(sampler, request) == sampled(one, request)
 
 
-@pytest.mark.parametrize("feature_dtype", [None, "float16", "bfloat16"])
+@pytest.mark.parametrize("feature_dtype", [None, "float16", "bfloat16", "quint8"])
 def test_arrays_of_every_kind(tmp_path: Path, feature_dtype: str | None) -> None:
     store = plain_store(tmp_path / "store", feature_dtype=feature_dtype)
-    check(store, spread_samplers(store.arrays(), SAMPLING, MAX_SEEDS, PLACEMENT))
+    check(store, spread_samplers(store.arrays(), SAMPLING, PLACEMENT))
 
 
 def test_a_host_without_parts_and_a_part_on_two_hosts(tmp_path: Path) -> None:
     store = plain_store(tmp_path / "store")
-    check(store, spread_samplers(store.arrays(), SAMPLING, MAX_SEEDS, {0: (), 1: (0, 2), 2: (1, 2)}))
+    check(store, spread_samplers(store.arrays(), SAMPLING, {0: (), 1: (0, 2), 2: (1, 2)}))
 
 
 def test_buffers_that_are_too_small_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnkit.sampling.sampler._FIRST_CAPACITY", 1)
+    monkeypatch.setattr("gnnkit.sampling.reach._FIRST_CAPACITY", 1)
     monkeypatch.setattr("gnnkit.sampling.owned._MOST_PREALLOCATED", 1)
     store = plain_store(tmp_path / "store")
-    check(store, spread_samplers(store.arrays(), SAMPLING, MAX_SEEDS, PLACEMENT))
+    check(store, spread_samplers(store.arrays(), SAMPLING, PLACEMENT))
 
 
 def test_rows_travel_in_several_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnnkit.sampling.owners.MESSAGE_NBYTES", 50)
     store = plain_store(tmp_path / "store")
-    check(store, spread_samplers(store.arrays(), SAMPLING, MAX_SEEDS, PLACEMENT))
+    check(store, spread_samplers(store.arrays(), SAMPLING, PLACEMENT))
 
 
 def test_each_host_is_asked_once_a_hop_and_once_for_rows(tmp_path: Path) -> None:
@@ -147,8 +141,8 @@ def test_each_host_is_asked_once_a_hop_and_once_for_rows(tmp_path: Path) -> None
     source = random_source(rng, max_nodes=60, max_edges=400, num_node_types=3, num_edge_types=5)
     store = build_store(source, tmp_path / "store", BuildOptions(3, "random"))
     sampling = NeighborSampling({edge_type: (3, 3) for edge_type in source.edges})
-    samplers = spread_samplers(store.arrays(), sampling, MAX_SEEDS, PLACEMENT)
-    _, request = next(requests(store, 4))
+    samplers = spread_samplers(store.arrays(), sampling, PLACEMENT)
+    request = next(requests(store, 4))
     for here, (sampler, others) in samplers.items():
         sampled(sampler, request)
         for host in set(PLACEMENT) - {here}:
@@ -161,7 +155,7 @@ def test_replicated_features_are_not_asked_for(tmp_path: Path) -> None:
         store = plain_store(tmp_path / f"store-{cache_ratio}", cache_ratio=cache_ratio)
         hot = {host: hot_rows(Store.open(store.path, parts)) for host, parts in PLACEMENT.items()}
         assert bool(hot[0]) == bool(cache_ratio)
-        samplers = spread_samplers(store.arrays(), SAMPLING, MAX_SEEDS, PLACEMENT, hot)
+        samplers = spread_samplers(store.arrays(), SAMPLING, PLACEMENT, hot)
         check(store, samplers)
         asked[cache_ratio] = [others.rows_asked for _, others in samplers.values()]
     assert all(with_cache < without for with_cache, without in zip(asked[1.0], asked[0.0], strict=True))
@@ -174,7 +168,7 @@ class Liar(OwnersHere):
         super().__init__(honest._owners)
         self._change = change
 
-    def expand(self, requests: Mapping[int, ExpandRequest]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
+    def expand(self, requests: Mapping[int, Expansion]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
         wait = super().expand(requests)
         return lambda: {host: {r: self._change(picks) for r, picks in answer.items()} for host, answer in wait().items()}
 
@@ -192,12 +186,31 @@ class Liar(OwnersHere):
 )
 def test_an_answer_that_cannot_be_right_is_an_error(tmp_path: Path, change: Callable[[Picks], Picks], error: type[GnnkitError]) -> None:
     store = plain_store(tmp_path / "store")
-    sampler, others = spread_samplers(store.arrays(), SAMPLING, MAX_SEEDS, PLACEMENT)[0]
-    _, request = next(requests(store, 1))
-    sampler._owners = Liar(others, change)
+    sampler, others = spread_samplers(store.arrays(), SAMPLING, PLACEMENT)[0]
+    request, reach = next(requests(store, 1)), sampler._chooser._reach  # type: ignore[attr-defined]
+    reach._owners = Liar(others, change)
     with pytest.raises(error):
         sampler.sample(request)
-    sampler._owners = others
+    reach._owners = others
+    check(store, {0: (sampler, others)})
+
+
+def test_an_error_in_the_middle_of_a_hop_leaves_nothing_to_the_next_batch(tmp_path: Path) -> None:
+    """The last neighbour is wrong, when those of earlier nodes of the hop have their numbers already."""
+
+    def last_is_wrong(picks: Picks) -> Picks:
+        neighbors = picks.neighbors.copy()
+        neighbors[-1:] = 1 << 30
+        return picks._replace(neighbors=neighbors)
+
+    store = plain_store(tmp_path / "store", partition="contiguous")
+    sampler, others = spread_samplers(store.arrays(), SAMPLING, PLACEMENT)[0]
+    reach = sampler._chooser._reach  # type: ignore[attr-defined]
+    reach._owners = Liar(others, last_is_wrong)
+    seeds = np.concatenate([np.zeros(70, np.int64), np.arange(30, 60)])  # more than a block of nodes that are here comes first
+    with pytest.raises(StoreError):
+        sampler.sample(SampleRequest(batch_key(5, 0, 0), np.arange(len(seeds)), {"node": seeds}))
+    reach._owners = others
     check(store, {0: (sampler, others)})
 
 

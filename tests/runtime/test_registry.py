@@ -16,7 +16,8 @@ from gnnkit import Colocated
 from gnnkit.errors import PlanError
 from gnnkit.runtime import obituary
 from gnnkit.runtime.logs import tail, with_tail
-from gnnkit.runtime.registry import RunFolder, checked_folder, runs, start_ticks, sweep
+from gnnkit.runtime.pids import start_ticks, wait_for_end
+from gnnkit.runtime.registry import RunFolder, checked_folder, runs, sweep
 from gnnkit.runtime.vitals import RSS, SEEN_NS, Vitals
 
 
@@ -52,16 +53,16 @@ def test_a_failed_run_keeps_its_logs_for_a_while(tmp_path: Path) -> None:
 
 def test_what_is_swept(tmp_path: Path) -> None:
     long_ago = time.time() - 8 * 24 * 3600
-    gone = record_of(tmp_path, "1-gone", pid=2**22 + 1)
-    reused = record_of(tmp_path, "2-reused", ticks=1)
-    failed = record_of(tmp_path, "3-failed", pid=2**22 + 1, failed=True)
-    elsewhere = record_of(tmp_path, "4-elsewhere", pid=2**22 + 1, boot="another")
-    old = record_of(tmp_path, "5-old", pid=2**22 + 1, boot="another")
+    gone = record_of(tmp_path, "1-0123abcd", pid=2**22 + 1)
+    reused = record_of(tmp_path, "2-0123abcd", ticks=1)
+    failed = record_of(tmp_path, "3-0123abcd", pid=2**22 + 1, failed=True)
+    elsewhere = record_of(tmp_path, "4-0123abcd", pid=2**22 + 1, boot="another")
+    old = record_of(tmp_path, "5-0123abcd", pid=2**22 + 1, boot="another")
     half_made = tmp_path / "6-0123abcd"
     half_made.mkdir()
-    broken = record_of(tmp_path, "7-broken")
+    broken = record_of(tmp_path, "7-0123abcd")
     (broken / "run.json").write_text("{")
-    strange = record_of(tmp_path, "8-strange", pid="x", children=7)
+    strange = record_of(tmp_path, "8-0123abcd", pid="x", children=7)
     os.utime(old, (long_ago, long_ago))
     os.utime(broken, (long_ago, long_ago))
     sweep(tmp_path)
@@ -73,6 +74,7 @@ def test_what_somebody_else_keeps_there_is_left_alone(tmp_path: Path) -> None:
     theirs = tmp_path / "ogbn-products"
     theirs.mkdir()
     (theirs / "manifest.json").write_text("{}")
+    (theirs / "run.json").write_text('{"started": 0}')  # other programs have runs too
     long_ago = time.time() - 8 * 24 * 3600
     os.utime(theirs, (long_ago, long_ago))
     sweep(tmp_path)
@@ -80,12 +82,52 @@ def test_what_somebody_else_keeps_there_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_process_that_outlived_its_parent_is_ended(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         ticks = start_ticks(process.pid)
         other = {"rank": 1, "pid": os.getpid(), "ticks": ticks}  # another process has this pid by now
-        record_of(tmp_path, "1-gone", pid=2**22 + 1, children=[{"rank": 0, "pid": process.pid, "ticks": ticks}, other])
+        record_of(tmp_path, "1-0123abcd", pid=2**22 + 1, children=[{"rank": 0, "pid": process.pid, "ticks": ticks}, other])
         sweep(tmp_path)
-        assert process.wait(5) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
+
+
+_DIES_WHILE_REMOVING = """
+import os, signal, sys
+from pathlib import Path
+from gnnkit.runtime.registry import RunFolder
+run = RunFolder(Path(sys.argv[1]), {})
+run.log(0).touch()
+os.rmdir = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # every file is gone by now, and the folder is not
+run.close()
+"""
+
+
+def test_a_process_that_is_killed_while_it_removes_its_run_leaves_nothing(tmp_path: Path) -> None:
+    """What is left of the folder does not look like one that is being made, which would keep it for a while."""
+    killed = subprocess.run([sys.executable, "-c", _DIES_WHILE_REMOVING, str(tmp_path)], timeout=240)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1 and not list(runs(tmp_path))
+    sweep(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+_HAS_A_RUN = """
+import sys, time
+from pathlib import Path
+from gnnkit.runtime.registry import RunFolder
+RunFolder(Path(sys.argv[1]), {})
+print(flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_is_ended_takes_its_own_runs_along(tmp_path: Path) -> None:
+    """In one sweep, whatever order the folders come in."""
+    with subprocess.Popen([sys.executable, "-c", _HAS_A_RUN, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"\n"
+        record_of(tmp_path, "1-0123abcd", pid=2**22 + 1, children=[{"rank": 0, "pid": process.pid, "ticks": start_ticks(process.pid)}])
+        assert not wait_for_end(process.pid, 0.0)
+        sweep(tmp_path)
+        assert not list(tmp_path.iterdir()) and wait_for_end(process.pid, 0.0)
 
 
 def test_folders_of_other_users_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,14 +155,16 @@ for i in range(1000):
     time.sleep(0.001)
     os.write(2, b"x" * 10_000 + b"\\n")
 os.write(2, b"the end\\n")
-time.sleep(0.5)
+deadline = time.monotonic() + 60
+while os.fstat(2).st_size >= 1_500_000 and time.monotonic() < deadline:
+    time.sleep(0.01)
 """
 
 
 def test_a_log_stays_small(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     with log.open("a+b") as output:
-        subprocess.run([sys.executable, "-c", _WRITES], stderr=output, check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", _WRITES], stderr=output, check=True, timeout=240)
     assert log.stat().st_size < 1_500_000 and tail(log).endswith("the end")
 
 
@@ -128,12 +172,12 @@ def test_a_kill_for_lack_of_memory_is_recognised(monkeypatch: pytest.MonkeyPatch
     vitals = Vitals.create(1)
     vitals.row(0)[RSS], vitals.row(0)[SEEN_NS] = 3_000_000_000, time.monotonic_ns()
     monkeypatch.setattr(obituary, "memory_kills", lambda: 5)
-    text, hint = obituary.explain_end(-signal.SIGKILL, vitals.signs(0), 4)
+    text, hint = obituary.explain_end(-signal.SIGKILL, vitals.signs(0), 4, "try again")
     assert "killed 1 process(es) of this memory group" in text and "occupied 3000 MB" in text and "memory limit" in hint
-    text, _ = obituary.explain_end(-signal.SIGKILL, vitals.signs(0), 5)
-    assert "somebody killed it" in text
+    text, hint = obituary.explain_end(-signal.SIGKILL, vitals.signs(0), 5, "try again")
+    assert "somebody killed it" in text and hint == "try again"
     vitals.forget(0)
-    assert vitals.signs(0).seen_s == float("inf") and "not known" in obituary.explain_end(1, vitals.signs(0), None)[0]
+    assert vitals.signs(0).seen_s == float("inf") and "not known" in obituary.explain_end(1, vitals.signs(0), None, "try again")[0]
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_a_side_that_does_not_read_blocks_nobody() -> None:
     thread = threading.Thread(target=read)
     thread.start()
     assert left.send_all(10.0)
-    thread.join(10)
+    thread.join(60)
     assert found == list(range(3000))
     fd = in_memory(b"")
     for _ in range(1000):  # the pair's buffer is full of descriptors that nobody will ever take
@@ -102,6 +102,18 @@ def test_everything_sent_arrives_before_the_end() -> None:
         right.receive()
     left.close()
     assert left.fileno() == -1
+
+
+def test_an_end_that_another_thread_has_closed_is_not_waited_for() -> None:
+    left, right = pair()
+    for number in range(3000):
+        left.send("thing", number=number, padding="y" * 500)
+    assert not left.flush()
+    left.close()
+    assert left.wait(60.0) and left.send_all(60.0)
+    with pytest.raises(EOFError, match="is closed"):
+        left.receive()
+    right.close()
 
 
 def test_a_descriptor_that_does_not_fit_the_limit_is_an_error() -> None:

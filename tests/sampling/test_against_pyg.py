@@ -17,7 +17,8 @@ from gnnkit import GraphLoader
 from tests.helpers.batches import items
 from tests.helpers.chi_square import check_statistic
 from tests.helpers.graphs import random_edges
-from tests.helpers.machine import ROOT, glt_python
+from tests.helpers.kind_batches import pyg_epochs
+from tests.helpers.machine import ROOT, SEARCH_PATH, glt_python
 
 pytestmark = pytest.mark.glt
 
@@ -78,19 +79,21 @@ DRAWN: dict[str, dict[str, Any]] = {
     "replace": layered_case(num_neighbors=[3, 2], batch_size=1, input_nodes=torch.zeros(2000, dtype=torch.long), replace=True),
     "random graph": homogeneous_case(num_neighbors=[4, 3], batch_size=10),
 }
+INDUCED: dict[str, dict[str, Any]] = {
+    "homogeneous, induced": homogeneous_case(num_neighbors=[-1, -1], batch_size=7, subgraph_type="induced"),
+    "repeated seeds, induced": homogeneous_case(
+        num_neighbors=[-1], batch_size=5, input_nodes=torch.tensor([35, 3, 35, 0, 3]), subgraph_type="induced"
+    ),
+    "typed, induced": typed_case(num_neighbors=[-1, -1], batch_size=8, input_nodes=(AUTHOR, None), subgraph_type="induced"),
+}
+SHADOW = homogeneous_case(depth=2, num_neighbors=500, node_idx=torch.arange(0, 80, 3), batch_size=7)
+SHADOW["nodes"][""]["id"] = torch.arange(80)
 
 
 @pytest.fixture(scope="module")
 def pyg_batches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """Every case's batches, from PyG in the second environment."""
-    folder = tmp_path_factory.mktemp("pyg")
-    torch.save({**CASES, **DRAWN}, folder / "cases.pt")
-    script = ROOT / "tests/helpers/pyg_batches.py"
-    command = [str(glt_python()), "-W", "ignore", str(script), str(folder / "cases.pt"), str(folder / "out.pt")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, list[dict[str, Any]]] = torch.load(folder / "out.pt", weights_only=False)
-    return found
+    return pyg_epochs({**CASES, **DRAWN, **INDUCED, "shadow": {**SHADOW, "loader": "ShaDowKHopSampler"}}, tmp_path_factory.mktemp("pyg"))
 
 
 def graph_of(case: dict[str, Any]) -> Data | HeteroData:
@@ -164,6 +167,48 @@ def global_edges(batch: dict[str, Any], where: str) -> list[tuple[int, int, int]
     return list(zip(source[row].tolist(), target[col].tolist(), batch[f"{where}e_id"].tolist(), strict=True))
 
 
+@pytest.mark.parametrize("name", INDUCED)
+def test_induced_subgraphs(pyg_batches: dict[str, list[dict[str, Any]]], name: str) -> None:
+    for theirs, batch in zip(pyg_batches[name], ours(INDUCED[name]), strict=True):
+        mine = dict(items(batch))
+        assert set(mine) == set(theirs), "neither has counts by hop"
+        for where in {key.rpartition(".")[0] + "." if "." in key else "" for key in mine}:
+            if f"{where}n_id" in mine:
+                size = mine.get(f"{where}batch_size", 0)
+                assert mine[f"{where}n_id"][:size].equal(theirs[f"{where}n_id"][:size])
+                assert sorted(mine[f"{where}n_id"].tolist()) == sorted(theirs[f"{where}n_id"].tolist())
+            if f"{where}edge_index" in mine:
+                assert sorted(global_edges(mine, where)) == sorted(global_edges(theirs, where))
+            if f"{where}edge_attr" in mine:
+                assert mine[f"{where}edge_attr"][:, 0].equal(mine[f"{where}e_id"].float())
+
+
+def test_shadow(pyg_batches: dict[str, list[dict[str, Any]]]) -> None:
+    """Disjoint and induced together; PyG lists each root's nodes together and by id, so sets are compared, root by root."""
+    options = {"num_neighbors": [500, 500], "input_nodes": SHADOW["options"]["node_idx"], "batch_size": 7}
+    data = graph_of(SHADOW)
+    with GraphLoader.from_pyg(data, disjoint=True, subgraph_type="induced", with_edge=True, progress=False, **options) as loader:
+        batches = list(loader)
+    assert len(batches) == len(pyg_batches["shadow"])
+    for theirs, batch in zip(pyg_batches["shadow"], batches, strict=True):
+        assert batch.n_id[: batch.batch_size].equal(theirs["id"][theirs["root_n_id"]])
+        assert batch.y[: batch.batch_size].equal(theirs["y"])
+        row, col = batch.edge_index
+        their_row, their_col = theirs["edge_index"]
+        for root in range(batch.batch_size):
+            mine, other = batch.batch == root, theirs["batch"] == root
+            assert sorted(batch.n_id[mine].tolist()) == theirs["id"][other].tolist()
+            edges = zip(batch.n_id[row].tolist(), batch.n_id[col].tolist(), batch.edge_attr[:, 0].tolist(), mine[col].tolist(), strict=True)
+            wanted = zip(
+                theirs["id"][their_row].tolist(),
+                theirs["id"][their_col].tolist(),
+                theirs["edge_attr"][:, 0].tolist(),
+                other[their_col].tolist(),
+                strict=True,
+            )
+            assert sorted(edges) == sorted(wanted)
+
+
 def two_samples(left: np.ndarray, right: np.ndarray) -> None:
     """Pearson's test that two lists of counts are of one distribution."""
     kept = (left + right) >= 10
@@ -225,8 +270,8 @@ def sizes_of(batch: dict[str, Any]) -> tuple[int, int, int]:
 
 def test_another_torch_samples_the_same_batches() -> None:
     """The golden batches come out under the second environment's torch, NumPy and Numba too."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": SEARCH_PATH}
     command = [str(glt_python()), "-W", "ignore", "-m", "tests.helpers.golden"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=environment, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == json.loads((Path(__file__).parent / "golden.json").read_text())

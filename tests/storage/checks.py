@@ -47,6 +47,13 @@ def assert_holds(store: Store, source: ArraySource) -> None:
         assert store.splits[node_type].keys() == splits.keys()
         for split, ids in splits.items():
             np.testing.assert_array_equal(store.splits[node_type][split], ids)
+    assert store.link_splits.keys() == source.link_splits.keys()
+    for edge_type, by_split in source.link_splits.items():
+        assert {split: list(links) for split, links in store.link_splits[edge_type].items()} == {s: list(v) for s, v in by_split.items()}
+        for split, links in by_split.items():
+            for name, values in links.items():
+                np.testing.assert_array_equal(store.link_splits[edge_type][split][name], values)
+                assert store.link_splits[edge_type][split][name].dtype == values.dtype
     assert store.metadata == source.metadata and store.name == source.name
     assert store.num_parts == options.num_parts
 
@@ -58,6 +65,9 @@ def _assert_edges(store: Store, source: ArraySource, edge_type: tuple[str, str, 
     expected: dict[int, list[int]] = {}
     for edge, owner in enumerate(rows[0].tolist()):
         expected.setdefault(owner, []).append(edge)
+    times = effective_times(source, edge_type, options.edge_dir, options.time_attr)
+    if times is not None:
+        expected = {owner: sorted(edges, key=lambda edge: (times[edge], edge)) for owner, edges in expected.items()}
     weights = source.edge_arrays[edge_type].get(options.weight) if options.weight else None
     scale = 0 if weights is None or not weights.any() else 32 - math.frexp(float(weights.max()))[1]
     seen = 0
@@ -68,6 +78,7 @@ def _assert_edges(store: Store, source: ArraySource, edge_type: tuple[str, str, 
         assert len(part.indptr) == arrays.node_bounds[owner_type][p + 1] - first + 1
         assert (part.edge_id is not None) == options.with_edge
         assert (part.weight_prefix is not None) == (weights is not None)
+        assert (part.time is not None) == (times is not None)
         assert part.arrays.keys() == source.edge_arrays[edge_type].keys()
         for local in range(len(part.indptr) - 1):
             own = slice(int(part.indptr[local]), int(part.indptr[local + 1]))
@@ -78,6 +89,8 @@ def _assert_edges(store: Store, source: ArraySource, edge_type: tuple[str, str, 
                 assert part.edge_id[own].tolist() == edges
             for name, values in part.arrays.items():
                 np.testing.assert_array_equal(values[own], source.edge_arrays[edge_type][name][edges])
+            if part.time is not None and times is not None:
+                assert part.time.dtype == np.int64 and part.time[own].tolist() == [times[edge] for edge in edges]
             if part.weight_prefix is not None and weights is not None:
                 whole = [0 if w == 0 else max(1, round(math.ldexp(w, scale))) for w in weights[edges].tolist()]
                 assert part.weight_prefix[own].tolist() == np.cumsum([0, *whole])[1:].tolist()
@@ -87,6 +100,15 @@ def _assert_edges(store: Store, source: ArraySource, edge_type: tuple[str, str, 
     np.testing.assert_array_equal(store.report().cuts[edge_type], cut)
     dtypes = {(part.indptr.dtype, part.indices.dtype) for part in arrays.edges[edge_type]}
     assert dtypes == {(np.dtype(np.int32), np.dtype(np.int32))}
+
+
+def effective_times(source: ArraySource, edge_type: tuple[str, str, str], edge_dir: str, name: str | None) -> list[int] | None:
+    """Each edge's own time, else that of the node that sampling arrives at; None where there is neither."""
+    if name in source.edge_arrays[edge_type]:
+        return [int(time) for time in source.edge_arrays[edge_type][name].reshape(-1)]
+    end = 0 if edge_dir == "in" else 1
+    own = source.node_arrays[edge_type[2 * end]].get(name) if name else None
+    return None if own is None else [int(own.reshape(-1)[node]) for node in source.edges[edge_type][end].tolist()]
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

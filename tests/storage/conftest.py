@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.homes import home_with_kernels
 from tests.storage.checks import FAST_FOLDER
 
 
@@ -20,9 +21,8 @@ def tmp_path() -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keeps the user's own stores out of the tests, and the kernels that are compiled already in."""
-    from gnnkit.sampling.jit import kernel_cache_root
-
-    kernel_cache_root()
-    monkeypatch.setenv("GNNKIT_HOME", os.fspath(tmp_path / "home"))
+    with tempfile.TemporaryDirectory(prefix="storage-test-", dir=FAST_FOLDER) as folder:
+        monkeypatch.setenv("GNNKIT_HOME", os.fspath(home_with_kernels(Path(folder))))
+        yield

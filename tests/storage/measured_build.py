@@ -23,7 +23,7 @@ ROWS, NODE_ROWS = 1 << 16, 1 << 10
 class Generated:
     """A source that holds nothing."""
 
-    name, notice, splits, metadata = "generated", None, {}, {}
+    name, notice, splits, link_splits, metadata = "generated", None, {}, {}, {}
 
     def __init__(self, num_nodes: int, num_edges: int, width: int, *, edges_are_cheap: bool) -> None:
         arrays = {"edge_attr": ArraySpec("float32", (4,))}

@@ -31,9 +31,14 @@ def options_for(source: ArraySource, draw: np.random.Generator, **fixed: object)
         "edge_dir": str(draw.choice(["in", "out"])),
         "with_edge": bool(draw.random() < 0.5),
         "weight": "weight" if draw.random() < 0.5 else None,
+        "time_attr": "time" if has_times(source) and draw.random() < 0.5 else None,
         "seed": int(draw.integers(0, 100)),
     }
     return BuildOptions(**{**values, **fixed})  # type: ignore[arg-type]
+
+
+def has_times(source: ArraySource) -> bool:
+    return any("time" in t.arrays for t in (*source.schema.node_types.values(), *source.schema.edge_types.values()))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

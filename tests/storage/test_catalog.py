@@ -83,7 +83,9 @@ def test_other_parts_are_cut_from_the_store_that_is_there(tmp_path: Path, option
     assert contents(store.path) == contents(direct.path)
 
 
-@pytest.mark.parametrize("other", [{"with_edge": True}, {"edge_dir": "out"}, {"weight": "weight"}, {"feature_dtype": "float16"}])
+@pytest.mark.parametrize(
+    "other", [{"with_edge": True}, {"edge_dir": "out"}, {"weight": "weight"}, {"time_attr": "time"}, {"feature_dtype": "float16"}]
+)
 def test_stores_of_other_options_are_not_cut(tmp_path: Path, other: dict[str, Any]) -> None:
     find_or_build(source(), BuildOptions(**other), tmp_path)
     again = source()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gnnkit.ui import options
-from tests.helpers.machine import ROOT
+from tests.helpers.machine import SEARCH_PATH
 from tests.ui.kernels import Kernel
 
 
@@ -27,7 +27,7 @@ def jupyter_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
             (home / name.lower()).mkdir()
             patch.setenv(name, str(home / name.lower()))
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
+        patch.setenv("PYTHONPATH", SEARCH_PATH)
         patch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
         patch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
         for name in ("VSCODE_PID", "VSCODE_CWD"):

@@ -5,26 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 
-from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
-from tests.backends.setups import wait_until
-from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.helpers.graphs import split_store
+from tests.helpers.waiting import wait_until
 from tests.ui.kernels import Kernel
-
-NUM_NODES = 2000
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, rng = tmp_path_factory.mktemp("stores") / "store", np.random.default_rng(0)
-    splits = {"train": np.arange(0, NUM_NODES, 2), "valid": np.arange(1, NUM_NODES, 4)}
-    x = rng.standard_normal((NUM_NODES, 64)).astype(np.float32)
-    build_store(homogeneous_source(random_edges(rng, NUM_NODES, NUM_NODES, 20000), NUM_NODES, splits=splits, x=x), folder, BuildOptions())
-    return folder
+    return split_store(tmp_path_factory.mktemp("stores") / "store")
 
 
 _CELL = """

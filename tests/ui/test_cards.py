@@ -164,4 +164,4 @@ def test_states_have_tones() -> None:
 def test_the_bundle_can_be_forced_to_text() -> None:
     assert set(EXAMPLE.mimebundle()) == {"text/plain", "text/html"} == set(EXAMPLE._repr_mimebundle_())
     with set_options(display="text"):
-        assert EXAMPLE.mimebundle() == {"text/plain": EXAMPLE.to_text()}
+        assert EXAMPLE.mimebundle() == {"text/plain": EXAMPLE.to_block()}

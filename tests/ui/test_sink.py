@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gnnkit.events import Event, Stage
 from gnnkit.ui.board import Frame
 from gnnkit.ui.sink import ProgressSink
+from tests.helpers.machine import in_time
 
 
 class Recorder:
@@ -189,7 +190,7 @@ def test_the_rate_is_of_late_and_falls_when_nothing_comes() -> None:
     assert done is not None and done.rate == pytest.approx(1e6 / 61, rel=0.02)
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     tick = threading.Event()
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -203,21 +204,28 @@ def test_a_stage_without_news_is_drawn_all_the_same() -> None:
         began = time.monotonic()
         sink(Event("start", "compile", label="kernels"))
         wait_for(lambda: len(recorder.frames) >= 2)
-        assert 0.5 <= recorder.frames[0][0] - began < 2
-        assert 0.9 < recorder.frames[1][0] - recorder.frames[0][0] < 3
+        first, second = recorder.frames[0][0] - began, recorder.frames[1][0] - recorder.frames[0][0]
+        assert first >= 0.5 and in_time(first, 2)
+        assert second > 0.9 and in_time(second, 3)
         assert recorder.frames[1][1].bars[0].elapsed_s > recorder.frames[0][1].bars[0].elapsed_s
     assert recorder.lines == [("stopped", "compile kernels", "")]
     assert recorder.closed == 1
 
 
 def test_threads_may_report_at_will() -> None:
-    recorder = Recorder()
-    sink = ProgressSink(recorder)
+    last = threading.local()
+
+    def clock() -> float:
+        last.reading = time.monotonic()
+        return float(last.reading)
+
+    recorder = Recorder(lambda: last.reading)  # the time at which a frame was due; a busy machine draws it late
+    sink = ProgressSink(recorder, clock=clock)
 
     def work(label: str) -> None:
         sink(Event("start", "ingest", label, total=1e9, time_s=time.monotonic() - 1))
-        until, done = time.monotonic() + 1.0, 0
-        while time.monotonic() < until:
+        began, done = time.monotonic(), 0
+        while time.monotonic() < began + 1.0 or (len(recorder.frames) < 5 and time.monotonic() < began + 60.0):
             done += 1
             sink(Event("progress", "ingest", label, done, 1e9))
         sink(Event("end", "ingest", label, done, 1e9))
@@ -239,7 +247,7 @@ def test_a_blocked_terminal_does_not_block_the_work() -> None:
     class Blocked(Recorder):
         def draw(self, frame: Frame) -> None:
             super().draw(frame)
-            assert unblock.wait(20)
+            assert unblock.wait(60)
 
     recorder = Blocked()
     sink = ProgressSink(recorder)
@@ -248,7 +256,7 @@ def test_a_blocked_terminal_does_not_block_the_work() -> None:
     began = time.monotonic()
     for done in range(2000):
         sink(Event("progress", "ingest", done=done))
-    assert time.monotonic() - began < 5
+    assert in_time(time.monotonic() - began, 5)
     assert len(recorder.frames) == 1
     unblock.set()
     sink.close()

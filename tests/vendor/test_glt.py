@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import gnnkit.distributed
 from gnnkit.errors import PlanError
 from gnnkit.vendor import glt, glt_finder, glt_sparse
+from tests.helpers.machine import SEARCH_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_package = pytest.mark.skipif(
@@ -31,8 +32,8 @@ needs_package = pytest.mark.skipif(
 def probe(what: str, python: str = sys.executable) -> dict[str, Any]:
     """What the probe found in an interpreter of its own."""
     command = [python, str(Path(__file__).with_name("glt_probe.py")), what]
-    env = {key: value for key, value in os.environ.items() if key != "TORCH_CPP_LOG_LEVEL"} | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    env = {key: value for key, value in os.environ.items() if key != "TORCH_CPP_LOG_LEVEL"} | {"PYTHONPATH": SEARCH_PATH}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-4000:]
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -100,8 +101,8 @@ def absent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_it_the_names_that_need_it_say_so_in_one_sentence() -> None:
     assert glt.status().kind == "absent"
     with pytest.raises(PlanError) as caught:
-        _ = gnnkit.distributed.DistContext
-    assert caught.value.message.startswith("gnnkit.distributed.DistContext needs graphlearn-torch: graphlearn-torch is not installed")
+        _ = gnnkit.distributed.SamplingConfig
+    assert caught.value.message.startswith("gnnkit.distributed.SamplingConfig needs graphlearn-torch: graphlearn-torch is not installed")
     assert caught.value.hint
     with pytest.raises(PlanError, match="create_sampling_config needs graphlearn-torch"):
         schema = gnnkit.distributed.DatasetSchema(False, None, None, None, "in")
@@ -112,7 +113,9 @@ def test_without_it_the_names_that_need_it_say_so_in_one_sentence() -> None:
 
 @pytest.mark.usefixtures("absent")
 def test_without_it_everything_of_ours_is_there() -> None:
-    on_glts = {"BaseDistLoader", "DistNeighborLoader", "DistSamplingProducer"}  # classes of ours that derive from its own
+    # Classes of ours that derive from its own.
+    on_glts = {"BaseDistLoader", "DistNeighborLoader", "DistSamplingProducer", "RemoteReceivingChannel"}
+    on_glts |= {"DistABLPLoader", "DistLinkNeighborLoader", "DistSubGraphLoader"}
     for name in set(gnnkit.distributed.__all__) - on_glts:
         assert getattr(gnnkit.distributed, name) is not None
     runtime = gnnkit.distributed.resolve_runtime(rank=0, world_size=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -21,8 +22,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, default=40)
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--fanout", type=int, nargs="+", default=[15, 10, 5])
+    parser.add_argument("--kind", default="", help="of pyg_kinds.py")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--parts", action="store_true", help="each of several servers holds a part of the graph")
     return parser.parse_args()
 
 
@@ -40,6 +43,14 @@ def some_seeds(train: Any, options: argparse.Namespace) -> Any:
     order = torch.randperm(train.numel(), generator=torch.Generator().manual_seed(0))
     count = min(options.batches, train.numel() // options.batch_size) * options.batch_size
     return train[order][:count]
+
+
+def glt_batching(options: argparse.Namespace) -> dict[str, Any]:
+    """What graphlearn-torch's loaders have in common: seeded, on the CPU, with features, whole batches only."""
+    import torch
+
+    cpu = torch.device("cpu")
+    return {"batch_size": options.batch_size, "drop_last": True, "collect_features": True, "to_device": cpu, "random_seed": 0}
 
 
 def run_epochs(
@@ -78,3 +89,29 @@ def finish(values: dict[str, Any]) -> None:
     """Writes the result as the last line."""
     sys.stdout.write("\n" + json.dumps(values) + "\n")
     sys.stdout.flush()
+
+
+def free_port() -> int:
+    """A port that was free a moment ago; graphlearn-torch takes numbers only."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def glt_part(row: Any, col: Any, feat: Any, owner: Any, rank: int, hosts: int) -> Any:
+    """graphlearn-torch's data set of one part: the edges that its nodes are the sources of, and its nodes' features."""
+    import graphlearn_torch as glt
+    import torch
+    from graphlearn_torch.distributed import DistDataset
+
+    book = glt.partition.GLTPartitionBook(owner)
+    dataset = DistDataset(hosts, rank, node_pb=book, edge_dir="out")
+    place = None
+    if hosts > 1:
+        own, here = owner == rank, owner[row] == rank
+        row, col, feat = row[here], col[here], feat[own]
+        place = torch.cumsum(own, 0) - 1
+    dataset.init_graph((row, col), layout="COO", graph_mode="CPU")
+    dataset.init_node_features(feat, id2idx=place, with_gpu=False)
+    dataset._node_feat_pb = book  # no public way to say that features lie where their nodes do
+    return dataset

@@ -6,38 +6,11 @@ With ``WORLD_SIZE`` in the environment, each of so many hosts holds one part, an
 from __future__ import annotations
 
 import os
-import socket
 import time
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from _common import arguments, finish, run_epochs, some_seeds, tensors
-
-
-def free_port() -> int:
-    """A port that was free a moment ago; graphlearn-torch takes numbers only."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def part_of(row: Any, col: Any, feat: Any, owner: Any, rank: int, hosts: int) -> Any:
-    """graphlearn-torch's data set of one part: the edges that its nodes are the sources of, and its nodes' features."""
-    import graphlearn_torch as glt
-    from graphlearn_torch.distributed import DistDataset
-
-    book = glt.partition.GLTPartitionBook(owner)
-    dataset = DistDataset(hosts, rank, node_pb=book, edge_dir="out")
-    place = None
-    if hosts > 1:
-        own, here = owner == rank, owner[row] == rank
-        row, col, feat = row[here], col[here], feat[own]
-        place = torch.cumsum(own, 0) - 1
-    dataset.init_graph((row, col), layout="COO", graph_mode="CPU")
-    dataset.init_node_features(feat, id2idx=place, with_gpu=False)
-    dataset._node_feat_pb = book  # no public way to say that features lie where their nodes do
-    return dataset
+from _common import arguments, finish, free_port, glt_batching, glt_part, run_epochs, some_seeds, tensors
 
 
 def main() -> None:
@@ -52,7 +25,7 @@ def main() -> None:
     row, col, feat, train = tensors(options.folder)
     start = time.perf_counter()
     owner = torch.arange(feat.size(0)) * hosts // feat.size(0)
-    dataset = part_of(row, col, feat, owner, rank, hosts)
+    dataset = glt_part(row, col, feat, owner, rank, hosts)
     del row, col, feat
     init_worker_group(hosts, rank, "bench")
     workers_from = time.perf_counter()
@@ -69,12 +42,8 @@ def main() -> None:
         dataset,
         options.fanout,
         some_seeds(train[owner[train] == rank], options),
-        batch_size=options.batch_size,
-        drop_last=True,
-        collect_features=True,
-        to_device=torch.device("cpu"),
         worker_options=workers,
-        random_seed=0,
+        **glt_batching(options),
     )
     values = run_epochs(loader, lambda batch: int(batch.num_edges), options, start, dist.barrier if hosts > 1 else None)
     values["start_s"] = values["first_batch_s"] - (workers_from - start)

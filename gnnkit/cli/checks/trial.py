@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_NUM_NODES, _NUM_PARTS, _NUM_WORKERS = 64, 2, 2
+_NUM_NODES, _NUM_PARTS, _NUM_WORKERS, _NUM_SERVERS = 64, 2, 2, 2
 # What one wait of a loader may take; the process as a whole has a deadline of the doctor's.
 WAIT_S = 60.0
 
@@ -70,6 +70,19 @@ def try_in_process() -> str:
 def try_colocated() -> str:
     """Samples the same epoch from a store in parts by background processes, and compares."""
     from gnnkit.backends.colocated import Colocated
+
+    return _compare(Colocated(num_workers=_NUM_WORKERS), f"{_NUM_WORKERS} processes")
+
+
+def try_graph_store() -> str:
+    """Samples it by servers of its own, and compares."""
+    from gnnkit.backends.graph_store import GraphStore
+
+    return _compare(GraphStore(num_servers=_NUM_SERVERS), f"{_NUM_SERVERS} servers")
+
+
+def _compare(backend: Any, whose: str) -> str:
+    """What a backend gives from a store in parts, compared with ``batches_here``."""
     from gnnkit.loader import GraphLoader
     from gnnkit.loader.digest import batches_digest
     from gnnkit.partitioning import partition
@@ -78,11 +91,11 @@ def try_colocated() -> str:
     digest = batches_digest(batches)
     with tempfile.TemporaryDirectory() as folder:
         store = partition(graph(), _NUM_PARTS, out=Path(folder) / "store")
-        with GraphLoader.from_store(store.path, input_nodes=None, **options(Colocated(num_workers=_NUM_WORKERS))) as loader:
+        with GraphLoader.from_store(store.path, input_nodes=None, **options(backend)) as loader:
             found = batches_digest(loader)
     if found != digest:
         raise RuntimeError(f"its batches are not those of InProcess (digests {found} and {digest})")
-    return f"{len(batches)} batches from {_NUM_WORKERS} processes and {_NUM_PARTS} parts, the same as InProcess's"
+    return f"{len(batches)} batches from {whose} and {_NUM_PARTS} parts, the same as InProcess's"
 
 
 def try_hosts() -> str:
@@ -108,6 +121,7 @@ TRIALS: dict[str, Callable[[], str]] = {
     "Colocated": try_colocated,
     "several hosts": try_hosts,
     "Glt": try_glt,
+    "GraphStore": try_graph_store,
 }
 
 

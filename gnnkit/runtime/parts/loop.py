@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from gnnkit.errors import StoreError
 from gnnkit.runtime.parts.allocation import keep_freed_memory
 from gnnkit.runtime.parts.service import Answers, PartServer
-from gnnkit.runtime.parts.visits import attendance
+from gnnkit.runtime.parts.visits import attendance, visit_actions
 from gnnkit.runtime.presence import Attendance
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.shared_graph import SharedGraph
@@ -19,9 +18,6 @@ from gnnkit.storage.paging import expect_random_access
 from gnnkit.storage.store import Store
 
 logger = logging.getLogger(__name__)
-
-# Between two messages; the end of the connection is noticed at once.
-_PATIENCE_S = 3600.0
 
 
 class PartServiceLoop:
@@ -39,22 +35,23 @@ class PartServiceLoop:
     def run(self) -> None:
         """Serves until the other side goes away or says stop."""
         try:
-            setup = self._next()
+            setup = self._wire.next()
             keep_freed_memory()
             warm()
             self._open(setup)
             body = setup.body
-            server = PartServer(body["ip"], body["port"], body["token"], self._answers, self._heard)
+            actions = visit_actions(self._answers.check, self._heard)
+            server = PartServer(body["ip"], body["port"], body["token"], self._answers.gets, actions)
         except EOFError:
             return
         except BaseException as error:  # whoever started this process raises it
-            self._tell("failed", error=error_to_json(error))
+            self._wire.tell("failed", error=error_to_json(error))
             raise
         logger.info("listening on %s, port %d", body["ip"], server.port)
-        self._tell("ready", port=server.port, generation=self._answers.generation)
+        self._wire.tell("ready", port=server.port, generation=self._answers.generation)
         while True:
             try:
-                message = self._next()
+                message = self._wire.next()
             except EOFError:
                 return
             if message.kind == "stop":
@@ -84,7 +81,7 @@ class PartServiceLoop:
         self._answers = Answers(graph, parts, store.fingerprint)
 
     def _heard(self, what: str, name: str, host: int) -> None:
-        self._tell(what, name=name, host=host)
+        self._wire.tell(what, name=name, host=host)
 
     def _attend(self, setup: Message, message: Message) -> None:
         """Says that this host needs the parts of others, or that it does not any more."""
@@ -93,13 +90,4 @@ class PartServiceLoop:
         body, peers = setup.body, {int(host): str(address) for host, address in message.body["peers"].items()}
         self._attendance = attendance(body["host"], peers, body["token"], body["fingerprint"], for_all=True)
         self._attendance.begin_at_once()
-        self._tell("attending", peers=list(peers))
-
-    def _next(self) -> Message:
-        while (message := self._wire.receive()) is None:
-            self._wire.wait(_PATIENCE_S)
-        return message
-
-    def _tell(self, kind: str, **body: Any) -> None:
-        self._wire.send(kind, **body)
-        self._wire.send_all(_PATIENCE_S)
+        self._wire.tell("attending", peers=list(peers))

@@ -15,20 +15,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gnnkit.sampling.owned import BadRequest
-from gnnkit.sampling.owners import ExpandRequest, Picks, RowsRequest
+from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Question, RowsRequest
 
 # Changes with the meaning of messages: hosts that run different versions refuse each other.
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 TOKEN_HEADER = "authorization"
 _HEAD = b"gnnkit"
 _LARGEST_INT32 = (1 << 31) - 1
+_QUESTION_ARRAYS = ("nodes", "others", "node_roots", "other_roots")
 
 ROWS_SCHEMA = pa.schema([("rows", pa.uint8())])
 
 
 def pack(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> pa.RecordBatch:
-    """A record batch of one row; the arrays are not copied."""
+    """A record batch of one row, of none where there are no arrays; the arrays are not copied."""
     columns = [pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), pa.array(values)) for values in arrays.values()]
     metadata = {_HEAD: json.dumps(head, separators=(",", ":")).encode()}
     schema = pa.schema([pa.field(name, column.type) for name, column in zip(arrays, columns, strict=True)], metadata)
@@ -44,7 +44,7 @@ def unpack(batch: pa.RecordBatch) -> tuple[dict[str, Any], dict[str, NDArray[Any
     try:
         batch.validate(full=True)
         head = json.loads((batch.schema.metadata or {})[_HEAD])
-        if batch.num_rows != 1 or not isinstance(head, dict):
+        if batch.num_rows != (1 if batch.num_columns else 0) or not isinstance(head, dict):
             raise BadRequest("not one row with a head")
         arrays = {}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -83,7 +83,7 @@ def narrowed(ids: NDArray[Any], largest: int) -> NDArray[Any]:
     return ids.astype(np.int32) if largest <= _LARGEST_INT32 else ids
 
 
-def expand_to_ticket(request: ExpandRequest, fingerprint: str, num_nodes: list[int]) -> bytes:
+def expand_to_ticket(request: Expansion, fingerprint: str, num_nodes: list[int]) -> bytes:
     """A request for edges; ``num_nodes`` of each type decide the width of ids."""
     head = {
         "what": "expand",
@@ -94,12 +94,16 @@ def expand_to_ticket(request: ExpandRequest, fingerprint: str, num_nodes: list[i
         "fan_outs": request.fan_outs.tolist(),
         "replace": request.replace,
         "weighted": request.weighted,
+        "last": request.last,
         "positions": request.wants_position,
     }
-    return to_ticket(head, {str(t): narrowed(nodes, num_nodes[t]) for t, nodes in request.nodes.items()})
+    arrays: dict[str, NDArray[Any]] = {str(t): narrowed(nodes, num_nodes[t]) for t, nodes in request.nodes.items()}
+    for name, given in (("roots", request.roots), ("times", request.times)):
+        arrays.update({} if given is None else {f"{name}/{t}": values for t, values in given.items()})
+    return to_ticket(head | {"roots": request.roots is not None, "times": request.times is not None}, arrays)
 
 
-def expand_from_ticket(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ExpandRequest:
+def expand_from_ticket(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Expansion:
     """Reverses ``expand_to_ticket``.
 
     Raises:
@@ -109,9 +113,11 @@ def expand_from_ticket(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any
         fan_outs = np.array(head["fan_outs"], np.int64).reshape(-1)
         if fan_outs.size and not -1 <= fan_outs.min() <= fan_outs.max() <= _LARGEST_INT32:
             raise BadRequest("a fan-out is out of range")
-        positions, flags = tuple(map(bool, head["positions"])), (bool(head["replace"]), bool(head["weighted"]))
-        nodes = {int(t): ids.astype(np.int64) for t, ids in arrays.items()}
-        return ExpandRequest(int(head["key"]) & ((1 << 64) - 1), int(head["hop"]), fan_outs, *flags, positions, nodes)
+        flags = bool(head["replace"]), bool(head["weighted"]), bool(head["last"])
+        nodes = {int(name): ids.astype(np.int64) for name, ids in arrays.items() if "/" not in name}
+        roots, times = ({t: arrays[f"{name}/{t}"].astype(np.int64) for t in nodes} if head[name] else None for name in ("roots", "times"))
+        positions = tuple(map(bool, head["positions"]))
+        return Expansion(int(head["key"]) & ((1 << 64) - 1), int(head["hop"]), fan_outs, nodes, *flags, roots, times, positions)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadRequest(f"the request cannot be read: {error}") from error
 
@@ -141,6 +147,51 @@ def picks_from_batch(batch: pa.RecordBatch) -> tuple[int, dict[int, Picks]]:
         return int(head["generation"]), picks
     except (KeyError, TypeError, ValueError) as error:
         raise BadRequest(f"the answer cannot be read: {error}") from error
+
+
+def question_to_ticket(question: Question, fingerprint: str) -> bytes:
+    """A question about edges."""
+    head = {
+        "what": "question",
+        "version": PROTOCOL_VERSION,
+        "fingerprint": fingerprint,
+        "question": question.what,
+        "relations": question.relations,
+        "positions": question.wants_position,
+    }
+    arrays = {name: getattr(question, name) for name in _QUESTION_ARRAYS}
+    return to_ticket(head, arrays)
+
+
+def question_from_ticket(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Question:
+    """Reverses ``question_to_ticket``.
+
+    Raises:
+        BadRequest: Something is missing or of the wrong kind.
+    """
+    try:
+        what = head["question"]
+        if what not in ("degrees", "has_edges", "induce", "weights"):
+            raise BadRequest(f"there is no question {what!r}")
+        given = {name: arrays[name].astype(np.int64) for name in _QUESTION_ARRAYS}
+        return Question(what, tuple(map(int, head["relations"])), wants_position=bool(head["positions"]), **given)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadRequest(f"the request cannot be read: {error}") from error
+
+
+def answer_to_batch(answer: Answer) -> pa.RecordBatch:
+    """An answer to a question, in memory of its own."""
+    # What was looked up may still lie in the scratch of whoever answered.
+    return pack({}, {name: values if values.base is None else values.copy() for name, values in answer.items()})
+
+
+def answer_from_batch(batch: pa.RecordBatch) -> Answer:
+    """Reverses ``answer_to_batch``.
+
+    Raises:
+        BadRequest: The batch is none of its.
+    """
+    return unpack(batch)[1]
 
 
 def rows_to_ticket(request: RowsRequest, fingerprint: str, num_rows: list[int]) -> bytes:

@@ -7,8 +7,8 @@ import json
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,17 +21,36 @@ from gnnkit.runtime.parts.protocol import (
     PROTOCOL_VERSION,
     ROWS_SCHEMA,
     TOKEN_HEADER,
+    answer_to_batch,
     expand_from_ticket,
     from_ticket,
     picks_to_batch,
+    question_from_ticket,
     rows_from_ticket,
 )
-from gnnkit.runtime.parts.visits import read_visit
-from gnnkit.sampling.owned import BadRequest, PartOwner
+from gnnkit.sampling.owned import PartOwner
+from gnnkit.sampling.owners import BadRequest
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.arrays import GraphArrays
 
 logger = logging.getLogger(__name__)
+
+
+class Stream(NamedTuple):
+    """An answer of several messages, worked out while it is sent.
+
+    Attributes:
+        schema: Of each message.
+        batches: The messages.
+    """
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+# What a request's or an action's head, and a request's arrays, are answered with. Errors go to whoever asked.
+Get = Callable[[dict[str, Any], dict[str, NDArray[Any]]], pa.RecordBatch | Stream]
+Action = Callable[[dict[str, Any]], dict[str, Any]]
 
 # Answers worked out at the same time, at most: this host's own sampling has the other processors.
 _MOST_AT_ONCE = 16
@@ -78,8 +97,14 @@ class Answers:
                 "copy the parts of one and the same store to every host",
             )
 
+    @property
+    def gets(self) -> dict[str, Get]:
+        """What is asked about parts."""
+        return {"expand": self.expand, "question": self.question, "rows": self.rows}
+
     def expand(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> pa.RecordBatch:
         """Answers a request for edges."""
+        self.check(head)
         request = expand_from_ticket(head, arrays)
         with self._turns:
             owner, tables = self._take(request.weighted)
@@ -90,14 +115,26 @@ class Answers:
             self._give_back(owner, tables, weighted=request.weighted)
             return batch
 
-    def rows(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Iterator[pa.RecordBatch]:
+    def question(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> pa.RecordBatch:
+        """Answers a question about edges."""
+        self.check(head)
+        question = question_from_ticket(head, arrays)
+        weighted = question.what == "weights"
+        with self._turns:
+            owner, tables = self._take(weighted)
+            batch = answer_to_batch(owner.answer(question))
+            self._give_back(owner, tables, weighted=weighted)
+            return batch
+
+    def rows(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Stream:
         """Answers a request for rows, message by message."""
+        self.check(head)
         request = rows_from_ticket(head, arrays)
         owner, tables = self._take(weighted=False)
         with self._turns:
             messages = owner.rows(request)
         self._give_back(owner, tables, weighted=False)  # rows need none of its memory
-        return self._messages(messages)
+        return Stream(ROWS_SCHEMA, self._messages(messages))
 
     def _messages(self, messages: Iterator[NDArray[np.uint8]]) -> Iterator[pa.RecordBatch]:
         while True:
@@ -139,53 +176,68 @@ class PartServer(flight.FlightServerBase):  # type: ignore[misc]
         ip: The address to listen on, and no other.
         port: The port; 0 for any free one.
         token: What every call must carry.
-        answers: Who answers.
-        heard: Called with "here" or "bye", a process's name and its host; from any thread.
+        gets: What answers requests, by the ``what`` in their heads; looked up at every request, so it may grow.
+        actions: What answers actions, by their names; likewise.
+        tls: PEM of its certificate, with those that it was issued by, and of the key; None: what travels is not encrypted.
 
     Raises:
         PlanError: The address cannot be listened on.
     """
 
-    def __init__(self, ip: str, port: int, token: str, answers: Answers, heard: Callable[[str, str, int], None]) -> None:
-        self._answers, self._heard = answers, heard
+    def __init__(
+        self, ip: str, port: int, token: str, gets: Mapping[str, Get], actions: Mapping[str, Action], tls: tuple[str, str] | None = None
+    ) -> None:
+        self._gets, self._actions = gets, actions
+        secrecy: dict[str, Any] = {} if tls is None else {"tls_certificates": [(tls[0].encode(), tls[1].encode())]}
         place = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
         try:
-            super().__init__(f"grpc://{place}", middleware={"token": _TokenCheck(token)})
+            super().__init__(f"grpc{'+tls' if tls else ''}://{place}", middleware={"token": _TokenCheck(token)}, **secrecy)
         except pa.ArrowException as error:
             raise PlanError(
                 f"the part service cannot listen on {place}", "the address is none of this host's, or another program uses the port"
             ) from error
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
-        """Hears that somebody on another host is here, or leaves."""
+        """Does something small: JSON comes and goes."""
         try:
-            head, name, host = read_visit(action.body.to_pybytes())
-            self._answers.check(head)
-            if action.type not in ("here", "bye"):
+            answer = self._actions.get(action.type)
+            if answer is None:
                 raise BadRequest(f"there is no action {action.type!r}")
-            self._heard(action.type, name, host)
+            return [json.dumps(answer(_read_body(action.body.to_pybytes()))).encode()]
         except Exception as error:
-            logger.info("a visit failed", exc_info=True)
-            raise _as_flight(error) from error
-        return []
+            logger.info("the action %.40r failed", action.type, exc_info=True)
+            raise as_flight(error) from error
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Answers a request; errors go to whoever sent it."""
         try:
             head, arrays = from_ticket(ticket.ticket)
-            self._answers.check(head)
-            if head.get("what") == "expand":
-                batch = self._answers.expand(head, arrays)
-                return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(batch.schema, [batch]))
-            if head.get("what") == "rows":
-                return flight.GeneratorStream(ROWS_SCHEMA, self._answers.rows(head, arrays))
-            raise BadRequest(f"the request asks for {head.get('what')!r}")
+            get = self._gets.get(str(head.get("what")))
+            if get is None:
+                raise BadRequest(f"the request asks for {head.get('what')!r}")
+            answer = get(head, arrays)
+            if isinstance(answer, Stream):
+                return flight.GeneratorStream(*answer)
+            return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(answer.schema, [answer]))
         except Exception as error:
             logger.info("a request failed", exc_info=True)
-            raise _as_flight(error) from error
+            raise as_flight(error) from error
 
 
-def _as_flight(error: Exception) -> Exception:
+def _read_body(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest("the action cannot be read") from error
+    if not isinstance(value, dict):
+        raise BadRequest("the action cannot be read")
+    return value
+
+
+def as_flight(error: Exception) -> Exception:
+    """An error as it travels to whoever asked."""
+    if isinstance(error, flight.FlightError):
+        return error  # type: ignore[no-any-return]
     own = isinstance(error, GnnkitError)
     message = error.message if isinstance(error, GnnkitError) else f"{type(error).__name__}: {error}"
     hint = error.hint if isinstance(error, GnnkitError) else None

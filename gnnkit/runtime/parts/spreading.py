@@ -7,15 +7,16 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from gnnkit.plan import NeighborSampling
+from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.parts.allocation import keep_freed_memory
 from gnnkit.runtime.parts.client import FlightOwners, Peer
 from gnnkit.runtime.parts.visits import attendance
-from gnnkit.runtime.registry import start_ticks
+from gnnkit.runtime.pids import start_ticks
 from gnnkit.sampling.hosts import PartMap, hot_rows
 from gnnkit.sampling.jit import warm
-from gnnkit.sampling.sampler import NodeScratch
-from gnnkit.sampling.spread import SpreadSampler
+from gnnkit.sampling.sampler import BatchSampler
+from gnnkit.sampling.scratch import NodeScratch
+from gnnkit.sampling.spread_sampler import spread_sampler
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.store import Store
@@ -54,13 +55,14 @@ class Spreading:
             peers,
             hosts["token"],
             store.fingerprint,
-            _num_rows(graph),
+            num_rows(graph),
             timeout_s=float(hosts["timeout_s"]),
             at_once=self.threads * max(1, len(peers)),
+            ca=hosts.get("ca"),
         )
         warm()  # the kernels that only this module has imported
         addresses = {host: peer.address for host, peer in peers.items()}
-        self._attendance = attendance(here, addresses, hosts["token"], store.fingerprint)
+        self._attendance = attendance(here, addresses, hosts["token"], store.fingerprint, ca=hosts.get("ca"))
         # Whoever started this process has been waiting since then, and is to hear which host is missing.
         left_s = float(hosts["start_timeout_s"]) - _age_s()
         self._attendance.begin(max(1.0, _SHARE * left_s))
@@ -69,12 +71,13 @@ class Spreading:
         """Tells the other hosts that this process needs them no more."""
         self._attendance.leave()
 
-    def sampler(self, tables: GraphTables, sampling: NeighborSampling, max_seeds: int, scratch: NodeScratch) -> SpreadSampler:
+    def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
         """A sampler for one thread, on the thread's memory per node."""
-        return SpreadSampler(tables, sampling, max_seeds, self._where, self._owners, scratch)
+        hosts = self._where, self._owners
+        return spread_sampler(tables, plan.inputs, plan.sampling, *hosts, scratch, walks_only=walks_only, cached=plan.cached)
 
 
-def _num_rows(graph: GraphArrays) -> list[int]:
+def num_rows(graph: GraphArrays) -> list[int]:
     """Nodes of every type and edges of every type, in the order of ``GraphTables.row_bounds``."""
     bounds = [graph.node_bounds[t] for t in graph.schema.node_types] + [graph.edge_bounds[t] for t in graph.schema.edge_types]
     return [int(ends[-1]) for ends in bounds]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow.flight as flight
 
 from gnnkit.errors import PlanError
-from gnnkit.runtime.parts.client import CHANNEL_OPTIONS, remote_error
+from gnnkit.runtime.parts.client import remote_error
+from gnnkit.runtime.parts.connecting import connect
 from gnnkit.runtime.parts.protocol import PROTOCOL_VERSION, TOKEN_HEADER
+from gnnkit.runtime.parts.service import Action
 from gnnkit.runtime.presence import Attendance
-from gnnkit.sampling.owned import BadRequest
+from gnnkit.sampling.owners import BadRequest
 
 _MOST_NAME = 64
 
@@ -26,9 +29,11 @@ class Visits:
         address: Its service's address.
         token: What it expects.
         fingerprint: The store's.
+        ca: See ``connect``.
     """
 
-    def __init__(self, host: int, address: str, token: str, fingerprint: str) -> None:
+    def __init__(self, host: int, address: str, token: str, fingerprint: str, ca: str | None = None) -> None:
+        self._ca = ca
         self._host, self._address, self._fingerprint = host, address, fingerprint
         self._headers = [(TOKEN_HEADER.encode(), token.encode())]
         self._client: Any = None
@@ -48,7 +53,7 @@ class Visits:
         with self._lock:
             try:
                 if self._client is None:
-                    self._client = flight.FlightClient(f"grpc://{self._address}", generic_options=CHANNEL_OPTIONS)
+                    self._client = connect(self._address, self._ca)
                 list(self._client.do_action(action, flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)))
             except BaseException as error:
                 if self._client is not None:
@@ -62,7 +67,16 @@ class Visits:
                 raise
 
 
-def attendance(host: int, addresses: Mapping[int, str], token: str, fingerprint: str, *, for_all: bool = False) -> Attendance:
+def attendance(
+    host: int,
+    addresses: Mapping[int, str],
+    token: str,
+    fingerprint: str,
+    *,
+    for_all: bool = False,
+    ca: str | None = None,
+    name: str | None = None,
+) -> Attendance:
     """This process's presence at the services of other hosts.
 
     Args:
@@ -71,22 +85,27 @@ def attendance(host: int, addresses: Mapping[int, str], token: str, fingerprint:
         token: What they expect.
         fingerprint: The store's.
         for_all: See ``Attendance``.
+        ca: See ``connect``.
+        name: See ``Attendance``.
     """
-    visits = {other: Visits(other, address, token, fingerprint) for other, address in addresses.items()}
-    return Attendance(host, {other: visit.tell for other, visit in visits.items()}, addresses, for_all=for_all)
+    visits = {other: Visits(other, address, token, fingerprint, ca) for other, address in addresses.items()}
+    return Attendance(host, {other: visit.tell for other, visit in visits.items()}, addresses, for_all=for_all, name=name)
 
 
-def read_visit(body: bytes) -> tuple[dict[str, Any], str, int]:
-    """The head, the process's name and its host.
+def visit_actions(check: Callable[[dict[str, Any]], None], heard: Callable[[str, str, int], None]) -> dict[str, Action]:
+    """The service's side: its actions "here" and "bye".
 
-    Raises:
-        BadRequest: It is none.
+    Args:
+        check: Raises where a visitor is one of another run.
+        heard: Called with "here" or "bye", a process's name and its host; from any thread.
     """
-    try:
-        head = json.loads(body)
-        name, host = head["name"], head["host"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadRequest("the visit cannot be read") from error
-    if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME or isinstance(host, bool) or not isinstance(host, int) or host < 0:
-        raise BadRequest("the visit names nobody")
-    return head, name, host
+
+    def visit(what: str, head: dict[str, Any]) -> dict[str, Any]:
+        name, host = head.get("name"), head.get("host")
+        if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME or isinstance(host, bool) or not isinstance(host, int) or host < 0:
+            raise BadRequest("the visit names nobody")
+        check(head)
+        heard(what, name, host)
+        return {}
+
+    return {what: partial(visit, what) for what in ("here", "bye")}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.datasets.source import LinkSplits
 from gnnkit.errors import DatasetError
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
@@ -61,6 +62,7 @@ class GltPartitionSource:
         self._labels = self._find_labels(node_types, labels)
         self._edges = {edge_type: self._open_edges(edge_type) for edge_type in edge_types}
         self.schema = self._find_schema(node_types, about)
+        self.link_splits: LinkSplits = {}
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {
             node_type: {split: _read_npy(self._layout.split(node_type, split)) for split in splits}
             for node_type, splits in about.get("splits", {}).items()

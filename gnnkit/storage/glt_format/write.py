@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,12 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage
-from gnnkit.schema import ArraySpec, EdgeType, NodeType
+from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays
 from gnnkit.storage.glt_format import layout as names
 from gnnkit.storage.glt_format.layout import GltLayout
 from gnnkit.storage.glt_format.pickles import to_tensor, write_pickled_tensors
+from gnnkit.storage.quantize import plain_rows, plain_spec
 
 if TYPE_CHECKING:
     from gnnkit.storage.store import Store
@@ -67,6 +69,8 @@ class _Writer:
     def __init__(self, store: Store, graph: GraphArrays, layout: GltLayout, stage: Stage) -> None:
         self._store, self._graph, self._layout, self._stage = store, graph, layout, stage
         self._weight = store.options.weight or names.WEIGHT_NAME
+        # graphlearn-torch knows no quantised features: they are written as what they stand for.
+        self._schema = _plain_schema(graph.schema)
         self._dataset_ids = {t: _dataset_ids(graph, t) for t in graph.schema.node_types}
 
     def write(self) -> None:
@@ -88,18 +92,18 @@ class _Writer:
         self._layout.meta.write_bytes(pickle.dumps(meta))
 
     def _write_nodes(self, node_type: NodeType) -> None:
-        nodes = self._graph.schema.node_types[node_type]
+        nodes, stored = self._schema.node_types[node_type], self._graph.schema.node_types[node_type].arrays
         bounds, ids = self._graph.node_bounds[node_type], self._dataset_ids[node_type]
         book = np.empty(nodes.num_nodes, np.int64)
         book[ids] = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
         _save(self._layout.node_book(node_type), torch.from_numpy(book))
         for name, spec in nodes.arrays.items():
-            columns = [part.arrays[name] for part in self._graph.nodes[node_type]]
+            columns = [plain_rows(part.arrays[name], stored[name]) for part in self._graph.nodes[node_type]]
             if name == names.FEATURE_NAME and len(spec.row_shape) == 1:
                 for part, rows in enumerate(columns):
                     folder = self._layout.node_features(part, node_type)
                     _write_rows(folder, ids[bounds[part] : bounds[part + 1]], rows, spec.dtype)
-                self._write_caches(node_type, spec)
+                self._write_caches(node_type, stored[name])
                 continue
             whole = _whole(columns, [ids[bounds[p] : bounds[p + 1]] for p in range(len(columns))], spec, nodes.num_nodes)
             if name == names.LABEL_NAME:
@@ -114,10 +118,10 @@ class _Writer:
             folder = self._layout.node_features(part, node_type)
             if cache is not None and len(cache.global_id) and folder.exists():
                 _save(folder / "cache_ids.pt", torch.from_numpy(np.array(cache.global_id, np.int64)))
-                _save(folder / "cache_feats.pt", to_tensor(cache.x, spec.dtype))
+                _save(folder / "cache_feats.pt", to_tensor(plain_rows(cache.x, spec), spec.batch_dtype))
 
     def _write_edges(self, edge_type: EdgeType) -> None:
-        edges = self._graph.schema.edge_types[edge_type]
+        edges, stored = self._schema.edge_types[edge_type], self._graph.schema.edge_types[edge_type].arrays
         book = np.empty(edges.num_edges, np.int64)
         edge_ids, orders = [], []
         for part, arrays in enumerate(self._graph.edges[edge_type]):
@@ -135,7 +139,7 @@ class _Writer:
             self._stage.advance(len(eids))
         _save(self._layout.edge_book(edge_type), torch.from_numpy(book))
         for name, spec in edges.arrays.items():
-            columns = [part.arrays[name] for part in self._graph.edges[edge_type]]
+            columns = [plain_rows(part.arrays[name], stored[name]) for part in self._graph.edges[edge_type]]
             if name == names.EDGE_FEATURE_NAME and len(spec.row_shape) == 1:
                 for part, values in enumerate(columns):
                     _write_rows(self._layout.edge_features(part, edge_type), edge_ids[part], values, spec.dtype, orders[part])
@@ -171,7 +175,7 @@ class _Writer:
             "notice": self._store.notice,
             "metadata": dict(self._store.metadata),
             "edge_dir": self._graph.edge_dir,
-            "schema": self._graph.schema.to_json(),
+            "schema": self._schema.to_json(),
             "splits": {node_type: list(ids) for node_type, ids in splits.items()},
         }
         self._layout.about.parent.mkdir(exist_ok=True)
@@ -179,6 +183,13 @@ class _Writer:
         for node_type, by_name in splits.items():
             for split, ids in by_name.items():
                 _save_npy(self._layout.split(node_type, split), np.asarray(ids, dtype=np.int64))
+
+
+def _plain_schema(schema: GraphSchema) -> GraphSchema:
+    """The schema with quantised arrays as what they stand for."""
+    nodes = {t: replace(s, arrays={k: plain_spec(a) for k, a in s.arrays.items()}) for t, s in schema.node_types.items()}
+    edges = {t: replace(s, arrays={k: plain_spec(a) for k, a in s.arrays.items()}) for t, s in schema.edge_types.items()}
+    return replace(schema, node_types=nodes, edge_types=edges)
 
 
 def _dataset_ids(graph: GraphArrays, node_type: NodeType) -> NDArray[np.int64]:

@@ -17,23 +17,11 @@ from gnnkit.sampling.jit import lazy_kernel
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.partition.balance import capacity, contiguous_parts
-from gnnkit.storage.partition.topology import Adjacency, first_vertices, merged_adjacency, to_dataset_order
+from gnnkit.storage.partition.topology import Adjacency, first_vertices, merged_adjacency, row_ranges, to_dataset_order
+from gnnkit.vendor.metis import MetisGraph, SharedInts, import_pymetis, part_graph
 
 # A node may weigh at most this much: a type with fewer nodes than parts cannot be balanced by weight.
 _MAX_VERTEX_WEIGHT = 64
-
-
-def import_pymetis() -> Any:
-    """Returns the module.
-
-    Raises:
-        PlanError: pymetis is not installed.
-    """
-    try:
-        import pymetis
-    except ImportError as exc:
-        raise PlanError("partition='metis' needs pymetis, which is not installed", 'pip install pymetis, or take partition="ldg"') from exc
-    return pymetis
 
 
 def assign(graph: GraphArrays, num_parts: int, seed: int) -> dict[NodeType, NDArray[np.int32]]:
@@ -44,17 +32,15 @@ def assign(graph: GraphArrays, num_parts: int, seed: int) -> dict[NodeType, NDAr
 
     Raises:
         PlanError: pymetis is missing, or its index type is too narrow for this graph.
+        WorkerDied: METIS has ended, for lack of memory as a rule.
     """
     pymetis = import_pymetis()
-    adjacency, weights = _simple_graph(merged_adjacency(graph, exact=True))
-    if len(adjacency.indices) >= 2**31 and _index_bits(pymetis) < 64:
-        raise PlanError(
-            f"the graph has {len(adjacency.indices)} entries, more than this build of pymetis can index", 'take partition="ldg" instead'
-        )
-    if len(adjacency.indices):
-        parts = _run_metis(pymetis, adjacency, weights, _vertex_weights(graph.schema), num_parts, seed)
-    else:
-        parts = contiguous_parts(adjacency.num_vertices, num_parts)
+    simple = _simple_graph(merged_adjacency(graph, exact=True), _vertex_weights(graph.schema))
+    count = simple.num_entries
+    adjacency, weights = Adjacency(simple.indptr.values, simple.indices.values[:count]), simple.weights.values[:count]
+    if count >= 2**31 and _index_bits(pymetis) < 64:
+        raise PlanError(f"the graph has {count} entries, more than this build of pymetis can index", 'take partition="ldg" instead')
+    parts = part_graph(simple, num_parts, seed) if count else contiguous_parts(adjacency.num_vertices, num_parts)
     result = {}
     first_vertex = first_vertices(graph.schema)
     for name, node_type in graph.schema.node_types.items():
@@ -69,49 +55,39 @@ def _index_bits(pymetis: Any) -> int:
     return int(width()) if width is not None else 32
 
 
-def _run_metis(
-    pymetis: Any,
-    adjacency: Adjacency,
-    edge_weights: NDArray[np.int64],
-    vertex_weights: NDArray[np.int64] | None,
-    num_parts: int,
-    seed: int,
-) -> NDArray[np.int32]:
-    keywords: dict[str, Any] = {"eweights": edge_weights, "recursive": False, "options": pymetis.Options(seed=seed & 0x7FFFFFFF)}
-    if vertex_weights is not None:
-        keywords["vweights"] = vertex_weights
-    if hasattr(pymetis, "CSRAdjacency"):
-        keywords["adjacency"] = pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices)
-    else:  # before 2025.2
-        keywords["xadj"], keywords["adjncy"] = adjacency.indptr, adjacency.indices
-    _, parts = pymetis.part_graph(num_parts, **keywords)
-    return np.asarray(parts, dtype=np.int32)
-
-
-def _vertex_weights(schema: GraphSchema) -> NDArray[np.int64] | None:
+def _vertex_weights(schema: GraphSchema) -> SharedInts | None:
     """Weights with which every type weighs about as much as the largest; None where all would be equal."""
     counts = np.array([t.num_nodes for t in schema.node_types.values()], dtype=np.int64)
     if len(counts) == 1:
         return None
-    weights = np.clip(counts.max() // np.maximum(counts, 1), 1, _MAX_VERTEX_WEIGHT)
-    return np.repeat(weights, counts)
+    weights = SharedInts(int(counts.sum()))
+    weights.values[:] = np.repeat(np.clip(counts.max() // np.maximum(counts, 1), 1, _MAX_VERTEX_WEIGHT), counts)
+    return weights
 
 
-def _simple_graph(adjacency: Adjacency) -> tuple[Adjacency, NDArray[np.int64]]:
+def _simple_graph(adjacency: Adjacency, vertex_weights: SharedInts | None) -> MetisGraph:
     """METIS wants neither loops nor parallel edges: parallel ones become an edge of their number's weight."""
-    indices = adjacency.indices.astype(np.int64)
-    indptr = np.array(adjacency.indptr, dtype=np.int64)
-    weights = np.empty(len(indices), dtype=np.int64)
-    kept = int(_simplify(indptr, indices, weights))
-    return Adjacency(indptr, indices[:kept]), weights[:kept]
+    indptr, indices, weights = SharedInts(len(adjacency.indptr)), SharedInts(len(adjacency.indices)), SharedInts(len(adjacency.indices))
+    indptr.values[:] = adjacency.indptr
+    kept, begin = 0, int(adjacency.indptr[0])
+    # Some rows at a time: an interrupt comes through in between.
+    for first, last in row_ranges(adjacency.indptr, 0, adjacency.num_vertices):
+        end = int(adjacency.indptr[last])
+        indices.values[begin:end] = adjacency.indices[begin:end]
+        kept = int(_simplify(indptr.values, indices.values, weights.values, first, last, begin, kept))
+        begin = end
+    return MetisGraph(indptr, indices, weights, kept, vertex_weights)
 
 
 @lazy_kernel
-def _simplify(indptr: NDArray[np.int64], indices: NDArray[np.int64], weights: NDArray[np.int64]) -> int:
-    """Sorts each row, drops loops and merges repeats, in place; returns the entries left."""
-    kept = 0
-    begin = indptr[0]
-    for row in range(indptr.size - 1):
+def _simplify(
+    indptr: NDArray[np.int64], indices: NDArray[np.int64], weights: NDArray[np.int64], first: int, last: int, begin: int, kept: int
+) -> int:
+    """Sorts rows ``[first, last)``, drops loops and merges repeats, in place; returns the entries left up to there.
+
+    ``begin`` is where their entries begin, and ``kept`` what was left of all before.
+    """
+    for row in range(first, last):
         end = indptr[row + 1]
         neighbors = np.sort(indices[begin:end])
         row_start = kept

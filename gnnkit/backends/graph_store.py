@@ -1,0 +1,138 @@
+"""Sampling by servers that hold the graph: this process's own, others of this host, or those of other hosts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import InitVar, asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.backends.base import BatchStream
+from gnnkit.backends.checks import check_concurrency, check_count, check_seconds, folder_or_none, size_in_bytes
+from gnnkit.errors import PlanError
+from gnnkit.events import EventSink
+from gnnkit.plan import LoaderPlan
+from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.receiving import threads_for
+from gnnkit.runtime.serving.addresses import has_any_port
+from gnnkit.runtime.serving.credentials import address_text, remember_token
+from gnnkit.runtime.serving.spec import UNIX_PREFIX, split_place
+
+if TYPE_CHECKING:
+    from gnnkit.backends.samplers import Newcomer, Samplers
+
+
+@dataclass(frozen=True)
+class GraphStore:
+    """Samples in servers, which hold the graph for any number of trainers; the same batches as ``InProcess``, bit for bit.
+
+    Without an address it starts servers of its own, shared by all loaders of this process on the same graph with the same options, and
+    ended with the last. With one, it joins servers that ``gnnkit.serve`` or ``gnnkit serve`` has started.
+    ``docs/servers.md`` describes them.
+
+    Attributes:
+        num_servers: Servers to start; those that are joined say how many they are.
+        workers_per_server: Sampling processes of each server that is started.
+        threads_per_worker: Sampling threads of each of those.
+        address: Where servers are: ``"unix:/folder"`` or the folder, on this host; ``"10.0.0.1:7000"``, or several of these, on others;
+            ``"127.0.0.1:0"`` starts servers of its own, and joins them as if they were on another host. None starts some of its own.
+        worker_concurrency: Batches that a sampling process is given at a time by each loader, 1 to 32.
+        channel_size: The most memory for batches under way, in bytes or as "4GB"; None: as much as they take.
+        max_restarts: How often, in all, a server or sampling process that dies is waited for, or started again where it is this
+            process's own, its batches sampled again and a warning given; after that, its death is an error.
+        join_timeout_s: Seconds to wait for servers that are not there yet.
+        idle_timeout_s: Seconds after which a loader that is not used gives its memory up; it takes it again at its next use. None: never.
+        tls_ca: PEM file of the certificate that servers of other hosts show, or of its issuer; None: not encrypted.
+        log_dir: Folder for logs of what is started here; None: as for ``Colocated``.
+
+    ``token`` is what the servers want to hear: ``GraphStoreServers.token``, or what they were given. It is part of no plan. None: that in
+    the servers' folder, ``$GNNKIT_TOKEN``, or what is in the file ``$GNNKIT_TOKEN_FILE``.
+
+    Raises:
+        PlanError: A value is unusable.
+    """
+
+    num_servers: int = 2
+    workers_per_server: int = 1
+    threads_per_worker: int = 1
+    address: str | Path | Sequence[str] | None = None
+    token: InitVar[str | None] = None
+    worker_concurrency: int = 2
+    channel_size: int | str | None = None
+    max_restarts: int = 0
+    join_timeout_s: float = 600.0
+    idle_timeout_s: float | None = 600.0
+    tls_ca: str | None = None
+    log_dir: str | None = None
+
+    def __post_init__(self, token: str | None) -> None:
+        for name, least in (("num_servers", 1), ("workers_per_server", 1), ("threads_per_worker", 1), ("max_restarts", 0)):
+            check_count(name, getattr(self, name), least)
+        check_concurrency(self.worker_concurrency)
+        check_seconds("join_timeout_s", self.join_timeout_s, 0.1)
+        if self.idle_timeout_s is not None:
+            check_seconds("idle_timeout_s", self.idle_timeout_s, 0.1)
+        for name in ("log_dir", "tls_ca"):
+            object.__setattr__(self, name, folder_or_none(name, getattr(self, name)))
+        _ = self.channel_bytes
+        if self.address is not None:
+            object.__setattr__(self, "address", address_text(self.address))
+        if token is not None:
+            if self.address is None:
+                raise PlanError(
+                    "token=... without address=...: servers of this process's own need none", "leave it out, or name the servers"
+                )
+            remember_token(self.address, token)
+
+    @property
+    def channel_bytes(self) -> int | None:
+        """``channel_size`` in bytes."""
+        return size_in_bytes("channel_size", self.channel_size)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of servers of this host; None where there is no address, or one of another kind."""
+        text = str(self.address or "")
+        return Path(text.removeprefix(UNIX_PREFIX)) if text.startswith(UNIX_PREFIX) else None
+
+    def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
+        """Starts or joins servers, and waits until all are there."""
+        if sys.platform != "linux":
+            raise PlanError(f"GraphStore() needs Linux, this is {sys.platform}", "use InProcess()")
+        from gnnkit.backends.crew_stream import CrewStream
+        from gnnkit.sampling.kinds import compile_ahead
+
+        if self.address is None or self.folder is not None or has_any_port(str(self.address)):  # servers of this host
+            compile_ahead(plan.inputs, plan.sampling, events)
+        options = self
+        if self.address is not None and self.folder is None:  # batches wait for other hosts most of the time
+            batches = threads_for(len(split_place(self.address)[1]))
+            options = replace(self, worker_concurrency=max(self.worker_concurrency, batches))
+        return CrewStream(options, plan, graph, events)
+
+    def hire(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, newcomer: Newcomer) -> Samplers:
+        """Finds the servers' sampling processes; see ``Employer.hire``."""
+        if self.address is None:
+            from gnnkit.backends.own_servers import hire_own_servers
+
+            return hire_own_servers(self, plan, graph, events, newcomer)
+        if self.folder is None and has_any_port(str(self.address)):
+            from gnnkit.backends.wire_crew import hire_own_receiver
+
+            return hire_own_receiver(self, plan, graph, events, newcomer)
+        if plan.store is None:
+            raise PlanError(
+                "the graph is only in memory, and servers that are joined have a store", "use from_store(), or leave address out"
+            )
+        if self.folder is not None:
+            from gnnkit.backends.server_crew import hire_joined_servers
+
+            return hire_joined_servers(self.folder, self.join_timeout_s, plan.store.fingerprint, events, newcomer)
+        from gnnkit.backends.wire_crew import hire_receiver, servers_of
+
+        return hire_receiver(self, servers_of(self), plan, plan.store.fingerprint, events, newcomer)
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"kind": "GraphStore", option: value, ...}``; no token."""
+        return {"kind": "GraphStore", **asdict(self)}

@@ -1,0 +1,92 @@
+"""A store for a graph that is only in memory, for as long as servers need it: servers read stores."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from dataclasses import replace
+
+from gnnkit.errors import PlanError
+from gnnkit.events import EventSink
+from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.registry import RunFolder, new_run
+from gnnkit.sampling.subgraph import BatchLayout
+from gnnkit.schema import EdgeType, NodeType, reverse_edge_type
+from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.catalog import default_root
+
+_lock = threading.Lock()
+_stored: weakref.WeakKeyDictionary[GraphHandle, weakref.ref[TemporaryStore]] = weakref.WeakKeyDictionary()
+
+
+class TemporaryStore:
+    """A store that goes when nobody keeps this object; one whose process was killed goes with the next that is made.
+
+    Args:
+        graph: The graph.
+        events: Receives the stages of a build.
+
+    Attributes:
+        reference: The store.
+
+    Raises:
+        PlanError: Nobody knows the graph as it was before it was compressed, or there is no folder to write to.
+        StoreError: It cannot be written.
+    """
+
+    def __init__(self, graph: GraphHandle, events: EventSink) -> None:
+        from gnnkit.storage.build import build_store
+
+        if graph.source is None or graph.build is None:
+            raise PlanError("servers read stores, and this graph is only in memory", "build a store with gnnkit.partition()")
+        folder = new_run(str(default_root() / "temporary"), {"store": graph.name})
+        self._end = weakref.finalize(self, _remove, folder, os.getpid())
+        try:
+            store = build_store(graph.source, folder.path / "store", graph.build, events)
+        except BaseException:
+            self._end()
+            raise
+        self.reference = store.reference
+
+
+def temporary_store(graph: GraphHandle, events: EventSink) -> TemporaryStore:
+    """The store of a graph in memory: made once, and used by everybody in this process who needs it.
+
+    Raises:
+        PlanError: See ``TemporaryStore``.
+        StoreError: See ``TemporaryStore``.
+    """
+    with _lock:
+        reference = _stored.get(graph)
+        store = None if reference is None else reference()
+        if store is None:
+            store = TemporaryStore(graph, events)
+            _stored[graph] = weakref.ref(store)
+        return store
+
+
+def in_order(layout: BatchLayout, graph: GraphArrays) -> BatchLayout:
+    """A layout with each type's arrays in the graph's own order: a store has them by name, and a batch's attributes follow it.
+
+    Args:
+        layout: What a server says.
+        graph: The graph in memory.
+    """
+    orders: dict[tuple[str, NodeType | EdgeType], list[str]] = {}
+    for node_type, nodes in graph.schema.node_types.items():
+        orders["node", node_type] = list(nodes.arrays)
+    for edge_type, edges in graph.schema.edge_types.items():
+        orders["edge", edge_type if graph.edge_dir == "in" else reverse_edge_type(edge_type)] = list(edges.arrays)
+    fields = list(layout.fields)
+    for (scope, owner), names in orders.items():
+        places = [i for i, f in enumerate(fields) if (f.key.scope, f.key.type) == (scope, owner) and f.key.name in names]
+        found = sorted((fields[place] for place in places), key=lambda f: names.index(f.key.name))
+        for place, field in zip(places, found, strict=True):
+            fields[place] = field
+    return replace(layout, fields=tuple(fields))
+
+
+def _remove(folder: RunFolder, owner: int) -> None:
+    if os.getpid() == owner:
+        folder.close()

@@ -1,0 +1,193 @@
+"""Whether advice is right: bottlenecks that are made on purpose, named by the loader, and gone once its advice is followed."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.bench.loading import make_loader
+
+if TYPE_CHECKING:
+    from gnnkit.loader import GraphLoader
+    from gnnkit.loader.advice import Advice
+
+# Seconds of one look at a loader; loops with and without the bottleneck take turns, as far as they can.
+LOOK_S, _TURNS = 4.0, 2
+# A ring that is too small holds two batches, which leaves one to be sampled at a time.
+_BATCHES_IN_RING = 2.6
+# How often the store's pages are dropped, and the longest wait for the copy in memory that advice has made.
+_DROP_EVERY_S, _COPY_S = 0.05, 120.0
+# How many times as long as a batch's sampling a slow loop body takes.
+_SLOW = 3.0
+
+Body = Callable[[Any], None] | None
+
+
+def bottleneck(options: argparse.Namespace) -> dict[str, Any]:
+    """Makes one of four bottlenecks, has it named, and measures what following the advice gains."""
+    with contextlib.ExitStack() as stack:
+        slow, body = _MAKERS[options.bottleneck](options, stack)
+        _run(slow, LOOK_S / 2, body)  # the copy of the graph, where there is one, is in use after that
+        advice = _advice(slow, body)
+        if advice.bottleneck != options.bottleneck:
+            raise RuntimeError(f"the bottleneck is {options.bottleneck!r}, and the loader says {advice.bottleneck!r}: {advice.sentence}")
+        if advice.bottleneck == "disk":  # the copy in memory is that of both: they cannot take turns
+            before = median(_run(slow, LOOK_S, body) for _ in range(_TURNS))
+            fast, quick = _followed(slow, body, advice, stack)
+            after = median(_run(fast, LOOK_S, quick) for _ in range(_TURNS))
+        else:
+            fast, quick = _followed(slow, body, advice, stack)
+            speeds = [(_run(slow, LOOK_S, body), _run(fast, LOOK_S, quick)) for _ in range(_TURNS)]
+            before, after = (median(values) for values in zip(*speeds, strict=True))
+    return {"gain": after / before, "before": before, "after": after, "sentence": advice.sentence, "change": str(dict(advice.change))}
+
+
+def _advice(loader: GraphLoader, body: Body) -> Advice:
+    from gnnkit.loader.advice import advise, measure
+
+    _run(loader, LOOK_S, body)
+    return advise(measure(loader, LOOK_S))
+
+
+def _run(loader: GraphLoader, seconds: float, body: Body) -> float:
+    """Seeds per second of a loop."""
+    from gnnkit.loader.advice.trial import batches_for
+
+    times = list(batches_for(loader, seconds, body, warm_up=max(2, loader.status().slots)))
+    return (len(times) - 1) * loader.plan.batching.batch_size / (times[-1] - times[0])
+
+
+def _followed(slow: GraphLoader, body: Body, advice: Advice, stack: contextlib.ExitStack) -> tuple[GraphLoader, Body]:
+    """The loop as the advice wants it."""
+    from gnnkit.loader.advice.trial import beside
+
+    if isinstance(body, _Waiting):
+        return slow, _Waiting(body.seconds / 2)
+    fast, deadline = stack.enter_context(beside(slow, advice.change)), time.monotonic() + _COPY_S
+    while advice.bottleneck == "disk" and not fast.status().graph_bytes:
+        _run(fast, 0.0, None)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"there was no copy of the graph in memory after {_COPY_S:g} s")
+    return fast, body
+
+
+class _Waiting:
+    """A loop body that leaves Python and the processors to others, as one on a GPU does."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._never = threading.Event()
+
+    def __call__(self, batch: Any) -> None:
+        self._never.wait(self.seconds)
+
+
+def _seconds_of(loader: GraphLoader) -> float:
+    """How long a batch took to sample, with as many at a time as there were."""
+    return fmean(record.sample_s + record.gather_s for record in loader.records) / max(1, loader.status().workers)
+
+
+def _slow_body(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[GraphLoader, Body]:
+    loader = stack.enter_context(make_loader(options))
+    _run(loader, LOOK_S / 2, None)
+    return loader, _Waiting(_seconds_of(loader) * _SLOW)
+
+
+def _one_worker(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[GraphLoader, Body]:
+    from gnnkit.backends.colocated import Colocated
+
+    return stack.enter_context(make_loader(options, backend=Colocated(num_workers=1))), None
+
+
+def _tiny_ring(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[GraphLoader, Body]:
+    from gnnkit.backends.colocated import Colocated
+
+    with make_loader(options) as roomy:
+        _run(roomy, 0.0, None)
+        largest = max(record.nbytes for record in roomy.records)
+    backend = Colocated(num_workers=options.threads, channel_size=int(largest * _BATCHES_IN_RING))
+    return stack.enter_context(make_loader(options, backend=backend)), None
+
+
+def _dropped_cache(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[GraphLoader, Body]:
+    loader = stack.enter_context(make_loader(options, memory_budget=0))
+    stack.enter_context(_pages_dropped(loader))
+    return loader, None
+
+
+@contextlib.contextmanager
+def _pages_dropped(loader: GraphLoader) -> Iterator[None]:
+    """Has the system forget the pages of a loader's store, again and again."""
+    from gnnkit.runtime.shared_graph import graph_arrays
+
+    assert loader.plan.store is not None
+    maps = {id(found): found for array in graph_arrays(loader._graph.arrays) if (found := _map_of(array)) is not None}
+    files = [os.open(path, os.O_RDONLY) for path in Path(loader.plan.store.path).rglob("*.npy")]
+    over = threading.Event()
+
+    def drop() -> None:
+        while not over.wait(_DROP_EVERY_S):
+            for mapped in maps.values():
+                mapped.madvise(mmap.MADV_DONTNEED)
+            for file in files:
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    thread = threading.Thread(target=drop, name="gnnkit-bench-pages", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        for file in files:
+            os.close(file)
+
+
+def _map_of(array: Any) -> mmap.mmap | None:
+    """The mapping that an array lies in."""
+    while array is not None and not isinstance(array, mmap.mmap):
+        array = getattr(array, "base", None) if not isinstance(array, memoryview) else array.obj
+    return array
+
+
+_MAKERS = {"consumer": _slow_body, "workers": _one_worker, "slots": _tiny_ring, "disk": _dropped_cache}
+BOTTLENECKS = tuple(_MAKERS)
+
+
+def autotuned(options: argparse.Namespace) -> dict[str, Any]:
+    """Autotunes a loader of one thread, tries every combination, and compares both choices in turn and both times."""
+    from gnnkit.backends.inprocess import InProcess
+    from gnnkit.host import available_cpus
+    from gnnkit.loader.advice.space import space_of
+    from gnnkit.loader.advice.trial import run_trial
+
+    cpus = available_cpus()
+    with make_loader(options, backend=InProcess(num_threads=1)) as loader:
+        _run(loader, LOOK_S, None)
+        result = loader.autotune(options.seconds)
+        cell_s = result.trials[0].seconds
+        space, _ = space_of(loader.plan, workers=1, cpus=cpus, most_slots=1 << 10)
+        began = time.perf_counter()
+        cells = [run_trial(loader, point, cell_s, None, cpus) for point in space.grid()]
+        grid_s = time.perf_counter() - began
+        best = max(cells, key=lambda cell: cell.seeds_per_s).options
+        turns = [[run_trial(loader, point, LOOK_S, None, cpus).seeds_per_s for point in (result.best, best)] for _ in range(_TURNS)]
+    chosen, at_best = (median(values) for values in zip(*turns, strict=True))
+    return {
+        "speed_share": 1.0 if result.best == best else chosen / at_best,
+        "time_share": result.took_s / grid_s,
+        "chosen": str(dict(result.best)),
+        "best": str(dict(best)),
+        "gain": result.gain,
+        "tune_s": result.took_s,
+        "grid_s": grid_s,
+        "cells": len(cells),
+    }

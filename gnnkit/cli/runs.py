@@ -1,0 +1,162 @@
+"""``gnnkit ps | logs | stop | cleanup``: what this user's loaders and servers have running on this host, and what they have left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gnnkit.cli.output import WARNING, show_error, show_json, show_line, show_table
+from gnnkit.errors import PlanError
+
+if TYPE_CHECKING:
+    from gnnkit.runtime.runs import Run
+
+_STYLES = {"running": "green", "ended": "red", "stale": "yellow", "failed": "bold red", "elsewhere": "dim"}
+_FOLDERS = typer.Option([], "--log-dir", help="Look in this folder of logs only; may be given several times.")
+_JSON = typer.Option(False, "--json", help="Write JSON.")
+
+
+def _roots(folders: list[Path]) -> list[Path] | None:
+    from gnnkit.runtime.runs import own_folders
+
+    if not folders:
+        return None
+    missing = [str(folder) for folder in folders if not own_folders([folder.expanduser()])]
+    if missing:
+        raise PlanError(f"there is no folder of yours at {missing[0]!r}", "name the folder that was given as log_dir=...")
+    return own_folders(folder.expanduser() for folder in folders)
+
+
+def _found(wanted: list[str], folders: list[Path]) -> list[Run]:
+    """The runs that words mean, each once."""
+    from gnnkit.runtime.runs import find_runs, select
+
+    runs = find_runs(_roots(folders))
+    return list({run.path: run for word in wanted for run in select(runs, word)}.values())
+
+
+def ps(
+    processes: bool = typer.Option(False, "--processes", "-p", help="List the processes of each run too."),
+    log_dir: list[Path] = _FOLDERS,
+    as_json: bool = _JSON,
+) -> None:
+    """List runs: processes that sample for notebooks and scripts, servers, and what runs that are gone have left.
+
+    Exit code 1 if a run was left behind: `gnnkit cleanup` removes it.
+    """
+    from gnnkit.runtime.runs import find_runs
+    from gnnkit.ui.runs import NUMERIC, attention, run_facts, runs_processes, runs_table
+
+    runs = find_runs(_roots(log_dir))
+    left = attention(runs)
+    if as_json:
+        show_json({"attention": left, "runs": [run_facts(run) for run in runs]})
+    elif not runs:
+        show_line("no runs")
+    else:
+        table = runs_table(runs)
+        show_table(table.columns, table.rows, right=NUMERIC, styles=_STYLES)
+        if processes:
+            table = runs_processes(runs)
+            show_line("")
+            show_table(table.columns, table.rows, right=("pid", "processor", "memory"))
+        if left:
+            show_line(left, "yellow")
+    if left:
+        raise typer.Exit(WARNING)
+
+
+def logs(
+    run: str | None = typer.Argument(
+        None, help="A run as `gnnkit ps` lists it, its beginning, or a pid; by default the newest one that runs."
+    ),
+    rank: int | None = typer.Option(None, help="Only the process of this number."),
+    lines: int = typer.Option(60, "--lines", "-n", min=1, help="The most lines of each log."),
+    follow: bool = typer.Option(False, "--follow", "-f", help="Stay, and show what is written, until the processes end or Ctrl-C."),
+    log_dir: list[Path] = _FOLDERS,
+    as_json: bool = _JSON,
+) -> None:
+    """Show what the processes of a run have written."""
+    from gnnkit.runtime.run_control import follow as watch
+    from gnnkit.runtime.run_control import logs_of
+    from gnnkit.runtime.runs import find_runs, newest
+
+    if follow and as_json:
+        raise PlanError("--follow writes text, as it comes", "leave --json or --follow out")
+    runs = [newest(find_runs(_roots(log_dir)))] if run is None else _found([run], log_dir)
+    if follow and len(runs) > 1:
+        raise PlanError(f"{run} means {len(runs)} runs", f"follow one of them: {', '.join(each.id for each in runs)}")
+    news = watch(runs[0], rank) if follow else ()
+    found = [(each, name, path, text) for each in runs for name, path, text in logs_of(each, rank, lines)]
+    if as_json:
+        facts = [{"run": each.id, "process": name, "path": str(path), "text": text} for each, name, path, text in found]
+        show_json({"logs": facts})
+        return
+    for each, name, path, text in found:
+        show_line(f"--- {each.id}, {name}, {path}", "dim")
+        if text:
+            show_line(text)
+    if not found:
+        show_line(f"{', '.join(each.id for each in runs)}: no logs")
+    for name, text in news:
+        show_line(f"--- {name}", "dim")
+        show_line(text.rstrip("\n"))
+
+
+def stop(
+    runs: list[str] | None = typer.Argument(None, help="Runs as `gnnkit ps` lists them, their beginnings, or pids."),
+    all_: bool = typer.Option(False, "--all", help="Every run that has processes."),
+    timeout_s: float = typer.Option(15.0, min=0.1, help="Seconds to try, for each."),
+    log_dir: list[Path] = _FOLDERS,
+) -> None:
+    """End the processes of runs; notebooks and scripts that use them go on, and get an error that says so.
+
+    Exit code 1 if a process is still there.
+    """
+    from gnnkit.runtime.run_control import stop_run
+    from gnnkit.runtime.runs import find_runs
+    from gnnkit.ui.runs import stopped_line
+
+    if bool(runs) == all_:
+        raise PlanError("which runs are to be stopped?", "name them, as gnnkit ps lists them, or say --all")
+    found = [run for run in find_runs(_roots(log_dir)) if run.alive] if all_ else _found(runs or [], log_dir)
+    done = [stop_run(run, timeout_s) for run in found]
+    for stopped in done:
+        if stopped.left:
+            show_error(stopped_line(stopped), None)
+        else:
+            show_line(stopped_line(stopped))
+    if not done:
+        show_line("no run has processes")
+    if any(stopped.left for stopped in done):
+        raise typer.Exit(WARNING)
+
+
+def cleanup(
+    failed: bool = typer.Option(False, "--failed", help="Remove the logs of runs that failed too; they go by themselves after a week."),
+    elsewhere: bool = typer.Option(
+        False, "--elsewhere", help="Remove what other boots, hosts and containers have left, which may run there."
+    ),
+    log_dir: list[Path] = _FOLDERS,
+    as_json: bool = _JSON,
+) -> None:
+    """Remove what runs that nobody has any more have left, and end their processes; what runs is left alone.
+
+    Exit code 1 if something cannot be removed.
+    """
+    from gnnkit.runtime.run_control import clean_up
+    from gnnkit.ui.runs import cleaned_line, run_facts
+
+    done = clean_up(_roots(log_dir), failed=failed, elsewhere=elsewhere)
+    kept = [cleaned for cleaned in done if cleaned.kept]
+    if as_json:
+        show_json({"runs": [{**run_facts(each.run), "ended": each.ended, "removed": each.removed} for each in done]})
+    else:
+        for cleaned in done:
+            show_line(cleaned_line(cleaned))
+        if not done:
+            show_line("nothing to clean up")
+    if kept:
+        raise typer.Exit(WARNING)

@@ -1,0 +1,296 @@
+"""Reading what ``torch.save`` wrote of arrays, without torch and without running what is in it.
+
+OGB keeps the splits of its link datasets in such files. A pickle names functions and has them called; here every name that may come up
+stands for a small function of this module that makes arrays, numbers, text and plain containers and nothing else, and any other name is
+refused. Both formats are read: the zip archive of torch 1.6 and later, and the one before.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import re
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.datasets.ogb_table import RESTORE_HINT, unreadable
+from gnnkit.errors import DatasetError
+
+# torch/serialization.py: the first two pickles of the format before torch 1.6.
+_MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+_ZIP_HEADER = b"PK\x03\x04"
+_STORAGES = {
+    "DoubleStorage": "<f8",
+    "FloatStorage": "<f4",
+    "HalfStorage": "<f2",
+    "LongStorage": "<i8",
+    "IntStorage": "<i4",
+    "ShortStorage": "<i2",
+    "CharStorage": "i1",
+    "ByteStorage": "u1",
+    "BoolStorage": "?",
+}
+_DTYPE = re.compile(r"[<>|=]?[biufSU?]\d{0,6}")
+
+
+def read_saved(path: Path) -> Any:
+    """The value in a file of ``torch.save``, tensors as arrays.
+
+    Returns:
+        Arrays, numbers, text, None, and dicts, lists and tuples of them.
+
+    Raises:
+        DatasetError: The file is missing or damaged, or holds anything else, which is named.
+    """
+    try:
+        with path.open("rb") as file:
+            zipped = file.read(len(_ZIP_HEADER)) == _ZIP_HEADER
+            file.seek(0)
+            return _plain(_read_zip(path) if zipped else _read_legacy(file, path.stat().st_size))
+    except _Refused as error:
+        raise DatasetError(f"{path} {error}", "gnnkit runs nothing that a dataset's files ask for; restore OGB's own file") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (Exception, RecursionError) as error:  # damaged bytes raise nearly anything
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise DatasetError(f"{path} cannot be read as torch.save wrote it: {reason}", RESTORE_HINT) from error
+
+
+class _Refused(Exception):
+    """The file asks for something that it may not have."""
+
+
+class _Made:
+    """Something that a file has had made; it cannot set anything on it afterwards."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: Any) -> None:
+        raise _Refused(f"changes {getattr(self, 'name', type(self).__name__)}")
+
+
+class _Storage(_Made):
+    """The numbers of tensors: one-dimensional, there once ``values`` is set."""
+
+    __slots__ = ("dtype", "numel", "values")
+
+    def __init__(self, dtype: str, numel: int) -> None:
+        self.dtype, self.numel = np.dtype(dtype), numel
+        self.values: NDArray[Any] | None = None
+
+
+class _Tensor(_Made):
+    """A view of a storage."""
+
+    __slots__ = ("offset", "size", "storage", "stride")
+
+    def __init__(self, storage: _Storage, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> None:
+        if not isinstance(storage, _Storage) or len(size) != len(stride):
+            raise _Refused("holds a tensor that is none")
+        self.storage, self.offset, self.size, self.stride = storage, offset, size, stride
+
+    def array(self) -> NDArray[Any]:
+        """The view's values, after it was found to lie in its storage."""
+        values = self.storage.values
+        assert values is not None
+        if not all(isinstance(n, int) and n >= 0 for n in (self.offset, *self.size, *self.stride)):
+            raise _Refused(f"holds a tensor of size {self.size} and strides {self.stride}")
+        if 0 in self.size:
+            return np.empty(self.size, values.dtype)
+        last = self.offset + sum((n - 1) * step for n, step in zip(self.size, self.stride, strict=True))
+        if last >= len(values):
+            raise _Refused(f"holds a tensor that reaches to number {last} of {len(values)}")
+        if math.prod(self.size) > len(values):
+            raise _Refused(f"holds a tensor of {math.prod(self.size)} numbers that is made of {len(values)}")
+        strides = tuple(step * values.itemsize for step in self.stride)
+        return np.lib.stride_tricks.as_strided(values[self.offset :], self.size, strides, writeable=False)
+
+
+class _Dtype:
+    """A NumPy dtype of plain numbers or text."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, text: str, *_: Any) -> None:
+        if not isinstance(text, str) or not _DTYPE.fullmatch(text):
+            raise _Refused(f"holds an array of dtype {str(text)[:40]!r}, where numbers or text may be")
+        self.dtype = np.dtype(text)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        order = state[1]
+        if order not in ("<", ">", "=", "|") or any(part is not None for part in state[2:5]):
+            raise _Refused("holds an array of a dtype with fields, where numbers or text may be")
+        self.dtype = self.dtype if order == "|" else self.dtype.newbyteorder(order)
+
+
+class _Array:
+    """A NumPy array, there once its state is set."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, *_: Any) -> None:
+        self.values: NDArray[Any] = np.empty(0)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, is_fortran, data = state
+        if not isinstance(dtype, _Dtype) or not isinstance(data, bytes):
+            raise _Refused("holds an array of objects, where numbers or text may be")
+        if not all(isinstance(n, int) and n >= 0 for n in shape):
+            raise _Refused(f"holds an array of shape {shape}")
+        self.values = np.frombuffer(data, dtype.dtype).reshape(shape, order="F" if is_fortran else "C")
+
+
+class _Name(_Made):
+    """What a name in the file stands for.
+
+    Args:
+        name: The name.
+        make: What calling it gives; None for a name that is only mentioned.
+    """
+
+    __slots__ = ("_make", "name")
+
+    def __init__(self, name: str, make: Callable[..., Any] | None = None) -> None:
+        self.name, self._make = name, make
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._make is None:
+            raise _Refused(f"calls {self.name}")
+        return self._make(*arguments)
+
+
+def _scalar(dtype: _Dtype, data: bytes) -> Any:
+    return np.frombuffer(data, dtype.dtype)[0].item()
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    # Protocol 2 pickles bytes as text.
+    if encoding != "latin1":
+        raise _Refused(f"holds bytes in the encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+def _no_bytes() -> bytes:
+    # Protocol 2 has bytes called for those of an empty array.
+    return b""
+
+
+def _names() -> dict[str, _Name]:
+    made: dict[str, Callable[..., Any] | None] = {
+        "torch._utils._rebuild_tensor_v2": _Tensor,
+        "torch._utils._rebuild_tensor": _Tensor,
+        "collections.OrderedDict": dict,
+        "_codecs.encode": _encode,
+        "__builtin__.bytes": _no_bytes,
+        "numpy.dtype": _Dtype,
+        "numpy.ndarray": None,
+    }
+    for package in ("numpy.core", "numpy._core"):
+        made |= {f"{package}.multiarray._reconstruct": _Array, f"{package}.multiarray.scalar": _scalar}
+    made |= {f"torch.{storage}": None for storage in _STORAGES}
+    return {name: _Name(name, make) for name, make in made.items()}
+
+
+_NAMES = _names()
+
+
+class _Unpickler(pickle.Unpickler):
+    """Unpickles with the names above, and no others."""
+
+    def __init__(self, file: BinaryIO, storage: Callable[[str, str, int], _Storage]) -> None:
+        super().__init__(file, encoding="latin1")
+        self._storage = storage
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = _NAMES.get(f"{module}.{name}")
+        if found is None:
+            raise _Refused(f"asks for {module}.{name}, which is neither an array nor a plain container")
+        return found
+
+    def persistent_load(self, pid: Any) -> Any:
+        kind, storage_type, key, _, numel, *view = pid
+        storage = storage_type.name.rpartition(".")[2] if isinstance(storage_type, _Name) else ""
+        if kind != "storage" or storage not in _STORAGES or any(part is not None for part in view):
+            raise _Refused("holds a tensor of an unknown kind")
+        if not isinstance(numel, int) or numel < 0:
+            raise _Refused(f"holds a storage of {numel} numbers")
+        return self._storage(str(key), _STORAGES[storage], numel)
+
+
+def _read_zip(path: Path) -> Any:
+    """The format of torch 1.6 and later: one pickle, and a member for each storage, none of them compressed."""
+    with zipfile.ZipFile(path) as archive:
+        members = {item.filename: item for item in archive.infolist()}
+        (main,) = (name for name in members if name.count("/") == 1 and name.endswith("/data.pkl"))
+        folder = main.partition("/")[0]
+        if any(item.compress_type != zipfile.ZIP_STORED for item in members.values()):
+            raise _Refused("is a compressed archive, which torch.save does not write")
+        order = f"{folder}/byteorder"
+        if order in members and archive.read(order) != b"little":
+            raise _Refused("was written on a machine of the other byte order")
+        storages: dict[str, _Storage] = {}
+
+        def storage(key: str, dtype: str, numel: int) -> _Storage:
+            if key not in storages:
+                made = storages[key] = _Storage(dtype, numel)
+                made.values = np.frombuffer(archive.read(f"{folder}/data/{key}"), made.dtype)
+                if len(made.values) < numel:
+                    raise _Refused(f"holds {len(made.values)} numbers where {numel} must be")
+            return storages[key]
+
+        with archive.open(main) as file:
+            return _Unpickler(file, storage).load()  # type: ignore[arg-type]
+
+
+def _read_legacy(file: BinaryIO, size: int) -> Any:
+    """The format before torch 1.6: five pickles in a row, then the storages."""
+    storages: dict[str, _Storage] = {}
+
+    def storage(key: str, dtype: str, numel: int) -> _Storage:
+        return storages.setdefault(key, _Storage(dtype, numel))
+
+    def load() -> Any:
+        return _Unpickler(file, storage).load()
+
+    if load() != _MAGIC or load() != _PROTOCOL:
+        raise _Refused("is no file of torch.save")
+    system = load()
+    if not isinstance(system, dict) or system.get("little_endian") is not True:
+        raise _Refused("was written on a machine of the other byte order")
+    value, keys = load(), load()
+    for key in keys:
+        if key not in storages:
+            raise _Refused(f"holds a storage {str(key)[:40]!r} that nothing uses")
+        made = storages[key]
+        (count,) = struct.unpack("<q", file.read(8))
+        if count != made.numel or count * made.dtype.itemsize > size:
+            raise _Refused(f"holds {count} numbers where {made.numel} must be")
+        made.values = np.frombuffer(file.read(count * made.dtype.itemsize), made.dtype)
+        if len(made.values) != count:
+            raise _Refused("ends early")
+    if any(made.values is None for made in storages.values()):
+        raise _Refused("lacks the numbers of a tensor")
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """The value with arrays in the place of what stands for them."""
+    if isinstance(value, _Array):
+        return value.values
+    if isinstance(value, _Tensor):
+        return value.array()
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        kinds = set(map(type, value))
+        # Lists of millions of names are left as they are.
+        return value if kinds <= {str, int, float, bool} else type(value)(map(_plain, value))
+    if value is None or isinstance(value, (str, int, float, bool, bytes)):
+        return value
+    raise _Refused(f"holds {getattr(value, 'name', type(value).__name__)}, which is neither an array nor a plain container")

@@ -1,0 +1,331 @@
+"""``DistServer``: what can be asked of a server, by the names of GiGL and graphlearn-torch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from gnnkit.distributed.dataset_schema import DatasetSchema, FeatureInfo, Quantizations
+from gnnkit.distributed.requests import FetchABLPInputRequest, FetchNodesRequest, InitSamplingBackendRequest, RegisterBackendRequest
+from gnnkit.distributed.server_values import (
+    Described,
+    book_of,
+    config_words,
+    cut_of,
+    labels_of,
+    message_of,
+    pair_of,
+    plain_ids,
+    rows_of,
+    size_of,
+    tensor_of,
+)
+from gnnkit.errors import PlanError, near_matches
+from gnnkit.schema import EdgeDir, EdgeType, NodeType
+
+if TYPE_CHECKING:
+    import torch
+
+    from gnnkit.distributed.dataset import DistDataset
+    from gnnkit.distributed.partition_book import AnyBook
+    from gnnkit.distributed.sample_message import SampleMessage
+
+_logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+# (call, its arguments by name, what makes the method's result of the answer): gives that result, or a future of it.
+Ask: TypeAlias = Callable[[str, dict[str, Any], Callable[[Any], Any]], Any]
+
+
+class DistServer:
+    """A server's share of a graph, and sampling on its workers.
+
+    A script names a method in ``request_server(rank, DistServer.get_node_ids, request)``, which calls it on the server ``rank``: only
+    the name and plain values travel. Node types are None for a homogeneous graph, and only for one. A server that shares its
+    parts with others answers for its share of them.
+
+    Args:
+        dataset: The dataset of a store: an object made like this answers in this process, and samples nothing.
+
+    Raises:
+        PlanError: There is no store behind the dataset.
+    """
+
+    def __init__(self, dataset: DistDataset) -> None:
+        from gnnkit.distributed.loader_plan import stored
+        from gnnkit.runtime.serving.store_desk import StoreDesk
+
+        desk = StoreDesk(stored(dataset), dataset.partition_idx, dataset.num_partitions)
+
+        def ask(name: str, args: dict[str, Any], convert: Callable[[Any], Any]) -> Any:
+            if not hasattr(desk, name):
+                raise PlanError("a DistServer of a dataset samples nothing", "ask a server: request_server(rank, DistServer.<method>, ...)")
+            return convert(getattr(desk, name)(**args))
+
+        self.dataset: DistDataset | None = dataset
+        self._ask: Ask = ask
+
+    @classmethod
+    def over(cls, ask: Ask) -> DistServer:
+        """The calls of a server that is elsewhere.
+
+        Args:
+            ask: Carries a call there; what it returns is what the methods return.
+        """
+        server = object.__new__(cls)
+        server.dataset, server._ask = None, ask
+        return server
+
+    # The graph --------------------------------------------------------------------------------------------------------------
+
+    def get_dataset_meta(self) -> tuple[int, int, list[NodeType] | None, list[EdgeType] | None]:
+        """Number of parts, the first of them that the server has a share of, node types and edge types (None if homogeneous)."""
+        return self._described(lambda found: (found.num_parts, found.part, found.node_types, found.edge_types))
+
+    def get_dataset_schema(self) -> DatasetSchema:
+        """Types, features and direction, in one answer."""
+        return self._described(lambda found: found.schema)
+
+    def get_node_feature_info(self) -> FeatureInfo | dict[NodeType, FeatureInfo] | None:
+        """Features of the nodes; see ``DatasetSchema``."""
+        return self._described(lambda found: found.schema.node_feature_info)
+
+    def get_edge_feature_info(self) -> FeatureInfo | dict[EdgeType, FeatureInfo] | None:
+        """Features of the edges; see ``DatasetSchema``."""
+        return self._described(lambda found: found.schema.edge_feature_info)
+
+    def get_node_quantization(self) -> Quantizations[NodeType] | None:
+        """What quantised arrays of the nodes stand for; see ``DatasetSchema``."""
+        return self._described(lambda found: found.schema.node_quantization)
+
+    def get_edge_quantization(self) -> Quantizations[EdgeType] | None:
+        """What quantised arrays of the edges stand for; see ``DatasetSchema``."""
+        return self._described(lambda found: found.schema.edge_quantization)
+
+    def get_edge_dir(self) -> EdgeDir:
+        """The direction in which the graph is compressed and sampled."""
+        return self._described(lambda found: found.schema.edge_dir)
+
+    def get_node_types(self) -> list[NodeType] | None:
+        """Node types; None for a homogeneous graph."""
+        return self._described(lambda found: found.node_types)
+
+    def get_edge_types(self) -> list[EdgeType] | None:
+        """Edge types; None for a homogeneous graph."""
+        return self._described(lambda found: found.edge_types)
+
+    def get_edge_weights_registered(self) -> bool:
+        """Whether neighbours can be drawn in proportion to weights."""
+        return self._described(lambda found: found.has_weights)
+
+    def get_node_partition_id(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
+        """int64 ``[k]``: the parts that own nodes ``[k]``.
+
+        Raises:
+            PlanError: A type is given for a homogeneous graph or missing for a typed one, or an id is out of range.
+        """
+        return self._call("node_partition_ids", {"node_type": node_type, "ids": plain_ids(index)}, tensor_of)
+
+    def get_node_partition_book(self, node_type: NodeType | None = None) -> AnyBook:
+        """Which part owns which node: a range book, or a tensor with each id's part."""
+        return self._call("node_book", {"node_type": node_type}, book_of)
+
+    def get_edge_partition_book(self, edge_type: EdgeType | None = None) -> AnyBook:
+        """Which part owns which edge."""
+        return self._call("edge_book", {"edge_type": edge_type}, book_of)
+
+    def get_node_feature(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
+        """Features ``[k, *row_shape]`` of nodes ``[k]``.
+
+        Raises:
+            PlanError: The type has none, or an id is out of range.
+            StoreError: A node's part is on another host than the server.
+        """
+        return self._rows(node_type, index, "x")
+
+    def get_node_label(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
+        """Labels ``[k]`` of nodes ``[k]``, or ``[k, K]`` for several tasks; errors as ``get_node_feature``."""
+        return self._rows(node_type, index, "y")
+
+    def get_tensor_size(self, node_type: NodeType | None = None) -> torch.Size:
+        """Shape of the features of the server's nodes together."""
+        import torch
+
+        return self._call("feature_shape", {"node_type": node_type}, torch.Size)
+
+    def get_edge_index(self, edge_type: EdgeType | None = None, layout: str = "coo") -> tuple[torch.Tensor, torch.Tensor]:
+        """int64 ``[e]`` and ``[e]``: sources and targets of the server's edges.
+
+        Raises:
+            PlanError: The type is unknown, or the layout is not "coo".
+        """
+        return self._call("edge_index", {"edge_type": edge_type, "layout": layout}, pair_of)
+
+    def get_edge_size(self, edge_type: EdgeType | None = None, layout: str = "coo") -> tuple[int, int]:
+        """Number of nodes of the whole graph at the source end and at the target end; errors as ``get_edge_index``."""
+        return self._call("edge_size", {"edge_type": edge_type, "layout": layout}, size_of)
+
+    def get_node_ids(self, request: FetchNodesRequest | None = None) -> torch.Tensor:
+        """int64 ``[k]``: the server's nodes, or those of a split.
+
+        Raises:
+            PlanError: The split is unknown, or the type is given for a homogeneous graph or missing for a typed one.
+        """
+        wanted = request or FetchNodesRequest()
+        args = {"split": wanted.split, "node_type": wanted.node_type, "cut": cut_of(wanted.server_slice)}
+        return self._call("node_ids", args, tensor_of)
+
+    def get_ablp_input(self, request: FetchABLPInputRequest) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Anchors and their labels.
+
+        Label edges are edge types of the store: those of the supervised type, or of its reverse where the store keeps them the other
+        way round. Whichever way the store is compressed, the answer is the same.
+
+        Returns:
+            Anchors int64 ``[n]`` and positive labels int64 ``[n, m]``, ascending and filled up with -1; negative ones likewise, or None
+            where the graph has none.
+
+        Raises:
+            PlanError: The split is unknown, or the graph has no labels for the type.
+            StoreError: The label edges are on another host than the server.
+        """
+        args = {
+            "split": request.split,
+            "node_type": request.node_type,
+            "supervision": tuple(request.supervision_edge_type),
+            "cut": cut_of(request.server_slice),
+            "most": request.max_labels_per_anchor_node,
+        }
+        return self._call("ablp_input", args, labels_of)
+
+    def get_free_ports(self, num_ports: int) -> list[int]:
+        """Ports of the server's host that nobody listens on at this moment. Nothing of gnnkit needs them."""
+        return self._call("free_ports", {"count": num_ports}, list)
+
+    # Sampling ---------------------------------------------------------------------------------------------------------------
+
+    def init_sampling_backend(self, request: InitSamplingBackendRequest) -> int:
+        """The number of a sampling backend; the first who asks makes it, and everybody who asks for its name gets it.
+
+        Raises:
+            PlanError: It exists with another configuration, or the configuration does not fit the graph.
+            WorkerDied: The server's workers cannot be started; everybody who waits for the backend is told.
+        """
+        args = {"key": request.backend_key, "config": config_words(request.sampling_config, request.sampler_options)}
+        return self._call("init_backend", args, int)
+
+    def register_sampling_input(self, request: RegisterBackendRequest) -> int:
+        """The number of a channel, which gives an input's batches; who registers the same input under the same name shares it.
+
+        Raises:
+            PlanError: There is no such backend, its configuration is another one, or the name stands for another input.
+        """
+        args = {
+            "backend": request.backend_id,
+            "worker_key": request.worker_key,
+            "capacity": request.buffer_capacity,
+            **_input_words(request.sampler_input, request.sampling_config),
+        }
+        return self._call("register", args, int)
+
+    def start_new_epoch_sampling(self, channel_id: int, epoch: int) -> None:
+        """Starts an epoch; one that was started before, or an older one, is left as it is. A destroyed channel starts nothing.
+
+        Raises:
+            PlanError: The channel is unknown: there never was one, or the server was started anew, or took this client for gone.
+        """
+        return self._call("start_epoch", {"channel": channel_id, "epoch": epoch}, _nothing)
+
+    def fetch_one_sampled_message(self, channel_id: int, epoch: int | None = None) -> tuple[SampleMessage | None, bool]:
+        """The next message of a channel and False; None and True once there is none, or the channel has been destroyed.
+
+        Args:
+            channel_id: The channel.
+            epoch: The epoch that is meant: nothing comes of another one. None takes whatever comes.
+
+        Raises:
+            PlanError: An epoch is given, and the channel is unknown: the server was started anew, or took this client for gone.
+            SamplingError: Sampling the batch raised; the next one can be fetched all the same.
+            WorkerDied: The server has no workers any more.
+        """
+        return self._call("fetch", {"channel": channel_id, "epoch": epoch}, message_of)
+
+    def destroy_sampling_input(self, channel_id: int) -> None:
+        """Gives a channel up; it ends with the last client that holds it, and its backend with its last channel."""
+        return self._call("destroy", {"channel": channel_id}, _nothing)
+
+    def create_sampling_producer(self, sampler_input: Any, sampling_config: Any, worker_options: Any, sampler_options: Any = None) -> int:
+        """A backend and an input in one, by graphlearn-torch's name; clients that give the same ``worker_key`` share its batches.
+
+        Args:
+            sampler_input: ``NodeSamplerInput``: the same for all who share it.
+            sampling_config: ``SamplingConfig``.
+            worker_options: ``RemoteDistSamplingWorkerOptions``: ``worker_key`` and ``buffer_capacity`` count.
+            sampler_options: ``KHopNeighborSamplerOptions``, ``PPRSamplerOptions``, or None.
+
+        Raises:
+            PlanError: As ``init_sampling_backend`` and ``register_sampling_input``.
+        """
+        args = {"worker_key": worker_options.worker_key, "capacity": worker_options.buffer_capacity}
+        return self._call("create", {**args, **_input_words(sampler_input, sampling_config, sampler_options)}, int)
+
+    def destroy_sampling_producer(self, producer_id: int) -> None:
+        """See ``destroy_sampling_input``."""
+        return self.destroy_sampling_input(producer_id)
+
+    # The end ----------------------------------------------------------------------------------------------------------------
+
+    def exit(self) -> bool:
+        """Says that this client is done with the server: its backends, channels and unanswered requests are given up.
+
+        Nothing is taken from other clients, nor from this one's loaders, and the server stays. It may end once ``shutdown_client()`` has
+        been called as well.
+
+        Returns:
+            Whether the server ends by itself when its clients have left, because it was told how many will come.
+        """
+        return self._call("give_up", {}, lambda found: bool(found["ends_with_clients"]))
+
+    def shutdown(self) -> None:
+        """Gives this client's backends up, with a warning in the log where there are some; other clients keep theirs."""
+        return self._call("give_up", {}, _warn_of_backends)
+
+    def _rows(self, node_type: NodeType | None, index: torch.Tensor, name: str) -> torch.Tensor:
+        args = {"node_type": node_type, "ids": plain_ids(index), "name": name}
+        return self._call("node_rows", args, lambda found: rows_of(found, is_label=name == "y"))
+
+    def _described(self, choose: Callable[[Described], _T]) -> _T:
+        return self._call("describe", {}, lambda found: choose(Described.of(found)))
+
+    def _call(self, name: str, args: dict[str, Any], convert: Callable[[Any], _T]) -> _T:
+        answer: _T = self._ask(name, args, convert)
+        return answer
+
+
+METHODS = tuple(name for name, value in vars(DistServer).items() if not name.startswith("_") and name != "over" and callable(value))
+
+
+def method_name(func: Any) -> str:
+    """The method of ``DistServer`` that a function or a name stands for.
+
+    Raises:
+        PlanError: It is none: code is never sent to a server.
+    """
+    name = func if isinstance(func, str) else getattr(func, "__name__", repr(func))
+    if name not in METHODS:
+        raise PlanError(f"DistServer has no method {name!r}{near_matches(name, list(METHODS))}", "only its methods can be asked for")
+    return str(name)
+
+
+def _nothing(_: Any) -> None:
+    """The result of calls that have none."""
+
+
+def _warn_of_backends(found: Any) -> None:
+    if found["backends"]:
+        _logger.warning("DistServer.shutdown: %d sampling backends of this client were alive, and are given up", found["backends"])
+
+
+def _input_words(sampler_input: Any, config: Any, options: Any = None) -> dict[str, Any]:
+    return {"config": config_words(config, options), "node_type": sampler_input.input_type, "ids": plain_ids(sampler_input.node)}

@@ -1,0 +1,175 @@
+"""Processes that serve a graph, by graphlearn-torch's names: over gnnkit's servers, without torch RPC.
+
+    init_server(num_servers=2, server_rank=0, dataset=store, master_addr="10.0.0.1", master_port=7000, num_clients=2)
+    wait_and_shutdown_server()
+
+See ``gnnkit.distributed.graph_client`` for the other side, and for the token.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.distributed import context
+from gnnkit.distributed.meeting import check_counts, meeting_address
+from gnnkit.errors import PlanError
+from gnnkit.runtime.serving.spec import UNIX_PREFIX
+
+if TYPE_CHECKING:
+    from gnnkit.distributed.dataset import DistDataset
+    from gnnkit.distributed.dist_server import DistServer
+    from gnnkit.serving import GraphStoreServers
+    from gnnkit.storage.store import Store
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Serving:
+    """What ``init_server`` has started."""
+
+    servers: GraphStoreServers
+    dataset: Any
+    face: DistServer | None = None
+
+
+_lock = threading.Lock()
+_serving: _Serving | None = None
+
+
+def init_server(  # noqa: PLR0913
+    num_servers: int,
+    server_rank: int,
+    dataset: DistDataset | Store | str | Path,
+    master_addr: str,
+    master_port: int,
+    num_clients: int = 0,
+    num_rpc_threads: int = 16,
+    request_timeout: float = 180,
+    server_group_name: str | None = None,
+    is_dynamic: bool = False,
+    *,
+    token: str | None = None,
+    **options: Any,
+) -> None:
+    """Starts server ``server_rank`` in the background, and returns when all servers of the run are there.
+
+    Args:
+        num_servers: Servers of the run.
+        server_rank: Which one this is.
+        dataset: What it serves: a dataset of a store, a store, or a store's folder.
+        master_addr: Address of server 0's host.
+        master_port: Port on which server 0 listens.
+        num_clients: Trainers that are to come: the servers end when as many have come and all have left. 0: they stay.
+        num_rpc_threads: Of no use here: servers answer calls as they come.
+        request_timeout: Of no use here: it is the clients that wait.
+        server_group_name: Name of the servers in ``get_context()``.
+        is_dynamic: Any number of trainers may come; ``num_clients`` does not count.
+        token: What clients have to know; None takes the environment's.
+        **options: Further options of ``gnnkit.serve``, for example ``workers_per_server``.
+
+    Raises:
+        PlanError: An argument is unusable, this process is a server or a client already, there is no token, or the port is taken.
+        StartTimeout: Not all servers came in time.
+        StoreError: The store is missing or damaged, or another one than the other servers'.
+        WorkerDied: The server ended while it started.
+    """
+    global _serving
+    store = _store_of(dataset)
+    clients = 0 if is_dynamic else num_clients
+    check_counts(num_servers=(num_servers, 1), num_clients=(clients, 0))
+    address = meeting_address(master_addr, master_port)
+    context.enter(context.server_context(num_servers, server_rank, clients, server_group_name), "init_server")
+    try:
+        servers = _start(store, num_servers, server_rank, address, clients, token, options)
+        with _lock:
+            _serving = _Serving(servers, dataset)
+    except BaseException:
+        context.leave()
+        raise
+
+
+def _start(
+    store: Store | Path, num_servers: int, rank: int, address: str, num_clients: int, token: str | None, options: dict[str, Any]
+) -> GraphStoreServers:
+    from gnnkit.runtime.serving.credentials import required
+    from gnnkit.serving import serve
+
+    servers = serve(
+        store,
+        num_servers,
+        rank=rank,
+        address=address,
+        token=token or (None if address.startswith(UNIX_PREFIX) else required(address)),
+        stop_with_last_client=num_clients,
+        **options,
+    )
+    try:
+        servers.wait()
+    except BaseException:
+        servers.stop()
+        raise
+    return servers
+
+
+def get_server() -> DistServer | None:
+    """What this process serves, as an object with the calls that clients may make; None where ``init_server`` was not called."""
+    with _lock:
+        serving = _serving
+    if serving is None:
+        return None
+    if serving.face is None:
+        from gnnkit.distributed.dataset import DistDataset
+        from gnnkit.distributed.dist_server import DistServer
+
+        dataset = serving.dataset
+        serving.face = DistServer(dataset if isinstance(dataset, DistDataset) else DistDataset.from_store(dataset))
+    return serving.face
+
+
+def wait_and_shutdown_server() -> None:
+    """Waits until the server has ended, because all of its clients have left or it was told to, and removes what is left of it.
+
+    Whatever happens, the server is gone afterwards, and ``init_server`` may be called again.
+
+    Raises:
+        PlanError: This process is a client.
+        WorkerDied: The server ended by itself, with the tail of its log.
+    """
+    global _serving
+    current = context.get_context()
+    if current is not None and not current.is_server():
+        raise PlanError(f"this process is a {current.role.name.lower()}, not a server", "clients call shutdown_client()")
+    with _lock:
+        serving, _serving = _serving, None
+    if serving is None:
+        _logger.warning("wait_and_shutdown_server: this process is no server")
+        return
+    try:
+        serving.servers.join()
+    finally:
+        try:
+            serving.servers.stop()
+        finally:
+            context.leave()
+
+
+def _store_of(dataset: Any) -> Store | Path:
+    from gnnkit.distributed.dataset import DistDataset
+    from gnnkit.distributed.loader_plan import stored
+    from gnnkit.storage.store import Store
+
+    if isinstance(dataset, DistDataset):
+        return stored(dataset)
+    if isinstance(dataset, Store):
+        return dataset
+    if isinstance(dataset, (str, Path)):
+        return Path(dataset)
+    raise PlanError(
+        f"dataset must be a DistDataset, a Store or a store's folder, got {dataset!r}",
+        "graphlearn-torch's versions order the arguments of init_server differently: give them by name",
+    )

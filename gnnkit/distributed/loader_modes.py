@@ -1,0 +1,185 @@
+"""What loaders make of their arguments, on this host and on servers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from gnnkit.distributed import process_group
+from gnnkit.distributed.connection_channel import ConnectionChannel
+from gnnkit.distributed.loader_plan import stored
+from gnnkit.distributed.remote_dataset import RemoteDistDataset
+from gnnkit.distributed.resolve import resolve_runtime
+from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
+from gnnkit.distributed.sampler_options import KHopNeighborSamplerOptions, PPRSamplerOptions, SamplerOptions, resolve_sampler_options
+from gnnkit.distributed.sampling_producer import DistSamplingProducer
+from gnnkit.distributed.seed_nodes import resolve_seeds
+from gnnkit.distributed.server_inputs import resolve_server_seeds
+from gnnkit.distributed.worker_options import check_prefetch, check_worker_options, create_colocated_worker_options, remote_options
+from gnnkit.errors import PlanError
+from gnnkit.runtime.exchange import environment_int
+from gnnkit.vendor import glt
+
+if TYPE_CHECKING:
+    from gnnkit.distributed.dataset import DistDataset
+
+_WORKER_CONCURRENCY = _PREFETCH_SIZE = 4
+
+
+def one_of(name: str, value: Any, other_name: str, other: Any, **default: Any) -> Any:
+    """The one that is given of two words for the same thing.
+
+    Raises:
+        PlanError: Both are given, or none and there is no ``default``.
+    """
+    if value is not None and other is not None:
+        raise PlanError(f"both {name} and {other_name} are given", "they are two words for the same thing: give one")
+    found = other if value is None else value
+    if found is None and not default:
+        raise PlanError(f"{name} is missing", f"give {name} or, which is the same, {other_name}")
+    return default["default"] if found is None else found
+
+
+def sampler_options_of(num_neighbors: Any, options: SamplerOptions | None) -> tuple[Any, SamplerOptions]:
+    """Fan-outs and sampler options, of which one may be left out.
+
+    Raises:
+        PlanError: Both are missing, or they do not agree.
+    """
+    if num_neighbors is None and isinstance(options, PPRSamplerOptions):
+        num_neighbors = [-1]
+    if num_neighbors is None:
+        if not isinstance(options, KHopNeighborSamplerOptions):
+            raise PlanError("num_neighbors is missing", "give one number per hop, for example [15, 10, 5]")
+        num_neighbors = options.num_neighbors
+    return num_neighbors, resolve_sampler_options(num_neighbors, options)
+
+
+def runtime_of(context: Any, local_rank: int | None, local_world_size: int | None) -> DistributedRuntimeInfo:
+    """Where this process stands; alone, where nothing says otherwise."""
+    if context is not None or process_group.is_initialized() or environment_int("WORLD_SIZE") is not None:
+        return resolve_runtime(context, local_rank, local_world_size)
+    group = glt.attribute("distributed.get_context", "DistNeighborLoader")()
+    rank, world_size = (0, 1) if group is None else (group.rank, group.world_size)
+    return resolve_runtime(None, local_rank, local_world_size, rank=rank, world_size=world_size)
+
+
+class LocalMode:
+    """Sampling on this host.
+
+    Args:
+        dataset: A dataset of a store.
+
+    Attributes:
+        dataset: See above.
+
+    Raises:
+        PlanError: There is no store behind it.
+    """
+
+    def __init__(self, dataset: DistDataset) -> None:
+        stored(dataset)
+        self.dataset = dataset
+
+    def worker_options(self, given: Any, own: dict[str, Any], runtime: DistributedRuntimeInfo) -> Any:
+        """Options as they are given, or made of the arguments."""
+        if own.pop("prefetch_size") is not None:
+            raise PlanError("prefetch_size belongs to the graph-store mode", "leave it out: see worker_concurrency")
+        named = _named(given, own)
+        if given is not None:
+            check_worker_options(given, on_servers=False)
+            return given
+        count = named.get("num_workers", 1)
+        if count == 0 and not isinstance(count, bool):
+            if len(named) > 1:
+                raise PlanError(f"num_workers=0 samples in this process, and {list(named)[1:]} are about others", "leave them out")
+            return glt.attribute("distributed.CollocatedDistSamplingWorkerOptions")(runtime.master_ip_address, 0)
+        return create_colocated_worker_options(
+            dataset_num_partitions=self.dataset.num_partitions,
+            num_workers=count,
+            worker_concurrency=named.get("worker_concurrency", _WORKER_CONCURRENCY),
+            master_ip_address=runtime.master_ip_address,
+            master_port=0,
+            channel_size=named.get("channel_size"),
+            pin_memory=False,
+        )
+
+    def seeds(self, input_nodes: Any, runtime: DistributedRuntimeInfo) -> tuple[Any, bool]:
+        """The loader's seeds in graphlearn-torch's record, and whether batches are plain; see ``resolve_seeds``."""
+        node_type, ids, plain = resolve_seeds(input_nodes, self.dataset, runtime)
+        return glt.attribute("sampler.NodeSamplerInput")(ids, node_type), plain
+
+    def producer(self, seeds: Any, config: Any, workers: Any, options: SamplerOptions) -> DistSamplingProducer:
+        """What samples the seeds."""
+        return DistSamplingProducer(self.dataset, seeds, config, workers, ConnectionChannel(workers), options)
+
+
+class RemoteMode:
+    """Sampling on servers.
+
+    Args:
+        dataset: Their graph.
+
+    Attributes:
+        dataset: See above.
+    """
+
+    def __init__(self, dataset: RemoteDistDataset) -> None:
+        self.dataset = dataset
+
+    def worker_options(self, given: Any, own: dict[str, Any], runtime: DistributedRuntimeInfo) -> Any:
+        """Options as they are given, or made of the arguments."""
+        named = _named(given, own)
+        if given is not None:
+            check_worker_options(given, on_servers=True)
+            return given
+        count, concurrency = named.get("num_workers", 1), named.get("worker_concurrency", _WORKER_CONCURRENCY)
+        for name, value in (("num_workers", count), ("worker_concurrency", concurrency)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise PlanError(f"{name} must be a whole number of at least 1, got {value!r}")
+        prefetch = named.get("prefetch_size", min(_PREFETCH_SIZE, count * concurrency))
+        return remote_options(
+            self.dataset.cluster_info,
+            0,
+            num_workers=count,
+            worker_concurrency=concurrency,
+            buffer_size=named.get("channel_size"),
+            prefetch_size=check_prefetch(prefetch, count * concurrency),
+        )
+
+    def seeds(self, input_nodes: Any, runtime: DistributedRuntimeInfo) -> tuple[Any, bool]:
+        """The same, a record for each server; see ``resolve_server_seeds``."""
+        node_type, ids, plain = resolve_server_seeds(input_nodes, self.dataset)
+        return [glt.attribute("sampler.NodeSamplerInput")(own, node_type) for own in ids], plain
+
+    def producer(self, seeds: Any, config: Any, workers: Any, options: SamplerOptions) -> None:
+        """None: the loader makes what samples on servers."""
+        return
+
+
+def _named(given: Any, own: dict[str, Any]) -> dict[str, Any]:
+    """Arguments about workers that are given."""
+    named = {name: value for name, value in own.items() if value is not None}
+    if given is not None and named:
+        raise PlanError(f"both worker_options and {list(named)} are given", "worker_options say it all: leave the others out")
+    return named
+
+
+def device_of(device: Any, runtime: DistributedRuntimeInfo) -> Any:
+    """The device that is given, else a CUDA device by local rank where there are some, else None."""
+    import torch
+
+    if device is not None or not torch.cuda.is_available():
+        return device
+    return torch.device("cuda", runtime.local_rank % torch.cuda.device_count())
+
+
+Mode: TypeAlias = LocalMode | RemoteMode
+
+
+def mode_of(dataset: DistDataset | RemoteDistDataset) -> Mode:
+    """Where the batches of a dataset are sampled.
+
+    Raises:
+        PlanError: It is a dataset of no store.
+    """
+    return RemoteMode(dataset) if isinstance(dataset, RemoteDistDataset) else LocalMode(dataset)

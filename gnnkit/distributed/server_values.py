@@ -1,0 +1,152 @@
+"""What travels to servers as plain values and arrays, and back: records and tensors on a script's side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gnnkit.distributed.dataset_schema import DatasetSchema
+from gnnkit.distributed.features import as_tensor
+from gnnkit.distributed.partition_book import AnyBook, RangePartitionBook
+from gnnkit.distributed.sample_message import MessageFormat, SampleMessage
+from gnnkit.distributed.sampler_options import PPRSamplerOptions
+from gnnkit.distributed.sharding import ServerSlice
+from gnnkit.errors import PlanError
+from gnnkit.runtime.remote import layout_from_json
+from gnnkit.samplers import PPR
+from gnnkit.sampling.collate import contents_of
+from gnnkit.sampling.subgraph import SampledSubgraph
+from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
+
+_CONFIG_WORDS = ("batch_size", "shuffle", "drop_last", "with_edge", "with_weight", "edge_dir", "seed")
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a server says of its graph.
+
+    Attributes:
+        schema: Types, features and direction.
+        node_types: Node types; None for a homogeneous graph.
+        edge_types: Edge types, likewise.
+        num_parts: Parts of the store.
+        part: The first of them that the server has a share of; 0 where it has none.
+        has_weights: Whether the store has weights.
+        fingerprint: The store's.
+    """
+
+    schema: DatasetSchema
+    node_types: list[NodeType] | None
+    edge_types: list[EdgeType] | None
+    num_parts: int
+    part: int
+    has_weights: bool
+    fingerprint: str
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Described:
+        """From the answer to "describe"."""
+        graph = GraphSchema.from_json(found["schema"])
+        nodes, edges = (None, None) if graph.is_homogeneous else (list(graph.node_types), list(graph.edge_types))
+        schema = DatasetSchema.from_graph(graph, found["edge_dir"])
+        parts = found["parts"]
+        return cls(schema, nodes, edges, found["num_parts"], parts[0] if parts else 0, found["weight"] is not None, found["fingerprint"])
+
+
+def plain_ids(value: Any) -> NDArray[np.int64]:
+    """Ids as an array.
+
+    Raises:
+        PlanError: They are no whole numbers.
+    """
+    ids = torch.as_tensor(value)
+    if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
+        if ids.numel():
+            raise PlanError(f"ids must be whole numbers, got {ids.dtype}")
+        ids = ids.long()
+    return ids.detach().cpu().long().numpy()
+
+
+def config_words(config: Any, options: Any = None) -> dict[str, Any]:
+    """A ``SamplingConfig`` and sampler options in plain words; without ``PPRSamplerOptions`` it is sampled hop by hop.
+
+    Raises:
+        PlanError: It asks for something else than neighbourhoods of nodes.
+    """
+    if getattr(config.sampling_type, "name", None) != "NODE" or config.with_neg:
+        raise PlanError(f"sampling_type is {config.sampling_type}, and only neighbourhoods of nodes are sampled so far")
+    fan_outs = config.num_neighbors
+    plain = {tuple(t): list(fan) for t, fan in fan_outs.items()} if isinstance(fan_outs, Mapping) else list(fan_outs)
+    words = {"num_neighbors": plain, **{word: getattr(config, word) for word in _CONFIG_WORDS}}
+    return {**words, "ppr": _ppr_words(options)} if isinstance(options, PPRSamplerOptions) else words
+
+
+def _ppr_words(options: PPRSamplerOptions) -> dict[str, Any]:
+    words, ratios = {field.name: getattr(options, field.name) for field in fields(PPR)}, options.typed_channel_ratios
+    groups = {} if ratios is None else {key if isinstance(key[0], tuple) else (key,): share for key, share in ratios.items()}
+    return {**words, "typed_channel_ratios": [[list(group), share] for group, share in groups.items()] or None}
+
+
+def cut_of(part: ServerSlice | None) -> list[int] | None:
+    """A slice's numerators and denominator."""
+    return None if part is None else [part.start_numerator, part.end_numerator, part.denominator]
+
+
+def tensor_of(found: NDArray[Any]) -> torch.Tensor:
+    """An array of numbers that torch knows."""
+    return torch.from_numpy(found)
+
+
+def pair_of(found: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two arrays."""
+    return torch.from_numpy(found[0]), torch.from_numpy(found[1])
+
+
+def size_of(found: Any) -> tuple[int, int]:
+    """Two numbers."""
+    return int(found[0]), int(found[1])
+
+
+def labels_of(found: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Anchors, positive labels, and negative ones where there are some."""
+    return torch.from_numpy(found[0]), torch.from_numpy(found[1]), None if found[2] is None else torch.from_numpy(found[2])
+
+
+def rows_of(found: Any, *, is_label: bool) -> torch.Tensor:
+    """Features, or labels, of which those of a single task lose their second dimension."""
+    rows, dtype = found
+    tensor = as_tensor(rows, getattr(torch, dtype))
+    return tensor.reshape(-1) if is_label and tensor.dim() == 2 and tensor.shape[1] == 1 else tensor
+
+
+def book_of(found: Mapping[str, NDArray[Any]]) -> AnyBook:
+    """A partition book."""
+    if "parts" in found:
+        return torch.from_numpy(found["parts"]).long()
+    ends = [int(bound) for bound in found["bounds"]]
+    return RangePartitionBook(list(zip(ends[:-1], ends[1:], strict=True)), 0)
+
+
+def message_of(found: Any) -> tuple[SampleMessage | None, bool]:
+    """A message, and whether there is none any more."""
+    batch, is_over = found
+    if batch is None:
+        return None, bool(is_over)
+    subgraph = SampledSubgraph(batch["epoch"], 0, False, layout_from_json(batch["layout"]), batch["block"])
+    frame = batch["frame"]
+    edge_types = None if frame["edge_types"] is None else tuple(map(tuple, frame["edge_types"]))
+    node_types = None if frame["node_types"] is None else tuple(frame["node_types"])
+    return _format(node_types, edge_types, frame["edge_dir"], frame["input_type"], frame["by_ppr"]).pack(contents_of(subgraph)), False
+
+
+@lru_cache(maxsize=16)
+def _format(
+    node_types: tuple[NodeType, ...] | None, edge_types: tuple[EdgeType, ...] | None, edge_dir: EdgeDir, input_type: NodeType, by_ppr: bool
+) -> MessageFormat:
+    return MessageFormat.of(node_types, edge_types, edge_dir, input_type, by_ppr=by_ppr)

@@ -1,0 +1,75 @@
+"""A job for Slurm: ``job.sbatch``, with storage servers as a component of their own."""
+
+from __future__ import annotations
+
+from gnnkit.export.job import ExportJob, Instructions, Port, Step
+from gnnkit.export.launchers.needs import rank_cores, storage_cores, storage_gib, trainer_gib
+from gnnkit.export.launchers.ports import between_ranks, storage_ports
+from gnnkit.export.launchers.shell import MAX_RESTARTS, SERVE, TOKEN_TEXT, common_settings, render
+
+SBATCH = "job.sbatch"
+
+
+def slurm_files(job: ExportJob) -> dict[str, str]:
+    """``job.sbatch``, and ``serve.sh`` where there are storage nodes."""
+    needs = {"cpus_per_task": rank_cores(job), "gib": trainer_gib(job), "storage_cpus": storage_cores(job), "storage_gib": storage_gib(job)}
+    files = {SBATCH: render(SBATCH, job, group_0="--het-group=0 " if job.num_servers else "", **needs)}
+    if job.num_servers:
+        files[SERVE] = render(SERVE, job)
+    return files
+
+
+def slurm_instructions(job: ExportJob) -> Instructions:
+    """What the README says about starting with Slurm."""
+    return Instructions(_start(job), _restart(job), _watch(), _ports(job), _settings(job))
+
+
+def _start(job: ExportJob) -> tuple[Step, ...]:
+    text = (
+        "This directory has to be the same on every node, on a shared file system for example; `gnnkit` has to be found in `PATH` where you"
+        " submit (activate its environment first), and on the nodes. Look at the time limit, the cores and the memory, an estimate, in the"
+        " first lines of `job.sbatch`; a partition or an account go onto the command line."
+    )
+    if not job.num_servers:
+        text += " So do other numbers of nodes and ranks: `sbatch --nodes=1 --ntasks-per-node=2 job.sbatch`."
+    else:
+        text += f" The job makes a token for its servers at each start. {TOKEN_TEXT}"
+    return (Step("Submit it", text, ("sbatch job.sbatch",)),)
+
+
+def _restart(job: ExportJob) -> Step:
+    lines = [
+        f"* A rank{' or a storage server' if job.num_servers else ''} fails: the job's steps end, and the job asks Slurm to be started"
+        f" again, as long as it was started again fewer than {MAX_RESTARTS} times. It continues from the last checkpoint.",
+        "* A node is gone, also the first one: Slurm ends what is left and starts the job again on other nodes (`--requeue`).",
+        "* The time limit is near: 180 s before it the job asks to be started again, however often it was. What has been computed since"
+        " the last checkpoint is computed again.",
+        "* Where users may not requeue jobs: `sbatch job.sbatch` once more continues from the last checkpoint.",
+    ]
+    return Step("When something fails", "\n".join(lines))
+
+
+def _watch() -> Step:
+    text = "Everything that is printed is in the job's log, which every restart continues, with the number of the rank before each line."
+    return Step("Watch it, end it", text, ("squeue --me", "tail -f *.log", "scancel <job id>"))
+
+
+def _ports(job: ExportJob) -> tuple[Port, ...]:
+    rows = [
+        Port(
+            "store of the ranks (MASTER_PORT)", "the first node", "15000 + job id modulo 8000", ephemeral=False, change="`MASTER_PORT=...`"
+        )
+    ]
+    rows += between_ranks(job)
+    rows += storage_ports(job, "23000 + job id modulo 8000", "`STORAGE_PORT=...`")
+    return tuple(rows)
+
+
+def _settings(job: ExportJob) -> dict[str, str]:
+    settings = {
+        "MASTER_PORT": "where ranks meet; made of the job's id",
+        "MASTER_ADDR": "name of the first node, as the others reach it; as Slurm calls it",
+    }
+    if job.num_servers:
+        settings["STORAGE_PORT"] = "port of the first server of each storage node; made of the job's id"
+    return settings | common_settings(job)

@@ -1,0 +1,251 @@
+"""A job on this machine: a folder for each node with what the node would have, and the variables that tell the job where its nodes are."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import gnnkit
+from gnnkit.errors import PlanError
+from gnnkit.export.job import PLAN
+from gnnkit.export.proof.scaling import TrialJob
+from gnnkit.export.recording import VARIABLE
+from gnnkit.plan import LoaderPlan, Placement
+from gnnkit.plan.files import read_plan_file
+from gnnkit.runtime.namespaces import INTERFACE, host_address
+from gnnkit.runtime.placing import shares
+from gnnkit.storage.manifest_io import read_manifest
+
+LOOPBACK = "127.0.0.1"
+_PORTS = range(15000, 32000)
+_PART = re.compile("part([0-9]+)")
+# What somebody may have left in a job's directory and no node needs; a larger file is no part of a job either.
+_LEFT_OUT = ("token",)
+_MOST_BYTES = 16 << 20
+# Variables of this process that would tell a job where it is: it is elsewhere.
+_TOLD = re.compile(
+    r"GNNKIT_(?!HOME$|OFFLINE$).*|SLURM_.*|SRUN_.*|PET_.*|TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|(MASTER|STORAGE)_.*|NODE_RANK"
+    r"|NNODES|NPROC_PER_NODE|SERVERS_PER_NODE|MAX_RESTARTS|JOB_.*|(JOIN|PREPARE)_TIMEOUT_S|(GLOO|NCCL|TP)_SOCKET_IFNAME"
+)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of the job.
+
+    Attributes:
+        host: Which of the hosts of the trial it is.
+        rank: Its number among the nodes with trainers, or among those with servers.
+        address: Where others reach it.
+        folder: Its own copy of the job's directory.
+        store: Its own parts of the store.
+    """
+
+    host: int
+    rank: int
+    address: str
+    folder: Path
+    store: Path
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A job that is about to run on this machine.
+
+    Attributes:
+        job: The job, in the size in which it runs.
+        folder: Where everything is that it writes.
+        nodes: Nodes with trainers.
+        storage_nodes: Nodes with servers.
+        in_namespaces: Whether each node is a network namespace; else all of them are on loopback.
+        environment: Variables of every command.
+    """
+
+    job: TrialJob
+    folder: Path
+    nodes: tuple[Node, ...]
+    storage_nodes: tuple[Node, ...]
+    in_namespaces: bool
+    environment: Mapping[str, str]
+
+    @property
+    def records(self) -> Path:
+        """Where ranks record."""
+        return self.folder / "records"
+
+    @property
+    def num_hosts(self) -> int:
+        """Network namespaces to make."""
+        return len(self.nodes) + len(self.storage_nodes) if self.in_namespaces else 0
+
+    def interface(self, node: Node) -> dict[str, str]:
+        """What tells a node which interface leads to the others; on loopback it would not take that for one, or not know its address."""
+        elsewhere = node.address if node in self.storage_nodes else "lo"
+        return {"GNNKIT_INTERFACE": INTERFACE if self.in_namespaces else elsewhere}
+
+    def log(self, name: str) -> Path:
+        """Where a command writes."""
+        return self.folder / f"{name}.log"
+
+
+def set_up(job: TrialJob, directory: Path, plan: LoaderPlan, folder: Path, *, in_namespaces: bool, timeout_s: float) -> Trial:
+    """Makes the folders of all nodes.
+
+    Args:
+        job: The job, in the size in which it is to run.
+        directory: Its directory.
+        plan: Its plan.
+        folder: Where to make them.
+        in_namespaces: See ``Trial``.
+        timeout_s: How long the job may take.
+
+    Raises:
+        PlanError: There are no free ports.
+        StoreError: There is no store.
+    """
+    assert plan.store is not None, "there is a store, or nothing was exported"
+    store = Path(plan.store.path)
+    placement, written = _placement(job, store), str(read_plan_file(directory / PLAN)["store"]["path"])
+    for name in ("records", "tmp"):
+        (folder / name).mkdir()
+    write_commands(folder / "bin")
+    nodes = []
+    for host in range(job.nodes + job.storage_nodes):
+        serves = host >= job.nodes
+        rank = host - job.nodes if serves else host
+        address = host_address(host) if in_namespaces else f"127.0.0.{2 + rank}" if serves else LOOPBACK
+        node = Node(host, rank, address, *_places(folder / f"node{host}", written))
+        node.folder.mkdir(parents=True)
+        _copy_files(directory, node.folder)
+        if node.store != store and (serves or not job.storage_nodes):
+            _link_store(store, node.store, placement.hosts[rank])
+        here = replace(plan, store=replace(plan.store, path=str(node.store)))
+        if plan.placement is not None:
+            here = replace(here, placement=placement if job.nodes > 1 else None)
+        if "interface" in plan.backend:
+            here = replace(here, backend={**plan.backend, "interface": INTERFACE if in_namespaces else None})
+        here.save(node.folder / PLAN)
+        nodes.append(node)
+    environment = _environment(job, folder, in_namespaces=in_namespaces, timeout_s=timeout_s)
+    return Trial(job, folder, tuple(nodes[: job.nodes]), tuple(nodes[job.nodes :]), in_namespaces, environment)
+
+
+def _places(root: Path, written: str) -> tuple[Path, Path]:
+    """Where a node has its copy of the job's directory and its store, so that the path in the job's files leads from one to the other.
+
+    Args:
+        root: The node's folder.
+        written: The store's path in the job's files; an absolute one is the same for every node.
+    """
+    up = Path(os.path.normpath(written)).parts.count("..")
+    folder = root.joinpath(*["above"] * (up - 1), "job")
+    return folder, Path(os.path.normpath(folder / written))
+
+
+def _placement(job: TrialJob, store: Path) -> Placement:
+    """Which of the nodes that hold the graph holds which parts, in the size in which the job runs."""
+    holders, num_parts = job.storage_nodes or job.nodes, read_manifest(store).num_parts
+    return Placement((tuple(range(num_parts)),) * holders) if job.is_replicated else shares(num_parts, holders)
+
+
+def _copy_files(directory: Path, target: Path) -> None:
+    for file in directory.iterdir():
+        if file.is_file() and file.name not in (*_LEFT_OUT, PLAN) and file.stat().st_size <= _MOST_BYTES:
+            shutil.copy2(file, target)
+
+
+def _link_store(store: Path, target: Path, parts: tuple[int, ...]) -> None:
+    """What a node has of a store: everything but the parts of others."""
+    target.mkdir(parents=True)
+    for entry in store.iterdir():
+        part = _PART.fullmatch(entry.name)
+        if part is None or int(part[1]) in parts:
+            (target / entry.name).symlink_to(entry.resolve())
+
+
+def write_commands(folder: Path) -> None:
+    """The commands that a job needs, of this environment, wherever it has put its own.
+
+    Args:
+        folder: Made for them.
+    """
+    folder.mkdir()
+    for name, module in (("gnnkit", "gnnkit"), ("torchrun", "torch.distributed.run")):
+        write_command(folder / name, module)
+
+
+def write_command(file: Path, module: str, *words: str) -> None:
+    """A command that runs a module with this interpreter.
+
+    Args:
+        file: The command's file.
+        module: The module.
+        *words: Its first arguments.
+    """
+    command = shlex.join([sys.executable, "-m", module, *words])
+    file.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    file.chmod(0o755)
+
+
+def base_environment(folder: Path) -> dict[str, str]:
+    """This process's variables, without those that tell a job where it is, and with the commands of ``write_commands``.
+
+    Args:
+        folder: Has them in ``bin``, and takes temporary files in ``tmp``.
+    """
+    kept = {name: value for name, value in os.environ.items() if not _TOLD.fullmatch(name)}
+    own = str(Path(gnnkit.__file__).parent.parent)
+    return {
+        **kept,
+        "PATH": os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", os.defpath)]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [own, os.environ.get("PYTHONPATH")])),
+        "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(folder / "tmp"),
+        "OMP_NUM_THREADS": "1",
+        "GNNKIT_PROGRESS": "off",
+    }
+
+
+def _environment(job: TrialJob, folder: Path, *, in_namespaces: bool, timeout_s: float) -> dict[str, str]:
+    environment = {
+        **base_environment(folder),
+        VARIABLE: str(folder / "records"),
+        "NNODES": str(job.nodes),
+        "NPROC_PER_NODE": str(job.procs_per_node),
+        "MAX_RESTARTS": "0",
+        "JOIN_TIMEOUT_S": str(int(timeout_s) + 1),
+        "PREPARE_TIMEOUT_S": str(int(timeout_s) + 1),
+    }
+    if job.storage_nodes:
+        environment |= {"GNNKIT_TOKEN": secrets.token_hex(24), "SERVERS_PER_NODE": str(job.servers_per_node)}
+    if in_namespaces:
+        return environment
+    first = _free_ports(1 + max(1, job.servers_per_node))
+    return environment | {"MASTER_PORT": str(first), "STORAGE_PORT": str(first + 1)}
+
+
+def _free_ports(count: int) -> int:
+    """The first of several ports in a row that nobody listens on; below those that the system gives out by itself."""
+    start = secrets.randbelow(_PORTS.stop - _PORTS.start)
+    for step in range(0, len(_PORTS), count):
+        first = _PORTS[(start + step) % (len(_PORTS) - count)]
+        if all(map(_is_free, range(first, first + count))):
+            return first
+    raise PlanError(f"there are no {count} free ports between {_PORTS.start} and {_PORTS.stop}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,130 @@
+"""The README of a job: what a person has to know to start it, in the order in which it is needed."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+
+from gnnkit.export.job import PLAN, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, Instructions, Port, Step
+from gnnkit.export.staging import staging_text
+
+_FILES = {
+    PLAN: "what is sampled: the graph, its inputs, fan-outs, batches and seed",
+    TRAIN: "`train(loader, ctx)`, which every rank calls: edit it",
+    STAGE: "cuts the store into as many parts as the job needs",
+    "launch.sh": "starts the ranks of one node",
+    "serve.sh": "starts the storage servers of one node",
+    "job.sbatch": "the job for Slurm",
+    "job.yaml": "the job for Kubernetes",
+    REQUIREMENTS: "the versions of everything that it was exported with",
+    RECORD: "how it was exported, to notice changes and to verify it",
+}
+
+
+def readme_text(job: ExportJob, instructions: Instructions, files: Iterable[str], cut_command: str | None) -> str:
+    """The README's text.
+
+    Args:
+        job: The job.
+        instructions: What its launcher says.
+        files: The names of the directory's other files.
+        cut_command: What ``stage.sh`` runs; None where there is none.
+    """
+    rows = "\n".join(f"| `{name}` | {_FILES[name]} |" for name in _FILES if name in {*files, RECORD})
+    blocks = [
+        f"# {job.name}\n\n{_summary(job)}",
+        f"| file | |\n|---|---|\n{rows}",
+        *(_step(number, step) for number, step in enumerate(_steps(job, instructions, cut_command), start=1)),
+        _step(None, instructions.watch),
+        _step(None, instructions.restart),
+        _resume(job),
+        _verify(),
+        _ports(instructions.ports),
+        _settings(instructions.settings),
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _summary(job: ExportJob) -> str:
+    nodes = f"{job.nodes} node{'s' if job.nodes > 1 else ''} with {job.procs_per_node} rank{'s' if job.procs_per_node > 1 else ''}"
+    where = {
+        "InProcess": "Each rank samples in threads of its own.",
+        "Colocated": "Each rank samples in processes beside it.",
+        "GraphStore": f"Beside them, {job.num_servers} storage server(s) on {job.storage_nodes} node(s) hold the graph and sample it.",
+    }[job.backend]
+    return (
+        f"Training on {job.store.name}, exported by gnnkit {job.gnnkit}: {nodes}{' each' if job.nodes > 1 else ''},"
+        f" started with {_NAMES[job.launcher]}."
+        f" {where} Batches are those of the notebook, bit for bit, however many ranks share them."
+    )
+
+
+_NAMES = {"torchrun": "torchrun", "slurm": "Slurm", "kubernetes": "Kubernetes"}
+
+
+def _steps(job: ExportJob, instructions: Instructions, cut_command: str | None) -> list[Step]:
+    steps = []
+    if job.launcher != "kubernetes":  # there it is in the image, and the store in a volume
+        version = ".".join(platform.python_version_tuple()[:2])
+        commands = (f"python{version} -m venv env", f"env/bin/pip install -r {REQUIREMENTS}", "source env/bin/activate")
+        text = (
+            "On every node, once this directory is there; or once on a shared file system. For a GPU choose torch's index for its CUDA"
+            " version with `--extra-index-url`."
+        )
+        steps.append(Step("Install", text, commands))
+    alone = "The same program runs alone, on a machine that has the store; `--dir` is where its checkpoints go."
+    tried = Step("Try it on one machine", alone, (f"gnnkit run {PLAN} --train {TRAIN} --dir /tmp/{job.name}",))
+    if cut_command is not None:
+        parts = f"{job.store.num_parts} parts"
+        text = f"The store has fewer parts than nodes are to hold it. This makes one of {parts}, once, where the first one is."
+        text += " Batches stay the same."
+        together = ("# or by all nodes at once, on a shared file system; on node <k>:", f"{cut_command} --part <k>")
+        steps.append(Step(f"Cut the store into {parts}", text, (f"./{STAGE}", *together)))
+    steps += [tried, *instructions.before_copies]
+    if job.launcher != "kubernetes":
+        steps.append(Step("Bring this directory and the store to the nodes", *staging_text(job)))
+    return [*steps, *instructions.start]
+
+
+def _step(number: int | None, step: Step) -> str:
+    title = f"## {step.title}" if number is None else f"## {number}. {step.title}"
+    commands = "" if not step.commands else "```bash\n" + "\n".join(step.commands) + "\n```"
+    return "\n\n".join(part for part in (title, step.text, commands) if part)
+
+
+def _resume(job: ExportJob) -> str:
+    place = f"the claim `{job.name}-work`" if job.launcher == "kubernetes" else "`run/`"
+    return (
+        f"## Resume\n\n`ctx.save(...)` in `train.py` writes a checkpoint of the model, the optimizer and the loader into {place}, and"
+        " `ctx.restore(...)` takes the newest whole one. What is started again continues with exactly the batches that were left, also with"
+        f" another number of ranks or nodes. Rank 0 writes and reads it. To start afresh, remove {place}."
+    )
+
+
+def _verify() -> str:
+    return (
+        "## Verify\n\nThis runs the job on one machine, with its real launcher, and compares every tensor of every batch of an epoch with"
+        " what the plan gives in one process.\n\n```bash\ngnnkit export --verify .\n```"
+    )
+
+
+def _ports(ports: Iterable[Port]) -> str:
+    rows = [f"| {port.who} | {port.where} | {port.number} | {_kind(port)} |" for port in ports]
+    if not rows:
+        return "## Ports\n\nNothing listens: one rank on one node."
+    head = (
+        "Nodes must reach each other on these. The system picks an ephemeral one anew for each run. Traffic is not encrypted: use a network"
+        " that you trust."
+    )
+    return f"## Ports\n\n{head}\n\n| what listens | where | port | |\n|---|---|---|---|\n" + "\n".join(rows)
+
+
+def _kind(port: Port) -> str:
+    return ("ephemeral" if port.ephemeral else "fixed") + (f"; {port.change}" if port.change else "")
+
+
+def _settings(settings: dict[str, str]) -> str:
+    if not settings:
+        return ""
+    rows = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in settings.items())
+    return f"## Settings\n\nVariables that override what is written.\n\n| | |\n|---|---|\n{rows}"

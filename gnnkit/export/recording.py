@@ -1,0 +1,107 @@
+"""What each rank was given in an epoch, as digests in a file: ``gnnkit run`` with ``$GNNKIT_RECORD`` does that in place of training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from gnnkit.errors import StoreError
+from gnnkit.loader.digest import ValueDigest, value_digests
+from gnnkit.sampling.schedule import Schedule
+
+if TYPE_CHECKING:
+    from gnnkit.loader import GraphLoader
+
+VARIABLE = "GNNKIT_RECORD"
+# A file of the folder that says how many steps each rank records, at most.
+_LIMIT = "steps"
+# What a rank's file is called while the rank writes it; how long it is says how far the rank is.
+_UNFINISHED = ".unfinished"
+
+
+class _Ranked(Protocol):
+    """What is needed of a ``TrainContext``."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class RecordedBatch:
+    """One batch of one rank.
+
+    Attributes:
+        rank: Whose it was.
+        step: Which of the rank's, from 0.
+        batch_index: Its place in the epoch's list of batches, over all ranks.
+        values: A digest of each attribute.
+    """
+
+    rank: int
+    step: int
+    batch_index: int
+    values: dict[str, ValueDigest]
+
+
+def record(loader: GraphLoader, ctx: _Ranked, folder: Path) -> None:
+    """Iterates the loader's next epoch, and writes what came into a file of the folder, which is whole or not there.
+
+    Args:
+        loader: The rank's loader.
+        ctx: The rank's place.
+        folder: A folder that every rank of this node can write to.
+    """
+    limit = folder / _LIMIT
+    steps = int(limit.read_text()) if limit.exists() else None
+    final = folder / f"rank-{ctx.rank}.jsonl"
+    unfinished = final.with_name(final.name + _UNFINISHED)
+    with unfinished.open("w") as file:
+        for batch in recorded(loader, ctx.rank, steps):
+            file.write(json.dumps([batch.rank, batch.step, batch.batch_index, batch.values]) + "\n")
+            file.flush()
+    unfinished.replace(final)
+
+
+def recorded(loader: GraphLoader, rank: int, steps: int | None = None) -> Iterator[RecordedBatch]:
+    """Iterates the loader's next epoch, and digests each batch.
+
+    Args:
+        loader: A rank's loader.
+        rank: The rank.
+        steps: How many of its batches, at most; None: all.
+    """
+    schedule = Schedule(loader.state_dict()["num_seeds"], loader.plan.batching)
+    for step, batch in enumerate(islice(loader, steps)):
+        yield RecordedBatch(rank, step, schedule.turn(step).batch_index, value_digests(batch))
+
+
+def limit_steps(folder: Path, steps: int) -> None:
+    """Has every rank that records into a folder stop after so many steps."""
+    (folder / _LIMIT).write_text(str(steps))
+
+
+def read_record(folder: Path, rank: int) -> list[RecordedBatch] | None:
+    """What a rank has recorded; None where it did not come to the end.
+
+    Raises:
+        StoreError: The file is no record.
+    """
+    file = folder / f"rank-{rank}.jsonl"
+    if not file.exists():
+        return None
+    batches = []
+    for line in file.read_text().splitlines():
+        try:
+            number, step, batch_index, values = json.loads(line)
+            batches.append(RecordedBatch(number, step, batch_index, {name: ValueDigest(*value) for name, value in values.items()}))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise StoreError(f"{str(file)!r} is no record of a rank's batches: {error}") from error
+    return batches
+
+
+def count_recorded(folder: Path) -> int:
+    """Batches that all ranks have written down so far."""
+    return sum(file.read_bytes().count(b"\n") for file in folder.glob("rank-*.jsonl*"))

@@ -1,0 +1,85 @@
+"""How the store gets to the nodes: the script that cuts it anew, and what the README says about copying it."""
+
+from __future__ import annotations
+
+import shlex
+
+from gnnkit.export.job import ExportJob
+from gnnkit.export.plans import Cut
+from gnnkit.units import format_bytes
+
+# Nodes whose commands are written out.
+_SHOWN = 4
+
+
+def partition_command(job: ExportJob, cut: Cut) -> str:
+    """The ``gnnkit partition`` command that makes the job's store of the one that there is."""
+    options, store = cut.options, job.store
+    assert store.cut_from is not None
+    words = ["gnnkit", "partition", _seen(store.cut_from), str(options.num_parts), "--method", options.partition]
+    if options.cache_ratio:
+        words += ["--cache-ratio", repr(options.cache_ratio)]
+    return shlex.join([*words, "--out", _seen(store.path)])
+
+
+def _seen(path: str) -> str:
+    """A path that nobody takes for the name of a dataset."""
+    return path if "/" in path else f"./{path}"
+
+
+def stage_script(job: ExportJob, cut_command: str) -> str:
+    """The text of ``stage.sh``."""
+    holders = "storage nodes" if job.num_servers else "nodes"
+    why = f"{job.store.num_parts} parts, because {len(job.placement.hosts)} {holders} hold it"
+    return f"""#!/usr/bin/env bash
+# Cuts the store into {why}. Run it once before the first start, on a
+# machine that has the store. Where it has run before there is nothing to do; one that was broken off starts anew.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+{cut_command}
+"""
+
+
+def staging_text(job: ExportJob) -> tuple[str, tuple[str, ...]]:
+    """How the store gets to the nodes that hold it, as the README says it: text, and commands.
+
+    Kubernetes' volume is filled by a step of its launcher.
+    """
+    store, holders = job.store, "storage node" if job.num_servers else "node"
+    place = f"at `{store.path}`" + ("" if store.path.startswith("/") else ", as seen from this directory")
+    if len(job.placement.hosts) == 1:
+        return f"The {holders} needs the store {store.name} ({format_bytes(store.nbytes)}) {place}. {_OTHER_WAYS}", _copies(job)
+    if job.placement.is_replicated:
+        text = f"Every {holders} needs the whole store {store.name} ({format_bytes(store.nbytes)}) {place}."
+        return f"{text} {_OTHER_WAYS}", _copies(job)
+    each = f"about {format_bytes(job.store_bytes_per_node)} of {format_bytes(store.nbytes)}"
+    text = (
+        f"Every {holders} needs its parts of the store {store.name} ({each}) {place}, with the manifest, `splits/` and `book/`; only the"
+        f" others' `part<i>/` may be missing. {_OTHER_WAYS}"
+    )
+    return text, _copies(job)
+
+
+_OTHER_WAYS = "A shared file system needs no copies. From an object store, fetch the same files, leaving out the same folders."
+
+
+def _copies(job: ExportJob) -> tuple[str, ...]:
+    """What copies this directory and the store to each node."""
+    source, kind = shlex.quote(_seen(job.store.path).rstrip("/") + "/"), "storage" if job.num_servers else "node"
+    target = shlex.quote(job.store.path) if job.store.path.startswith("/") else f'"$JOB"/{shlex.quote(job.store.path)}'
+    commands, every, hosts = (
+        ["JOB=/jobs/" + job.name + "   # where this directory is to be on the nodes"],
+        set(range(job.store.num_parts)),
+        job.placement.hosts,
+    )
+    names = [*(f"node{node}" for node in range(job.nodes)), *(f"storage{node}" for node in range(job.storage_nodes))]
+    words = " ".join(names)
+    commands.append(f'for node in {words}; do rsync -a --mkpath --exclude=/run/ --exclude=/env/ ./ "$node:$JOB/"; done')
+    for node, parts in list(enumerate(hosts))[:_SHOWN]:
+        left_out = "".join(f" --exclude=/part{part}/" for part in sorted(every - set(parts)))
+        commands.append(f"rsync -a --mkpath{left_out} {source} {kind}{node}:{target}/")
+    if len(hosts) > _SHOWN:
+        rest = "the same" if job.placement.is_replicated else "each without the parts of the others"
+        commands.append(f"# ... to {kind}{len(hosts) - 1}: {rest}")
+    return tuple(commands)

@@ -1,0 +1,229 @@
+"""Where source is written: the cells of a notebook, a script, the files of modules; and which statement of them made an object."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import inspect
+import linecache
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from types import CodeType, FunctionType
+from typing import Any, TypeAlias
+
+from gnnkit.errors import PlanError
+
+Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_FUTURES = reduce(or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """Source that was executed together: a cell or a file.
+
+    Attributes:
+        filename: What code objects call it.
+        text: The source.
+        tree: The same, parsed.
+    """
+
+    filename: str
+    text: str
+    tree: ast.Module
+
+    def segment(self, node: ast.AST) -> str:
+        """The source of a node, from its first decorator on and without what its lines are indented by."""
+        first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])  # type: ignore[attr-defined]
+        lines = self.text.splitlines()[first - 1 : node.end_lineno]  # type: ignore[attr-defined]
+        indent = len(lines[0]) - len(lines[0].lstrip())
+        text = "\n".join(line[indent:] if not line[:indent].strip() else line for line in lines)
+        plain = ast.unparse(node)
+        try:
+            same = ast.unparse(ast.parse(text)) == plain
+        except SyntaxError:
+            same = False
+        return text if same else plain  # a text of several lines within it was indented, too
+
+
+def unit_of_text(filename: str, text: str) -> Unit | None:
+    """Source as a unit; None where it is none of Python's."""
+    try:
+        return Unit(filename, text, ast.parse(text))
+    except (SyntaxError, ValueError):
+        return None
+
+
+class Library:
+    """All source of this process that can be found; each unit is parsed once."""
+
+    def __init__(self) -> None:
+        self._units: dict[tuple[str, str], Unit | None] = {}
+
+    def named(self, filename: str, namespace: Mapping[str, Any] | None = None) -> Unit | None:
+        """The unit that code objects call by this name; None where its source is not kept."""
+        linecache.checkcache(filename)
+        return self._parsed(filename, "".join(linecache.getlines(filename, None if namespace is None else dict(namespace))))
+
+    def around(self, namespace: Mapping[str, Any]) -> Iterator[Unit]:
+        """The units that were executed in a module, the newest first."""
+        if namespace.get("__name__") == "__main__":
+            for text in reversed(_cells()):
+                if (unit := self._parsed("<cell>", text)) is not None:
+                    yield unit
+        file = namespace.get("__file__")
+        if isinstance(file, str) and (unit := self.named(file, namespace)) is not None:
+            yield unit
+
+    def _parsed(self, filename: str, text: str) -> Unit | None:
+        key = filename, text
+        if key not in self._units:
+            self._units[key] = unit_of_text(filename, text) if text.strip() else None
+        return self._units[key]
+
+    def statements(self, namespace: Mapping[str, Any]) -> Iterator[tuple[Unit, ast.stmt]]:
+        """The statements of a module that are not in a function or class, the newest unit first and in it the last one first."""
+        for unit in self.around(namespace):
+            for statement in reversed(list(_outer(unit.tree.body))):
+                yield unit, statement
+
+    def decorated(self, name: str, namespace: Mapping[str, Any]) -> tuple[Unit, Definition] | None:
+        """The decorated function or class that last gave a name its value; None where something else did."""
+        for unit, statement in self.statements(namespace):
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and statement.name == name:
+                return (unit, statement) if statement.decorator_list else None
+            if name in _assigned(statement):
+                return None
+        return None
+
+
+def _cells() -> list[str]:
+    """The cells of this notebook as they were run, the oldest first."""
+    if "IPython" not in sys.modules:
+        return []
+    shell = sys.modules["IPython"].get_ipython()
+    return [] if shell is None else list(shell.history_manager.input_hist_parsed)
+
+
+def _outer(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in body:
+        yield statement
+        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for name in ("body", "orelse", "finalbody"):
+                yield from _outer(getattr(statement, name, []))
+            for handler in getattr(statement, "handlers", []):
+                yield from _outer(handler.body)
+
+
+def _assigned(statement: ast.stmt) -> set[str]:
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        return set()
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+
+
+def function_node(unit: Unit, function: FunctionType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda:
+    """The node that made a function.
+
+    Raises:
+        PlanError: The unit's source is not, or no longer, that of the function.
+    """
+    code = function.__code__
+    found: list[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda] = []
+    for node in ast.walk(unit.tree) if _has_code(unit, code) else ():
+        if (
+            isinstance(node, ast.Lambda)
+            and code.co_name == "<lambda>"
+            and node.lineno == code.co_firstlineno
+            or (
+                isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+                and node.name == code.co_name
+                and min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) == code.co_firstlineno
+            )
+        ):
+            found.append(node)
+    if len(found) > 1:
+        raise PlanError(
+            f"line {code.co_firstlineno} of {unit.filename} defines several functions", "write one of them on a line of its own"
+        )
+    if found:
+        return found[0]
+    raise PlanError(
+        f"the source of {function.__qualname__}() has changed since it was defined, or is not that of {unit.filename}",
+        "run its cell again, or reload the module that it is from",
+    )
+
+
+def _has_code(unit: Unit, code: CodeType) -> bool:
+    """Whether a unit, compiled anew, holds this code."""
+    # Also each statement for itself, as notebooks compile a cell: methods of modules that it imports are then called in another way.
+    trees = [unit.tree, *(ast.Module([statement], []) for statement in unit.tree.body)]
+    waiting = [compile(tree, unit.filename, "exec", flags=code.co_flags & _FUTURES, dont_inherit=True) for tree in trees]
+    while waiting:
+        inner = waiting.pop()
+        if inner.co_name == code.co_name and inner.co_firstlineno == code.co_firstlineno and _same(inner, code):
+            return True
+        waiting += [const for const in inner.co_consts if isinstance(const, CodeType)]
+    return False
+
+
+def _same(left: CodeType, right: CodeType) -> bool:
+    if (left.co_code, left.co_names, left.co_varnames, left.co_freevars) != (
+        right.co_code,
+        right.co_names,
+        right.co_varnames,
+        right.co_freevars,
+    ):
+        return False
+    pairs = list(zip(left.co_consts, right.co_consts, strict=False))
+    return len(left.co_consts) == len(right.co_consts) and all(
+        _same(a, b) if isinstance(a, CodeType) and isinstance(b, CodeType) else (type(a), repr(a)) == (type(b), repr(b)) for a, b in pairs
+    )
+
+
+def own_functions(cls: type) -> dict[str, FunctionType]:
+    """The functions that a class's own body holds, by the name of the attribute; of a property the one that reads it."""
+    found = {}
+    for name, value in vars(cls).items():
+        inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+        inner = inspect.unwrap(inner) if callable(inner) else inner
+        if isinstance(inner, FunctionType):
+            found[name] = inner
+    return found
+
+
+def class_node(library: Library, cls: type) -> tuple[Unit, ast.ClassDef]:
+    """The statement that made a class, and its unit.
+
+    Raises:
+        PlanError: It is not to be found, or has changed since.
+    """
+    for function in own_functions(cls).values():
+        if not function.__qualname__.startswith(f"{cls.__qualname__}."):
+            continue
+        unit = library.named(function.__code__.co_filename, function.__globals__)
+        for node in [] if unit is None else ast.walk(unit.tree):
+            if (
+                isinstance(node, ast.ClassDef)
+                and node.name == cls.__name__
+                and unit is not None
+                and is_within(function.__code__, unit, node)
+            ):
+                if not _has_code(unit, function.__code__):
+                    raise PlanError(
+                        f"the source of the class {cls.__qualname__} has changed since it was defined",
+                        "run its cell again, or reload the module that it is from",
+                    )
+                return unit, node
+    namespace = vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
+    for unit, statement in library.statements(namespace):
+        if isinstance(statement, ast.ClassDef) and statement.name == cls.__qualname__:
+            return unit, statement
+    raise PlanError(f"the source of the class {cls.__qualname__} cannot be found", "define it in a cell, a script or a module")
+
+
+def is_within(code: CodeType, unit: Unit, node: ast.ClassDef) -> bool:
+    """Whether code was written in the statement of a class."""
+    return code.co_filename == unit.filename and node.lineno <= code.co_firstlineno <= (node.end_lineno or node.lineno)

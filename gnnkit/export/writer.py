@@ -1,0 +1,188 @@
+"""A directory of files that is there whole or not at all, and never loses what somebody has changed in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import gnnkit
+from gnnkit.errors import PlanError
+from gnnkit.export.job import RECORD
+
+_RECORD_VERSION = 1
+_DIGEST_BYTES = 16
+
+
+def digest_of(content: bytes) -> str:
+    """32 hexadecimal digits (BLAKE2b)."""
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def read_record(directory: Path) -> dict[str, Any]:
+    """What ``export.json`` says: ``{"options": ..., "files": {name: digest}, ...}``.
+
+    Raises:
+        PlanError: The directory is none that was exported, or by a newer gnnkit.
+    """
+    try:
+        value = json.loads((directory / RECORD).read_text(encoding="utf-8"))
+        version = value["version"]
+        if not isinstance(value["options"], dict) or not all(isinstance(digest, str) for digest in value["files"].values()):
+            raise ValueError("it lacks options or files")
+        if strange := [name for name in value["files"] if name in ("", "..") or Path(name).name != name]:
+            raise ValueError(f"{strange[0]!r} is no file of the directory")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PlanError(
+            f"{str(directory)!r} is no exported job: {RECORD}: {error}", "name a directory that loader.export() wrote"
+        ) from error
+    if version != _RECORD_VERSION:
+        raise PlanError(f"{str(directory / RECORD)!r} is of version {version!r}, this gnnkit reads {_RECORD_VERSION}", "export it again")
+    checked: dict[str, Any] = value
+    return checked
+
+
+def changed_files(directory: Path) -> list[str]:
+    """The exported files that are not as they were written, those that are gone included.
+
+    Raises:
+        PlanError: See ``read_record``.
+    """
+    return [name for name, digest in sorted(read_record(directory)["files"].items()) if _digest_at(directory / name) != digest]
+
+
+def check_target(directory: Path, files: Mapping[str, str], *, overwrite: bool) -> None:
+    """Refuses to write over what somebody else made or changed.
+
+    Args:
+        directory: Where the files are to go.
+        files: ``{name: text}``.
+        overwrite: Whether changed files of an earlier export may be replaced.
+
+    Raises:
+        PlanError: The directory is something else than an earlier export, or files of it have been changed; names them.
+    """
+    if not os.path.lexists(directory):
+        return
+    if not directory.is_dir():
+        raise PlanError(f"{str(directory)!r} is a file", "name a directory")
+    if not any(directory.iterdir()):
+        return
+    if not (directory / RECORD).exists():
+        raise PlanError(f"{str(directory)!r} holds something else than an exported job", "name a new directory, or empty this one")
+    known: dict[str, str] = read_record(directory)["files"]
+    written = {name: digest_of(text.encode()) for name, text in files.items()}
+    changed = []
+    for name in sorted({*known, *written} - {RECORD}):
+        digest = _digest_at(directory / name)
+        # What is as it will be is fine, too: an earlier attempt was broken off.
+        if digest is not None and digest not in (known.get(name), written.get(name)):
+            changed.append(name)
+    if changed and not overwrite:
+        raise PlanError(
+            f"{', '.join(changed)} in {str(directory)!r} {'has' if len(changed) == 1 else 'have'} been changed since the export",
+            "overwrite=True (--overwrite) writes over that, or export to another directory",
+        )
+
+
+def write_directory(directory: Path, files: Mapping[str, str], options: Mapping[str, Any], *, overwrite: bool) -> None:
+    """Writes a job's files and the record of them.
+
+    They are written beside the directory first. A new directory then appears whole; in one that is there, files are replaced together, and
+    what is not of the export stays. An interrupt leaves it as it was, or complete.
+
+    Args:
+        directory: Where they go.
+        files: ``{name: text}``; ``.sh`` files are made executable.
+        options: What the record says of the export.
+        overwrite: See ``check_target``.
+
+    Raises:
+        PlanError: See ``check_target``; or the directory cannot be written.
+    """
+    check_target(directory, files, overwrite=overwrite)
+    record = {
+        "version": _RECORD_VERSION,
+        "gnnkit": gnnkit.__version__,
+        "options": dict(options),
+        "files": {name: digest_of(text.encode()) for name, text in sorted(files.items())},
+    }
+    staged = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.incomplete")
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            staged.mkdir()
+            for name, text in {**files, RECORD: json.dumps(record, indent=1) + "\n"}.items():
+                _write(staged / name, text)
+            _uninterrupted(lambda: _put(staged, directory, [*files, RECORD]))
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+    except OSError as error:
+        raise PlanError(f"{str(directory)!r} cannot be written: {error.strerror or error}", "choose another directory") from error
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("x", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+        if path.suffix == ".sh":
+            os.fchmod(file.fileno(), 0o755 & ~_umask())
+
+
+def _umask() -> int:
+    """The permissions that new files of this process lack, found without changing them for its other threads."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
+    return 0o022
+
+
+def _put(staged: Path, directory: Path, names: list[str]) -> None:
+    """Moves staged files to their place; the record is the last of them."""
+    if not os.path.lexists(directory) or not any(directory.iterdir()):
+        staged.rename(directory)  # over an empty directory as well
+        return
+    before = read_record(directory)["files"]
+    for name in names:
+        (staged / name).replace(directory / name)
+    for name in set(before) - set(names):  # of a launcher that is not the job's any more
+        (directory / name).unlink(missing_ok=True)
+
+
+def _uninterrupted(work: Any) -> None:
+    """Does something to its end, in a thread of its own: an interrupt is raised in the main thread, and waits here until it is done."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="gnnkit-export")
+    try:
+        thread.start()
+        thread.join()
+    except BaseException:
+        if thread.ident is not None:
+            thread.join()
+        raise
+    if failed:
+        raise failed[0]
+
+
+def _digest_at(path: Path) -> str | None:
+    try:
+        return digest_of(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return ""

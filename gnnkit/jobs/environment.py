@@ -1,0 +1,246 @@
+"""Where a process stands among the ranks of its job: what torchrun, Slurm or Kubernetes has told it, or alone.
+
+The first of these that is there decides: torchrun's variables (also PyTorchJob's, which are named like them), those of a Slurm step, those
+of a pod of an indexed Job. One inside another, such as torchrun inside ``srun``, is what the innermost says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gnnkit.errors import PlanError
+
+_LAUNCHER_HINT = "start it with torchrun, srun or as an indexed Job, or unset what is left of another job to run alone"
+# Below the ports that systems give out by themselves.
+_PORTS = range(15000, 32000)
+DEFAULT_PORT = 29500
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process stands in its job.
+
+    Attributes:
+        rank: Among all ranks.
+        local_rank: Among those of its node.
+        node_rank: Its node.
+        world_size: Ranks in all.
+        local_world_size: Ranks of its node.
+        num_nodes: Nodes.
+        restarts: How often the job was started again.
+        master_addr: Where ranks meet: a name or address of rank 0's node; empty where nobody has to.
+        master_port: The port there.
+        agent_store: Whether somebody else, torchrun's agent, already listens there for the ranks.
+    """
+
+    rank: int = 0
+    local_rank: int = 0
+    node_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    num_nodes: int = 1
+    restarts: int = 0
+    master_addr: str = ""
+    master_port: int = DEFAULT_PORT
+    agent_store: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value, count, of in (
+            ("rank", self.rank, self.world_size, "ranks"),
+            ("local rank", self.local_rank, self.local_world_size, "ranks of the node"),
+            ("node", self.node_rank, self.num_nodes, "nodes"),
+        ):
+            if not 0 <= value < count:
+                raise PlanError(f"this is {name} {value}, but there are {count} {of}; they count from 0", _LAUNCHER_HINT)
+        if self.local_world_size > self.world_size or self.num_nodes > self.world_size:
+            raise PlanError(
+                f"{self.num_nodes} nodes and {self.local_world_size} ranks of this one are more than the job's {self.world_size} ranks",
+                _LAUNCHER_HINT,
+            )
+
+    def variables(self) -> dict[str, str]:
+        """This place as torchrun would say it, for libraries that look there."""
+        told = {
+            "RANK": self.rank,
+            "WORLD_SIZE": self.world_size,
+            "LOCAL_RANK": self.local_rank,
+            "LOCAL_WORLD_SIZE": self.local_world_size,
+            "GROUP_RANK": self.node_rank,
+            "GROUP_WORLD_SIZE": self.num_nodes,
+        }
+        met = {"MASTER_ADDR": self.master_addr, "MASTER_PORT": str(self.master_port)} if self.master_addr else {}
+        return {name: str(value) for name, value in told.items()} | met
+
+
+def find_place(environment: Mapping[str, str] | None = None) -> Place:
+    """The place that this process's launcher has told it; alone, where none has.
+
+    Args:
+        environment: Variables; None takes this process's.
+
+    Raises:
+        PlanError: A variable is missing or malformed, or two contradict each other; names them.
+    """
+    told = _Told(os.environ if environment is None else environment)
+    if told.has("RANK", "WORLD_SIZE"):
+        return _from_torchrun(told)
+    # A batch script, and a notebook that it starts, have a SLURM_PROCID too, and are no rank: they run in no step.
+    if told.has("SLURM_PROCID") and told.has("SLURM_STEP_ID"):
+        return _from_slurm(told)
+    if told.has("JOB_COMPLETION_INDEX"):
+        return _from_kubernetes(told)
+    return Place()
+
+
+def find_node(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """Which node of how many this process prepares, where it need not be a rank.
+
+    Beside the variables of ranks these are ``NODE_RANK`` and ``NNODES``, as scripts that call torchrun have them.
+
+    Args:
+        environment: See ``find_place``.
+
+    Raises:
+        PlanError: See ``find_place``.
+    """
+    told = _Told(os.environ if environment is None else environment)
+    if not told.has("NODE_RANK"):
+        place = find_place(told.values)
+        return place.node_rank, place.num_nodes
+    node, count = told.number("NODE_RANK"), told.number("NNODES", least=1)
+    if node >= count:
+        raise PlanError(f"NODE_RANK={node}, but NNODES={count}", "nodes count from 0")
+    return node, count
+
+
+def _from_torchrun(told: _Told) -> Place:
+    rank, world_size = told.number("RANK"), told.number("WORLD_SIZE", least=1)
+    if told.has("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        local_rank, local_size = told.number("LOCAL_RANK"), told.number("LOCAL_WORLD_SIZE", least=1)
+        nodes = told.number("GROUP_WORLD_SIZE", -(-world_size // local_size), least=1)
+        node = told.number("GROUP_RANK", rank // local_size)
+    else:  # PyTorchJob: a pod is a node of one rank
+        local_rank, local_size, nodes, node = 0, 1, world_size, rank
+    return Place(
+        rank,
+        local_rank,
+        node,
+        world_size,
+        local_size,
+        nodes,
+        restarts=told.number("TORCHELASTIC_RESTART_COUNT", 0) + told.number("SLURM_RESTART_COUNT", 0) + told.number("GNNKIT_RESTARTS", 0),
+        **_meeting(told, world_size, ""),
+        agent_store=told.text("TORCHELASTIC_USE_AGENT_STORE") == "True",
+    )
+
+
+def _from_slurm(told: _Told) -> Place:
+    rank = told.number("SLURM_PROCID")
+    world_size = told.number("SLURM_STEP_NUM_TASKS" if told.has("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS", 1, least=1)
+    nodes = told.number("SLURM_STEP_NUM_NODES" if told.has("SLURM_STEP_NUM_NODES") else "SLURM_NNODES", 1, least=1)
+    node, local_rank = told.number("SLURM_NODEID", 0), told.number("SLURM_LOCALID", 0)
+    counts = _tasks_of_nodes(told) or [-(-world_size // nodes)] * nodes
+    if len(counts) != nodes or sum(counts) != world_size:
+        counts = [-(-world_size // nodes)] * nodes
+    if node >= nodes:
+        raise PlanError(f"SLURM_NODEID={node}, but SLURM_NNODES={nodes}", "nodes count from 0")
+    names = told.text("SLURM_STEP_NODELIST") or told.text("SLURM_JOB_NODELIST") or told.text("SLURM_NODELIST")
+    first = _first_host(names) or told.text("SLURM_LAUNCH_NODE_IPADDR")
+    return Place(
+        rank,
+        local_rank,
+        node,
+        world_size,
+        counts[node],
+        nodes,
+        restarts=told.number("SLURM_RESTART_COUNT", 0),
+        **_meeting(told, world_size, "127.0.0.1" if nodes == 1 else first, _PORTS[told.number("SLURM_JOB_ID", 0) % len(_PORTS)]),
+    )
+
+
+def _tasks_of_nodes(told: _Told) -> list[int]:
+    """Tasks of each node from ``"2(x3),1"``; empty where it is not said."""
+    name = "SLURM_STEP_TASKS_PER_NODE" if told.has("SLURM_STEP_TASKS_PER_NODE") else "SLURM_TASKS_PER_NODE"
+    counts: list[int] = []
+    for item in filter(None, told.text(name).split(",")):
+        match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", item)
+        if match is None:
+            raise PlanError(f"{name}={told.text(name)!r} is no list of numbers of tasks", "for example 2(x3),1; srun sets it")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def _first_host(names: str) -> str:
+    """``"node03"`` of ``"node[03-07,11],other"``."""
+    match = re.match(r"([^\[,]*)(?:\[([^\],-]+)[^\]]*\]([^,]*))?", names)
+    return "" if match is None else (match[1] or "") + (match[2] or "") + (match[3] or "")
+
+
+def _from_kubernetes(told: _Told) -> Place:
+    rank = told.number("JOB_COMPLETION_INDEX")
+    nodes = told.number("NNODES", least=1)
+    return Place(
+        rank,
+        0,
+        rank,
+        nodes,
+        1,
+        nodes,
+        restarts=told.number("GNNKIT_RESTARTS", 0),
+        **_meeting(told, nodes, ""),
+    )
+
+
+def _meeting(told: _Told, world_size: int, default: str, port: int = DEFAULT_PORT) -> dict[str, Any]:
+    """Where ranks meet; nowhere, where there is one."""
+    address = told.text("MASTER_ADDR") or default
+    if world_size == 1:
+        return {}
+    if not address:
+        raise PlanError(f"MASTER_ADDR is not set, and {world_size} ranks have to meet somewhere", "export MASTER_ADDR, rank 0's node")
+    port = told.number("MASTER_PORT", port, least=1)
+    if port > 65535:
+        raise PlanError(f"MASTER_PORT={port} is no port", "ports go up to 65535")
+    return {"master_addr": address, "master_port": port}
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Variables, read as what they have to be."""
+
+    values: Mapping[str, str]
+
+    def has(self, *names: str) -> bool:
+        """Whether they are set; all of them or none.
+
+        Raises:
+            PlanError: Some are, and some are not.
+        """
+        missing = [name for name in names if not self.text(name)]
+        if missing and len(missing) < len(names):
+            there = [f"{name}={self.text(name)}" for name in names if name not in missing]
+            raise PlanError(f"{' and '.join(there)} is in the environment, but {' and '.join(missing)} is not", _LAUNCHER_HINT)
+        return not missing
+
+    def text(self, name: str) -> str:
+        """A variable's value; empty where it is not set."""
+        return self.values.get(name, "").strip()
+
+    def number(self, name: str, default: int | None = None, *, least: int = 0) -> int:
+        """A variable as a whole number.
+
+        Raises:
+            PlanError: It is none, or too small; or it is not set and there is no default.
+        """
+        text = self.text(name)
+        if not text and default is not None:
+            return default
+        if not text:
+            raise PlanError(f"{name} is not set", _LAUNCHER_HINT)
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise PlanError(f"{name}={text!r} in the environment is no whole number of at least {least}", _LAUNCHER_HINT)
+        return int(text)

@@ -1,0 +1,184 @@
+"""What a rank's process does: it is told what and where, trains, tells how far it is, and hands over what came of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from gnnkit.jobs.environment import Place
+from gnnkit.jobs.launching.packing import pack_result, unpack_code
+from gnnkit.runtime.remote import error_to_json
+from gnnkit.runtime.watch import Watch
+from gnnkit.runtime.wire import PATIENCE_S, Message, Wire, from_memory, in_memory
+
+if TYPE_CHECKING:
+    from gnnkit.jobs.context import Logged, TrainContext
+    from gnnkit.loader import GraphLoader
+    from gnnkit.runtime.graph_handle import GraphHandle
+
+logger = logging.getLogger(__name__)
+
+# How often it tells how far it is, at most.
+_TELL_S = 0.25
+
+
+class RankWork:
+    """One rank, from its first message to its end.
+
+    Args:
+        wire: The connection to the process that has called ``launch``.
+        watch: Shows that this one is alive.
+    """
+
+    def __init__(self, wire: Wire, watch: Watch) -> None:
+        self._wire = wire
+        self._heard: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._loader: GraphLoader | None = None
+        self._logged: Logged | None = None
+        self._told: Mapping[str, Any] = {}
+        self._tell_lock = threading.Lock()
+        self._is_training = self._has_failed = False
+        self._graph: GraphHandle | None = None
+
+    def run(self) -> None:
+        """Trains once; returns never: whoever has started this process ends it, when all ranks are done."""
+        threading.Thread(target=self._listen, name="gnnkit-rank", daemon=True).start()
+        try:
+            data = pack_result(self._train())
+        except BaseException as error:
+            self._tell_error(error)
+            os._exit(1)
+        self._tell_progress()
+        fd = in_memory(data)
+        self._wire.tell("result", [fd])
+        os.close(fd)
+        # Rank 0 has the store that the others meet at, and nobody leaves before all are done.
+        threading.Event().wait()
+
+    def _listen(self) -> NoReturn:
+        """A thread: takes messages, and tells now and then how far training is."""
+        while True:
+            self._wire.wait(_TELL_S)
+            try:
+                message = self._wire.receive()
+            except EOFError:
+                os._exit(0)
+            if message is not None and message.kind == "stop":
+                os._exit(0)
+            if message is not None:
+                self._heard.put(message)
+            self._wire.flush()
+            self._tell_progress()
+
+    def _train(self) -> Any:
+        setup = self._heard.get(timeout=PATIENCE_S)
+        assert setup.kind == "setup"
+        body = setup.body
+        place = Place(**body["place"])
+        _set_variables({**place.variables(), **body["variables"]})
+        from gnnkit.jobs.running import run_training
+
+        train, transform, extra = unpack_code(from_memory(setup.fds[0]))
+        store = _store(place, setup.fds[1:], body["timeout_s"])
+        if self._heard.empty():  # the graph is being stored meanwhile
+            from gnnkit.sampling.collate import load_batch_classes
+
+            load_batch_classes()
+        plan = self._heard.get(timeout=PATIENCE_S)
+        assert plan.kind == "plan"
+        for address, token in plan.body["tokens"].items():
+            _remember(address, token)
+        if extra is not None:
+            self._graph = _carry_extra(plan.body["store"], extra)
+
+        def watched(loader: GraphLoader, ctx: TrainContext) -> Any:
+            self._loader, self._is_training = loader, True
+            self._wire.send("ready", device=str(ctx.device))
+            try:
+                return train(loader, ctx)
+            except BaseException as error:
+                # At once: the others find out what has become of this one when it goes, and then it is they who complain.
+                self._tell_error(error)
+                raise
+
+        return run_training(
+            Path(plan.body["path"]),
+            watched,
+            place,
+            directory=Path(body["directory"]),
+            report=self._report,
+            device=body["device"],
+            store=store,
+            transform=transform,
+        )
+
+    def _tell_error(self, error: BaseException) -> None:
+        """Writes down and tells the first error; those that follow from it are nobody's concern."""
+        if not self._has_failed:
+            self._has_failed = True
+            logger.error("the function has failed", exc_info=error)
+            self._tell_progress()
+            self._wire.tell("raised" if self._is_training else "failed", error=error_to_json(error), at=time.monotonic())
+
+    # How far it is ------------------------------------------------------------------------------------------------------------
+
+    def _report(self, logged: Logged) -> None:
+        self._logged = logged
+
+    def _tell_progress(self) -> None:
+        loader, logged = self._loader, self._logged
+        if loader is None:
+            return
+        epoch, step, numbers = loader.epoch, loader.stats().batches, {}
+        if logged is not None:
+            numbers = logged.numbers
+            step = max(step, logged.step) if epoch == logged.epoch else step
+        told = {"epoch": epoch, "step": step, "num_steps": len(loader), "numbers": numbers}
+        with self._tell_lock:
+            if told != self._told:
+                self._told = told
+                self._wire.send("steps", **told)
+
+
+def _set_variables(variables: Mapping[str, str | None]) -> None:
+    """Sets this process's variables; None removes one."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _store(place: Place, fds: Sequence[int], timeout_s: float) -> Any:
+    """The key-value store that the ranks meet at; rank 0 was handed its listener, so that nobody comes before it listens."""
+    if place.world_size == 1:
+        return None
+    from gnnkit.distributed.process_group import meeting_store
+
+    listener = socket.socket(fileno=fds[0]) if fds else None
+    timeout = timedelta(seconds=timeout_s)
+    return meeting_store(place.master_addr, place.master_port, place.rank, place.world_size, timeout, listener)
+
+
+def _remember(address: str, token: str) -> None:
+    from gnnkit.runtime.serving.credentials import remember_token
+
+    remember_token(address, token)
+
+
+def _carry_extra(store: str, extra: Any) -> GraphHandle:
+    """A graph that was in memory has attributes that no store holds; loaders of this process get them with it."""
+    from gnnkit.loader.graphs import open_store
+    from gnnkit.storage.store import Store
+
+    handle = open_store(Store.open(store))
+    handle.extra, handle.type_extra, handle.name = extra
+    return handle

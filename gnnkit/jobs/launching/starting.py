@@ -1,0 +1,118 @@
+"""``gnnkit.launch``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.backends.checks import check_count
+from gnnkit.errors import PlanError
+from gnnkit.jobs.launching.handle import RunHandle
+from gnnkit.jobs.launching.job import Job
+from gnnkit.jobs.launching.packing import pack_code
+from gnnkit.jobs.launching.provisions import Provisions, extra_of
+from gnnkit.jobs.launching.spec import LaunchSpec, fair_threads, made_directory
+
+if TYPE_CHECKING:
+    from gnnkit.jobs.context import TrainContext
+    from gnnkit.loader import GraphLoader
+
+
+def launch(  # noqa: PLR0913 - every one is a word of the user's
+    train_fn: Callable[[GraphLoader, TrainContext], Any],
+    loader: GraphLoader,
+    num_procs: int = 2,
+    *,
+    device: Any = None,
+    directory: str | Path | None = None,
+    max_restarts: int = 0,
+    threads_per_proc: int | None = None,
+    start_timeout_s: float = 120.0,
+    log_dir: str | Path | None = None,
+    progress: bool | str = "auto",
+) -> RunHandle:
+    """Runs ``train_fn(loader, ctx)`` in several ranks on this machine, and returns at once. ``docs/launching.md`` describes it.
+
+    Each rank is a fresh process with a loader of its own, which gives the rank's share of the same batches as the loader here, sampled as
+    its plan says; the ranks are in one process group. They run until they are done, ``stop()``, or the end of this process, however that
+    comes.
+
+    Args:
+        train_fn: The function; it and what it uses may be defined in a notebook's cell.
+        loader: Whose batches the ranks have. It stays as it is, and may go on being used.
+        num_procs: Ranks.
+        device: Where ranks compute: "cpu", "cuda" (a GPU for each, or all on the one there is), "cuda:<index>" (all on this one); None is
+            "cuda" where there are GPUs.
+        directory: ``ctx.directory``, for checkpoints; None is one that is removed when the run has ended well.
+        max_restarts: How often, in all, a rank that dies or raises has all ranks started again; ``ctx.restore(...)`` then goes on.
+        threads_per_proc: Threads of torch in each rank; None: the processors divided by the ranks.
+        start_timeout_s: Seconds that a rank may take until its function is called.
+        log_dir: Folder for logs; None: ``$GNNKIT_HOME``, the user's runtime or state folder, or the temporary one.
+        progress: How progress is shown; False shows nothing.
+
+    Raises:
+        PlanError: A value is unusable, the function cannot be sent to another process, or another launch runs in ``directory``.
+        LoaderClosed: The loader is closed.
+    """
+    from gnnkit.loader import GraphLoader
+    from gnnkit.ui.progress import make_sink
+
+    if not callable(train_fn):
+        raise PlanError(f"train_fn must be a function of a loader and a context, got {train_fn!r}", "def train(loader, ctx): ...")
+    _check_arguments(train_fn)
+    if not isinstance(loader, GraphLoader):
+        raise PlanError(f"loader must be a GraphLoader, got {type(loader).__name__}", "launch(train, loader, num_procs=2)")
+    loader._check_open()
+    check_count("num_procs", num_procs, 1)
+    sink, code = make_sink(progress), pack_code(train_fn, loader._transform, extra_of(loader))
+    provisions = Provisions(loader, num_procs)
+    folder = made_directory(directory)
+    if folder is not None:
+        _check_unused(folder)
+    spec = LaunchSpec(
+        title=str(getattr(train_fn, "__name__", type(train_fn).__name__)),
+        code=code,
+        num_procs=num_procs,
+        device="auto" if device is None else str(device),
+        directory=folder,
+        max_restarts=max_restarts,
+        threads=fair_threads(num_procs) if threads_per_proc is None else threads_per_proc,
+        start_timeout_s=start_timeout_s,
+        log_dir=None if log_dir is None else str(log_dir),
+    )
+    return RunHandle(Job(spec, provisions, sink))
+
+
+def _check_arguments(train_fn: Callable[..., Any]) -> None:
+    """Refuses a function that ranks could not call, before they have started for it.
+
+    Raises:
+        PlanError: It does not take a loader and a context.
+    """
+    try:
+        signature = inspect.signature(train_fn)
+    except (TypeError, ValueError):  # of a callable that does not say: a rank will
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        name = getattr(train_fn, "__name__", type(train_fn).__name__)
+        raise PlanError(f"{name}{signature} cannot be called with a loader and a context: {error}", "def train(loader, ctx): ...") from None
+
+
+def _check_unused(folder: str) -> None:
+    """Refuses a folder that living ranks write their checkpoints to.
+
+    Raises:
+        PlanError: Another launch runs there.
+    """
+    from gnnkit.runtime.runs import find_runs
+
+    for run in find_runs():
+        if run.state == "running" and run.alive and run.folders[0][1].get("directory") == folder:
+            raise PlanError(
+                f"another launch, {run.id} of {run.program} (pid {run.owner.pid}), runs in {folder!r}",
+                f"stop it: run.stop() or gnnkit stop {run.id}; or give another directory",
+            )

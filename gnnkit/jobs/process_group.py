@@ -1,0 +1,223 @@
+"""The process group of a job: every rank meets, is watched by the others, and leaves when all have finished.
+
+It is gloo's for tensors in memory, and beside it NCCL's for those on GPUs where each rank has a GPU of its own. On one host it listens on
+loopback only, on several on the one interface that leads to rank 0. What torchrun itself listens on is torchrun's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.distributed.process_group import gloo_interface, interface_to, is_initialized, meeting_store
+from gnnkit.errors import PlanError, StartTimeout, WorkerDied
+from gnnkit.jobs.devices import device_key
+from gnnkit.jobs.environment import Place
+from gnnkit.jobs.peers import PeerWatch, connections, gone, keep_asking
+from gnnkit.runtime.exchange import host_identity
+from gnnkit.runtime.hosts import interface_address, is_loopback, source_address
+
+if TYPE_CHECKING:
+    import torch
+
+INTERFACE = "GNNKIT_INTERFACE"
+# For all ranks to come: nodes of a cluster may start minutes apart.
+JOIN_S = 600.0
+# Torchrun's agent has listened for longer than its ranks live: where it is not reached soon it is gone.
+_AGENT_S = 20.0
+# An operation of the group that takes longer is stuck; ranks that are gone are noticed otherwise.
+_OPERATION_S = 1800.0
+# A rank that has finished waits for the others for as long as they live, which is watched.
+_FINISH_S = 7 * 24 * 3600.0
+_STEP_S = 0.1
+_LEAVE_S = 20.0
+_LOSS_S = 2.0
+
+
+@contextmanager
+def process_group(place: Place, device: torch.device, interface: str | None = None, store: Any = None) -> Iterator[None]:
+    """The job's process group, for a ``with`` block; a job of one rank has none.
+
+    A block that ends normally waits until those of all ranks have. A rank that is gone meanwhile ends the others: by the error of an
+    operation that needs it, or else by ending the process with exit status 1.
+
+    Args:
+        place: Where this rank stands.
+        device: What it computes on.
+        interface: Interface or address to listen on where there are several hosts; None takes ``$GNNKIT_INTERFACE``, or the one that leads
+            to rank 0.
+        store: Where ranks meet; None is the place's address.
+
+    Raises:
+        PlanError: This process is in a process group already, or an address or interface is of no use.
+        StartTimeout: Not all ranks came in time.
+        WorkerDied: Another rank is gone.
+    """
+    if place.world_size == 1:
+        yield
+        return
+    if is_initialized():
+        raise PlanError("this process is in a process group already", "gnnkit makes the job's: leave out init_process_group")
+    import torch.distributed as dist
+
+    watch = None
+    try:
+        try:
+            name = _listening_interface(place, interface)
+            store = _meet(place) if store is None else store
+            keep_asking(connections())
+            meeting = _generation(store, place) if place.agent_store else _part("gnnkit", store)
+            watch = _join(place, device, name, meeting)
+        except (RuntimeError, ValueError, TimeoutError) as error:  # torch has no error of its own for a deadline
+            raise _not_met(place, error) from error
+        try:
+            yield
+            watch.be_lenient()
+            _wait_for_others(meeting, place, watch)
+        except RuntimeError as error:
+            lost = watch.wait_for_loss(_LOSS_S)
+            if lost:
+                watch.end_agent()
+                raise WorkerDied(gone(lost), "the first rank that failed says why") from error
+            raise
+    finally:
+        if watch is not None:
+            watch.close()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    _leave(meeting, place)
+
+
+def _part(name: str, store: Any) -> Any:
+    """The keys of a store that begin with a name."""
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # torch.distributed has no list of its names
+
+    return PrefixStore(name, store)
+
+
+def _meet(place: Place) -> Any:
+    """The store at the place's address: torchrun's, or rank 0's own."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch.distributed has no list of its names
+
+    if not place.agent_store:
+        return meeting_store(place.master_addr, place.master_port, place.rank, place.world_size, timedelta(seconds=JOIN_S))
+    store = TCPStore(place.master_addr, place.master_port, place.world_size, False, timedelta(seconds=_AGENT_S), wait_for_workers=False)
+    store.set_timeout(timedelta(seconds=JOIN_S))
+    return store
+
+
+def _generation(store: Any, place: Place) -> Any:
+    """A part of torchrun's store that only this attempt of the job uses: the store outlives attempts, and what they have left in it.
+
+    Every rank says a word that it has made up. Rank 0 shows all the words that it sees; who finds its own among them nods, and when all
+    have, the attempt begins. Ranks of earlier attempts nod no more.
+    """
+    words = _part("gnnkit/attempt", store)
+    own, deadline, shown, said = secrets.token_hex(8), time.monotonic() + JOIN_S, "", [""] * place.world_size
+    words.set(f"word/{place.rank}", own)
+    keys = [f"word/{rank}" for rank in range(place.world_size)]
+    while time.monotonic() < deadline:
+        if place.rank == 0 and words.check(keys):
+            now = [word.decode() for word in words.multi_get(keys)]
+            if now != said:
+                said, shown = now, secrets.token_hex(8)
+                words.set("shown", json.dumps([shown, said]))
+            if words.add(f"{shown}/nods", 0) == place.world_size - 1:
+                words.set(f"{shown}/begin", "1")
+                return _part(f"gnnkit/{shown}", store)
+        elif place.rank and words.check(["shown"]):
+            name, seen = json.loads(words.get("shown"))
+            if seen[place.rank] == own and name != shown:
+                shown = name
+                words.add(f"{shown}/nods", 1)
+            if shown and words.check([f"{shown}/begin"]):
+                return _part(f"gnnkit/{shown}", store)
+        time.sleep(_STEP_S / 2)
+    raise TimeoutError(f"not all of the {place.world_size} ranks have come")
+
+
+def _join(place: Place, device: torch.device, interface: str | None, store: Any) -> PeerWatch:
+    """Makes the group, and watches its connections."""
+    import torch.distributed as dist
+
+    rank, world_size = place.rank, place.world_size
+    keys = [f"device/{other}" for other in range(world_size)]
+    own = device_key(device)
+    store.set(keys[rank], f"{host_identity()} {own}" if own else "")
+    store.wait(keys, timedelta(seconds=JOIN_S))
+    used = [key.decode() for key in store.multi_get(keys)]
+    # Ranks that share a GPU exchange through memory: NCCL refuses them.
+    backend = "cpu:gloo,cuda:nccl" if all(used) and len(set(used)) == world_size else "gloo"
+    if interface is not None and backend != "gloo":
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    before = connections()
+    meeting = [connection for connection in before if place.master_addr and connection.there[1] == place.master_port]
+    with gloo_interface(interface):
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=_OPERATION_S))
+    made = [connection for connection in connections() if connection not in before]
+    keep_asking(made)
+    store.set(f"ends/{rank}", json.dumps([connection.here for connection in made]))
+    ends = [f"ends/{other}" for other in range(world_size)]
+    store.wait(ends, timedelta(seconds=JOIN_S))
+    ranks = {tuple(end): other for other, value in enumerate(store.multi_get(ends)) for end in json.loads(value)}
+    peers = [(connection, f"rank {ranks[connection.there]}") for connection in made if connection.there in ranks]
+    return PeerWatch(rank, peers, meeting, place.agent_store)
+
+
+def _listening_interface(place: Place, interface: str | None) -> str | None:
+    """Name of the interface for gloo.
+
+    Raises:
+        PlanError: It cannot be told, or is of no use to other hosts.
+    """
+    if place.num_nodes == 1:
+        return interface_to("127.0.0.1", 9)
+    said = os.environ.get(INTERFACE) or interface
+    own = interface_address(said) if said else source_address(place.master_addr)
+    if said is None and (not own or is_loopback(own)) and place.master_addr:
+        found = f"is reached from {own}" if own else "cannot be reached"
+        raise PlanError(
+            f"MASTER_ADDR={place.master_addr!r} {found}, so that the interface to the other nodes is not clear",
+            f"set MASTER_ADDR to an address of rank 0's node that every node can reach, or {INTERFACE} to the interface's name",
+        )
+    return interface_to(own, 9)
+
+
+def _not_met(place: Place, error: BaseException) -> StartTimeout:
+    where = f" at {place.master_addr}:{place.master_port}" if place.master_addr else ""
+    return StartTimeout(
+        f"rank {place.rank} of {place.world_size} found no process group{where}: {(str(error).splitlines() or [type(error).__name__])[0]}",
+        "all ranks have to be started, and to reach MASTER_ADDR and each other; a firewall may keep them apart",
+    )
+
+
+def _wait_for_others(store: Any, place: Place, watch: PeerWatch) -> None:
+    """Waits until the blocks of all ranks have ended.
+
+    Raises:
+        WorkerDied: A rank is gone that had not finished.
+    """
+    store.add("finished", 1)
+    deadline = time.monotonic() + _FINISH_S
+    while True:
+        lost = watch.lost  # before looking at the count: who has finished may go
+        if store.add("finished", 0) >= place.world_size:
+            return
+        if lost or time.monotonic() > deadline:
+            raise WorkerDied(f"rank {place.rank} has finished, but {gone(lost or 'another rank')}", "the first rank that failed says why")
+        watch.wait_for_loss(_STEP_S)
+
+
+def _leave(store: Any, place: Place) -> None:
+    """Lets rank 0, which may keep the store, go last."""
+    with suppress(RuntimeError):
+        store.add("left", 1)
+        deadline = time.monotonic() + _LEAVE_S
+        while place.rank == 0 and store.add("left", 0) < place.world_size and time.monotonic() < deadline:
+            time.sleep(_STEP_S)

@@ -1,0 +1,258 @@
+"""Features that stay on the device: which rows, and batches put together from them and from what travels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.errors import MemoryLimitError, PlanError
+from gnnkit.host import available_memory
+from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.sampling.subgraph import MISSING, SLOT, NodeKey, SampledSubgraph
+from gnnkit.schema import ArraySpec, GraphSchema, NodeType, Quantization
+from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.layout import FEATURE_NAME
+
+if TYPE_CHECKING:
+    import torch
+
+# Rows are brought to the device in pieces of about so many bytes, so that filling it takes no second copy of them here.
+_PIECE_NBYTES = 64 << 20
+# Places in the cache are int32.
+_MOST_ROWS = (1 << 31) - 1
+
+
+def feature_specs(schema: GraphSchema) -> dict[NodeType, ArraySpec]:
+    """The features of the node types that have some, and of which a row takes memory."""
+    found = {name: t.arrays[FEATURE_NAME] for name, t in schema.node_types.items() if FEATURE_NAME in t.arrays}
+    return {name: spec for name, spec in found.items() if spec.row_nbytes}
+
+
+def hottest(touches: Mapping[NodeType, NDArray[np.int32]], row_nbytes: Mapping[NodeType, int], budget: int) -> dict[NodeType, NDArray[Any]]:
+    """The nodes whose features are worth most of a budget: a byte saves as much as its node is touched, whatever the row's size.
+
+    Among nodes that are touched alike, types come in their order and nodes in the dataset's.
+
+    Args:
+        touches: ``{node type: int32 [num_nodes]}`` by dataset id.
+        row_nbytes: ``{node type: bytes of a row}``, of the types that are cached.
+        budget: Bytes.
+
+    Returns:
+        ``{node type: int64 [k]}``, dataset ids, ascending, k at least 1; types of which nothing fits are left out.
+    """
+    types = [name for name in touches if name in row_nbytes]
+    levels = 1 + max((int(touches[name].max(initial=0)) for name in types), default=0)
+    counts = {name: np.bincount(touches[name], minlength=levels) for name in types}
+    nbytes = sum((row_nbytes[name] * counts[name] for name in types), np.zeros(levels, np.int64))
+    taken = np.cumsum(nbytes[::-1])[::-1] <= budget  # whole levels, from the top
+    least = int(np.argmax(taken)) if taken.any() else levels
+    left = budget - int(nbytes[least:].sum())
+    found = {}
+    for name in types:
+        chosen = touches[name] >= least
+        if least:
+            next_ones = np.flatnonzero(touches[name] == least - 1)[: left // row_nbytes[name]]
+            chosen[next_ones] = True
+            left -= row_nbytes[name] * len(next_ones)
+        ids = np.flatnonzero(chosen)[:_MOST_ROWS]
+        if len(ids):
+            found[name] = ids
+    return found
+
+
+class Rows(NamedTuple):
+    """Features on their way to a device.
+
+    Attributes:
+        node_type: Whose.
+        store_ids: int64 ``[n]``.
+        rows: ``[n, *row_shape]`` as they are stored.
+    """
+
+    node_type: NodeType
+    store_ids: NDArray[np.int64]
+    rows: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class CachedRows:
+    """The cached features of one node type.
+
+    Attributes:
+        rows: ``[k, *row_shape]`` on the device, in the order of the nodes' store ids.
+        scale: float32 ``[columns]`` on the device, what a step of quantised features stands for; None where they are not.
+        offset: Likewise, what 0 stands for.
+    """
+
+    rows: torch.Tensor
+    scale: torch.Tensor | None = None
+    offset: torch.Tensor | None = None
+
+    def complete(self, slot: torch.Tensor, missing: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """The features of a batch, without waiting for the device.
+
+        Args:
+            slot: See ``gnnkit.sampling.subgraph.SLOT``.
+            missing: See ``gnnkit.sampling.subgraph.MISSING``.
+            x: ``[len(missing), *row_shape]``.
+
+        Returns:
+            ``[len(slot), *row_shape]``; float32 where they are quantised.
+        """
+        found = self.rows.index_select(0, slot)
+        found.index_copy_(0, missing.long(), x)
+        if self.scale is None or self.offset is None:
+            return found
+        # Two operations, each rounded, as gnnkit.sampling.dequantize has them.
+        return found.float().mul_(self.scale).add_(self.offset)
+
+
+@dataclass(frozen=True)
+class FeatureCache:
+    """The hottest features on a device. May be shared by all loaders on the same graph and device.
+
+    Attributes:
+        device: The device.
+        words: What samplers are told, see ``LoaderPlan.cached``.
+        nodes: ``{node type: its rows}``.
+        budget: Bytes that the rows might have taken.
+    """
+
+    device: torch.device
+    words: Mapping[NodeType, NDArray[np.uint64]]
+    nodes: Mapping[NodeType, CachedRows]
+    budget: int
+
+    @classmethod
+    def of(
+        cls, schema: GraphSchema, chosen: Mapping[NodeType, NDArray[np.int64]], rows: Iterable[Rows], device: torch.device, budget: int
+    ) -> FeatureCache:
+        """Copies rows to a device.
+
+        Args:
+            schema: The graph's schema.
+            chosen: ``{node type: int64 [k]}``, store ids, ascending.
+            rows: The rows of all of them, in any order; one that comes twice is the same.
+            device: The device.
+            budget: Bytes that they might have taken.
+
+        Raises:
+            MemoryLimitError: The device has no memory for them.
+        """
+        import torch
+
+        from gnnkit.sampling.cached import as_words  # its kernels are for those alone who cache features
+
+        specs = feature_specs(schema)
+        _check_room(sum(specs[name].row_nbytes * len(ids) for name, ids in chosen.items()), device)
+        words = {name: as_words(ids, schema.node_types[name].num_nodes) for name, ids in chosen.items()}
+        nodes = {name: _empty(len(ids), specs[name], device) for name, ids in chosen.items()}
+        for found in rows:
+            places = torch.from_numpy(np.searchsorted(chosen[found.node_type], found.store_ids))
+            nodes[found.node_type].rows.index_copy_(0, places.to(device), _as_tensor(found.rows, specs[found.node_type]).to(device))
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # once: from now on every stream finds the rows there
+        return cls(device, words, nodes, budget)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return sum(own.rows.nbytes for own in self.nodes.values())
+
+    def complete(self, data: Any) -> Any:
+        """Puts the features of a batch together that came without those that are here, on the stream that is current.
+
+        Args:
+            data: ``Data`` or ``HeteroData`` on the device.
+
+        Returns:
+            The same object, as it would be without a cache.
+        """
+        stores = {store._key: store for store in data.stores}
+        for node_type, own in self.nodes.items():
+            store = stores[node_type] if node_type in stores else stores[None]
+            if own.rows.is_cuda:
+                import torch
+
+                own.rows.record_stream(torch.cuda.current_stream(self.device))
+            store[FEATURE_NAME] = own.complete(store[SLOT], store[MISSING], store[FEATURE_NAME])
+            del store[SLOT], store[MISSING]
+        return data
+
+
+def _check_room(nbytes: int, device: torch.device) -> None:
+    import torch
+
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    if nbytes > free:
+        raise MemoryLimitError(
+            f"feature_cache: the features to be kept take {nbytes / 1e6:.0f} MB, {free / 1e6:.0f} MB are free on {device}",
+            "give a smaller feature_cache: the model and its batches need room too",
+        )
+
+
+def _empty(count: int, spec: ArraySpec, device: torch.device) -> CachedRows:
+    import torch
+
+    like = _as_tensor(np.empty(0, spec.numpy_dtype), spec)
+    rows = torch.empty((count, *spec.row_shape), dtype=like.dtype, device=device)
+    return CachedRows(rows) if spec.quantization is None else CachedRows(rows, *_steps_of(spec.quantization, device))
+
+
+def stored_rows(graph: GraphArrays, chosen: Mapping[NodeType, NDArray[np.int64]]) -> Iterator[Rows]:
+    """The rows of ascending store ids, piece by piece, from a graph with all its parts here."""
+    specs = feature_specs(graph.schema)
+    for name, ids in chosen.items():
+        at_once = max(1, _PIECE_NBYTES // specs[name].row_nbytes)
+        bounds = graph.node_bounds[name]
+        ends = np.searchsorted(ids, bounds)
+        for part, nodes in enumerate(graph.nodes[name]):
+            own = ids[ends[part] : ends[part + 1]]
+            for first in range(0, len(own), at_once):
+                piece = own[first : first + at_once]
+                yield Rows(name, piece, nodes.arrays[FEATURE_NAME][piece - bounds[part]])
+
+
+def sampled_rows(batches: Iterable[SampledSubgraph], graph: GraphHandle, chosen: Mapping[NodeType, NDArray[np.int64]]) -> Iterator[Rows]:
+    """The rows of ascending store ids, as they come with batches that touch all of them."""
+    for subgraph in batches:
+        fields = {field.key: field for field in subgraph.layout.fields}
+        for name, ids in chosen.items():
+            nodes = graph.to_store_ids(name, subgraph.array(fields[NodeKey(name, "n_id")]))
+            is_chosen = ids[np.minimum(np.searchsorted(ids, nodes), len(ids) - 1)] == nodes
+            yield Rows(name, nodes[is_chosen], subgraph.array(fields[NodeKey(name, FEATURE_NAME)])[is_chosen])
+
+
+def _as_tensor(array: NDArray[Any], spec: ArraySpec) -> torch.Tensor:
+    import torch
+
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if spec.dtype == "bfloat16" else tensor
+
+
+def _steps_of(quantization: Quantization, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    import torch
+
+    scale, offset = (torch.tensor(numbers, dtype=torch.float32, device=device) for numbers in (quantization.scale, quantization.offset))
+    return scale, offset
+
+
+def check_cacheable(graph: GraphHandle, backend: Mapping[str, Any]) -> None:
+    """Checks that features can be cached.
+
+    Raises:
+        PlanError: They cannot.
+    """
+    if backend["kind"] == "Glt":
+        raise PlanError(
+            "feature_cache, and batches from Glt() carry all their features", "backend='inprocess' or 'colocated', or leave it out"
+        )
+    if not graph.arrays.local_parts:  # what tells a dataset's ids from a store's is on the servers, too
+        raise PlanError("feature_cache, and the whole graph is on servers of other hosts", "leave feature_cache out")
+    if not feature_specs(graph.arrays.schema):
+        raise PlanError(f"feature_cache, and no node type has features {FEATURE_NAME!r}", "leave it out")

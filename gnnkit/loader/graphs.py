@@ -1,0 +1,125 @@
+"""The graphs that loaders sample from: opened once for all of them, found or built, placed."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gnnkit.errors import PlanError
+from gnnkit.events import EventSink
+from gnnkit.loader.link_words import wants_all_edges
+from gnnkit.loader.options import LoaderOptions, Words
+from gnnkit.loader.placing import Site
+from gnnkit.plan import Placement, StoreRef
+from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.schema import GraphSchema
+from gnnkit.storage.options import BuildOptions
+
+if TYPE_CHECKING:
+    from gnnkit.datasets.source import GraphSource
+    from gnnkit.storage.store import Store
+
+# Loaders of one process on the same parts of the same store share its mapping and its copy in huge pages.
+_open_graphs: weakref.WeakValueDictionary[tuple[StoreRef, tuple[int, ...]], GraphHandle] = weakref.WeakValueDictionary()
+_open_lock = threading.Lock()
+
+
+def open_store(store: Store) -> GraphHandle:
+    """The process's handle on a store."""
+    reference = store.reference
+    with _open_lock:
+        handle = _open_graphs.get((reference, store.local_parts))
+        if handle is None:
+            handle = GraphHandle(
+                store.arrays(),
+                store.splits,
+                reference,
+                store.name,
+                store.notice,
+                metadata=store.metadata,
+                link_splits=store.link_splits,
+            )
+            _open_graphs[reference, store.local_parts] = handle
+        return handle
+
+
+def warm_in_background(events: EventSink) -> None:
+    """Compiles kernels while the dataset is downloaded or built; whoever needs them waits for the same lock."""
+    from gnnkit.sampling.jit import warm
+
+    threading.Thread(target=warm, args=(events,), name="gnnkit-compile", daemon=True).start()
+
+
+def has_edge_arrays(schema: GraphSchema) -> bool:
+    """Whether edges of some type carry arrays."""
+    return any(edge_type.arrays for edge_type in schema.edge_types.values())
+
+
+def stored_ids(with_edge: bool | None, words: Words) -> bool | None:
+    """Whether a store is to hold edge ids: also where they say the order of the links."""
+    return True if with_edge is None and wants_all_edges(words.inputs.edge_label_index) else with_edge
+
+
+def find_or_build_store(
+    source: GraphSource,
+    build: BuildOptions,
+    with_edge: bool | None,
+    store_dir: Path,
+    site: Site,
+    events: EventSink,
+) -> Store:
+    """The store of a source: the one that is there, or a new one.
+
+    Args:
+        source: The graph.
+        build: How the store is built.
+        with_edge: Whether it holds edge ids; None: where edges carry arrays.
+        store_dir: The folder of stores.
+        site: What of it is opened.
+        events: Receives the stages of a build.
+
+    Raises:
+        StoreError: It cannot be built or opened.
+    """
+    from gnnkit.storage.catalog import find_or_build
+
+    stored_edges = has_edge_arrays(source.schema) if with_edge is None else bool(with_edge)
+    return find_or_build(source, replace(build, with_edge=stored_edges), store_dir, events, opener=site.open)
+
+
+def store_folder(store_dir: str | Path | None, root: Path | None) -> Path:
+    """The folder of stores: the one that is said, or the usual one under ``root``."""
+    from gnnkit.storage.catalog import default_store_dir
+
+    return default_store_dir(root) if store_dir is None else Path(store_dir)
+
+
+def check_undivided(options: LoaderOptions) -> None:
+    """Refuses to spread a graph that is only in memory.
+
+    Raises:
+        PlanError: ``placement`` asks for it.
+    """
+    if options.placement not in ("auto", "replicate"):
+        raise PlanError(
+            f"placement={options.placement!r}, but a graph in memory is whole on every host",
+            "build a store with gnnkit.partition() and open it with from_store()",
+        )
+
+
+def placed_graph(graph: GraphHandle, options: LoaderOptions) -> tuple[GraphHandle, Placement | None]:
+    """A loader's graph as another placement has it, and the placement.
+
+    Raises:
+        PlanError: The placement does not fit the hosts or the parts.
+        StoreError: A part that belongs here is not here.
+    """
+    if graph.store is None:
+        check_undivided(options)
+        return graph, None
+    site = options.site()
+    store = site.open(graph.store.path)
+    return open_store(store), site.placement(store.manifest, store.path)

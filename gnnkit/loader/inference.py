@@ -1,0 +1,256 @@
+"""Inference over the whole graph, layer by layer: every node's embedding from all of its neighbours, each computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.errors import PlanError
+from gnnkit.events import EventSink, Stage
+from gnnkit.loader.embeddings import Embeddings, LayerFiles, embeddings_folder
+from gnnkit.loader.words import resolve_input_nodes
+from gnnkit.plan import Batching, InputNodes, LoaderPlan, NeighborSampling
+from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, NodeType, is_label_edge_type
+from gnnkit.storage.layout import check_name
+
+if TYPE_CHECKING:
+    from gnnkit.loader.facade import GraphLoader
+    from gnnkit.loader.feature_cache import FeatureCache
+    from gnnkit.loader.options import Progress
+
+Layer = Callable[[Any], Any]
+# What a layer may give: types that NumPy has too.
+_DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
+
+
+class WholeGraphInference:
+    """The method of ``GraphLoader`` that runs a model over all nodes.
+
+    Attributes:
+        plan: The loader's plan.
+    """
+
+    plan: LoaderPlan
+    _graph: GraphHandle
+    _transform: Callable[[Any], Any] | None
+    _device: Any
+    _cache: FeatureCache | None
+    _check_open: Callable[[], None]
+
+    def inference(
+        self,
+        layers: Sequence[Layer],
+        out: str | Path | None = None,
+        *,
+        input_nodes: Any = None,
+        batch_size: int | None = None,
+        device: Any = None,
+        keep_layers: bool = False,
+        progress: Progress = "auto",
+    ) -> Embeddings:
+        """Embeddings of all nodes, layer by layer, each from all neighbours of a node.
+
+        A layer is a function of a batch with one hop of all neighbours. It returns a row for each seed, ``[batch_size, ...]``, or for each
+        node of the batch, of which the seeds' are taken; of a typed graph, those of the seeds' type, or a dict of all types' tensors as
+        ``HeteroConv`` gives it. After the first layer, ``x`` holds the rows of the layer before. Layers run without gradients; call
+        ``model.eval()`` before.
+
+        It is one process's work: with several ranks, call it on one of them while the others keep their loaders open.
+
+        Args:
+            layers: The model's layers, first to last.
+            out: Folder to write to, which must not exist: ``<out>/layer<k>/<node type>.npy``. It is there once all of it is. None is a
+                temporary one, which goes with the result.
+            input_nodes: Nodes whose embeddings are wanted, as for ``for_split``; layers before the last run over all nodes. None is all.
+            batch_size: Seeds per batch; None is the loader's.
+            device: Where batches are copied to; None is the loader's.
+            keep_layers: Keeps the files of all layers, not of the last one only.
+            progress: How progress is shown, as for ``from_ogb``.
+
+        Raises:
+            PlanError: ``out`` exists, or another process is writing it, or a layer returns something else than such rows.
+            StoreError: The embeddings cannot be written.
+        """
+        self._check_open()
+        functions = _checked(self._graph, layers, out, keep_layers)
+        return _infer(self, functions, out, input_nodes, (batch_size, device), keep_layers, progress)
+
+
+def _infer(
+    loader: WholeGraphInference,
+    layers: list[Layer],
+    out: str | Path | None,
+    input_nodes: Any,
+    batching: tuple[int | None, Any],
+    keep_layers: bool,
+    progress: Progress,
+) -> Embeddings:
+    from gnnkit.ui.progress import make_sink
+
+    graph = loader._graph
+    node_types = list(graph.arrays.schema.node_types)
+    everything = {node_type: resolve_input_nodes((node_type, None), graph) for node_type in node_types}
+    last = everything
+    if input_nodes is not None:
+        inputs = resolve_input_nodes(input_nodes, graph)
+        last = {inputs.node_type: inputs}
+    with make_sink(progress) as events, ExitStack() as stack, embeddings_folder(out, graph.name) as (folder, owned):
+        open_ = _Opener(loader, events, stack, *batching)
+        every = {node_type: open_(inputs) for node_type, inputs in everything.items()} if len(layers) > 1 or last is everything else {}
+        ends = every if last is everything else {node_type: open_(inputs) for node_type, inputs in last.items()}
+        files = LayerFiles(folder, 0)
+        for number, layer in enumerate(layers, 1):
+            before, files = files, LayerFiles(folder, number)
+            siblings = ends if number == len(layers) else every
+            total = sum(sibling._batches.num_seeds for sibling in siblings.values())
+            with Stage(events, "inference", label=f"layer {number} of {len(layers)}", total=total, unit="nodes") as stage:
+                run = _LayerRun(layer, number, before.arrays() if number > 1 else None, files, stage)
+                for node_type, sibling in siblings.items():
+                    run.of_type(node_type, sibling)
+            if number > 1 and not keep_layers:
+                before.remove()
+        if not files.entries:
+            raise PlanError(
+                f"the last layer gave no embeddings of any node type of {list(ends)}", "it must return a tensor, or a dict of them"
+            )
+        made = files.entries
+    path = folder if owned is not None else Path(str(out)).expanduser().absolute()
+    return Embeddings(path, made, owned)
+
+
+def _checked(graph: GraphHandle, layers: Any, out: Any, keep_layers: Any) -> list[Layer]:
+    """Refuses what can be found out before anything is opened."""
+    if not (out is None or isinstance(out, (str, Path))):
+        raise PlanError(f"out must be the path of a folder, or None for a temporary one, got {out!r}")
+    if not isinstance(keep_layers, bool):
+        raise PlanError(f"keep_layers must be True or False, got {keep_layers!r}")
+    if not hasattr(layers, "__iter__"):
+        raise PlanError(f"layers must be a list of functions of a batch, got {layers!r}", "layers=[function] is a model of one layer")
+    functions: list[Layer] = list(layers)
+    if not functions:
+        raise PlanError("layers is empty", "give one function of a batch for each layer of the model")
+    for number, layer in enumerate(functions, 1):
+        if not callable(layer):
+            raise PlanError(f"layer {number} must be a function of a batch, got {layer!r}")
+    for node_type in graph.arrays.schema.node_types:
+        check_name("node type", node_type)
+    return functions
+
+
+class _Opener:
+    """Makes loaders of one hop and every neighbour, on the graph and with the backend of another loader."""
+
+    def __init__(self, loader: WholeGraphInference, events: EventSink, stack: ExitStack, batch_size: int | None, device: Any) -> None:
+        self._loader, self._events, self._stack = loader, events, stack
+        self._device = loader._device if device is None else device
+        plan = loader.plan
+        self._batching = Batching(plan.batching.batch_size if batch_size is None else batch_size, seed=plan.batching.seed)
+        self._sampling = NeighborSampling(
+            _all_neighbors(plan, loader._graph), edge_dir=plan.sampling.edge_dir, with_edge=plan.sampling.with_edge
+        )
+
+    def __call__(self, inputs: InputNodes) -> GraphLoader:
+        """A loader that visits the inputs in their order, each once."""
+        from gnnkit.loader.facade import GraphLoader
+
+        loader = self._loader
+        plan = replace(loader.plan, inputs=inputs, sampling=self._sampling, batching=self._batching)
+        options = {"transform": loader._transform, "device": self._device, "cache": loader._cache}
+        sibling = GraphLoader(plan, loader._graph, self._events, **options)
+        return self._stack.enter_context(sibling)
+
+
+def _all_neighbors(plan: LoaderPlan, graph: GraphHandle) -> dict[Any, tuple[int, ...]]:
+    """One hop along every edge type that holds no labels and that the loader does not leave out."""
+    given = plan.sampling.num_neighbors if isinstance(plan.sampling, NeighborSampling) else {}
+    return {t: (0 if is_label_edge_type(t) or not any(given.get(t, (-1,))) else -1,) for t in graph.arrays.schema.edge_types}
+
+
+class _LayerRun:
+    """One layer over all nodes.
+
+    Args:
+        layer: The function.
+        number: Its number, from 1.
+        before: ``{node type: rows of the layer before}``; None for the first one, which sees the graph's own features.
+        files: Where its rows go.
+        stage: Progress, in nodes.
+    """
+
+    def __init__(self, layer: Layer, number: int, before: Mapping[NodeType, NDArray[Any]] | None, files: LayerFiles, stage: Stage) -> None:
+        self._layer, self._number, self._before, self._files, self._stage = layer, number, before, files, stage
+
+    def of_type(self, node_type: NodeType, sibling: GraphLoader) -> None:
+        """The layer's rows for all inputs of a loader, which are nodes of one type."""
+        num_rows, done = sibling._batches.num_seeds, 0
+        # A type without nodes has embeddings of a width too.
+        batches = sibling if num_rows else [sibling.sample(np.empty(0, np.int64))]
+        for batch in batches:
+            rows, count = self._rows(batch, node_type, sibling)
+            has_none = rows is None
+            if done and has_none != (self._files.spec(node_type) is None):
+                raise self._wrong(f"rows of {node_type!r} for some batches and none for others")
+            if rows is not None:
+                self._check_alike(node_type, rows)
+                self._files.write(node_type, done, rows, num_rows)
+            done += count
+            self._stage.advance(count)
+        assert done == num_rows, (done, num_rows)
+        self._files.finish(node_type)
+
+    def _rows(self, batch: Any, node_type: NodeType, sibling: GraphLoader) -> tuple[NDArray[Any] | None, int]:
+        """The layer's rows for the seeds of a batch, and how many seeds those are."""
+        import torch
+
+        homogeneous = sibling.schema.is_homogeneous
+        own = batch if homogeneous else batch[node_type]
+        count, num_nodes = int(own.batch_size), int(own.n_id.numel())
+        if self._before is not None:
+            self._replace(batch, homogeneous)
+        with torch.no_grad():
+            given = self._layer(batch)
+        if isinstance(given, Mapping) and not homogeneous:
+            given = given.get(node_type)
+        if given is None and not homogeneous:
+            return None, count
+        if isinstance(given, torch.Tensor) and given.layout != torch.strided:
+            raise self._wrong(f"a tensor of the layout {given.layout}", ".to_dense() makes it one that can be written")
+        if not isinstance(given, torch.Tensor):
+            raise self._wrong(f"{type(given).__name__} where a tensor{'' if homogeneous else ' or a dict of tensors'} must be")
+        dtype = str(given.dtype).removeprefix("torch.")
+        if dtype not in _DTYPES:
+            raise self._wrong(f"a tensor of {dtype}, which is none of {', '.join(_DTYPES)}", ".float() makes it one that NumPy has")
+        if given.ndim == 0 or len(given) not in (count, num_nodes):
+            raise self._wrong(
+                f"a tensor {list(given.shape)} where a row for each of the {count} seeds, or of all {num_nodes} nodes, must be"
+            )
+        return given[:count].detach().cpu().numpy(), count
+
+    def _replace(self, batch: Any, homogeneous: bool) -> None:
+        """Puts the rows of the layer before in the place of the features."""
+        import torch
+
+        assert self._before is not None
+        for store in [batch] if homogeneous else batch.node_stores:
+            rows = self._before.get(HOMOGENEOUS_NODE_TYPE if homogeneous else store._key)
+            device = store.n_id.device
+            if rows is None:
+                store.pop("x", None)
+            else:
+                store.x = torch.from_numpy(rows[store.n_id.cpu().numpy()]).to(device)
+
+    def _check_alike(self, node_type: NodeType, rows: NDArray[Any]) -> None:
+        spec = self._files.spec(node_type)
+        if spec is not None and (spec.dtype, spec.shape[1:]) != (rows.dtype, rows.shape[1:]):
+            before, now = (f"{dtype} {list(shape)}" for dtype, shape in ((spec.dtype, spec.shape[1:]), (rows.dtype, rows.shape[1:])))
+            raise self._wrong(f"rows of {now} of {node_type!r} after rows of {before}")
+
+    def _wrong(self, what: str, hint: str = "a layer returns a row for each seed: the first batch_size nodes of its batch") -> PlanError:
+        return PlanError(f"layer {self._number} returned {what}", hint)

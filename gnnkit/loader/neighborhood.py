@@ -1,0 +1,240 @@
+"""One seed's neighbourhood in a batch: what is within as many hops of it as are sampled, along the batch's edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.errors import PlanError
+from gnnkit.loader.batch_graph import BatchGraph, numbers
+from gnnkit.plan import LABEL_KINDS, InputAnchors, InputLinks, LoaderPlan, PPRSampling
+from gnnkit.plan.ppr import PPR_RELATION
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType, NodeType
+
+if TYPE_CHECKING:
+    from gnnkit.loader.facade import GraphLoader
+
+_NONE = np.empty(0, np.int64)
+
+
+class Pair(NamedTuple):
+    """Two roots that belong together.
+
+    Attributes:
+        source: The first one's number in the neighbourhood.
+        target: The second one's.
+        kind: "link", "positive label" or "negative label".
+    """
+
+    source: int
+    target: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Neighborhood:
+    """A seed's neighbourhood: roots first, then the others in the order of their hops.
+
+    A seed is one root; a link has two, its ends, and an anchor is followed by its labels.
+
+    Attributes:
+        node_types: Names of node types.
+        node_type: int64 ``[n]``, positions in ``node_types``.
+        n_id: int64 ``[n]``, dataset ids.
+        hop: int64 ``[n]``, the fewest edges to a root; 0 for roots.
+        parent: int64 ``[n]``, the node one hop nearer through which it was met first; -1 for roots.
+        edge_types: Names of edge types.
+        edge_type: int64 ``[e]``, positions in ``edge_types``.
+        edges: int64 ``[2, e]``, numbers of nodes, from the neighbour to the node that it was sampled for, as in the batch. Those of
+            personalised PageRank lead the other way: from a root to a node that it keeps.
+        pairs: Roots that belong together.
+        remarks: What was left out, for people.
+    """
+
+    node_types: tuple[NodeType, ...]
+    node_type: NDArray[np.int64]
+    n_id: NDArray[np.int64]
+    hop: NDArray[np.int64]
+    parent: NDArray[np.int64]
+    edge_types: tuple[EdgeType, ...]
+    edge_type: NDArray[np.int64]
+    edges: NDArray[np.int64]
+    pairs: tuple[Pair, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def num_roots(self) -> int:
+        """How many nodes it starts from."""
+        return int((self.hop == 0).sum())
+
+
+def neighborhood(loader: GraphLoader, seed: Any = None, batch: Any = None) -> Neighborhood:
+    """Finds the neighbourhood of one seed.
+
+    Args:
+        loader: The loader.
+        seed: Its id in the dataset, for links the ids of both ends; None takes the first one of the batch.
+        batch: A batch of the loader; None samples around ``seed``, or peeks at the next batch if there is none.
+
+    Raises:
+        PlanError: The seed is none of the batch's, or the batch is not one of such a loader.
+    """
+    plan = loader.plan
+    wanted = None if seed is None else _ids_of(seed, plan)
+    if batch is None:
+        batch = loader.peek() if wanted is None else loader.sample(wanted[:, None] if isinstance(plan.inputs, InputLinks) else wanted)
+    graph = BatchGraph.of(batch)
+    roots, pairs, remarks = _roots(graph, batch, plan, wanted)
+    if isinstance(plan.sampling, PPRSampling):
+        hop, parent, inside = _kept_by_ppr(graph, roots)
+    else:
+        hop, parent, inside = _reached(graph, roots, plan.sampling.num_hops)
+    return _cut_out(graph, roots, (hop, parent, inside), pairs, remarks)
+
+
+def _ids_of(seed: Any, plan: LoaderPlan) -> NDArray[np.int64]:
+    ids = np.asarray(seed.detach().cpu().numpy() if hasattr(seed, "detach") else seed).reshape(-1)
+    expected = 2 if isinstance(plan.inputs, InputLinks) else 1
+    if len(ids) != expected or ids.dtype.kind not in "iu":
+        what = "the ids of the source and the target of a link" if expected == 2 else "the id of one node"
+        raise PlanError(f"seed must be {what}, got {seed!r}")
+    return ids.astype(np.int64)
+
+
+def _roots(
+    graph: BatchGraph, batch: Any, plan: LoaderPlan, wanted: NDArray[np.int64] | None
+) -> tuple[list[int], list[tuple[int, int, str]], list[str]]:
+    """Numbers of the roots and of the pairs among them, and what was left out."""
+    inputs = plan.inputs
+    if isinstance(inputs, InputLinks):
+        source, target = _link(graph, inputs, wanted)
+        return [source, target], [(source, target, "link")], []
+    node_type = inputs.node_type
+    first = graph.first[node_type]
+    count = int(graph.stores[node_type]["batch_size"]) if "batch_size" in graph.stores[node_type] else 0
+    place = 0 if wanted is None else _position(graph.n_id[first : first + count] == wanted[0])
+    if place is None or place >= count:
+        named = "at all" if wanted is None else f"{wanted[0]}"
+        raise PlanError(f"the batch has no seed {named}", "seeds are the first batch_size of n_id")
+    pairs, remarks = _labels(graph, batch, inputs, place) if isinstance(inputs, InputAnchors) else ([], [])
+    return [first + place, *(target for _, target, _ in pairs)], pairs, remarks
+
+
+def _position(found: NDArray[np.bool_]) -> int | None:
+    return int(np.argmax(found)) if found.any() else None
+
+
+def _link(graph: BatchGraph, inputs: InputLinks, wanted: NDArray[np.int64] | None) -> tuple[int, int]:
+    """Numbers of the ends of a link."""
+    link_type = inputs.edge_type
+    owners = [graph.stores[link_type], *(graph.stores[end] for end in (link_type[0], link_type[2]))]
+    if "edge_label_index" in owners[0]:
+        count = len(numbers(owners[0], "input_id"))
+        ends = numbers(owners[0], "edge_label_index")[:, :count]
+    else:
+        name = "dst_pos_index" if "dst_pos_index" in owners[2] else "dst_index"
+        ends = np.stack([numbers(owners[1], "src_index"), numbers(owners[2], name)])
+    ends = ends + np.array([[graph.first[link_type[0]]], [graph.first[link_type[2]]]], np.int64)
+    ids = graph.n_id[ends]
+    place = (0 if ids.shape[1] else None) if wanted is None else _position((ids == wanted[:, None]).all(axis=0))
+    if place is None:
+        raise PlanError("the batch has no link" + ("" if wanted is None else f" from {wanted[0]} to {wanted[1]}"))
+    return int(ends[0, place]), int(ends[1, place])
+
+
+# Labels of a kind that are roots beside their anchor.
+_MAX_LABELS = 2
+
+
+def _labels(graph: BatchGraph, batch: Any, inputs: InputAnchors, anchor: int) -> tuple[list[tuple[int, int, str]], list[str]]:
+    """An anchor's labels, as pairs with it, and how many more there are."""
+    pairs, remarks = [], []
+    root = graph.first[inputs.node_type] + anchor
+    for kind in LABEL_KINDS:
+        found = [graph.first[node_type] + int(i) for node_type, labels in _label_lists(batch, inputs, f"y_{kind}") for i in labels(anchor)]
+        pairs += [(root, label, f"{kind} label") for label in found[:_MAX_LABELS]]
+        if len(found) > _MAX_LABELS:
+            remarks.append(f"{_MAX_LABELS} of {len(found)} {kind} labels")
+    return pairs, remarks
+
+
+def _label_lists(batch: Any, inputs: InputAnchors, name: str) -> Iterator[tuple[NodeType, Any]]:
+    """For each supervised type of labels their node type, and a function from an anchor's number to theirs."""
+    if name not in batch:
+        return
+    for labels in inputs.labels:
+        value = batch[name] if len(inputs.labels) == 1 else batch[name].get(labels.edge_type)
+        if isinstance(value, dict):
+            yield labels.edge_type[2], lambda anchor, lists=value: lists.get(anchor, _NONE)
+        elif value is not None:
+            yield labels.edge_type[2], lambda anchor, pairs=value: pairs[1][pairs[0] == anchor]
+
+
+# Each node's hop, -1 where it is none of this seed's; its parent, -1 likewise; and which edges are this seed's.
+_Found = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
+
+
+def _reached(graph: BatchGraph, roots: list[int], num_hops: int) -> _Found:
+    """What is found by a breadth-first search against the edges."""
+    hop, parent = _nowhere(graph)
+    hop[roots] = 0
+    neighbor, center = graph.edges
+    for depth in range(1, num_hops + 1):
+        found = (hop[center] == depth - 1) & (hop[neighbor] < 0)
+        # Of several edges the first one decides; assignment keeps the last.
+        parent[neighbor[found][::-1]] = center[found][::-1]
+        hop[neighbor[found]] = depth
+    # Outermost nodes may have been expanded for another seed: those edges are not this one's.
+    inside = (hop[neighbor] >= 0) & (hop[center] >= 0) & (hop[center] < num_hops)
+    return hop, parent, inside
+
+
+def _kept_by_ppr(graph: BatchGraph, roots: list[int]) -> _Found:
+    """The same for personalised PageRank, whose edges lead from a seed to what it keeps and carry 1 / (1 + hops)."""
+    hop, parent = _nowhere(graph)
+    inside = np.ones(graph.edges.shape[1], np.bool_)
+    for number, edge_type in enumerate(graph.edge_types):
+        if edge_type[1] != PPR_RELATION and edge_type != HOMOGENEOUS_EDGE_TYPE:
+            continue
+        mine = np.flatnonzero(graph.edge_type == number)
+        seed, kept = graph.edges[:, mine]
+        inside[mine] = np.isin(seed, roots)
+        distance = np.rint(1.0 / numbers(graph.stores[edge_type], "edge_attr")[:, 1].astype(np.float64)).astype(np.int64) - 1
+        for root in roots:
+            own = seed == root
+            nearer = (hop[kept[own]] < 0) | (distance[own] < hop[kept[own]])
+            hop[kept[own][nearer]] = distance[own][nearer]
+            parent[kept[own][nearer]] = root
+    hop[roots], parent[roots] = 0, -1
+    neighbor, center = graph.edges
+    return hop, parent, inside & (hop[neighbor] >= 0) & (hop[center] >= 0)
+
+
+def _nowhere(graph: BatchGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return np.full(len(graph.n_id), -1), np.full(len(graph.n_id), -1)
+
+
+def _cut_out(graph: BatchGraph, roots: list[int], found: _Found, pairs: list[tuple[int, int, str]], remarks: list[str]) -> Neighborhood:
+    """The part of a batch that was found, numbered anew."""
+    hop, parent, inside = found
+    first = list(dict.fromkeys(roots))
+    others = np.flatnonzero(hop > 0)
+    chosen = np.concatenate([np.array(first, np.int64), others[np.argsort(hop[others], kind="stable")]])
+    number = np.full(len(hop), -1)
+    number[chosen] = np.arange(len(chosen))
+    return Neighborhood(
+        graph.node_types,
+        graph.node_type[chosen],
+        graph.n_id[chosen],
+        hop[chosen],
+        np.where(parent[chosen] >= 0, number[parent[chosen]], -1),
+        graph.edge_types,
+        graph.edge_type[inside],
+        number[graph.edges[:, inside]],
+        tuple(Pair(int(number[a]), int(number[b]), kind) for a, b, kind in pairs),
+        tuple(remarks),
+    )

@@ -1,0 +1,62 @@
+"""The plan: everything one run of a loader needs, frozen and JSON-serialisable.
+
+A plan says what is sampled and how; which process samples it is the ``backend``'s affair, and never changes a batch.
+"""
+
+from gnnkit.plan.anchors import (
+    LABEL_COUNTS,
+    LABEL_KINDS,
+    LABEL_NODES,
+    AnchorLabels,
+    InputAnchors,
+    LabelLists,
+    LabelOutput,
+    label_name,
+)
+from gnnkit.plan.budgets import HGTSampling, LayerSampling
+from gnnkit.plan.inputs import InputNodes, Inputs
+from gnnkit.plan.links import ExcludeEdges, InputLinks, NegativeSampling
+from gnnkit.plan.loader import (
+    PLAN_VERSION,
+    Batching,
+    LoaderPlan,
+    Placement,
+    Remainder,
+    RuntimeOptions,
+    StoreRef,
+    num_batches,
+)
+from gnnkit.plan.ppr import PPRChannel, PPRSampling
+from gnnkit.plan.sampling import NeighborSampling, Sampling, SubgraphType, TemporalStrategy
+
+__all__ = [
+    "AnchorLabels",
+    "Batching",
+    "ExcludeEdges",
+    "HGTSampling",
+    "InputAnchors",
+    "InputLinks",
+    "InputNodes",
+    "Inputs",
+    "LABEL_COUNTS",
+    "LABEL_KINDS",
+    "LABEL_NODES",
+    "LabelLists",
+    "LabelOutput",
+    "LayerSampling",
+    "LoaderPlan",
+    "NegativeSampling",
+    "NeighborSampling",
+    "PLAN_VERSION",
+    "PPRChannel",
+    "PPRSampling",
+    "Placement",
+    "Remainder",
+    "RuntimeOptions",
+    "Sampling",
+    "StoreRef",
+    "SubgraphType",
+    "TemporalStrategy",
+    "label_name",
+    "num_batches",
+]

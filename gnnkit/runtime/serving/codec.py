@@ -1,0 +1,158 @@
+"""Values of calls between processes: JSON with arrays in it. Nothing that arrives is unpickled.
+
+``encode`` makes a JSON tree of a value, and one piece of memory for all of its arrays, which travels by descriptor; ``to_bytes`` makes
+bytes of both, for a way that carries no descriptors. What JSON has no word for is a dict with the single key ``"#"``, which no other
+dict is written as.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.errors import PlanError
+from gnnkit.runtime.wire import from_memory, in_memory
+
+# NumPy's kinds of numbers: what is of a fixed size in memory.
+_KINDS = "biufc"
+_ALIGNMENT = 64
+_HEAD_BYTES = 8
+_TAG = "#"
+
+
+def encode(value: Any) -> tuple[Any, list[int]]:
+    """A value as a JSON tree and descriptors, of which there is at most one.
+
+    Args:
+        value: None, bool, int, float, str, bytes, an array of numbers, or a list, tuple or dict of these; a dict's keys are strings,
+            numbers or tuples of them.
+
+    Returns:
+        The tree, and descriptors that the caller owns.
+
+    Raises:
+        PlanError: There is something else in it.
+    """
+    arrays: list[NDArray[Any]] = []
+    tree = _write(value, arrays)
+    return tree, [in_memory(_joined(arrays))] if arrays else []
+
+
+def decode(tree: Any, fds: Sequence[int] = ()) -> Any:
+    """Reverses ``encode``; closes the descriptors.
+
+    Raises:
+        PlanError: The tree is none of its.
+    """
+    blocks = [from_memory(fd) for fd in fds]
+    return _read(tree, blocks[0] if blocks else b"")
+
+
+def to_bytes(value: Any) -> bytes:
+    """A value as bytes; see ``encode``."""
+    arrays: list[NDArray[Any]] = []
+    text = json.dumps(_write(value, arrays), separators=(",", ":")).encode()
+    return len(text).to_bytes(_HEAD_BYTES, "little") + text + _joined(arrays)
+
+
+def from_bytes(data: bytes | memoryview) -> Any:
+    """Reverses ``to_bytes``.
+
+    Raises:
+        PlanError: The bytes are none of its.
+    """
+    view = memoryview(data)
+    size = int.from_bytes(view[:_HEAD_BYTES], "little")
+    if len(view) < _HEAD_BYTES + size:
+        raise PlanError(f"a message of {len(view)} bytes is cut short")
+    try:
+        tree = json.loads(bytes(view[_HEAD_BYTES : _HEAD_BYTES + size]))
+    except ValueError as error:
+        raise PlanError(f"a message cannot be read: {error}") from error
+    return _read(tree, bytes(view[_HEAD_BYTES + size :]))
+
+
+def _write(value: Any, arrays: list[NDArray[Any]]) -> Any:
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if isinstance(value, (float, np.floating)):
+        number = float(value)
+        return number if math.isfinite(number) else {_TAG: ["float", repr(number)]}
+    if isinstance(value, bytes):
+        return {_TAG: ["bytes", _write(np.frombuffer(value, np.uint8), arrays)]}
+    if isinstance(value, np.ndarray):
+        return _write_array(value, arrays)
+    if isinstance(value, tuple):
+        return {_TAG: ["tuple", [_write(item, arrays) for item in value]]}
+    if isinstance(value, list):
+        return [_write(item, arrays) for item in value]
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value) and set(value) != {_TAG}:
+            return {key: _write(item, arrays) for key, item in value.items()}
+        return {_TAG: ["dict", [[_write(key, arrays), _write(item, arrays)] for key, item in value.items()]]}
+    raise PlanError(f"a {type(value).__name__} cannot be sent to a server", "send numbers, texts, arrays, and lists or dicts of them")
+
+
+def _write_array(values: NDArray[Any], arrays: list[NDArray[Any]]) -> Any:
+    if values.dtype.kind not in _KINDS:
+        raise PlanError(f"an array of {values.dtype} cannot be sent to a server", "send an array of numbers")
+    values = np.ascontiguousarray(values).reshape(values.shape)  # the former makes an array of a number
+    offset = sum(_padded(array.nbytes) for array in arrays)
+    arrays.append(values)
+    return {_TAG: ["array", values.dtype.str, list(values.shape), offset]}
+
+
+def _read(tree: Any, block: bytes) -> Any:
+    if isinstance(tree, list):
+        return [_read(item, block) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if set(tree) != {_TAG}:
+        return {key: _read(item, block) for key, item in tree.items()}
+    try:
+        kind, *rest = tree[_TAG]
+        if kind == "array":
+            return _read_array(rest[0], rest[1], rest[2], block)
+        if kind == "tuple":
+            return tuple(_read(item, block) for item in rest[0])
+        if kind == "dict":
+            return {_read(key, block): _read(item, block) for key, item in rest[0]}
+        if kind == "float":
+            return float(rest[0])
+        if kind == "bytes":
+            return _read(rest[0], block).tobytes()
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise PlanError(f"a message cannot be read: {error}") from error
+    raise PlanError(f"a message has a value of the unknown kind {kind!r}")
+
+
+def _read_array(name: str, shape: list[int], offset: int, block: bytes) -> NDArray[Any]:
+    dtype = np.dtype(name)
+    if dtype.kind not in _KINDS:
+        raise PlanError(f"a message has an array of {dtype}")
+    if any(size < 0 for size in shape) or offset < 0:
+        raise PlanError(f"a message has an array of shape {shape} at {offset}")
+    # A copy: the receiver's own, aligned and writable.
+    found: NDArray[Any] = np.frombuffer(block, dtype, math.prod(shape), offset).reshape(shape).copy()
+    return found
+
+
+def _joined(arrays: list[NDArray[Any]]) -> bytes:
+    """The arrays one behind the other, each at a multiple of ``_ALIGNMENT``."""
+    joined = bytearray(sum(_padded(array.nbytes) for array in arrays))
+    offset = 0
+    for array in arrays:
+        joined[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8).data
+        offset += _padded(array.nbytes)
+    return bytes(joined)
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT

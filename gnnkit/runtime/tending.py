@@ -1,0 +1,80 @@
+"""What a thread that looks after processes does: it waits until one of them says something, somebody wakes it, or it is time to look."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import threading
+import weakref
+from collections.abc import Callable
+
+from gnnkit.runtime.supervise import Crew
+
+logger = logging.getLogger(__name__)
+
+# Longest time between two looks around.
+_LOOK_S = 0.5
+
+
+class Waker:
+    """Ends a thread's wait for file descriptors, from any thread. What it takes of the system goes with this object."""
+
+    def __init__(self) -> None:
+        self._fd, self._end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        weakref.finalize(self, _close, self._fd, self._end).atexit = False
+
+    def wake(self) -> None:
+        """Ends the wait that there is, or else the next one."""
+        with contextlib.suppress(OSError):  # it is awake enough
+            os.write(self._end, b"\0")
+
+    def wait(self, poller: select.poll, timeout_s: float) -> None:
+        """Waits until something happens to what a poller watches, or somebody wakes, for at most ``timeout_s`` seconds."""
+        poller.register(self._fd, select.POLLIN)
+        poller.poll(timeout_s * 1000)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._fd, 4096)
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def look_after(
+    crew: Crew,
+    waker: Waker,
+    changed: threading.Condition,
+    what: str,
+    *,
+    has_ended: Callable[[], bool],
+    look: Callable[[], None],
+    give_up: Callable[[str], None],
+) -> None:
+    """Looks after a crew until it has ended.
+
+    Args:
+        crew: The crew.
+        waker: Has this look around at once.
+        changed: Held whenever one of the following is called; notified after each look.
+        what: What the crew is, for errors: "the ranks".
+        has_ended: Whether there is nothing to look after any more.
+        look: Takes what has been said, and does what is to be done.
+        give_up: Ends everything, because ``look`` has raised; called with what to say of that.
+    """
+    while True:
+        with changed:
+            if has_ended():
+                return
+            poller = crew.poller()
+        waker.wait(poller, _LOOK_S)
+        with changed:
+            try:
+                if not has_ended():
+                    look()
+            except Exception as error:
+                logger.exception("%s cannot be looked after", what)
+                give_up(f"{what} cannot be looked after: {type(error).__name__}: {error}")
+            changed.notify_all()

@@ -1,0 +1,304 @@
+"""Ways of sampling that ``num_neighbors`` has no word for: objects that a loader is given as ``sampler``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+from gnnkit.errors import PlanError, near_matches
+from gnnkit.plan import HGTSampling, LayerSampling, PPRChannel, PPRSampling, Sampling
+from gnnkit.plan.ppr import PPR_RELATION
+from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
+
+NodeCounts: TypeAlias = Sequence[int] | Mapping[NodeType, Sequence[int]]
+_LARGEST_INT64 = (1 << 63) - 1
+ChannelRatios: TypeAlias = Mapping[EdgeType | tuple[EdgeType, ...], float]
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """What a user says about sampling; a plan holds what becomes of it on a graph."""
+
+    def sampling(self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool) -> Sampling:
+        """The plan's form.
+
+        Args:
+            schema: The graph's schema.
+            edge_dir: The direction in which it is sampled.
+            weight: Name of the edge array that draws follow.
+            time_attr: Name of the array that keeps later neighbours out.
+            with_edge: Whether batches carry edge ids.
+
+        Raises:
+            PlanError: The graph or an option does not go with this way of sampling.
+        """
+
+
+@dataclass(frozen=True)
+class HGT:
+    """A fixed number of nodes of each type in each iteration, as the Heterogeneous Graph Transformer samples them (PyG's ``HGTLoader``).
+
+    Nodes are drawn from the neighbours of those that were drawn before, in proportion to the square of what these share out among their
+    neighbours; batches then hold the edges among all of them. See ``docs/sampling.md``.
+
+    Attributes:
+        num_samples: How many in each iteration, for every node type or ``{node type: list}``; a type that is missing gets none.
+
+    Raises:
+        PlanError: There are no iterations, their numbers differ, or a number is negative or no whole number.
+    """
+
+    num_samples: NodeCounts
+
+    def __post_init__(self) -> None:
+        _check(self.num_samples, "num_samples")
+
+    def sampling(
+        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
+    ) -> HGTSampling:
+        """See ``Sampler.sampling``."""
+        for name, value in (("weight", weight), ("time_attr", time_attr)):
+            if value is not None:
+                raise PlanError(f"{name}={value!r}, but HGT sampling does not follow it", f"leave {name} out, or sample with num_neighbors")
+        return HGTSampling(_by_type(self.num_samples, "num_samples", schema), edge_dir, with_edge)
+
+
+@dataclass(frozen=True)
+class LayerWise:
+    """A fixed number of nodes for all nodes of the hop before together, with importance weights (LADIES).
+
+    A node is chosen with a probability in proportion to the squares of its entries in the normalised adjacency, and batches carry
+    ``edge_weight`` with which sums over the sampled neighbours are, on average, means over all of them. See ``docs/sampling.md``.
+
+    Attributes:
+        num_nodes: How many in each hop, for every node type or ``{node type: list}``; a type that is missing gets none.
+
+    Raises:
+        PlanError: There are no hops, their numbers differ, or a number is negative or no whole number.
+    """
+
+    num_nodes: NodeCounts
+
+    def __post_init__(self) -> None:
+        _check(self.num_nodes, "num_nodes")
+
+    def sampling(
+        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
+    ) -> LayerSampling:
+        """See ``Sampler.sampling``."""
+        if time_attr is not None:
+            raise PlanError(f"time_attr={time_attr!r}, but layer-wise sampling does not follow it", "sample with num_neighbors")
+        return LayerSampling(_by_type(self.num_nodes, "num_nodes", schema), edge_dir, weight, with_edge)
+
+
+@dataclass(frozen=True)
+class PPR:
+    """The nodes with the largest personalised PageRank of each seed, found by forward push (GiGL's ``PPRSamplerOptions``).
+
+    Instead of edges of the graph, batches hold an edge from each seed to each node that it keeps, with the score in ``edge_attr``: in a
+    typed graph as ``(type of the seeds, "ppr", type of the nodes)``. See ``docs/sampling.md``.
+
+    Attributes:
+        alpha: The probability of going back to the seed in each step, in (0, 1); NetworkX calls ``1 - alpha`` its ``alpha``.
+        eps: Above 0. A node is followed as long as what it has not passed on is at least ``alpha * eps`` times its number of edges: the
+            smaller, the more exact, and the slower in the same proportion.
+        max_ppr_nodes: Nodes of each type that a seed keeps, at most.
+        enable_residual_topup: Whether nodes that were reached and not followed fill what is left of ``max_ppr_nodes``.
+        num_neighbors_per_hop: Edges of each type along which a node is followed, at most; above that they are drawn. -1 is all of them.
+        max_fetch_iterations: Rounds of following nodes, at most; None is as many as it takes.
+        typed_channel_ratios: ``{edge type or tuple of edge types: share of max_ppr_nodes}``: walks that are kept apart, each along its own
+            types, with columns of its own in ``edge_attr``. Shares are in (0, 1] and sum to 1.
+        include_sampled_edges: Whether batches also hold the walked edges of the graph between their nodes; typed graphs only.
+        edge_types: The types that are walked along; None is all that hold no labels.
+
+    Raises:
+        PlanError: A value is not as described.
+    """
+
+    alpha: float = 0.5
+    eps: float = 1e-4
+    max_ppr_nodes: int = 50
+    enable_residual_topup: bool = True
+    num_neighbors_per_hop: int = 1000
+    max_fetch_iterations: int | None = None
+    typed_channel_ratios: ChannelRatios | None = None
+    include_sampled_edges: bool = False
+    edge_types: Sequence[EdgeType] | None = None
+
+    def __post_init__(self) -> None:
+        for name, most in (("alpha", 1.0), ("eps", math.inf)):
+            value = getattr(self, name)
+            if not _is_real(value) or not 0 < value < most:
+                limit = "between 0 and 1, both excluded" if name == "alpha" else "above 0"
+                raise PlanError(
+                    f"{name} must be a number {limit}, got {value!r}", f"{PPR.__dataclass_fields__[name].default} is a usual choice"
+                )
+        for name, least in (("max_ppr_nodes", 0), ("num_neighbors_per_hop", 1), ("max_fetch_iterations", 1)):
+            value = getattr(self, name)
+            if (name, value) in (("num_neighbors_per_hop", -1), ("max_fetch_iterations", None)):
+                continue
+            if not _is_count(value, least):
+                raise PlanError(f"{name} must be a whole number of at least {least}, and of 64 bits, got {value!r}")
+        for name in ("enable_residual_topup", "include_sampled_edges"):
+            if not isinstance(getattr(self, name), bool):
+                raise PlanError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        if self.typed_channel_ratios is not None:
+            _check_ratios(self.typed_channel_ratios)
+        if self.edge_types is not None and not (isinstance(self.edge_types, Sequence) and all(map(_is_edge_type, self.edge_types))):
+            raise PlanError(
+                f"edge_types must be a list of edge types (source, relation, target), got {self.edge_types!r}", "None is all without labels"
+            )
+
+    def sampling(
+        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
+    ) -> PPRSampling:
+        """See ``Sampler.sampling``."""
+        for name, value in (("weight", weight), ("time_attr", time_attr)):
+            if value is not None:
+                raise PlanError(f"{name}={value!r}, but PPR does not follow it", f"leave {name} out, or sample with num_neighbors")
+        if schema.is_homogeneous:
+            for name in ("typed_channel_ratios", "include_sampled_edges"):
+                if getattr(self, name):
+                    raise PlanError(f"{name} is given, but the graph is homogeneous: its batches have one edge type", f"leave {name} out")
+        walked = self._walked(schema)
+        if self.include_sampled_edges and (named := [t for t in walked if t[1] in (PPR_RELATION, f"rev_{PPR_RELATION}")]):
+            raise PlanError(f"include_sampled_edges would show the edges {named} under the name of PPR's own", "rename the relation")
+        return PPRSampling(
+            walked,
+            float(self.alpha),
+            float(self.eps),
+            int(self.max_ppr_nodes),
+            self.enable_residual_topup,
+            int(self.num_neighbors_per_hop),
+            None if self.max_fetch_iterations is None else int(self.max_fetch_iterations),
+            self._channels(walked),
+            self.include_sampled_edges,
+            edge_dir,
+            with_edge,
+        )
+
+    def _walked(self, schema: GraphSchema) -> tuple[EdgeType, ...]:
+        """The types that are walked along, sorted."""
+        passing = [t for t in schema.edge_types if not is_label_edge_type(t)]
+        given = passing if self.edge_types is None else list(self.edge_types)
+        if unknown := [t for t in given if t not in passing]:
+            raise PlanError(f"edge_types names the non-traversable edge types {unknown}", f"known, and without labels: {passing}")
+        if not given:
+            raise PlanError(
+                "there is no edge type to walk along", f"the graph has {list(schema.edge_types)}; labels are never walked along"
+            )
+        return tuple(t for t in passing if t in given)
+
+    def _channels(self, walked: tuple[EdgeType, ...]) -> tuple[PPRChannel, ...]:
+        """The walks that are kept apart, in the order in which they were given."""
+        if self.typed_channel_ratios is None:
+            return ()
+        groups = [key if isinstance(key[0], tuple) else (key,) for key in self.typed_channel_ratios]
+        if unknown := sorted({t for group in groups for t in group if t not in walked}):
+            raise PlanError(f"typed_channel_ratios names the non-traversable edge types {unknown}", f"walked along: {list(walked)}")
+        ratios = [float(ratio) for ratio in self.typed_channel_ratios.values()]
+        targets = _largest_remainders(ratios, int(self.max_ppr_nodes))
+        types = [tuple(t for t in walked if t in group) for group in groups]
+        if twice := [group for group in types if types.count(group) > 1]:
+            raise PlanError(f"typed_channel_ratios names the channel {twice[0]} twice", "give it one share")
+        return tuple(map(PPRChannel, types, ratios, targets))
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and least <= int(value) <= _LARGEST_INT64
+
+
+def _is_edge_type(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 3 and all(isinstance(part, str) for part in value)
+
+
+def _check_ratios(ratios: Any) -> None:
+    """Checks shares of channels.
+
+    Raises:
+        PlanError: They are none.
+    """
+    if not isinstance(ratios, Mapping) or not ratios:
+        raise PlanError(
+            f"typed_channel_ratios must be a dict with a share for each channel, got {ratios!r}", "for example {edge_type: 1.0}"
+        )
+    for key, ratio in ratios.items():
+        if not _is_edge_type(key) and not (isinstance(key, tuple) and key and all(map(_is_edge_type, key))):
+            raise PlanError(
+                f"typed_channel_ratios names {key!r}", "a channel is a canonical edge type (source, relation, target), or a tuple of these"
+            )
+        if not _is_real(ratio) or not 0 < ratio <= 1:
+            raise PlanError(f"typed_channel_ratios[{key!r}] is {ratio!r}", "shares are numbers above 0 and at most 1")
+    total = math.fsum(ratios.values())
+    if not math.isclose(total, 1.0, rel_tol=1e-9):
+        raise PlanError(f"typed_channel_ratios must sum to 1.0, got {total!r}", "divide each share by their sum")
+
+
+def _largest_remainders(ratios: Sequence[float], total: int) -> list[int]:
+    """Whole shares of ``total`` by the method of largest remainders (Hamilton's); the first ones of equal remainders are rounded up."""
+    shares = [math.floor(ratio * total) for ratio in ratios]
+    order = sorted(range(len(ratios)), key=lambda c: shares[c] - ratios[c] * total)
+    for c in order[: total - sum(shares)]:
+        shares[c] += 1
+    return shares
+
+
+def as_words(sampling: Sampling) -> Sampler:
+    """What a user would have said for a plan's way of sampling."""
+    if isinstance(sampling, HGTSampling):
+        return HGT(sampling.num_samples)
+    if isinstance(sampling, LayerSampling):
+        return LayerWise(sampling.num_nodes)
+    if isinstance(sampling, PPRSampling):
+        return PPR(
+            sampling.alpha,
+            sampling.eps,
+            sampling.max_ppr_nodes,
+            sampling.enable_residual_topup,
+            sampling.num_neighbors_per_hop,
+            sampling.max_fetch_iterations,
+            {channel.edge_types: channel.ratio for channel in sampling.channels} or None,
+            sampling.include_sampled_edges,
+            sampling.edge_types,
+        )
+    raise AssertionError(f"{type(sampling).__name__} has no words of its own")
+
+
+def _numbers(value: Any, what: str) -> tuple[int, ...]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)) or not len(value):
+        raise PlanError(f"{what} must be a list with one number per hop, got {value!r}", "for example [512, 512]")
+    for number in value:
+        if not _is_count(number, 0):
+            raise PlanError(f"{what} holds {number!r}", "it must be a whole number of nodes, of 64 bits; 0 takes none")
+    return tuple(int(number) for number in value)
+
+
+def _check(counts: NodeCounts, what: str) -> None:
+    if not isinstance(counts, Mapping):
+        _numbers(counts, what)
+        return
+    hops = {node_type: len(_numbers(numbers, f"{what}[{node_type!r}]")) for node_type, numbers in counts.items()}
+    if not hops:
+        raise PlanError(f"{what} is empty", "name a node type, or give one list for all: [512, 512]")
+    if len(set(hops.values())) > 1:
+        raise PlanError(f"{what} has different numbers of hops: {hops}", "pad with 0")
+
+
+def _by_type(counts: NodeCounts, what: str, schema: GraphSchema) -> dict[NodeType, tuple[int, ...]]:
+    if not isinstance(counts, Mapping):
+        return dict.fromkeys(schema.node_types, _numbers(counts, what))
+    if schema.is_homogeneous and set(counts) != {HOMOGENEOUS_NODE_TYPE}:
+        raise PlanError(f"{what} is a dict, but the graph is homogeneous", "give a list, for example [512, 512]")
+    types = list(schema.node_types)
+    for node_type in counts:
+        if node_type not in schema.node_types:
+            raise PlanError(f"{what} names the unknown node type {node_type!r}{near_matches(str(node_type), types)}", f"known: {types}")
+    return {node_type: _numbers(numbers, what) for node_type, numbers in counts.items()}

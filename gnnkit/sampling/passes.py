@@ -1,0 +1,247 @@
+"""The passes that kernels make over nodes that draw: row bounds, draws, neighbours' ids, numbers.
+
+Work goes through blocks of ``BLOCK`` nodes, and through each block in passes, so that every random access was asked of memory a pass
+earlier. Tables of addresses stand for the graph, so that parts and dtypes cost a branch and not a copy of the code.
+"""
+
+# Intrinsics have no type hints, so what they return is Any to mypy.
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import uint64
+from numpy.typing import NDArray
+
+from gnnkit.sampling.jit import helper
+from gnnkit.sampling.native import load_i32, load_i64, prefetch, store_i32, store_i64
+from gnnkit.sampling.picks import num_taken, pick, take_positive, takes_all
+from gnnkit.sampling.stream import fold_u64
+
+# Columns of ``relations`` [num_edge_types, 6].
+FRONTIER, NEIGHBOR, INDPTR_WIDTH, INDICES_WIDTH, WEIGHTED, NUM_NEIGHBOR_NODES = range(6)
+# Columns of ``parts`` [num_edge_types, num_parts, 6]: three addresses, the part's first edge position, its number of edges, and the
+# address of the edges' times.
+INDPTR, INDICES, WEIGHT_PREFIX, FIRST_POSITION, NUM_EDGES, TIME = range(6)
+# Columns of ``edge_buffers`` [num_edge_types, 4]: three addresses of int64 arrays (0 where not wanted) and their capacity.
+ROW, COL, POSITION, CAPACITY = range(4)
+# Columns of ``node_buffers`` [num_node_types, 3]: two addresses and a number.
+LOCAL_OF, NODES, BASE = range(3)
+
+# Rows of ``work`` [4, BLOCK]: of each node of a block, its part, first edge, degree and number of edges to take.
+PART, START, DEGREE, COUNT = range(4)
+
+BLOCK = 64
+
+# What ``walk`` returns when it is done, and when an index led out of the graph; 0 and above is an edge type whose buffers are full.
+DONE, DAMAGED = -1, -2
+
+
+@helper
+def load_id(address: int, index: int, width: int) -> int:
+    """Element ``index`` of an int32 (``width`` 4) or int64 array."""
+    if width == 4:
+        return load_i32(address + index * 4)
+    return load_i64(address + index * 8)
+
+
+@helper
+def find_part(bounds: NDArray[np.int64], value: int) -> int:
+    """The part ``p`` with ``bounds[p] <= value < bounds[p + 1]``."""
+    low, high = 0, bounds.size - 1
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if value >= bounds[middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@helper
+def num_until(times: int, count: int, limit: int) -> int:
+    """How many of ``count`` ascending times are not later than ``limit``."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) >> 1
+        if load_i64(times + middle * 8) <= limit:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@helper
+def measure(
+    relation: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    fan_out: int,
+    replace: bool,
+    nodes: int,
+    first: int,
+    last: int,
+    end: int,
+    times: int,
+    work: NDArray[np.int64],
+) -> int:
+    """First pass over a block: each node's part, first edge, degree and number of edges to take; returns how many at most, or DAMAGED.
+
+    Asks memory for the next block's row bounds and for this block's first neighbour ids. ``times`` is the address of an int64 for each
+    node: edges that are later do not count; 0 where time plays no part.
+    """
+    indptr_width, width, weighted = relation[INDPTR_WIDTH], relation[INDICES_WIDTH], relation[WEIGHTED] == 1
+    single = bounds.size == 2
+    for i in range(last, min(end, last + BLOCK)):
+        v = load_i64(nodes + i * 8)
+        p = 0 if single else find_part(bounds, v)
+        prefetch(parts[p, INDPTR] + (v - bounds[p]) * indptr_width)
+    needed = 0
+    for i in range(first, last):
+        v = load_i64(nodes + i * 8)
+        p = 0 if single else find_part(bounds, v)
+        start = load_id(parts[p, INDPTR], v - bounds[p], indptr_width)
+        stop = load_id(parts[p, INDPTR], v - bounds[p] + 1, indptr_width)
+        if start < 0 or stop < start or stop > parts[p, NUM_EDGES]:
+            return DAMAGED
+        degree = stop - start
+        if times != 0 and parts[p, TIME] != 0:
+            degree = num_until(parts[p, TIME] + start * 8, degree, load_i64(times + i * 8))
+        count = num_taken(degree, fan_out, replace, weighted, parts[p, WEIGHT_PREFIX] + start * 8)
+        b = i - first
+        work[PART, b], work[START, b], work[DEGREE, b], work[COUNT, b] = p, start, degree, count
+        prefetch(parts[p, INDICES] + start * width)
+        needed += min(count, fan_out) if fan_out >= 0 else count
+    return needed
+
+
+@helper
+def pick_some(
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    global_id: NDArray[np.int64],
+    replace: bool,
+    weighted: bool,
+    latest: bool,
+    key: np.uint64,
+    nodes: int,
+    roots: int,
+    i: int,
+    p: int,
+    prefix: int,
+    degree: int,
+    taken: int,
+    picks: NDArray[np.int64],
+    table: NDArray[np.int64],
+) -> None:
+    """Which ``taken`` of a node's edges: the latest of them, or some that are drawn; see ``choose``."""
+    if latest and parts[p, TIME] != 0:
+        for q in range(taken):
+            picks[q] = degree - taken + q
+        return
+    node = load_i64(nodes + i * 8)
+    if global_id[p, 0] != 0:
+        node = load_id(global_id[p, 0], node - bounds[p], global_id[p, 1])
+    rooted = key if roots == 0 else fold_u64(key, uint64(load_i64(roots + i * 8)))
+    pick(fold_u64(rooted, uint64(node)), prefix, degree, taken, replace, weighted, picks, table)
+
+
+@helper
+def choose(
+    relation: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    global_id: NDArray[np.int64],
+    fan_out: int,
+    replace: bool,
+    latest: bool,
+    key: np.uint64,
+    nodes: int,
+    roots: int,
+    first: int,
+    last: int,
+    buffers: NDArray[np.int64],
+    e: int,
+    work: NDArray[np.int64],
+    picks: NDArray[np.int64],
+    table: NDArray[np.int64],
+) -> int:
+    """Second pass: which edges, as addresses of their neighbour ids, asked of memory; returns the new number of edges.
+
+    ``latest`` takes a node's last edges, where they have times, instead of drawing some. ``roots`` is the address of an int64 for each
+    node; where it is 0 the root, 0, is part of ``key``.
+    """
+    row, col, position = buffers[ROW], buffers[COL], buffers[POSITION]
+    width, weighted = relation[INDICES_WIDTH], relation[WEIGHTED] == 1
+    for i in range(first, last):
+        b = i - first
+        p, start, degree, count = work[PART, b], work[START, b], work[DEGREE, b], work[COUNT, b]
+        if count == 0:
+            continue
+        base, prefix = parts[p, INDICES] + start * width, parts[p, WEIGHT_PREFIX] + start * 8
+        everything = takes_all(count, fan_out, replace)
+        taken = count if everything else fan_out
+        if everything and not weighted:
+            for q in range(taken):
+                store_i64(row + (e + q) * 8, base + q * width)
+            for q in range(16, taken, 16):
+                prefetch(base + q * width)
+        else:
+            if everything:
+                take_positive(prefix, degree, taken, picks)
+            else:
+                pick_some(
+                    parts, bounds, global_id, replace, weighted, latest, key, nodes, roots, i, p, prefix, degree, taken, picks, table
+                )  # fmt: skip
+            for q in range(taken):
+                address = base + picks[q] * width
+                prefetch(address)
+                store_i64(row + (e + q) * 8, address)
+        for q in range(e, e + taken):
+            store_i64(col + q * 8, i)
+        if position != 0:
+            shift = 2 if width == 4 else 3
+            for q in range(e, e + taken):
+                store_i64(position + q * 8, parts[p, FIRST_POSITION] + ((load_i64(row + q * 8) - parts[p, INDICES]) >> shift))
+        e += taken
+    return e
+
+
+@helper
+def number(relation: NDArray[np.int64], row: int, begin: int, end: int, neighbor: NDArray[np.int64], num_neighbors: int) -> int:
+    """Third pass: the neighbours' ids, and then their numbers; returns the new number of neighbour nodes, or DAMAGED."""
+    local_of, width, damaged = neighbor[LOCAL_OF], relation[INDICES_WIDTH], False
+    for q in range(begin, end):
+        u = load_id(load_i64(row + q * 8), 0, width)
+        damaged |= uint64(u) >= uint64(relation[NUM_NEIGHBOR_NODES])
+        store_i64(row + q * 8, u)
+        prefetch(local_of + u * 4)
+    if damaged:
+        return DAMAGED
+    return relabel(row, begin, end, neighbor, num_neighbors)
+
+
+@helper
+def relabel(row: int, begin: int, end: int, neighbor: NDArray[np.int64], num_neighbors: int) -> int:
+    """Fourth pass: writes numbers over the neighbours' ids; returns the new number of neighbour nodes."""
+    local_of, nodes, base = neighbor[LOCAL_OF], neighbor[NODES], neighbor[BASE]
+    for q in range(begin, end):
+        u = load_i64(row + q * 8)
+        local = load_i32(local_of + u * 4) - base
+        if local <= 0:
+            store_i64(nodes + num_neighbors * 8, u)
+            num_neighbors += 1
+            local = num_neighbors
+            store_i32(local_of + u * 4, base + local)
+        store_i64(row + q * 8, local - 1)
+    return num_neighbors
+
+
+@helper
+def mark_seeds(node_buffers: NDArray[np.int64], num_nodes: NDArray[np.int64]) -> None:
+    """Enters the seeds into the relabelling tables; a repeated seed keeps a number of its own, and neighbours find the first."""
+    for t in range(num_nodes.size):
+        for i in range(num_nodes[t]):
+            slot = node_buffers[t, LOCAL_OF] + load_i64(node_buffers[t, NODES] + i * 8) * 4
+            if load_i32(slot) <= node_buffers[t, BASE]:
+                store_i32(slot, node_buffers[t, BASE] + i + 1)

@@ -1,0 +1,39 @@
+"""Seeds that are the loader's input nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnkit.plan import InputNodes, NeighborSampling, Sampling
+from gnnkit.sampling.reach import Reach
+from gnnkit.sampling.subgraph import NodeKey
+from gnnkit.sampling.walked import SampleRequest, Seeds
+
+
+class NodeSeeder:
+    """See ``gnnkit.sampling.kinds.Seeder``; requests hold "node" ``[b]`` and, where the inputs have times, "time" ``[b]``.
+
+    Args:
+        inputs: The loader's inputs.
+        sampling: What is sampled around them.
+    """
+
+    def __init__(self, inputs: InputNodes, sampling: Sampling) -> None:
+        self._node_type = inputs.node_type
+        self._has_roots = isinstance(sampling, NeighborSampling) and sampling.has_roots
+        self._time_attr = sampling.time_attr
+
+    def seeds(self, request: SampleRequest, reach: Reach) -> Seeds:
+        """See ``Seeder.seeds``."""
+        t = reach.tables.node_types.index(self._node_type)
+        nodes = {t: reach.store_ids(t, request.arrays["node"])}
+        seeds = Seeds(nodes, self._node_type, len(request.input_id), {NodeKey(self._node_type, "input_id"): request.input_id})
+        if self._has_roots:
+            seeds.roots = {t: np.arange(len(request.input_id), dtype=np.int64)}
+        if self._time_attr is not None:
+            time = request.arrays.get("time")
+            if time is None:
+                time = reach.rows(t, self._time_attr, nodes[t]).reshape(-1)
+            time = time.astype(np.int64)
+            seeds.times, seeds.arrays[NodeKey(self._node_type, "seed_time")] = {t: time}, time
+        return seeds

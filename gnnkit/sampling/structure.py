@@ -1,0 +1,174 @@
+"""A batch's structure on its way from whoever walks to whoever fetches the rows: nodes, edges and seeds, in few bytes.
+
+It is laid out like a batch (``BatchLayout``), with other arrays, whose names begin with a dot: the store ids of the nodes, the sources of
+the edges, and, where rows of edges are wanted, their positions, all in 32 bits where the graph's fit. Targets are not written where edges
+lie in their order, as walks leave them: then the number of edges of each target says it, mostly in one byte. What a batch carries as it
+is travels under its own name.
+"""
+
+# Intrinsics have no type hints, so what they return is Any to mypy.
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.sampling.emit import CarriedArrays, layout_of
+from gnnkit.sampling.jit import kernel
+from gnnkit.sampling.native import load_i64, store_i64
+from gnnkit.sampling.subgraph import BatchKey, BatchLayout, EdgeKey, LayoutBuilder, NodeKey
+from gnnkit.sampling.tables import GraphTables, address_of
+from gnnkit.sampling.walked import Walked, WalkedEdges
+
+NODE, SOURCE, COUNT, TARGET, POSITION = ".node", ".source", ".count", ".target", ".position"
+
+_LARGEST_INT32 = (1 << 31) - 1
+_LARGEST_UINT8 = 255
+_NO_BYTES, _NO_INTS = np.empty(0, np.uint8), np.empty(0, np.int32)
+
+
+@kernel("int64(int64, int64)")
+def longest_run(col: int, num_edges: int) -> int:
+    """The most edges of one node, where edges lie in the order of their nodes; -1 where they do not.
+
+    Args:
+        col: Address of int64 ``[num_edges]``: the nodes' numbers.
+        num_edges: How many.
+    """
+    longest, run, before = 0, 0, -1
+    for e in range(num_edges):
+        node = load_i64(col + e * 8)
+        if node < before:
+            return -1
+        run = run + 1 if node == before else 1
+        longest, before = max(longest, run), node
+    return longest
+
+
+@kernel("void(int64, int64, uint8[::1], int32[::1])")
+def count_edges(col: int, num_edges: int, narrow: NDArray[np.uint8], wide: NDArray[np.int32]) -> None:
+    """Counts the edges that each node drew.
+
+    Args:
+        col: Address of int64 ``[num_edges]``: the nodes' numbers.
+        num_edges: How many.
+        narrow: uint8 ``[n]``, filled; empty where ``wide`` is to be filled.
+        wide: int32 ``[n]``, likewise.
+    """
+    narrow[:] = 0
+    wide[:] = 0
+    for e in range(num_edges):
+        node = load_i64(col + e * 8)
+        if narrow.size:
+            narrow[node] += np.uint8(1)
+        else:
+            wide[node] += np.int32(1)
+
+
+@kernel("boolean(uint8[::1], int32[::1], int64, int64)")
+def write_columns(narrow: NDArray[np.uint8], wide: NDArray[np.int32], col: int, num_edges: int) -> bool:
+    """Reverses ``count_edges``; False where the counts are not those of ``num_edges`` edges."""
+    e, size = 0, max(narrow.size, wide.size)
+    for node in range(size):
+        count = int(narrow[node]) if narrow.size else int(wide[node])
+        if count < 0 or count > num_edges - e:
+            return False
+        for q in range(e, e + count):
+            store_i64(col + q * 8, node)
+        e += count
+    return e == num_edges
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A structure as it lies in memory.
+
+    Attributes:
+        layout: What lies where.
+        block: uint8 ``[at least layout.nbytes]``, of any alignment.
+    """
+
+    layout: BatchLayout
+    block: NDArray[np.uint8]
+
+    @cached_property
+    def arrays(self) -> dict[BatchKey, NDArray[Any]]:
+        """Views of the arrays."""
+        return {
+            field.key: self.block[field.offset : field.offset + field.nbytes].view(field.numpy_dtype).reshape(field.shape)
+            for field in self.layout.fields
+        }
+
+
+class StructureEmitter:
+    """An ``Emitter`` whose batches are structures: it gathers nothing.
+
+    Args:
+        tables: The graph.
+    """
+
+    def __init__(self, tables: GraphTables) -> None:
+        self.tables = tables
+        self._carried = CarriedArrays()
+
+    def use(self, tables: GraphTables) -> None:
+        """See ``Emitter.use``."""
+        self.tables = tables
+
+    def lay_out(self, walked: Walked) -> BatchLayout:
+        """See ``Emitter.lay_out``."""
+        tables, builder = self.tables, LayoutBuilder()
+        schema = tables.graph.schema
+        for t, node_type in enumerate(tables.node_types):
+            builder.add(NodeKey(node_type, NODE), _width(schema.node_types[node_type].num_nodes), (len(walked.nodes[t]),))
+        for edges in walked.edges:
+            self._lay_out_edges(builder, edges)
+        self._carried.lay_out(builder, walked)
+        self._layout, self._walked = layout_of(builder, walked, tables), walked
+        return self._layout
+
+    def _lay_out_edges(self, builder: LayoutBuilder, edges: WalkedEdges) -> None:
+        count = len(edges.row)
+        builder.add(EdgeKey(edges.type, SOURCE), "int32", (count,))
+        longest = longest_run(address_of(np.ascontiguousarray(edges.col)), count)
+        if longest < 0:
+            builder.add(EdgeKey(edges.type, TARGET), "int32", (count,))
+        else:
+            targets = int(edges.col[-1]) + 1 if count else 0
+            builder.add(EdgeKey(edges.type, COUNT), "uint8" if longest <= _LARGEST_UINT8 else "int32", (targets,))
+        if edges.position is not None and edges.relation is not None:
+            edge_type = self.tables.edge_types[edges.relation]
+            builder.add(EdgeKey(edges.type, POSITION), _width(self.tables.graph.schema.edge_types[edge_type].num_edges), (count,))
+
+    def fill(self, block: NDArray[np.uint8]) -> None:
+        """See ``Emitter.fill``."""
+        arrays = Structure(self._layout, block).arrays
+        for node_type, nodes in zip(self.tables.node_types, self._walked.nodes, strict=True):
+            np.copyto(arrays[NodeKey(node_type, NODE)], nodes, casting="unsafe")
+        for edges in self._walked.edges:
+            np.copyto(arrays[EdgeKey(edges.type, SOURCE)], edges.row, casting="unsafe")
+            counts, targets = arrays.get(EdgeKey(edges.type, COUNT)), arrays.get(EdgeKey(edges.type, TARGET))
+            if counts is not None:
+                col = np.ascontiguousarray(edges.col)
+                count_edges(address_of(col), len(col), *as_counts(counts))
+            if targets is not None:
+                np.copyto(targets, edges.col, casting="unsafe")
+            positions = arrays.get(EdgeKey(edges.type, POSITION))
+            if positions is not None and edges.position is not None:
+                np.copyto(positions, edges.position, casting="unsafe")
+        self._carried.fill(block)
+
+
+def _width(count: int) -> str:
+    """The narrower of the types of ids that holds all below ``count``."""
+    return "int32" if count - 1 <= _LARGEST_INT32 else "int64"
+
+
+def as_counts(counts: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Counts of edges as the kernels take them."""
+    return (counts, _NO_INTS) if counts.dtype == np.uint8 else (_NO_BYTES, counts)

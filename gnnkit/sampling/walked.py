@@ -1,0 +1,110 @@
+"""What passes between the stages of a batch: what it is asked for, what its walk starts from, and what the walk has chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.sampling.subgraph import BatchKey
+from gnnkit.schema import EdgeType, NodeType
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """What one batch is sampled from.
+
+    Attributes:
+        key: ``stream.batch_key`` of the batch.
+        input_id: int64 ``[b]``, positions in the loader's inputs.
+        arrays: What the inputs say about them, ``[b]`` or ``[b, k]`` each, nodes in the dataset's ids; see the seeder of their kind.
+        waited_s: Seconds that somebody else has taken to choose the batch already.
+    """
+
+    key: int
+    input_id: NDArray[np.int64]
+    arrays: Mapping[str, NDArray[Any]]
+    waited_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class ExcludedEdges:
+    """Edges that a batch must not show.
+
+    Attributes:
+        relation: Index of their stored edge type.
+        source: int64 ``[n]``, store ids of their sources, as the type is stored.
+        target: int64 ``[n]``, store ids of their targets.
+    """
+
+    relation: int
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+
+
+@dataclass
+class Seeds:
+    """What a walk starts from.
+
+    Attributes:
+        nodes: ``{index of a node type: int64 [n] store ids}``, in the order of their numbers.
+        input_type: The type of the loader's inputs: a node type, or an edge type for links.
+        num_seeds: Inputs in the batch.
+        arrays: What the batch carries as it is.
+        roots: ``{index of a node type: int64 [n]}``, which neighbourhood each seed belongs to; None where all share one.
+        times: ``{index of a node type: int64 [n]}``: nothing later is sampled around a seed; None where time plays no part.
+        batch_of_root: int64 ``[number of roots]``, what ``batch`` shows for each root: of a link's ends, the link; None: the root itself.
+        excluded: Edges to leave out.
+    """
+
+    nodes: dict[int, NDArray[np.int64]]
+    input_type: NodeType | EdgeType
+    num_seeds: int
+    arrays: dict[BatchKey, NDArray[Any]]
+    roots: dict[int, NDArray[np.int64]] | None = None
+    times: dict[int, NDArray[np.int64]] | None = None
+    batch_of_root: NDArray[np.int64] | None = None
+    excluded: tuple[ExcludedEdges, ...] = ()
+
+
+@dataclass
+class WalkedEdges:
+    """Edges of one type that a walk has chosen.
+
+    Attributes:
+        type: The type as the batch shows it.
+        relation: Index of the stored edge type whose rows they have; None for edges that are none of the graph's.
+        row: int64 ``[n]``, numbers of their sources as shown.
+        col: int64 ``[n]``, numbers of their targets as shown: the seeds' side.
+        position: int64 ``[n]``, their positions in the store; None where no rows of theirs are wanted.
+        num_sampled: Edges of each hop.
+    """
+
+    type: EdgeType
+    relation: int | None
+    row: NDArray[np.int64]
+    col: NDArray[np.int64]
+    position: NDArray[np.int64] | None
+    num_sampled: list[int]
+
+
+@dataclass
+class Walked:
+    """The nodes and edges of a batch; arrays may lie in the sampling thread's scratch, valid until the next walk.
+
+    Attributes:
+        nodes: int64 ``[n]`` per node type: store ids in the order of their numbers.
+        num_sampled_nodes: Per node type: new nodes of each hop, seeds first.
+        edges: Every edge type that the batch shows.
+        seeds: What the walk started from.
+        arrays: What was worked out on the way.
+    """
+
+    nodes: list[NDArray[np.int64]]
+    num_sampled_nodes: list[list[int]]
+    edges: list[WalkedEdges]
+    seeds: Seeds
+    arrays: dict[BatchKey, NDArray[Any]] = field(default_factory=dict)

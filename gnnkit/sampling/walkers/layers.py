@@ -1,0 +1,147 @@
+"""Samples a fixed number of nodes for a whole frontier, each with the probability that its edges to the frontier call for.
+
+Zou et al., "Layer-Dependent Importance Sampling for Training Deep and Large Graph Convolutional Networks" (LADIES, NeurIPS 2019), with
+a sample whose probabilities are known exactly, so that weighted sums over neighbours are unbiased. ``docs/sampling.md`` specifies it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.plan import LayerSampling
+from gnnkit.sampling.owners import Expansion
+from gnnkit.sampling.passes import FRONTIER, NEIGHBOR, WEIGHTED
+from gnnkit.sampling.reach import Reach
+from gnnkit.sampling.stream import PURPOSE_LAYERS, fold, text_key
+from gnnkit.sampling.subgraph import BatchKey, EdgeKey
+from gnnkit.sampling.walked import Seeds, Walked, WalkedEdges
+from gnnkit.sampling.walkers.layer_kernels import add_scores, choose_nodes
+from gnnkit.sampling.walkers.layer_seen import SeenNodes, seen_nodes
+from gnnkit.schema import is_label_edge_type
+
+_NO_INTS = np.empty(0, np.int64)
+EDGE_WEIGHT = "edge_weight"
+
+
+@dataclass(frozen=True, eq=False)
+class _Edges:
+    """All edges of one type of a frontier.
+
+    Attributes:
+        first: The first frontier node's number.
+        counts: int64 ``[n]``, edges of each node.
+        slots: int64 ``[sum of counts]``, the neighbours among the nodes that the walk has met.
+        entries: float64 ``[sum of counts]``, the normalised adjacency.
+        position: int64 ``[sum of counts]``, or empty where it is not wanted.
+    """
+
+    first: int
+    counts: NDArray[np.int64]
+    slots: NDArray[np.int64]
+    entries: NDArray[np.float64]
+    position: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """What a batch shows of them: int64 ``[n]`` each, ``edge_weight`` float32 ``[n]``."""
+
+    row: NDArray[np.int64]
+    col: NDArray[np.int64]
+    position: NDArray[np.int64]
+    edge_weight: NDArray[np.float32]
+
+
+_NOTHING = _Kept(_NO_INTS, _NO_INTS, _NO_INTS, np.empty(0, np.float32))
+
+
+class LayerWalker:
+    """Walks layer by layer; one object per thread.
+
+    Args:
+        sampling: How many nodes of each type are chosen in each hop.
+    """
+
+    def __init__(self, sampling: LayerSampling) -> None:
+        self._sampling = sampling
+        self._seen: list[SeenNodes] = []
+
+    def walk(self, seeds: Seeds, key: int, reach: Reach) -> Walked:
+        """Chooses the nodes of a batch, and their edges to those of the hop before.
+
+        Raises:
+            GnnkitError: The graph is damaged, or a host did not answer.
+        """
+        self._seen = self._seen or seen_nodes(reach.tables)
+        for t, seen in enumerate(self._seen):
+            seen.begin(seeds.nodes.get(t))
+        num_sampled = [[seen.count] for seen in self._seen]
+        kept: list[list[_Kept]] = [[] for _ in reach.tables.edge_types]
+        begin, purpose = [0] * len(self._seen), fold(key, PURPOSE_LAYERS)
+        for hop in range(self._sampling.num_hops):
+            end = [seen.count for seen in self._seen]
+            chosen = self._choose(begin, fold(purpose, hop), hop, key, reach)
+            for r, hops in enumerate(kept):
+                hops.append(chosen.get(r, _NOTHING))
+            for t, seen in enumerate(self._seen):
+                num_sampled[t].append(seen.count - end[t])
+            begin = end
+        arrays: dict[BatchKey, NDArray[np.float32]] = {}
+        walked = [self._joined(r, kept[r], reach, arrays) for r in range(len(kept))]
+        return Walked([seen.nodes() for seen in self._seen], num_sampled, walked, seeds, dict(arrays))
+
+    def _choose(self, begin: list[int], purpose: int, hop: int, key: int, reach: Reach) -> dict[int, _Kept]:
+        """One hop: the edges from chosen nodes to those numbered from ``begin`` on, for each edge type."""
+        relations, node_types = reach.tables.relations, reach.tables.node_types
+        scores: dict[int, NDArray[np.float64]] = {}
+        edges, candidates = self._edges(begin, hop, key, reach, scores)
+        inclusion = {n: np.zeros(len(scores[n])) for n in scores}
+        for n, found in candidates.items():
+            draws = np.uint64(fold(purpose, text_key(node_types[n])))
+            choose_nodes(draws, self._sampling.num_nodes[node_types[n]][hop], found, scores[n], inclusion[n])
+        return {r: self._keep(of_type, int(relations[r, NEIGHBOR]), inclusion) for r, of_type in edges.items()}
+
+    def _edges(
+        self, begin: list[int], hop: int, key: int, reach: Reach, scores: dict[int, NDArray[np.float64]]
+    ) -> tuple[dict[int, _Edges], dict[int, NDArray[np.int64]]]:
+        """All edges of the frontier by type, and the candidates by node type; fills ``scores``, float64 ``[slots]`` by node type."""
+        relations, num_nodes = reach.tables.relations, self._sampling.num_nodes
+        wide = [t in num_nodes and num_nodes[t][hop] > 0 for t in reach.tables.node_types]
+        frontier = {t: seen.nodes()[begin[t] :] for t, seen in enumerate(self._seen) if seen.count > begin[t]}
+        followed = [wide[n] and not is_label_edge_type(t) for t, n in zip(reach.tables.edge_types, relations[:, NEIGHBOR], strict=True)]
+        fan_outs = np.where(followed, -1, 0)
+        wanted = [r for r in range(len(fan_outs)) if fan_outs[r] and relations[r, FRONTIER] in frontier]
+        weights = {r: reach.weights(r, frontier[relations[r, FRONTIER]]).copy() for r in wanted if relations[r, WEIGHTED]}
+        picks = reach.expand(Expansion(key, hop, fan_outs, frontier, weighted=self._sampling.weight is not None))
+        slots = {r: self._seen[relations[r, NEIGHBOR]].slots(picks[r].neighbors, insert=True) for r in wanted}
+        edges, candidates = {}, {}
+        for n in sorted({int(relations[r, NEIGHBOR]) for r in wanted}):
+            size = self._seen[n].size
+            scores[n], met, found, count = np.zeros(size), np.zeros(size, np.int64), np.empty(size, np.int64), 0
+            for r in (r for r in wanted if relations[r, NEIGHBOR] == n):
+                counts, entries = np.array(picks[r].counts, np.int64), np.empty(len(slots[r]))
+                count = add_scores(counts, weights.get(r, _NO_INTS), slots[r], entries, met, scores[n], found, count)
+                position = np.array(picks[r].positions, np.int64) if reach.wants_position[r] else _NO_INTS
+                edges[r] = _Edges(begin[relations[r, FRONTIER]], counts, slots[r], entries, position)
+            candidates[n] = found[:count]
+        return dict(sorted(edges.items())), candidates
+
+    def _keep(self, edges: _Edges, n: int, inclusion: dict[int, NDArray[np.float64]]) -> _Kept:
+        """The edges from chosen nodes, which get their numbers."""
+        chance = inclusion[n][edges.slots]
+        kept = np.flatnonzero(chance)
+        col = np.repeat(np.arange(edges.first, edges.first + len(edges.counts)), edges.counts)[kept]
+        position = edges.position[kept] if len(edges.position) else _NO_INTS
+        edge_weight = (edges.entries[kept] / chance[kept]).astype(np.float32)
+        return _Kept(self._seen[n].enter(edges.slots[kept]), col, position, edge_weight)
+
+    def _joined(self, r: int, kept: list[_Kept], reach: Reach, arrays: dict[BatchKey, NDArray[np.float32]]) -> WalkedEdges:
+        """The edges of one type, hop after hop; their weights go to ``arrays``."""
+        shown = reach.shown_type(reach.tables.edge_types[r])
+        arrays[EdgeKey(shown, EDGE_WEIGHT)] = np.concatenate([edges.edge_weight for edges in kept])
+        row, col = np.concatenate([edges.row for edges in kept]), np.concatenate([edges.col for edges in kept])
+        position = np.concatenate([edges.position for edges in kept]) if reach.wants_position[r] else None
+        return WalkedEdges(shown, r, row, col, position, [len(edges.row) for edges in kept])

@@ -1,0 +1,22 @@
+"""Neighbourhoods that all seeds of a batch share, hop by hop: PyG's ``NeighborLoader``."""
+
+from __future__ import annotations
+
+from gnnkit.plan import NeighborSampling
+from gnnkit.sampling.reach import Reach
+from gnnkit.sampling.walked import Seeds, Walked
+
+
+class NeighborWalker:
+    """See ``gnnkit.sampling.kinds.Walker``.
+
+    Args:
+        sampling: Fan-outs and options.
+    """
+
+    def __init__(self, sampling: NeighborSampling) -> None:
+        self._sampling = sampling
+
+    def walk(self, seeds: Seeds, key: int, reach: Reach) -> Walked:
+        """See ``Walker.walk``."""
+        return reach.walk(seeds, key, self._sampling)

@@ -1,0 +1,202 @@
+"""One store built by several hosts at a time, each its parts.
+
+Beside the store's place lies ``<store>.parts``: a folder for each piece that somebody has finished, and a record of each
+(``gnnkit.storage.part_records``). A piece is a part, or what every host has. It is built under a lock of its own, beside its name, and
+counts once its record is there: a host that is killed leaves nothing that anybody takes for a part. Whoever finds the records of all
+pieces puts the store together, under the store's lock, by renaming: whatever ends that in between, the next one goes on. Records of a
+store that is not whole on this disk stay: other hosts may yet need them.
+
+Every host works out by itself which nodes are in which part, so that none waits for another; records say whether they came to the same.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from gnnkit.errors import PlanError, StoreError
+from gnnkit.events import EventSink, ignore_events
+from gnnkit.files import write_whole
+from gnnkit.storage.build import BuildJob, existing
+from gnnkit.storage.files import sync
+from gnnkit.storage.layout import part_folder
+from gnnkit.storage.manifest_io import write_manifest
+from gnnkit.storage.part_records import SHARED, PartRecord, merged, piece_name, read_records, records_of
+from gnnkit.storage.staging import check_replaceable, locked, parts_path, remove_tree, restore, staged, take_place
+from gnnkit.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+_BUILD, _WHOLE = "build.json", "store"
+# Whoever puts a store together only renames folders.
+_PATIENCE_S = 60.0
+
+
+def build_parts(
+    job: BuildJob,
+    parts: Iterable[int],
+    events: EventSink = ignore_events,
+    *,
+    finish: bool = False,
+    wait_timeout_s: float = 0.0,
+    memory_bytes: int | None = None,
+) -> Store | None:
+    """Builds some parts of a store, and puts the store together once all parts are there.
+
+    Args:
+        job: The whole store.
+        parts: The parts to build here. Those that are there already are not built again.
+        events: Receives the stages.
+        finish: Puts the store together also where the files of some parts are on other hosts, and only their records here.
+        wait_timeout_s: How long to wait for another process that builds one of these parts.
+        memory_bytes: See ``build_store``.
+
+    Returns:
+        The store, with the parts whose files are here; None while parts are missing.
+
+    Raises:
+        PlanError: There is no such part.
+        StoreError: See ``build_store``; the folder of parts is of another build; or with ``finish``, a part is missing.
+    """
+    path, wanted = job.path.expanduser().absolute(), sorted(set(parts))
+    if unknown := [part for part in wanted if not 0 <= part < job.options.num_parts]:
+        raise PlanError(f"there is no part {unknown[0]} of {job.options.num_parts}", "parts count from 0")
+    folder = parts_path(path)
+    if (store := _finished(path, job.fingerprint, wanted)) is not None:
+        _clear(folder, store)
+        return store
+    check_replaceable(path)
+    try:
+        _join(folder, job)
+        _build(job, folder, wanted, events, wait_timeout_s, memory_bytes)
+        store = _put_together(job, path, folder, wanted, finish, events)
+    except (OSError, StoreError) as error:
+        # Somebody else may have built the same parts meanwhile, and the store been put together without ours, its folder of parts gone.
+        if (store := _finished(path, job.fingerprint, wanted)) is not None:
+            return store
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(f"{folder}: {error.strerror or error}", "call it again: no part that is finished is lost") from error
+    return _finished(path, job.fingerprint, wanted) if store is None else store
+
+
+def missing_parts(path: Path) -> list[int]:
+    """The parts of a store that several hosts build which nobody has finished yet."""
+    folder = parts_path(path.expanduser().absolute())
+    try:
+        num_parts = int(json.loads((folder / _BUILD).read_text())["num_parts"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    built = read_records(folder)
+    return [part for part in range(num_parts) if part not in built]
+
+
+def _finished(path: Path, fingerprint: str, parts: list[int]) -> Store | None:
+    """The store, if it has been put together: all of it, or the parts of it that are here; these include ``parts``."""
+    try:
+        here = _parts_in(path)
+    except OSError:
+        return None
+    return existing(path, fingerprint, here) if set(parts) <= set(here) else None
+
+
+def _parts_in(folder: Path) -> list[int]:
+    """The parts whose files are in a folder."""
+    numbers = (entry.name.removeprefix("part") for entry in folder.iterdir() if entry.is_dir() and entry.name.startswith("part"))
+    return sorted(int(number) for number in numbers if number.isdigit())
+
+
+def _join(folder: Path, job: BuildJob) -> None:
+    """Makes the folder of parts, or finds that it is this build's."""
+    own = {"fingerprint": job.fingerprint, "num_parts": job.options.num_parts}
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / _BUILD
+    try:
+        if not file.exists():
+            write_whole(file, json.dumps(own) + "\n")
+        found = json.loads(file.read_text())
+    except ValueError:
+        found = None
+    if found != own:
+        raise StoreError(
+            f"{folder} holds parts of another build",
+            f"remove it if nobody needs it any more (rm -r {folder}), or choose another folder with out=...",
+        )
+
+
+def _build(job: BuildJob, folder: Path, parts: list[int], events: EventSink, wait_timeout_s: float, memory_bytes: int | None) -> None:
+    """Builds the parts that are not there yet, and what every host has."""
+    with ExitStack() as locks:
+        for part in parts:
+            locks.enter_context(locked(folder / part_folder(part), wait_timeout_s, events))
+        built = read_records(folder)
+        pieces: list[int | None] = [part for part in parts if part not in built]
+        if None not in built:
+            try:
+                locks.enter_context(locked(folder / SHARED, 0.0, events))
+                pieces.append(None)
+            except StoreError as error:  # it is another host that does it
+                logger.debug("the files that every host has: %s", error)
+        if not pieces:
+            return
+        for piece in pieces:
+            restore(folder / piece_name(piece))
+        with ExitStack() as stages:
+            roots = {piece: stages.enter_context(staged(folder / piece_name(piece))) for piece in pieces}
+            written = job.write(roots, events, memory_bytes)
+        for record in records_of(written.manifest, written.numbering, roots):
+            record.write(folder)
+
+
+def _put_together(job: BuildJob, path: Path, folder: Path, parts: list[int], finish: bool, events: EventSink) -> Store | None:
+    """Makes the store of the pieces, if they are all there."""
+    records = read_records(folder)
+    absent = [part for part in range(job.options.num_parts) if part not in records]
+    if absent or None not in records:
+        if finish:
+            raise _unfinished(path, absent)
+        return None
+    with locked(path, _PATIENCE_S, events):
+        restore(path)
+        if (store := _finished(path, job.fingerprint, parts)) is None:
+            here = [part for part in range(job.options.num_parts) if _place_of(folder, part).is_dir()]
+            if not finish and len(here) < job.options.num_parts:
+                return None
+            _assemble(folder, records, here)
+            take_place(folder / _WHOLE, path)
+            store = Store.open(path, here)
+        _clear(folder, store)
+    return store
+
+
+def _clear(folder: Path, store: Store) -> None:
+    """Removes the folder of parts, unless it holds records of parts that are not on this disk."""
+    if len(store.local_parts) == store.num_parts:
+        with suppress(OSError):  # somebody who came too late makes another lock in it
+            remove_tree(folder)
+
+
+def _unfinished(path: Path, absent: list[int]) -> StoreError:
+    what = f"the parts {', '.join(map(str, absent))} of {path} are" if absent else f"what every host has of {path} is"
+    return StoreError(f"{what} not built, or their records are not here", "build them, or copy <store>.parts/records from the other hosts")
+
+
+def _place_of(folder: Path, part: int) -> Path:
+    """Where the files of a part are: still in its piece, or in the store that is being put together."""
+    moved = folder / _WHOLE / part_folder(part)
+    return moved if moved.is_dir() else folder / part_folder(part) / part_folder(part)
+
+
+def _assemble(folder: Path, records: dict[int | None, PartRecord], here: list[int]) -> None:
+    """Moves the files of all pieces into one folder; what has been moved before stays."""
+    manifest, whole = merged(records), folder / _WHOLE
+    whole.mkdir(exist_ok=True)
+    for part in [*here, None]:
+        piece = folder / piece_name(part)
+        for source in sorted(piece.iterdir()) if piece.is_dir() else []:
+            source.rename(whole / source.name)
+    write_manifest(whole, manifest)
+    sync(whole)

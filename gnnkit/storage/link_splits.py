@@ -1,0 +1,169 @@
+"""Official splits of links: checked, written as the dataset has them, and mapped back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.errors import DatasetError
+from gnnkit.schema import EdgeType, GraphSchema, edge_type_name
+from gnnkit.storage.files import FileSpec
+from gnnkit.storage.layout import STORABLE_DTYPES, check_name, link_split_file
+
+if TYPE_CHECKING:
+    from gnnkit.storage.context import BuildContext
+
+LinkSplitSpecs = Mapping[EdgeType, Mapping[str, Mapping[str, FileSpec]]]
+LINK_INDEX = "edge_label_index"
+_NAMES = (LINK_INDEX, "edge_label", "edge_label_time", "neg_edge_index", "src_neg_index", "dst_neg_index")
+# Ids looked at in one go.
+_STEP = 1 << 20
+
+
+def build_link_splits(context: BuildContext) -> None:
+    """Writes the links of all splits, verbatim.
+
+    A source may read all edge types' links of a split at once, so splits are the outer loop, and one split is held at a time.
+
+    Raises:
+        DatasetError: An array is unknown, of a wrong shape or dtype, or an id in it is out of range.
+        PlanError: A split cannot be a file's name.
+    """
+    splits = context.graph.link_splits
+    for split in dict.fromkeys(split for by_split in splits.values() for split in by_split):
+        check_name("split", split)
+        for edge_type in splits:
+            if split not in splits[edge_type]:
+                continue
+            arrays = splits[edge_type][split]
+            what = f"split {split!r} of {edge_type}"
+            specs = {name: _spec(what, name, values) for name, values in arrays.items()}
+            check_specs(what, specs)
+            for name, values in arrays.items():
+                _check_ids(context.graph.schema, edge_type, name, values, f"{name!r} of {what}")
+            context.tables.link_splits.setdefault(edge_type, {})[split] = specs
+            for name, spec in specs.items():
+                file = link_split_file(edge_type, split, name)
+                if file in context.tables.files:
+                    raise DatasetError(f"{what} would share the file {file!r} with a split of nodes", "rename the node type or the split")
+                writer = context.writer(file, spec)
+                writer.write(0, arrays[name])
+                context.finish([(file, writer)])
+
+
+def check_specs(what: str, specs: Mapping[str, FileSpec]) -> None:
+    """Refuses arrays that are none of a split's, or do not go together.
+
+    Args:
+        what: The split, for the error.
+        specs: ``{name: dtype and shape}``.
+
+    Raises:
+        DatasetError: Names the array.
+    """
+    if LINK_INDEX not in specs:
+        raise DatasetError(f"{what} has no {LINK_INDEX!r}, it has {sorted(specs)}")
+    index = specs[LINK_INDEX].shape
+    count = index[1] if len(index) == 2 else -1
+    expected: dict[str, tuple[int | None, ...]] = {
+        LINK_INDEX: (2, None),
+        "edge_label_time": (count,),
+        "neg_edge_index": (2, None),
+        "src_neg_index": (count, None),
+        "dst_neg_index": (count, None),
+    }
+    for name, spec in specs.items():
+        if name not in _NAMES:
+            raise DatasetError(f"{what} has an array {name!r}, which is none of {list(_NAMES)}")
+        if name == "edge_label":
+            right = spec.dtype.name in STORABLE_DTYPES and spec.shape[:1] == (count,)
+        else:
+            shape = expected[name]
+            right = spec.dtype == np.int64 and len(spec.shape) == len(shape)
+            right = right and all(want in (None, have) for want, have in zip(shape, spec.shape, strict=True))
+        if not right:
+            wanted = ["k" if n is None else n for n in expected.get(name, (count,))]
+            dtype = "numbers" if name == "edge_label" else "int64"
+            raise DatasetError(f"{name!r} of {what} is {spec.dtype} {list(spec.shape)} where {dtype} {wanted} must be".replace("'k'", "k"))
+
+
+def id_rows(schema: GraphSchema, edge_type: EdgeType, name: str, values: NDArray[Any]) -> Iterator[tuple[NDArray[Any], int]]:
+    """Yields what of an array are ids, in pieces, each with the number of nodes that they must be below."""
+    sources, targets = (schema.node_types[node_type].num_nodes for node_type in (edge_type[0], edge_type[2]))
+    if name in (LINK_INDEX, "neg_edge_index"):
+        rows = [(values[0], sources), (values[1], targets)]
+    elif name in ("src_neg_index", "dst_neg_index"):
+        rows = [(values.reshape(-1), sources if name == "src_neg_index" else targets)]
+    else:
+        rows = []
+    for ids, count in rows:
+        for first in range(0, len(ids), _STEP):
+            yield ids[first : first + _STEP], count
+
+
+def map_link_splits(specs: LinkSplitSpecs, files: Mapping[str, NDArray[Any]]) -> dict[EdgeType, dict[str, dict[str, NDArray[Any]]]]:
+    """The arrays of a store's link splits, given those of its files."""
+    return {
+        edge_type: {split: {name: files[link_split_file(edge_type, split, name)] for name in arrays} for split, arrays in by_split.items()}
+        for edge_type, by_split in specs.items()
+    }
+
+
+def link_split_files(specs: LinkSplitSpecs) -> dict[str, FileSpec]:
+    """What every file of the link splits must hold, by path."""
+    return {
+        link_split_file(edge_type, split, name): spec
+        for edge_type, by_split in specs.items()
+        for split, arrays in by_split.items()
+        for name, spec in arrays.items()
+    }
+
+
+def specs_to_json(specs: LinkSplitSpecs) -> dict[str, Any]:
+    """A JSON-serialisable form; ``specs_from_json`` reverses it."""
+    return {
+        edge_type_name(edge_type): {
+            split: {name: {"dtype": spec.dtype.name, "shape": list(spec.shape)} for name, spec in arrays.items()}
+            for split, arrays in by_split.items()
+        }
+        for edge_type, by_split in specs.items()
+    }
+
+
+def specs_from_json(value: Mapping[str, Any], edge_types: Mapping[str, EdgeType]) -> dict[EdgeType, dict[str, dict[str, FileSpec]]]:
+    """Reverses ``specs_to_json``; raises whatever a wrong value causes.
+
+    Args:
+        value: The JSON form.
+        edge_types: The schema's edge types by their folders' names.
+    """
+    specs: dict[EdgeType, dict[str, dict[str, FileSpec]]] = {}
+    for folder, by_split in value.items():
+        own = specs[edge_types[folder]] = {}
+        for split, arrays in by_split.items():
+            check_name("split", split)
+            own[split] = {str(name): FileSpec(np.dtype(str(s["dtype"])), tuple(map(_count, s["shape"]))) for name, s in arrays.items()}
+            check_specs(f"split {split!r} of {folder}", own[split])
+    return specs
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is not a count")
+    return value
+
+
+def _spec(what: str, name: str, values: NDArray[Any]) -> FileSpec:
+    if not isinstance(values, np.ndarray) or values.ndim == 0:
+        raise DatasetError(f"{name!r} of {what} is no array but {type(values).__name__}")
+    return FileSpec(values.dtype, values.shape)
+
+
+def _check_ids(schema: GraphSchema, edge_type: EdgeType, name: str, values: NDArray[Any], what: str) -> None:
+    for ids, count in id_rows(schema, edge_type, name, values):
+        if not 0 <= int(ids.min()) <= int(ids.max()) < count:
+            wrong = int(ids[(ids < 0) | (ids >= count)][0])
+            raise DatasetError(f"{what} holds node {wrong}, but there are {count} nodes")

@@ -1,0 +1,69 @@
+"""How runs of ``gnnkit.launch`` show themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gnnkit.jobs.launching.books import RankStatus, RunStatus
+from gnnkit.jobs.launching.telling import numbers_in_words
+from gnnkit.ui.cards import Card, Table
+from gnnkit.ui.processes import cost_of, process_table
+from gnnkit.units import format_count, format_duration
+
+
+def launch_card(title: str, status: RunStatus, trace: str | None) -> Card:
+    """What a run is doing: its ranks, how far they are, their last numbers, what it costs, and what went wrong.
+
+    Args:
+        title: The train function's name.
+        status: The run.
+        trace: The traceback of its error, or None.
+    """
+    ranks = status.ranks
+    counts = {state: sum(rank.state == state for rank in ranks) for state in dict.fromkeys(rank.state for rank in ranks)}
+    devices = ", ".join(dict.fromkeys(rank.device for rank in ranks if rank.device))
+    rows = [
+        (
+            "ranks",
+            f"{len(ranks)}: " + ", ".join(f"{count} {state}" for state, count in counts.items()) + (f", on {devices}" if devices else ""),
+        ),
+        ("time", format_duration(status.elapsed_s)),
+    ]
+    main = ranks[0]
+    if main.epoch >= 0:
+        rows.append(("epoch", f"{main.epoch}: {_steps(main)} batches on rank 0"))
+    if main.numbers:
+        rows.append(("rank 0", ", ".join(numbers_in_words(main.numbers))))
+    if status.error is not None:
+        rows.append(("last error", status.error))
+    if status.max_restarts:
+        rows.append(("restarts", f"{status.restarts} of at most {status.max_restarts}"))
+    if status.processes:
+        rows.append(("memory", cost_of(status.processes)))
+    if Path(status.directory).is_dir():  # one that nobody has named goes with the run
+        rows.append(("directory", status.directory))
+    if status.processes:
+        rows.append(("run", f"{status.run}: gnnkit logs, gnnkit stop"))
+    sections = [("ranks", _table(ranks))] + ([("processes", process_table(status.processes))] if status.processes else [])
+    return Card(f"RunHandle {title}", status.state, rows, sections=sections, texts=[] if trace is None else [("last error", trace)])
+
+
+def _table(ranks: Sequence[RankStatus]) -> Table:
+    rows = [
+        [
+            str(rank.rank),
+            rank.state,
+            rank.device,
+            str(rank.pid or ""),
+            str(rank.epoch) if rank.epoch >= 0 else "",
+            _steps(rank) if rank.epoch >= 0 else "",
+            ", ".join(numbers_in_words(rank.numbers)),
+        ]
+        for rank in ranks
+    ]
+    return Table(("rank", "state", "device", "pid", "epoch", "batches", "numbers"), rows)
+
+
+def _steps(rank: RankStatus) -> str:
+    return f"{format_count(rank.step)} of {format_count(rank.num_steps)}"

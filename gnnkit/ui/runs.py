@@ -1,0 +1,156 @@
+"""How runs show themselves: as a table, on a card, as JSON, and what was done about them in a line."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gnnkit.runtime.process_status import ProcessStatus
+from gnnkit.runtime.run_control import Cleaned, Stopped
+from gnnkit.runtime.runs import Run
+from gnnkit.ui.cards import Card, Table
+from gnnkit.ui.processes import cost_of, process_table
+from gnnkit.units import format_bytes, format_duration
+
+# The columns of ``runs_table`` that hold numbers.
+NUMERIC = ("processes", "memory", "disk", "age")
+
+
+def runs_table(runs: Sequence[Run]) -> Table:
+    """A row for each run."""
+    rows = [
+        [
+            run.id,
+            run.what,
+            run.state,
+            str(len(run.alive)),
+            format_bytes(sum(process.private for process in run.alive)),
+            format_bytes(run.nbytes),
+            _age(run),
+            _owner(run),
+            run.store or "",
+        ]
+        for run in runs
+    ]
+    return Table(("run", "what", "state", *NUMERIC, "owner", "store"), rows)
+
+
+def runs_processes(runs: Sequence[Run]) -> Table:
+    """A row for each process of each run."""
+    tables = [(run, process_table(run.processes)) for run in runs]
+    columns = process_table(()).columns
+    return Table(("run", *columns), [[run.id, *row] for run, table in tables for row in table.rows])
+
+
+def runs_card(runs: Sequence[Run]) -> Card:
+    """All runs, a line each, and their processes."""
+    states = Counter(run.state for run in runs)
+    alive = [process for run in runs for process in run.alive]
+    counts = ", ".join(f"{count} {state}" for state, count in states.items())
+    lead = f"{counts}; {cost_of(alive)} of memory, {format_bytes(sum(run.nbytes for run in runs))} on disk" if runs else "no runs"
+    sections = [("processes", runs_processes(runs))] if any(run.processes for run in runs) else []
+    return Card("gnnkit runs", "", [(run.id, _sentence(run)) for run in runs], attention(runs), sections, lead)
+
+
+def _sentence(run: Run) -> str:
+    """A run in a line: "running: servers of train.py (4711), ogbn-products, 2 processes 121 MB, 12 s"."""
+    facts = [f"{run.what} of {_owner(run)}", *([Path(run.store).name] if run.store else []), cost_of(run.alive), _age(run)]
+    return f"{run.state}: {', '.join(fact for fact in facts if fact)}"
+
+
+def _owner(run: Run) -> str:
+    return f"{run.program} ({run.owner.pid}{'' if run.owner.state != 'gone' else ', gone'})".strip()
+
+
+def _age(run: Run) -> str:
+    return format_duration(int(max(0.0, time.time() - run.started_s))) if run.started_s else ""
+
+
+def attention(runs: Sequence[Run]) -> str | None:
+    """What somebody has to do about runs, in a line; None if nothing."""
+    left = [run for run in runs if run.state == "stale" or run.has_orphans]
+    if not left:
+        return None
+    orphans = sum(len(run.alive) for run in left)
+    text = f"{_count(len(left), 'run')} left behind" + (f", with {_count(orphans, 'process')} that nobody uses" if orphans else "")
+    return f"{text}: gnnkit cleanup"
+
+
+def logs_card(logs: Sequence[tuple[Run, str, str]]) -> Card:
+    """The ends of logs.
+
+    Args:
+        logs: Run, process and text of each.
+    """
+    names = list(dict.fromkeys(run.id for run, _, _ in logs))
+    texts = [(f"{run.id}, {name}" if len(names) > 1 else name, text or "(empty)") for run, name, text in logs]
+    return Card(f"logs of {', '.join(names)}" if names else "logs", "", [] if texts else [("logs", "none")], texts=texts)
+
+
+def stopped_line(stopped: Stopped) -> str:
+    """What became of a run that was to be stopped."""
+    run = stopped.run
+    if stopped.left:
+        names = ", ".join(f"{process.name} (pid {process.pid})" for process in stopped.left)
+        return f"{run.id}: {names} still run: {run.program or 'its owner'} (pid {run.owner.pid}) starts them again, or they cannot be ended"
+    if not stopped.ended:
+        return f"{run.id}: it has no processes"
+    return f"{run.id}: ended {_count(len(stopped.ended), 'process')}"
+
+
+def cleaned_line(cleaned: Cleaned) -> str:
+    """What was done about a run that nobody has any more."""
+    run = cleaned.run
+    done = [f"ended {_count(cleaned.ended, 'process')}"] if cleaned.ended else []
+    done += [f"removed its folder ({run.what}, {format_bytes(run.nbytes)})"] if cleaned.removed else []
+    done += [f"{run.path} cannot be removed"] if cleaned.kept else []
+    return f"{run.id}: {', '.join(done)}"
+
+
+def done_card(title: str, lines: Sequence[str], nothing: str, *, complete: bool) -> Card:
+    """What was done, a line for each run.
+
+    Args:
+        title: What it was.
+        lines: Lines that begin with a run and a colon.
+        nothing: What to say where there are none.
+        complete: Whether all that was to be done could be.
+    """
+    pairs = [line.partition(": ") for line in lines]
+    return Card(title, "done" if complete else "failed", [(name, text) for name, _, text in pairs] or [("runs", nothing)])
+
+
+def run_facts(run: Run) -> dict[str, Any]:
+    """A run as JSON."""
+    return {
+        "id": run.id,
+        "what": run.what,
+        "state": run.state,
+        "path": str(run.path),
+        "store": run.store,
+        "program": run.program,
+        "owner": {"pid": run.owner.pid, "state": run.owner.state},
+        "processes": [_process_facts(process) for process in run.processes],
+        "started": run.started_s,
+        "nbytes": run.nbytes,
+        "died": run.died,
+    }
+
+
+def _process_facts(process: ProcessStatus) -> dict[str, Any]:
+    return {
+        "name": process.name,
+        "pid": process.pid,
+        "state": process.state,
+        "log": process.log,
+        "cpu_s": process.cpu_s,
+        "rss": process.rss,
+        "private": process.private,
+    }
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 'es' if what.endswith('s') else 's'}"

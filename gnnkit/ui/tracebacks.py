@@ -1,0 +1,216 @@
+"""What IPython shows for gnnkit's errors: what happened, where in the reader's code, and what to do; the traceback is folded away.
+
+A watched notebook gets a card and one line of text; everything else, a saved notebook's plain text included, gets a few lines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Any
+
+from gnnkit.errors import GnnkitError
+from gnnkit.ui.cards import Card
+from gnnkit.ui.format import clean, clean_block
+from gnnkit.ui.kernel import CellPort, renders_live, running_shell
+from gnnkit.ui.options import get_options
+
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_MAX_CAUSE = 1000
+_MAX_PLACES = 4
+_MAX_CAUSES = 3
+# Of a log, in the text; the card has more of it.
+_LOG_CHARACTERS = 1200
+# Frames of these are nobody's code; contextlib stands between a cell and a decorated function.
+_SHELL = ("IPython", "ipykernel", "contextlib")
+_FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)$')
+_WAY_OUT = "gnnkit.set_options(tracebacks='full'), then %tb"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a reader wants to know of an error.
+
+    Attributes:
+        name: Its class.
+        cause: What happened, in a line.
+        detail: What its message says beside: the end of a log; "" if nothing.
+        hint: What to do, or "".
+        places: Where in the reader's own code, outermost first: "In[3], line 4: for batch in loader:".
+        causes: The errors it came from, nearest first, a line each.
+        trace: The whole traceback, those of its causes included.
+    """
+
+    name: str
+    cause: str
+    detail: str
+    hint: str
+    places: tuple[str, ...]
+    causes: tuple[str, ...]
+    trace: str
+
+    def card(self) -> Card:
+        """The report as a card."""
+        rows = [*_named("what to do", [self.hint] if self.hint else []), *_named("where", self.places), *_named("because of", self.causes)]
+        log = [("end of the log", self.detail)] if self.detail else []
+        return Card(self.name, "error", rows, lead=self.cause, texts=[*log, ("full traceback", self.trace)])
+
+    def lines(self, *, colour: bool) -> list[str]:
+        """The report as lines of text."""
+        lines = [self.headline(_MAX_CAUSE, colour=colour)]
+        lines += [f"    {line}" for line in clean_block(self.detail, _LOG_CHARACTERS).splitlines()]
+        lines += [f"  -> {self.hint}"] if self.hint else []
+        lines += [f"  at {place}" for place in self.places]
+        lines += [f"  because of {cause}" for cause in self.causes]
+        return [*lines, f"  full traceback: {_WAY_OUT}"]
+
+    def headline(self, limit: int, *, colour: bool) -> str:
+        """The class and the cause."""
+        name = f"\x1b[31m{self.name}\x1b[39m" if colour else self.name
+        return f"{name}: {clean(self.cause, limit)}" if self.cause else name
+
+
+def report_of(error: BaseException, broken_off: str = "", shell: Any = None) -> Report:
+    """Reads an error.
+
+    Args:
+        error: Any error.
+        broken_off: For an interrupt: what it broke off.
+        shell: The IPython shell, which knows the cells' numbers; None outside of IPython.
+    """
+    interrupted = isinstance(error, KeyboardInterrupt)
+    message, hint = (error.message, error.hint) if isinstance(error, GnnkitError) else (str(error), None)
+    if interrupted:
+        message, hint = f"stopped in {broken_off}", _after_interrupt(broken_off)
+    first, _, rest = str(message).partition("\n")
+    return Report(
+        name=type(error).__name__,
+        cause=clean(first, _MAX_CAUSE),
+        detail=rest,
+        hint=clean(hint or "", _MAX_CAUSE),
+        places=tuple(_places(error.__traceback__, shell)),
+        causes=() if interrupted else tuple(_causes(error, shell)),
+        trace="".join(traceback.format_exception(type(error), error, _without_shell(error.__traceback__))),
+    )
+
+
+def lines_for(error: BaseException, broken_off: str = "") -> list[str]:
+    """What IPython prints for an error, after showing its card where somebody watches a notebook.
+
+    Args:
+        error: An error of gnnkit, or an interrupt.
+        broken_off: What an interrupt broke off.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if get_options().tracebacks == "full" and shell is not None:
+        return list(shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__))
+    report = report_of(error, broken_off, shell)
+    colour = shell is not None and str(getattr(shell, "colors", "")).lower() != "nocolor"
+    kernel = running_shell()
+    if kernel is not None and _shows_cards(kernel) and not isinstance(error, KeyboardInterrupt):
+        _show_card(error, report, kernel)
+        return [report.headline(160, colour=colour)]
+    return report.lines(colour=colour)
+
+
+def _shows_cards(kernel: Any) -> bool:
+    # Captured output would be lost together with what it says.
+    return get_options().display != "text" and renders_live(kernel) and hasattr(kernel.display_pub, "pub_socket")
+
+
+def _show_card(error: BaseException, report: Report, kernel: Any) -> None:
+    """Shows a card once in a run of a cell: IPython asks a second time, for its history."""
+    port = CellPort(kernel)
+    if getattr(error, "_shown_in_cell", None) == port.cell_id:
+        return
+    error._shown_in_cell = port.cell_id  # type: ignore[attr-defined]
+    text = "\n".join(report.lines(colour=False))
+    port.display({"text/html": report.card().to_html(), "text/plain": text}, f"gnnkit-error-{port.cell_id}", update=False)
+
+
+def _named(name: str, values: Any) -> list[tuple[str, str]]:
+    return [(name if number == 0 else "", value) for number, value in enumerate(values)]
+
+
+def _after_interrupt(broken_off: str) -> str:
+    if broken_off.startswith("epoch"):
+        return "loader.resume() goes on with the batches that are left; a new loop is the next epoch"
+    if broken_off.startswith("the wait for the run"):
+        return "the run goes on: its result() waits again, stop() ends it"
+    if broken_off.startswith(("download", "compile")):
+        return "run the cell again: what has come so far is kept"
+    return "run the cell again"
+
+
+def _places(tb: TracebackType | None, shell: Any) -> Iterator[str]:
+    """The reader's own frames: those before the first of gnnkit's, without IPython's."""
+    own = []
+    while tb is not None and not tb.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        if tb.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in _SHELL:
+            own.append((tb.tb_frame.f_code, tb.tb_lineno))
+        tb = tb.tb_next
+    for code, line in own if len(own) <= _MAX_PLACES else [own[0], *own[1 - _MAX_PLACES :]]:
+        yield _place(code, line, shell)
+
+
+def _place(code: CodeType, line: int, shell: Any) -> str:
+    import linecache
+
+    function = "" if code.co_name == "<module>" else f" in {code.co_name}()"
+    source = clean(linecache.getline(code.co_filename, line), 100)
+    return f"{_file_name(code.co_filename, shell)}, line {line}{function}" + (f": {source}" if source else "")
+
+
+def _file_name(file: str, shell: Any) -> str:
+    """A file, or a cell by its number."""
+    named = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
+    return str(named[1]) if named else file
+
+
+def _causes(error: BaseException, shell: Any) -> Iterator[str]:
+    seen: set[int] = set()
+    cause = error.__cause__
+    while cause is not None and id(cause) not in seen and len(seen) < _MAX_CAUSES:
+        seen.add(id(cause))
+        lines = [line for line in str(cause).splitlines() if line.strip()]
+        remote = bool(lines) and re.match(r"Traceback \(", lines[0]) is not None
+        if remote:
+            yield _remote(lines, shell)
+        else:
+            yield clean(f"{type(cause).__name__}: {lines[0] if lines else ''}", 200)
+        cause = cause.__cause__
+
+
+def _remote(lines: list[str], shell: Any) -> str:
+    """The error of another process, of which there is a traceback as text: what it was, and where in the reader's own code."""
+    frames = [(number, match) for number, line in enumerate(lines) if (match := _FRAME.match(line))]
+    after = frames[-1][0] + 1 if frames else 1
+    # Its message and our hint may have more lines.
+    what = clean(next((line for line in lines[after:] if not line.startswith(" ")), lines[-1]), 200)
+    for number, match in reversed(frames):
+        file, line, function = match.groups()
+        if not file.startswith((_PACKAGE, "<frozen", *_installed())):
+            text = lines[number + 1].strip() if len(lines) > number + 1 and lines[number + 1].startswith("    ") else ""
+            in_function = "" if function == "<module>" else f" in {function}()"
+            return f"{what}; at {_file_name(file, shell)}, line {line}{in_function}" + (f": {clean(text, 100)}" if text else "")
+    return what
+
+
+def _installed() -> set[str]:
+    """The folders of Python's own modules and of installed ones."""
+    return {sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")}
+
+
+def _without_shell(tb: TracebackType | None) -> TracebackType | None:
+    """A traceback from the reader's own code on."""
+    while tb is not None and tb.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _SHELL:
+        tb = tb.tb_next
+    return tb

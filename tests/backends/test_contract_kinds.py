@@ -1,0 +1,161 @@
+"""Every kind of batch, bit for bit the same wherever it is sampled and however the graph is divided."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, serve
+from gnnkit.backends.base import Backend
+from gnnkit.errors import PlanError
+from gnnkit.schema import EdgeDir
+from gnnkit.storage.store import Store
+from tests.backends.kinds import EDGE_DIRS, GRAPHS, KINDS, built, kind_loader, source_of
+from tests.helpers.batches import digest, same
+from tests.serving.networked import two_hosts
+
+NUM_BATCHES = 4
+
+
+class Setting(NamedTuple):
+    """Where batches are sampled, and from what."""
+
+    place: str
+    graph: str
+    num_parts: int
+    edge_dir: EdgeDir
+
+    def __str__(self) -> str:
+        return "-".join(map(str, self))
+
+
+BACKENDS: dict[str, Backend] = {"InProcess": InProcess(2), "Colocated": Colocated(1), "GraphStore": GraphStore(1)}
+SETTINGS = [
+    *(Setting(place, graph, parts, way) for place in BACKENDS for graph in GRAPHS for parts in (1, 3) for way in EDGE_DIRS),
+    # Servers that listen, whose rows come through the wire; and two hosts with the files of their own part only.
+    Setting("wire", "typed", 3, "out"),
+    Setting("hosts", "typed", 2, "in"),
+]
+StoreOf = Callable[[str, str, int, EdgeDir], Store]
+
+
+@pytest.fixture(scope="module")
+def store_of(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
+    """The store of a kind's graph, built when it is first asked for."""
+    folder = tmp_path_factory.mktemp("kinds")
+    stores: dict[tuple[int, int, EdgeDir], Store] = {}
+
+    def find(kind: str, graph: str, num_parts: int, edge_dir: EdgeDir) -> Store:
+        source = source_of(graph, kind, edge_dir)
+        key = id(source), num_parts, edge_dir
+        if key not in stores:
+            stores[key] = built(folder / str(len(stores)), source, num_parts, edge_dir)
+        return stores[key]
+
+    return find
+
+
+@pytest.fixture(scope="module")
+def expected(store_of: StoreOf) -> Callable[[str, str, EdgeDir], list[Any]]:
+    """An epoch of a kind, sampled by one thread of this process from the whole graph."""
+    found: dict[tuple[str, str, EdgeDir], list[Any]] = {}
+
+    def find(kind: str, graph: str, edge_dir: EdgeDir) -> list[Any]:
+        key = kind, graph, edge_dir
+        if key not in found:
+            with kind_loader(kind, graph, store_of(kind, graph, 1, edge_dir).path, InProcess(1)) as loader:
+                found[key] = list(loader)
+        return found[key]
+
+    return find
+
+
+class Site(NamedTuple):
+    """A place with its processes, which stay from one kind to the next."""
+
+    setting: Setting
+    open: Callable[..., GraphLoader]
+
+
+@pytest.fixture(scope="module", params=SETTINGS, ids=str)
+def site(request: pytest.FixtureRequest, store_of: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Loaders of one place; those that stay open keep its processes."""
+    setting: Setting = request.param
+    place, graph, parts, edge_dir = setting
+    with contextlib.ExitStack() as stack:
+        if place in BACKENDS:
+
+            def open_loader(kind: str, **changes: Any) -> GraphLoader:
+                return kind_loader(kind, graph, store_of(kind, graph, parts, edge_dir).path, BACKENDS[place], **changes)
+
+        else:
+            backend = stack.enter_context(_listening(place, store_of("node", graph, parts, edge_dir), tmp_path_factory.mktemp(place)))
+
+            def open_loader(kind: str, **changes: Any) -> GraphLoader:
+                return kind_loader(kind, graph, None, backend, **changes)
+
+        # With a seed of their own: a loader of the same plan would take their places.
+        for kind in ("node", "anchor") if graph == "homogeneous" else ("node",):
+            stack.enter_context(open_loader(kind, seed=99))
+        yield Site(setting, open_loader)
+
+
+@contextlib.contextmanager
+def _listening(place: str, store: Store, folder: Path) -> Iterator[GraphStore]:
+    """Servers with addresses, ready; the way to them."""
+    if place == "hosts":
+        with two_hosts(store, folder) as hosts:
+            yield GraphStore(address=hosts.address, token=hosts.fleets[0].token)
+        return
+    with serve(store, 2, address="127.0.0.1:0", log_dir=folder, progress=False) as servers:
+        servers.wait(120)
+        yield GraphStore(address=servers.address, token=servers.token)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_the_same_everywhere(kind: str, site: Site, expected: Callable[[str, str, EdgeDir], list[Any]]) -> None:
+    wanted = expected(kind, site.setting.graph, site.setting.edge_dir)
+    assert len(wanted) == NUM_BATCHES
+    with site.open(kind) as loader:
+        for _ in range(2):
+            loader.set_epoch(0)
+            for batch, other in zip(loader, wanted, strict=True):
+                same(batch, other)
+
+
+def _feature_bytes(batch: Any) -> int:
+    return sum(store.x.nbytes for store in batch.stores if "x" in store)
+
+
+@pytest.mark.parametrize(
+    "site", [s for s in SETTINGS if s.num_parts > 1 and s.edge_dir == "out" and s.place in BACKENDS], indirect=True, ids=str
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_on_the_device_change_no_batch(kind: str, site: Site, expected: Callable[[str, str, EdgeDir], list[Any]]) -> None:
+    """A few of them, so that batches have both."""
+    wanted = expected(kind, site.setting.graph, site.setting.edge_dir)
+    with site.open(kind, device="cpu", feature_cache=150) as loader:
+        for _ in range(2):
+            loader.set_epoch(0)
+            for batch, other in zip(loader, wanted, strict=True):
+                same(batch, other)
+        assert 0 < loader.stats().cached_nbytes < sum(_feature_bytes(batch) for batch in wanted)
+
+
+@pytest.mark.parametrize("site", [s for s in SETTINGS if s.place == "wire"], indirect=True, ids=str)
+def test_features_of_a_graph_elsewhere_are_not_kept(site: Site) -> None:
+    with pytest.raises(PlanError, match="the whole graph is on servers of other hosts"):
+        site.open("node", device="cpu", feature_cache=150)
+
+
+@pytest.mark.parametrize("edge_dir", EDGE_DIRS)
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_kinds_differ(graph: str, edge_dir: EdgeDir, expected: Callable[[str, str, EdgeDir], list[Any]]) -> None:
+    """What is compared above has edges, and no two kinds are the same by another name."""
+    epochs = {kind: expected(kind, graph, edge_dir) for kind in KINDS}
+    assert all(any(batch.num_edges for batch in batches) for batches in epochs.values())
+    assert len({digest(batches) for batches in epochs.values()}) == len(KINDS)

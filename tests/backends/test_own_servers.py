@@ -1,0 +1,84 @@
+"""Crews of servers without servers: what becomes of those that die or are ended, and looks at them meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gnnkit.backends.own_servers import OwnServers
+from gnnkit.backends.server_crew import ServerCrew
+from gnnkit.backends.wire_crew import WireCrew
+from gnnkit.errors import GnnkitError, WorkerDied, WorkerStopped
+from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.registry import RunFolder
+from gnnkit.runtime.supervise import CrewOptions
+from tests.loader.graphs import make
+
+DIED, STOPPED = WorkerDied("died", None), WorkerStopped("stopped", None)
+
+
+class Fleet:
+    """Servers that have ended."""
+
+    def __init__(self, errors: dict[int, GnnkitError]) -> None:
+        self.spec = SimpleNamespace(ranks=range(3))
+        self.errors, self.revived = errors, 0
+
+    def error_of(self, rank: int) -> GnnkitError | None:
+        """As a fleet's."""
+        return self.errors.get(rank)
+
+    def revive(self) -> None:
+        """As a fleet's."""
+        self.revived += 1
+        self.errors.clear()
+
+
+def own_servers(errors: dict[int, GnnkitError]) -> tuple[Any, Fleet]:
+    """Servers of this process's own that have died of these errors."""
+    own: Any = object.__new__(OwnServers)
+    own.fleet = Fleet(errors)
+    return own, own.fleet
+
+
+@pytest.fixture
+def graph() -> GraphHandle:
+    """Some graph."""
+    with make() as loader:
+        return loader._graph
+
+
+@pytest.mark.parametrize("errors", [{}, {1: DIED}, {2: STOPPED}, {0: DIED, 2: STOPPED}])
+def test_servers_that_somebody_has_had_ended_come_back_with_the_next_epoch(
+    tmp_path: Path, graph: GraphHandle, errors: dict[int, GnnkitError]
+) -> None:
+    own, fleet = own_servers(dict(errors))
+    joined: Any = SimpleNamespace(servers=())
+    crew = WireCrew(CrewOptions(0, 1), RunFolder(tmp_path, {}), graph, lambda rank: None, joined, own)
+    try:
+        crew.start_missing()  # somebody waits for a batch
+        assert fleet.revived == (bool(errors) and STOPPED not in errors.values())
+        crew.check()  # an epoch begins
+        assert fleet.revived == bool(errors)
+    finally:
+        fleet.errors.clear()
+        crew._own = None
+        crew.stop()
+
+
+def test_servers_may_come_and_go_while_somebody_looks() -> None:
+    """A dashboard asks for pids from a thread of its own."""
+    links: dict[int, Any] = {
+        server: SimpleNamespace(members={0: SimpleNamespace(pid=server)}, graph_bytes=server, close=lambda: None) for server in range(3)
+    }
+    crew: Any = object.__new__(ServerCrew)
+    crew._links, crew._width = links, 2
+    looked = crew._members()
+    next(looked)
+    links.pop(2)
+    links[0].members[1] = SimpleNamespace(pid=7)
+    assert [member.pid for _, _, member in looked] == [1, 2], "as it was at the first look"
+    assert crew.graph_bytes == 1 and sorted(crew.pids.values()) == [0, 1, 7]

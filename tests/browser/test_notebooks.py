@@ -1,0 +1,194 @@
+"""What people see in a notebook: progress, the dashboard and its buttons, errors, in JupyterLab and in Notebook 7."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import OpenNotebook, Pace
+from tests.browser.front_end import Lab, Notebook, until
+from tests.browser.looks import assert_readable
+from tests.browser.server import JupyterServer
+
+# The first one starts everything, on a machine that runs other tests beside it.
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+WITH_WORKERS = "loader = loader_of(backend=Colocated(2))\nloader.dashboard()"
+LOOP = "for batch in paced(loader):\n    pass"
+
+
+class Shown:
+    """The dashboard that a cell shows."""
+
+    def __init__(self, notebook: Notebook, cell: int) -> None:
+        self.page, self.root = notebook.page, notebook.cell(cell).locator(".gnnkit-dash")
+        self.bar = self.root.get_by_role("progressbar", name="epoch")
+
+    def wait_for(self, *, state: str = "", percent: float | None = None, note: str = "") -> None:
+        """Waits until it shows this state, this share of the epoch, these words beside the buttons."""
+        if state:
+            self.root.locator(".gk-state", has_text=state).wait_for()
+        if percent is not None:
+            self.bar.and_(self.page.locator(f'[aria-valuenow="{percent:.1f}"]')).wait_for()
+        if note:
+            self.root.locator(".gk-note", has_text=note).wait_for()
+
+    def press(self, button: str) -> None:
+        """Clicks a button."""
+        self.root.get_by_role("button", name=button, exact=True).click()
+
+    @property
+    def pids(self) -> list[str]:
+        """Of the processes that it lists, this one aside."""
+        rows = [row.split("\t") for row in self.root.locator("tbody tr").all_inner_texts()]
+        return [cells[2] for cells in rows if len(cells) > 2 and cells[0] != "trainer"]  # the table may be drawn anew just now
+
+    @property
+    def lines(self) -> list[Any]:
+        """What its charts show."""
+        return [line.get_attribute("points") for line in self.root.locator("polyline").all()]
+
+
+def test_bars_move_and_leave_a_line(notebook: OpenNotebook, pace: Pace, screenshot: Callable[..., None], lab: Lab) -> None:
+    opened = notebook('for batch in paced(loader_of(progress="epoch")):\n    pass')
+    opened.start(1)
+    block = opened.cell(1).locator(".gnnkit-progress")
+    bar = block.get_by_role("progressbar")
+    for allowed, percent, theme in ((10, 25, "light"), (20, 50, "dark"), (30, 75, "light")):
+        pace.allow(allowed)
+        bar.and_(opened.page.locator(f'[aria-valuenow="{percent}.0"]')).wait_for()
+        lab.theme(theme)
+        assert_readable(block, dark=theme == "dark")
+        screenshot(opened.page, theme)
+    pace.allow(100)
+    opened.finish(1)
+    assert bar.count() == 0
+    assert "epoch 0 40 batches in" in " ".join(opened.text(1).split())
+
+
+def test_a_dashboard_follows_a_loop_and_acts_on_it(
+    notebook: OpenNotebook, pace: Pace, screenshot: Callable[..., None], lab: Lab, kernel: str
+) -> None:
+    opened = notebook(WITH_WORKERS, LOOP)
+    opened.run(1)
+    shown = Shown(opened, 1)
+    opened.start(2)
+    pace.allow(10)
+    shown.wait_for(state="sampling", percent=25)
+    before, pids = shown.lines, shown.pids
+    assert len(pids) == 2
+
+    def has_new_processes() -> bool:
+        now = set(shown.pids)
+        return len(now) == 2 and not now & set(pids)
+
+    shown.press("Pause")
+    shown.wait_for(state="paused", note="paused: the loop waits for its next batch")
+    pace.allow(20)
+    opened.page.wait_for_timeout(300)
+    assert pace.steps == 10
+    screenshot(opened.page, "paused")
+    shown.press("Continue")
+    shown.wait_for(state="sampling", percent=50)
+    until(opened.page, lambda: shown.lines != before, "charts that move")
+
+    shown.press("Restart workers")
+    shown.wait_for(note="workers restarted in")
+    pace.allow(30)
+    shown.wait_for(percent=75)
+    until(opened.page, has_new_processes, "two other processes")
+    for theme in ("dark", "light"):
+        lab.theme(theme)
+        assert_readable(shown.root, dark=theme == "dark")
+        screenshot(opened.page, theme)
+
+    assert opened.prompt(2) == "[*]:"
+    assert opened.text(2) == ""
+    shown.press("Stop")
+    shown.wait_for(state="closed")  # while the loop is in the midst of its thirtieth batch
+    pace.allow(100)
+    opened.finish(2)
+    assert "LoaderClosed" in opened.text(2)
+    assert opened.cell(1).locator(".gnnkit-dash").count() == 1
+    assert all("LoaderClosed" in text for text in opened.outputs(2).all_inner_texts())
+    trace = opened.cell(2).locator("pre", has_text="Traceback (most recent call last)")
+    assert not trace.is_visible()
+    opened.cell(2).get_by_text("full traceback", exact=True).click()
+    trace.wait_for()
+
+    # Whoever opens the saved notebook sees the final state, with or without a kernel, and whether they trust it or not.
+    final, bundle = opened.text(1), opened.save(1)
+    assert set(bundle) == {"text/html", "text/plain"}
+    assert len(bundle["text/html"]) < 20_000
+    assert "(closed)" in bundle["text/plain"]
+    lab.close_all()
+    assert lab.open(opened.path.name, kernel).text(1) == final
+    screenshot(opened.page, "reopened")
+    lab.close_all()
+    opened.path.with_name("of-others.ipynb").write_text(opened.path.read_text().replace("loader.dashboard()", "loader.dashboard( )"))
+    others = lab.open("of-others.ipynb", kernel)
+    screenshot(others.page, "of-others")
+    for words in ("closed", "batches/s", "your loop", "30 batches"):
+        assert words in others.text(1)
+
+
+def test_notebook_7_shows_a_dashboard_that_acts(notebook: OpenNotebook, pace: Pace, screenshot: Callable[..., None]) -> None:
+    opened = notebook("loader = loader_of()\nloader.dashboard()", LOOP, "loader.close()", alone=True)
+    opened.run(1)
+    shown = Shown(opened, 1)
+    opened.start(2)
+    pace.allow(20)
+    shown.wait_for(state="sampling", percent=50)
+    shown.press("Pause")
+    shown.wait_for(state="paused")
+    screenshot(opened.page, "paused")
+    pace.allow(100)
+    # Interrupted in the wait for a batch that is held back.
+    opened.press("interrupt")
+    opened.finish(2)
+    assert "KeyboardInterrupt" in opened.text(2)
+    opened.start(2)
+    shown.press("Continue")
+    opened.finish(2)
+    assert opened.text(2) == ""
+    opened.run(3)
+    shown.wait_for(state="closed")
+    assert_readable(shown.root, dark=False)
+
+
+def test_without_widgets_a_dashboard_is_html_that_changes(notebook: OpenNotebook, pace: Pace, screenshot: Callable[..., None]) -> None:
+    opened = notebook("hide_widgets()\nloader = loader_of()\nloader.dashboard()", LOOP, "print('after')")
+    opened.run(1)
+    shown = Shown(opened, 1)
+    opened.start(2)
+    for allowed, percent in ((10, 25), (30, 75)):
+        pace.allow(allowed)
+        shown.wait_for(state="sampling", percent=percent)
+    screenshot(opened.page)
+    assert shown.root.get_by_role("button").count() == 0
+    pace.allow(100)
+    opened.finish(2)
+    opened.run(3)
+    shown.wait_for(percent=100)
+    assert opened.text(2) == ""
+    assert opened.text(3).strip() == "after"
+
+
+def test_a_killed_kernel_leaves_what_was_shown(
+    notebook: OpenNotebook, pace: Pace, screenshot: Callable[..., None], server: JupyterServer, kernel: str
+) -> None:
+    # The last test of this module: there is no kernel after it.
+    opened = notebook("loader = loader_of()\nloader.dashboard()", LOOP)
+    opened.run(1)
+    shown = Shown(opened, 1)
+    opened.start(2)
+    pace.allow(10)
+    shown.wait_for(percent=25)
+    server.kill_kernel(kernel)
+    screenshot(opened.page)
+    shown.wait_for(percent=25)
+    # Whoever reads the file finds no picture of the last second, but one of the same run.
+    bundle = opened.save(1)
+    assert "gnnkit-dash" in bundle["text/html"] and "Dashboard of" in bundle["text/plain"]

@@ -1,0 +1,47 @@
+"""Small stores with features, labels and splits for the tests of exporting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnkit.schema import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.storage.build import build_store
+from gnnkit.storage.options import BuildOptions
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
+
+NUM_NODES, NUM_CLASSES = 200, 5
+
+
+def make_store(path: Path, num_parts: int = 1, *, y: Any = None, **options: Any) -> Path:
+    """A homogeneous one."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, NUM_CLASSES, NUM_NODES) if y is None else y
+    x = rng.standard_normal((NUM_NODES, 8)).astype(np.float32)
+    splits = {"train": np.arange(0, NUM_NODES, 2), "valid": np.arange(1, NUM_NODES, 4)}
+    source = homogeneous_source(random_edges(rng, NUM_NODES, NUM_NODES, 1500), NUM_NODES, x=x, y=labels, splits=splits)
+    build_store(source, path, BuildOptions(num_parts, **options))
+    return path
+
+
+def make_typed_store(path: Path, **options: Any) -> Path:
+    """Papers with features and labels, and authors with neither, that no edge leads to."""
+    rng = np.random.default_rng(1)
+    cites, writes = ("paper", "cites", "paper"), ("author", "writes", "paper")
+    schema = GraphSchema(
+        {
+            "author": NodeTypeSchema(50, {}),
+            "paper": NodeTypeSchema(NUM_NODES, {"x": ArraySpec("float32", (8,)), "y": ArraySpec("int64", ())}),
+        },
+        {cites: EdgeTypeSchema(1200, {}), writes: EdgeTypeSchema(600, {})},
+    )
+    source = ArraySource(
+        schema,
+        {cites: random_edges(rng, NUM_NODES, NUM_NODES, 1200), writes: random_edges(rng, 50, NUM_NODES, 600)},
+        {"paper": {"x": rng.standard_normal((NUM_NODES, 8)).astype(np.float32), "y": rng.integers(0, NUM_CLASSES, NUM_NODES)}},
+        splits={"paper": {"train": np.arange(0, NUM_NODES, 2), "valid": np.arange(1, NUM_NODES, 4)}},
+    )
+    build_store(source, path, BuildOptions(**options))
+    return path

@@ -1,0 +1,43 @@
+"""Jobs to write launch files for, and their files as they would lie in an exported directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gnnkit.export.job import ExportJob, JobStore, Launcher
+from gnnkit.export.launchers import launcher_files
+from gnnkit.plan import Placement
+
+STORE = JobStore("tiny", "../a store", "0123abcd", 2, 3 * 2**30)
+OPTIONS: dict[str, Any] = {
+    "name": "tiny",
+    "nodes": 2,
+    "procs_per_node": 2,
+    "storage_nodes": 0,
+    "servers_per_node": 1,
+    "interface": None,
+    "backend": "Colocated",
+    "workers_per_server": 1,
+    "threads_per_worker": 1,
+    "sampling_threads": 1,
+    "gpus_per_proc": 0,
+    "placement": Placement(((0,), (1,))),
+    "store": STORE,
+    "gnnkit": "1.2.3",
+}
+SERVED = {"backend": "GraphStore", "storage_nodes": 2, "servers_per_node": 2, "sampling_threads": 0}
+
+
+def job(launcher: Launcher, **options: Any) -> ExportJob:
+    """A job of two nodes with two ranks each, on a store of two parts."""
+    return ExportJob(launcher=launcher, **{**OPTIONS, **options})
+
+
+def write_files(job: ExportJob, folder: Path) -> Path:
+    """Writes a job's launch files into a folder; scripts can be run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in launcher_files(job).items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755 if name.endswith(".sh") else 0o644)
+    return folder

@@ -1,0 +1,216 @@
+"""The files that start a job: what shellcheck, sbatch's manual and the schemas of Kubernetes say about them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from referencing import Registry, Resource
+
+from gnnkit.errors import PlanError
+from gnnkit.export.job import LAUNCHERS, PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, JobStore
+from gnnkit.export.launchers import launcher_files, launcher_instructions
+from gnnkit.plan import Placement
+from tests.export.jobs import SERVED, STORE, job, write_files
+from tests.export.sbatch_options import components
+
+SCHEMAS = Path(__file__).with_name("schemas")
+ODD = {
+    "nodes": 1,
+    "procs_per_node": 1,
+    "interface": "ib0.100",
+    "backend": "InProcess",
+    "sampling_threads": None,
+    "gpus_per_proc": 1,
+    "placement": Placement(((0, 1),)),
+    "store": JobStore("tiny", "/data/what's in $HOME", "0123abcd", 2, 10),
+}
+VARIANTS = {"colocated": {}, "served": SERVED, "odd": ODD, "odd-served": {**ODD, **SERVED, "storage_nodes": 1}}
+JOBS = [pytest.param(job(launcher, **options), id=f"{launcher}-{name}") for launcher in LAUNCHERS for name, options in VARIANTS.items()]
+
+
+@pytest.mark.shellcheck
+@pytest.mark.parametrize("written", JOBS)
+def test_shellcheck_finds_nothing(written: ExportJob, tmp_path: Path) -> None:
+    names = [name for name in launcher_files(written) if not name.endswith(".yaml")]
+    write_files(written, tmp_path)
+    done = subprocess.run(
+        ["shellcheck", "--shell=bash", "--severity=style", *names], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("written", JOBS)
+def test_every_script_stops_at_the_first_error_and_waits_for_nothing_without_a_deadline(written: ExportJob) -> None:
+    for name, text in launcher_files(written).items():
+        if name.endswith(".yaml"):
+            continue
+        assert text.startswith("#!/usr/bin/env bash\n") and "\nset -euo pipefail\n" in text
+        assert max(map(len, text.splitlines())) <= 150
+        for loop in re.findall(r"^ *(?:until|while) .*?^ *done|^ *while .*done$", text, re.M | re.S):
+            watches = 'while kill -0 "$$"' in loop  # and ends with the process that it watches
+            assert "SECONDS" in loop or watches, f"{name}: {loop}"
+        for line in text.splitlines():
+            if "--prepare" in line and not line.lstrip().startswith(("#", "srun")):
+                assert line.startswith("timeout "), line
+
+
+@pytest.mark.parametrize("written", JOBS)
+def test_files_are_few_and_none_of_the_writers(written: ExportJob) -> None:
+    files = launcher_files(written)
+    others = {PLAN, TRAIN, REQUIREMENTS, README, RECORD, STAGE}
+    assert not others & files.keys() and len(others) + len(files) < 10
+    assert files == launcher_files(written)
+    starts = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "job.yaml"}
+    assert starts[written.launcher] in files and ("serve.sh" in files) == bool(written.num_servers)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_an_interface_that_is_none_is_refused(launcher: Any) -> None:
+    with pytest.raises(PlanError, match="neither the name nor the address"):
+        launcher_files(job(launcher, interface="eth0; rm -rf /"))
+
+
+@pytest.mark.parametrize("written", JOBS)
+def test_instructions_name_every_port_and_every_setting_that_the_scripts_read(written: ExportJob) -> None:
+    said, files = launcher_instructions(written), launcher_files(written)
+    scripts = "\n".join(text for name, text in files.items() if not name.endswith(".yaml"))
+    for name in said.settings:
+        assert name in scripts, name
+    read = set(re.findall(r"^(?:export )?([A-Z_]+)=\"\$\{\1:-", scripts, re.M)) | set(re.findall(r'^: "\$\{([A-Z_]+):\?', scripts, re.M))
+    # Kubernetes and Slurm say these themselves.
+    by_themselves = {"NODE_RANK", "MASTER_ADDR", "NNODES", "NPROC_PER_NODE", "JOIN_TIMEOUT_S", "STORAGE_RANK", "STORAGE_ADDRS"}
+    assert read <= said.settings.keys() | (set() if written.launcher == "torchrun" else by_themselves)
+    assert {port.ephemeral for port in said.ports} <= {True, False} and said.ports
+    assert any("STORAGE_PORT" in port.who for port in said.ports) == bool(written.num_servers)
+    assert any("MASTER_PORT" in port.who for port in said.ports)
+    part_service = any("part service" in port.who for port in said.ports)
+    assert part_service == (written.backend == "Colocated" and written.nodes > 1)
+    for step in (*said.start, said.restart, said.watch):
+        assert step.title and not re.search(r"\{[a-z_.]+\}", step.text)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_sbatch_takes_every_line(name: str) -> None:
+    written = job("slurm", **VARIANTS[name])
+    found = components(launcher_files(written)["job.sbatch"])
+    assert len(found) == (2 if written.num_servers else 1)
+    trainers = found[0]
+    assert (trainers["nodes"], trainers["ntasks-per-node"]) == (str(written.nodes), str(written.procs_per_node))
+    assert ("gpus-per-node" in trainers) == bool(written.gpus_per_proc)
+    assert int(trainers["cpus-per-task"]) >= 1 + (written.sampling_threads or 0)
+    least = {id(trainers): 0 if written.num_servers else written.store_bytes_per_node, id(found[-1]): written.store_bytes_per_node}
+    assert all(int(component["mem"].removesuffix("G")) << 30 > least[id(component)] for component in found)
+    for component in found:
+        assert "requeue" in component and component["time"] == trainers["time"]
+    if written.num_servers:
+        assert (found[1]["nodes"], found[1]["ntasks-per-node"]) == (str(written.storage_nodes), "1")
+        assert "gpus-per-node" not in found[1]
+
+
+def test_the_parser_of_sbatch_lines_refuses_what_sbatch_would_not_read() -> None:
+    good = "#!/bin/bash\n#SBATCH --nodes=2\n"
+    assert components(good) == [{"nodes": "2"}]
+    for bad in ("#SBATCH --node=2\n", "#SBATCH --nodes=two\n", "#SBATCH --time=soon\n", "#SBATCH--nodes=2\n", "echo\n#SBATCH --requeue\n"):
+        with pytest.raises(ValueError):
+            components(good + bad)
+
+
+@cache
+def validators() -> dict[str, jsonschema.protocols.Validator]:
+    """By kind; unknown fields are errors."""
+    core, job_set = (json.loads((SCHEMAS / name).read_text()) for name in ("kubernetes-1.34.json", "jobset-v1alpha2.json"))
+    registry = Registry().with_resources([(core["$id"], Resource.from_contents(core)), (job_set["$id"], Resource.from_contents(job_set))])
+    groups = {
+        "PersistentVolumeClaim": "core.v1",
+        "Service": "core.v1",
+        "StatefulSet": "apps.v1",
+        "NetworkPolicy": "networking.v1",
+    }
+    references = {kind: f"{core['$id']}#/$defs/io.k8s.api.{group}.{kind}" for kind, group in groups.items()} | {"JobSet": job_set["$id"]}
+    return {kind: jsonschema.Draft202012Validator({"$ref": reference}, registry=registry) for kind, reference in references.items()}
+
+
+def objects(written: ExportJob) -> dict[str, list[dict[str, Any]]]:
+    """The documents of ``job.yaml`` by kind."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for document in yaml.safe_load_all(launcher_files(written)["job.yaml"]):
+        found.setdefault(document["kind"], []).append(document)
+    return found
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_kubernetes_takes_every_object(name: str) -> None:
+    for kind, documents in objects(job("kubernetes", **VARIANTS[name])).items():
+        for document in documents:
+            validators()[kind].validate(document)
+
+
+def test_the_schemas_refuse_what_kubernetes_would() -> None:
+    written = objects(job("kubernetes"))
+    for kind, change in {
+        "JobSet": lambda o: o["spec"]["failurePolicy"].update(maxRestart=1),
+        "Service": lambda o: o["spec"].update(clusterIP=5),
+    }.items():
+        change(written[kind][0])
+        with pytest.raises(jsonschema.ValidationError):
+            validators()[kind].validate(written[kind][0])
+    pod = objects(job("kubernetes"))["JobSet"][0]
+    pod["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["volumeMount"] = []
+    with pytest.raises(jsonschema.ValidationError):
+        validators()["JobSet"].validate(pod)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_objects_of_kubernetes_fit_each_other(name: str) -> None:
+    written = job("kubernetes", **VARIANTS[name])
+    found = objects(written)
+    job_set, claims = found["JobSet"][0], {claim["metadata"]["name"] for claim in found["PersistentVolumeClaim"]}
+    services = {service["metadata"]["name"]: service["spec"] for service in found["Service"]}
+    template = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert template["completions"] == template["parallelism"] == written.nodes and template["completionMode"] == "Indexed"
+    headless = services[job_set["spec"]["network"]["subdomain"]]
+    assert headless["clusterIP"] == "None" and headless["selector"] == {"jobset.sigs.k8s.io/jobset-name": job_set["metadata"]["name"]}
+    pods = [template["template"]]
+    if written.num_servers:
+        stateful = found["StatefulSet"][0]["spec"]
+        pods.append(stateful["template"])
+        assert stateful["replicas"] == written.storage_nodes and stateful["serviceName"] in services
+        assert services[stateful["serviceName"]]["selector"].items() <= stateful["template"]["metadata"]["labels"].items()
+        assert stateful["selector"]["matchLabels"].items() <= stateful["template"]["metadata"]["labels"].items()
+    policy = found["NetworkPolicy"][0]["spec"]
+    for pod in pods:
+        assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        (container,), volumes = pod["spec"]["containers"], {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+        assert {mount["name"] for mount in container["volumeMounts"]} == volumes.keys()
+        assert {v["persistentVolumeClaim"]["claimName"] for v in volumes.values() if "persistentVolumeClaim" in v} <= claims
+        assert volumes["shm"]["emptyDir"]["medium"] == "Memory"
+        assert {"cpu", "memory"} <= container["resources"]["limits"].keys() and container["resources"]["requests"]
+        mounted = {mount["subPath"]: mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "files"}
+        assert container["command"][-1] in mounted.values() and mounted["plan.json"] == "/job/plan.json"
+        env = {entry["name"]: entry for entry in container["env"]}
+        assert ("GNNKIT_TOKEN" in env) == bool(written.num_servers)
+    holder = pods[-1]["spec"]["containers"][0]
+    (store,) = [mount["mountPath"] for mount in holder["volumeMounts"] if mount["name"] == "store"]
+    assert store == (written.store.path if written.store.path.startswith("/") else "/a store")
+    gpus = pods[0]["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpu", 0)
+    assert gpus == written.gpus_per_proc * written.procs_per_node
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_no_secret_is_written_or_an_argument(launcher: Any) -> None:
+    files = launcher_files(job(launcher, **SERVED))
+    assert not any(re.search(r"\b[0-9a-f]{32,}\b", text) for text in files.values())
+    for text in files.values():
+        assert not re.search(r"--token|\$\{?GNNKIT_TOKEN\}?[\" ]*(\\|$)", text, re.M)
+        assert "set -x" not in text and not re.search(r"echo.*\$\{?GNNKIT_TOKEN[}\" ]", text)
+    if launcher == "kubernetes":
+        assert "Secret" not in objects(job(launcher, **SERVED))
+    assert STORE.fingerprint not in "".join(files.values())

@@ -1,0 +1,51 @@
+"""An environment that pip makes of an exported job's own requirements can import its program and gnnkit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gnnkit import GraphLoader
+from tests.export.graphs import make_store
+from tests.helpers.machine import ROOT
+
+BUILD = "import sys, hatchling.build as b; print(b.build_wheel(sys.argv[1]))"
+IMPORT = """
+import importlib.metadata as metadata, json, pathlib
+from gnnkit.jobs.train_file import load_train
+train = load_train(pathlib.Path("train.py"))
+print(json.dumps([train.__name__, gnnkit_file, metadata.version("torch"), metadata.version("gnnkit")]))
+""".replace("gnnkit_file", "__import__('gnnkit').__file__")
+
+
+def run(*command: str | Path, cwd: Path, timeout_s: float) -> str:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run([*map(str, command)], cwd=cwd, env=plain, capture_output=True, text=True, timeout=timeout_s)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_fresh_environment_of_its_own_requirements_imports_the_program(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store")
+    with GraphLoader.from_store(store, num_neighbors=[2], batch_size=8, backend="inprocess", progress=False) as loader:
+        job = loader.export(tmp_path / "job", gpus_per_proc=0).directory
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    run(sys.executable, "-c", BUILD, wheels, cwd=ROOT, timeout_s=120)
+    run(sys.executable, "-m", "venv", tmp_path / "env", cwd=tmp_path, timeout_s=120)
+    python = tmp_path / "env/bin/python"
+    install = (python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--find-links", wheels, "-r", job / "requirements.txt")
+    run(*install, cwd=tmp_path, timeout_s=1200)
+    answer = json.loads(run(python, "-c", IMPORT, cwd=job, timeout_s=300))
+    assert answer[0] == "train"
+    assert answer[1].startswith(str(tmp_path / "env")), "the wheel's, not the checkout's"
+    pinned = (job / "requirements.txt").read_text().splitlines()
+    assert f"torch=={answer[2].partition('+')[0]}" in pinned
+    assert f"gnnkit=={answer[3]}" in pinned

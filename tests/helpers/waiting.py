@@ -1,0 +1,31 @@
+"""Waiting for what other processes and threads do, with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.helpers.machine import slowness
+
+# Ends what hangs; no test is about it.
+HANG_S = 60.0
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float = HANG_S) -> bool:
+    """Waits for something to become true; whether it has.
+
+    Args:
+        condition: What is looked at.
+        timeout_s: How long it may take on an idle machine; a busy one is given what that comes to on it.
+    """
+    return _becomes_true(condition, timeout_s) or _becomes_true(condition, timeout_s * (slowness() - 1))
+
+
+def _becomes_true(condition: Callable[[], Any], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True

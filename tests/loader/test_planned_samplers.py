@@ -1,0 +1,63 @@
+"""Plans that sample otherwise than hop by hop, written to a file and read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnnkit import HGT, PPR, GraphLoader, LayerWise
+from gnnkit.errors import PlanError
+from gnnkit.storage.build import build_store
+from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.store import Store
+from tests.backends.kinds import BUYS, KNOWS, REV_BUYS, source_of
+from tests.helpers.batches import same
+from tests.helpers.graphs import ArraySource
+
+# The second channel is so small that none of five nodes is its own.
+CHANNELS = {(BUYS, REV_BUYS): 0.95, KNOWS: 0.05}
+SAMPLERS: dict[str, Any] = {
+    "HGT": HGT({"user": [3, 2], "item": [2, 0]}),
+    "layer-wise": LayerWise({"item": [4, 3]}),
+    "PPR": PPR(0.25, 1e-3, 5, False, 7, 4, edge_types=[BUYS, REV_BUYS]),
+    "PPR with channels": PPR(max_ppr_nodes=5, typed_channel_ratios=CHANNELS, include_sampled_edges=True),
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A typed graph of two parts."""
+    source: ArraySource = source_of("typed", "node", "in")
+    return build_store(source, tmp_path_factory.mktemp("planned") / "store", BuildOptions(2, "random", "in", with_edge=True))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_plan_in_a_file_gives_the_same_batches(name: str, store: Store, tmp_path: Path) -> None:
+    words: dict[str, Any] = {"sampler": SAMPLERS[name], "input_nodes": ("user", range(20)), "batch_size": 8}
+    with GraphLoader.from_store(store.path, progress=False, **words) as loader:
+        loader.plan.save(tmp_path / "plan.json")
+        with GraphLoader.from_plan(tmp_path / "plan.json", progress=False) as again:
+            assert again.plan == loader.plan
+            for left, right in zip(loader, again, strict=True):
+                same(left, right)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("HGT", {"num_samples": {"shop": [3, 2]}}, "shop"),
+        ("layer-wise", {"num_nodes": {"item": [-1, 2]}}, "-1"),
+        ("PPR", {"alpha": 2.0}, "alpha"),
+        ("PPR with channels", {"channels": [{"edge_types": [list(KNOWS)], "ratio": 0.5, "target": 3}]}, "sum to 1"),
+    ],
+)
+def test_an_edited_plan_is_checked(name: str, changes: dict[str, Any], message: str, store: Store, tmp_path: Path) -> None:
+    with GraphLoader.from_store(store.path, progress=False, sampler=SAMPLERS[name], input_nodes=("user", range(20))) as loader:
+        written = loader.plan.to_json()
+    written["sampling"].update(changes)
+    (tmp_path / "plan.json").write_text(json.dumps(written))
+    with pytest.raises(PlanError, match=message):
+        GraphLoader.from_plan(tmp_path / "plan.json", progress=False)

@@ -1,0 +1,47 @@
+"""Interrupts of compiling: none is lost, and none leaves Numba in a state in which it cannot go on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.helpers.machine import ROOT
+
+# Is interrupted again and again while it compiles, ever later; then compiles something of its own to the end, and something else in
+# another thread, which a lock that was left taken would hold up, and asks for the lock between processes.
+PROGRAM = """
+import os, signal, threading
+import numba
+from filelock import FileLock
+from gnnkit.sampling import jit
+
+@jit.lazy_kernel
+def add(a, b):
+    return a + b
+
+noticed = 0
+for number in range(15):
+    interrupting = threading.Timer(0.02 * number, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        interrupting.start()
+        jit.warm()
+    except KeyboardInterrupt:
+        noticed += 1
+    interrupting.join()
+answers = [add(1, 2)]
+other = threading.Thread(target=lambda: answers.append(numba.njit(lambda a: a * 2)(3)))
+other.start()
+other.join()
+with FileLock(jit.kernel_cache_root() / "compile.lock", timeout=60):
+    print(noticed, *answers)
+"""
+
+
+def test_every_interrupt_is_noticed_and_compiling_goes_on(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    environment = {**os.environ, "GNNKIT_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=240)
+    assert (done.stdout.split(), done.stderr) == (["15", "3", "6"], "")
