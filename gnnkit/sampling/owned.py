@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import MemoryLimitError
 from gnnkit.host import available_memory
-from gnnkit.sampling import adjacency
+from gnnkit.sampling import adjacency, induced
 from gnnkit.sampling import fill as fill_kernel
 from gnnkit.sampling.damage import LOOSE_EDGE, damaged
 from gnnkit.sampling.owned_kernels import all_local, expand_owned
@@ -154,13 +154,13 @@ class PartOwner:
         if (len(roots[0]), len(roots[1])) != (len(nodes), len(members)):
             raise BadRequest("the roots do not fit the nodes")
         node_order, member_order = (np.argsort(of_nodes, kind="stable") for of_nodes in roots)
-        table = np.empty(max(8, 1 << (16 * len(members)).bit_length()), np.int32)
+        table, marks = induced.scratch_for(len(members))
         counts, done, num_edges = np.zeros(len(nodes), np.int64), 0, 0
         while True:
             _, places, positions = self._buffers[r]
-            done, num_edges = adjacency.induce(
+            done, num_edges = induced.induce(
                 tables.relations[r], tables.parts[r], tables.bounds[t], nodes, roots[0], node_order, members, roots[1], member_order, table,
-                done, num_edges, counts, places, positions if question.wants_position else NO_IDS,
+                marks, done, num_edges, counts, places, positions if question.wants_position else NO_IDS,
             )  # fmt: skip
             if done == DAMAGED:
                 raise damaged(LOOSE_EDGE)
@@ -171,10 +171,10 @@ class PartOwner:
         if not rooted:
             found = {"counts": counts, "neighbors": places}
             return {**found, "positions": positions} if question.wants_position else found
-        adjacency.in_order(counts, node_order, places, spare)
+        induced.in_order(counts, node_order, places, spare)
         if not question.wants_position:
             return {"counts": counts, "neighbors": spare}
-        adjacency.in_order(counts, node_order, positions, places)
+        induced.in_order(counts, node_order, positions, places)
         return {"counts": counts, "neighbors": spare, "positions": places}
 
     def _weights(self, question: Question, t: int) -> Answer:

@@ -64,6 +64,27 @@ def test_every_edge_among_the_nodes_and_no_other(data: st.DataObject) -> None:
     assert all("num_sampled_edges" not in store for store in batch.edge_stores)
 
 
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_nodes_of_many_edges_and_batches_of_many_nodes(disjoint: bool) -> None:
+    """More edges of a node than are looked up at a time, more members than a small batch has, and more edges than there is room for."""
+    rng = np.random.default_rng(7)
+    edges = rng.integers(0, 4000, (2, 40_000))
+    edges[1, :9000] = rng.integers(0, 3, 9000)  # three nodes of thousands of edges
+    data = to_pyg(homogeneous_source(edges, 4000))
+    options = {"num_neighbors": [8, 8] if disjoint else [2], "batch_size": 20 if disjoint else 2500, "input_nodes": np.arange(2500)}
+    batch = epoch_of(data, subgraph_type="induced", disjoint=disjoint, **options)[0]
+    roots = batch.batch.numpy() if disjoint else np.zeros(batch.num_nodes, np.int64)
+    assert disjoint or batch.num_nodes > 2048
+    wanted = []
+    for root in np.unique(roots):
+        is_member = np.zeros(4000, bool)
+        is_member[batch.n_id[roots == root]] = True
+        wanted.append(np.flatnonzero(is_member[edges[0]] & is_member[edges[1]]))
+    assert sorted(batch.e_id.tolist()) == sorted(np.concatenate(wanted).tolist())
+    assert batch.n_id[batch.edge_index].numpy().tolist() == edges[:, batch.e_id].tolist()
+    assert (roots[batch.edge_index[0]] == roots[batch.edge_index[1]]).all()
+
+
 def test_types_that_are_not_walked_along_are_not_shown() -> None:
     source = pairs_of_types()
     to, back = ("a", "to", "b"), ("b", "rev_to", "a")
