@@ -44,6 +44,28 @@ def available_cpus() -> int:
     return max(1, count)
 
 
+def allow_open_files(count: int) -> int:
+    """Raises this process's soft limit of open files, where it is lower, to ``count``, or as far as the hard limit allows.
+
+    It is low on most systems, for programs that use ``select``, which knows no descriptor beyond 1023; Python's raises ``ValueError`` then.
+
+    Returns:
+        The soft limit that holds now.
+    """
+    try:
+        import resource
+    except ImportError:  # not a POSIX system
+        return count
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft == resource.RLIM_INFINITY:
+        return count
+    if wanted > soft:
+        with contextlib.suppress(OSError, ValueError):  # a system with a limit of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 def _groups(controller: str) -> Iterator[tuple[Path, int]]:
     """This process's cgroup and its parents, innermost first, with the version of their hierarchy."""
     try:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import resource
 
 from gnnkit.errors import MemoryLimitError, PlanError
-from gnnkit.host import available_memory
+from gnnkit.host import allow_open_files, available_memory
 from gnnkit.schema import GraphSchema
 
 # For each process a socket and a few that are open only while it is started; then shared blocks, logs and messages under way.
@@ -18,17 +17,17 @@ _NODE_BYTES = 12
 
 
 def check_descriptors(num_workers: int) -> None:
-    """Counts file descriptors.
+    """Counts file descriptors, and raises this process's limit where that helps.
 
     Raises:
-        PlanError: The limit does not allow so many processes.
+        PlanError: The system does not allow so many processes.
     """
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     used, needed = len(os.listdir("/proc/self/fd")), num_workers * _FDS_EACH + _FDS_BESIDE
-    if limit != resource.RLIM_INFINITY and used + needed > limit:
+    limit = allow_open_files(used + needed)
+    if used + needed > limit:
         raise PlanError(
             f"{num_workers} sampling processes need {needed} file descriptors; {used} of the {limit} allowed are open",
-            "raise the limit (ulimit -n 4096), lower num_workers, or use InProcess()",
+            "raise the hard limit (ulimit -H -n tells it), lower num_workers, or use InProcess()",
         )
 
 

@@ -25,11 +25,11 @@ _EMPTY = -1
 # Places of the table for a member, at least.
 _SPARSE = 4
 # Marks for a member, at least: of few members more lie in the fastest cache, and fewer of the others pass.
-_FEW, _MARKS_OF_FEW, _MARKS = 1 << 11, 64, 16
+_FEW, _MARKS_OF_FEW, _MARKS = 1 << 11, 64, 32
 # Edges of a node that are looked up at a time.
 _CHUNK = 1024
 # How many nodes ahead memory is asked for the bounds of a row, and for the row, of which the first lines.
-_BOUNDS_AHEAD, _ROW_AHEAD, _LINES, _LINE = 16, 4, 4, 64
+_BOUNDS_AHEAD, _ROW_AHEAD, _LINES, _LINE = 16, 4, 8, 64
 
 
 def scratch_for(num_members: int) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:

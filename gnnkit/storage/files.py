@@ -18,10 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import StoreError
+from gnnkit.host import allow_open_files
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _CRC32_POLYNOMIAL = 0xEDB88320
 _READ_BYTES = 8 << 20
+# Descriptors that whoever else opens files finds free.
+_SPARE_FILES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,7 @@ def map_array(root: Path, name: str, entry: FileEntry) -> NDArray[Any]:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
+            _make_room_for_files(file.fileno())
             header = file.read(len(spec.header))
         if size != entry.size or size != spec.file_nbytes:
             raise damaged(root, f"{name} has {size} bytes instead of {spec.file_nbytes}")
@@ -149,8 +153,15 @@ def map_array(root: Path, name: str, entry: FileEntry) -> NDArray[Any]:
     return mapped.view(np.ndarray)
 
 
+def _make_room_for_files(descriptor: int) -> None:
+    """Raises the limit of open files in time: Python keeps a descriptor for every mapping, and a store of many parts has many."""
+    lowest_free = os.dup(descriptor)
+    os.close(lowest_free)
+    allow_open_files(lowest_free + _SPARE_FILES)
+
+
 def _hint(error: OSError) -> str | None:
-    return "allow more open files: ulimit -n 65536" if error.errno in (errno.EMFILE, errno.ENFILE) else None
+    return "allow more open files: a higher hard limit (ulimit -H -n tells it)" if error.errno in (errno.EMFILE, errno.ENFILE) else None
 
 
 def file_crc32(path: Path) -> int:

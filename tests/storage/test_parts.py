@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.repartition import repartition
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import random_source
+from tests.helpers.machine import ROOT
 
 
 @pytest.fixture
@@ -93,3 +96,30 @@ def test_what_is_not_here_cannot_be_read(whole: Store, tmp_path: Path) -> None:
     ):
         with pytest.raises(StoreError, match="is not open here"):
             attempt()
+
+
+# In a process of its own: only root may raise a hard limit again.
+MAPPED = """
+import os, resource, sys
+from gnnkit.errors import StoreError
+from gnnkit.storage.store import Store
+
+few = 64
+resource.setrlimit(resource.RLIMIT_NOFILE, (few, few if sys.argv[2] == "hard" else resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+try:
+    store = Store.open(sys.argv[1])
+    arrays = store.arrays()
+    print("maps", len(os.listdir("/proc/self/fd")) > few)
+except StoreError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("limit", "outcome"), [("soft", "maps True"), ("hard", "ulimit")])
+def test_more_parts_than_files_may_be_open(limit: str, outcome: str, tmp_path: Path) -> None:
+    """Of the limits of open files the soft one is raised; what the system does not allow is an error."""
+    source = random_source(np.random.default_rng(5), num_node_types=2, num_edge_types=3)
+    build_store(source, tmp_path / "store", BuildOptions(num_parts=30, partition="random"))
+    words = [sys.executable, "-W", "error", "-c", MAPPED, str(tmp_path / "store"), limit]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert outcome in done.stdout, done
