@@ -27,6 +27,25 @@ def check_device(word: str) -> None:
         raise PlanError(f"unknown device {word!r}", "'auto', 'cpu', 'cuda' or 'cuda:<index>'")
 
 
+def check_present(word: str) -> None:
+    """Refuses a GPU where there is none. CUDA is asked in a way that leaves it to ranks, where the system allows that.
+
+    Raises:
+        PlanError: There is none.
+    """
+    if not word.startswith("cuda"):
+        return
+    import torch
+
+    if not torch.cuda.device_count():
+        raise _absent(word)
+
+
+def _absent(word: str) -> PlanError:
+    text = f"device {word!r} was asked for, but torch finds no CUDA device"
+    return PlanError(text, "leave device out, or install a CUDA build of torch")
+
+
 def choose_device(word: str, place: Place) -> torch.device:
     """The device of a rank.
 
@@ -50,9 +69,7 @@ def choose_device(word: str, place: Place) -> torch.device:
     if not torch.cuda.is_available():
         if word == "auto":
             return torch.device("cpu")
-        raise PlanError(
-            f"device {word!r} was asked for, but torch finds no CUDA device", "leave device out, or install a CUDA build of torch"
-        )
+        raise _absent(word)
     count = torch.cuda.device_count()
     # A launcher that gives each rank a GPU of its own shows it that one.
     index = int(word[5:]) if word.startswith("cuda:") else place.local_rank if count > 1 else 0

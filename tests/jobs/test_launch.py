@@ -202,6 +202,8 @@ def test_runs_beside_each_other_are_stopped_each_for_itself(loader: GraphLoader)
     try:
         assert wait_until(lambda: all("waiting" in run.logs(0) and run.state == "running" for run in runs)), [r.logs(0) for r in runs]
         family = processes_of(runs[0])
+        those = [psutil.Process(), *family]
+        assert not [c for p in those for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN], "one rank meets nobody"
         assert not runs[0].wait(0.01)
         runs[0].stop()
         assert runs[0].state == "stopped" and gone(family)
@@ -239,8 +241,11 @@ def test_one_set_of_servers_serves_all_ranks(store: Path) -> None:
     assert wait_until(lambda: not any(map(psutil.pid_exists, servers)))
 
 
-def test_what_cannot_be_launched_is_refused_before_anything_starts(loader: GraphLoader, store: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_launched_is_refused_before_anything_starts(
+    loader: GraphLoader, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = threading.Lock()
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
 
     def train(loader: Any, ctx: Any) -> bool:
         return lock.locked()
@@ -254,6 +259,7 @@ def test_what_cannot_be_launched_is_refused_before_anything_starts(loader: Graph
         ("num_procs", fine, {"num_procs": 0}),
         ("max_restarts", fine, {"max_restarts": -1}),
         ("unknown device 'tpu'", fine, {"device": "tpu"}),
+        ("device 'cuda:1' was asked for, but torch finds no CUDA device", fine, {"device": "cuda:1"}),
         ("cannot be made", fine, {"directory": store / "manifest.json" / "x"}),
     ]
     before = psutil.Process().children()

@@ -72,7 +72,7 @@ class Job:
         self._provided: dict[str, object] | None = None
         self.folder = new_run(spec.log_dir, {"store": provisions.title, "job": spec.title, "directory": spec.directory}, "rank")
         self.directory = spec.directory or str(self.folder.path / "job")
-        self._listener = _listen()
+        self._meeting = _MeetingPoint(spec.num_procs)
         self._code_fd = in_memory(spec.code)
         weakref.finalize(self, os.close, self._code_fd).atexit = False
         self._waker = Waker()
@@ -198,10 +198,10 @@ class Job:
 
     def _greet(self, child: ChildProcess) -> None:
         """Tells a rank that has just been started what it is, and, where that is known, what it samples."""
-        spec, rank, port = self.spec, child.rank, self._listener.getsockname()[1]
-        place = Place(rank, rank, 0, spec.num_procs, spec.num_procs, 1, self._restarts, LOOPBACK, port)
+        spec, rank = self.spec, child.rank
+        place = Place(rank, rank, 0, spec.num_procs, spec.num_procs, 1, self._restarts, LOOPBACK, self._meeting.port)
         body = spec.setup() | {"place": asdict(place), "directory": self.directory}
-        fds = (self._code_fd, self._listener.fileno()) if rank == 0 and spec.num_procs > 1 else (self._code_fd,)
+        fds = (self._code_fd, *(self._meeting.fds if rank == 0 else ()))
         child.wire.send("setup", fds, **body)
         if self._provided is not None:
             child.wire.send("plan", **self._provided)
@@ -224,8 +224,8 @@ class Job:
             self._begin_again()
 
     def _begin_again(self) -> None:
-        self._listener.close()
-        self._listener = _listen()
+        self._meeting.close()
+        self._meeting = _MeetingPoint(self.spec.num_procs)
         self._drop_results()
         self._state = "starting"
         self._crew.start_missing()
@@ -263,7 +263,7 @@ class Job:
         finally:
             self._drop_results()
             self.books.close()
-            self._listener.close()
+            self._meeting.close()
             self._telling.ended(state, self._error, self.books.ranks)
             if self._provided is not None:
                 self._provisions.remove()
@@ -288,9 +288,22 @@ def _named(error: GnnkitError, rank: int) -> GnnkitError:
     return named
 
 
-def _listen() -> socket.socket:
-    """Where ranks will meet: a port that is open before any of them looks for it, and that nobody else can take."""
-    return socket.create_server((LOOPBACK, 0))
+class _MeetingPoint:
+    """Where ranks will meet: a port that is open before any of them looks for it, and that nobody else can take.
+
+    One rank meets nobody. Then nobody listens, and the port is one that was free: for a function that makes a process group of its own.
+    """
+
+    def __init__(self, num_procs: int) -> None:
+        self._listener = socket.create_server((LOOPBACK, 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.fds = (self._listener.fileno(),) if num_procs > 1 else ()
+        if not self.fds:
+            self._listener.close()
+
+    def close(self) -> None:
+        """Gives the port back."""
+        self._listener.close()
 
 
 def _read(fd: int) -> bytes:

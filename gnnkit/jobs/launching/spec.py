@@ -10,7 +10,7 @@ from typing import Any
 from gnnkit.backends.checks import check_count, check_seconds
 from gnnkit.errors import PlanError
 from gnnkit.host import available_cpus
-from gnnkit.jobs.devices import VISIBLE, check_device
+from gnnkit.jobs.devices import VISIBLE, check_device, check_present
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class LaunchSpec:
         check_count("threads_per_proc", self.threads, 1)
         check_seconds("start_timeout_s", self.start_timeout_s, 0.1)
         check_device(self.device)
+        check_present(self.device)
 
     def setup(self) -> dict[str, Any]:
         """What every rank is told, as JSON values."""
