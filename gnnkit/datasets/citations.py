@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.datasets.npz_member import NPY_DAMAGE
 from gnnkit.datasets.shipped import shipped_data_dir
 from gnnkit.errors import DatasetError
 
@@ -52,5 +53,5 @@ def _read() -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in _KEYS}
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except (*NPY_DAMAGE, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise DatasetError(f"{path} cannot be read: {error}", "reinstall gnnkit") from error

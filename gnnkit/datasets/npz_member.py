@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -21,7 +22,9 @@ from gnnkit.datasets.pipeline import read_ahead
 from gnnkit.errors import DatasetError
 
 _CHUNK_BYTES = 2 << 20
-_DAMAGE = (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
+# What reading a damaged array file raises: NumPy tries to repair a header that Python cannot parse, and lets errors of that through.
+NPY_DAMAGE = (OSError, EOFError, ValueError, SyntaxError, tokenize.TokenError)
+_DAMAGE = (*NPY_DAMAGE, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
 
 
 @dataclass(frozen=True, slots=True)

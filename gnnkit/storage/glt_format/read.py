@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.datasets.npz_member import NPY_DAMAGE
 from gnnkit.datasets.source import LinkSplits
 from gnnkit.errors import DatasetError
 from gnnkit.schema import (
@@ -254,7 +255,7 @@ def _feature_spec(folders: Iterator[Path]) -> ArraySpec | None:
 def _read_npy(path: Path) -> NDArray[Any]:
     try:
         values: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as exc:
+    except NPY_DAMAGE as exc:
         raise pickles.damaged(path, exc) from exc
     return values
 
