@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gnnkit.runtime.waker import Waker
+
 # Seconds of silence until the kernel asks whether the other side is still there, between questions, and how many of them.
 _IDLE_S, _INTERVAL_S, _QUESTIONS = 8, 4, 4
 # What was sent and is not acknowledged within so many seconds ends the connection too.
@@ -93,8 +95,7 @@ class PeerWatch:
                 self._sockets[same.fileno()] = same, name if name == _MEETING else f"{name} ({connection.there[0]})"
                 self._poll.register(same, getattr(select, "POLLRDHUP", 0))
         self._hosts = {connection.there[0] for connection in meeting}
-        self._wake, self._woken = socket.socketpair()
-        self._poll.register(self._woken, select.POLLIN)
+        self._waker = Waker()
         self._closing, self._found, self._met = threading.Event(), threading.Event(), threading.Event()
         self._lenient, self._lost = False, list[str]()
         self._thread = threading.Thread(target=self._watch, name="gnnkit-peers", daemon=True)
@@ -130,20 +131,17 @@ class PeerWatch:
     def close(self) -> None:
         """Ends the watch; the connections are the process group's alone again."""
         self._closing.set()
-        with contextlib.suppress(OSError):
-            self._wake.send(b".")
+        self._waker.wake()
         self._thread.join()
         for same, _ in self._sockets.values():
             same.close()
-        self._wake.close()
-        self._woken.close()
 
     def _watch(self) -> None:
         end_s = float("inf")
         while not self._closing.is_set() and (self._lenient or time.monotonic() < end_s):
             left_s = end_s - time.monotonic()
-            ready = self._poll.poll(None if left_s == float("inf") else max(0.0, left_s) * 1000)
-            lost = [fd for fd, events in ready if fd in self._sockets and events & _LOST]
+            ready = self._waker.wait(self._poll, None if left_s == float("inf") else max(0.0, left_s))
+            lost = [fd for fd, events in ready.items() if events & _LOST]
             for fd in lost:
                 self._poll.unregister(fd)
                 self._note(self._sockets[fd][1])

@@ -26,8 +26,8 @@ from gnnkit.runtime.presence import Guests
 from gnnkit.runtime.registry import RunFolder
 from gnnkit.runtime.remote import error_from_json, fresh
 from gnnkit.runtime.shared_graph import SharedGraph
-from gnnkit.runtime.tending import Waker
 from gnnkit.runtime.vitals import Vitals
+from gnnkit.runtime.waker import Waker
 from gnnkit.runtime.wire import Message
 
 logger = logging.getLogger(__name__)

@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import select
 import threading
-import weakref
 from collections.abc import Callable
 
 from gnnkit.runtime.supervise import Crew
+from gnnkit.runtime.waker import Waker
 
 logger = logging.getLogger(__name__)
 
 # Longest time between two looks around.
 _LOOK_S = 0.5
-
-
-class Waker:
-    """Ends a thread's wait for file descriptors, from any thread. What it takes of the system goes with this object."""
-
-    def __init__(self) -> None:
-        self._fd, self._end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        weakref.finalize(self, _close, self._fd, self._end).atexit = False
-
-    def wake(self) -> None:
-        """Ends the wait that there is, or else the next one."""
-        with contextlib.suppress(OSError):  # it is awake enough
-            os.write(self._end, b"\0")
-
-    def wait(self, poller: select.poll, timeout_s: float) -> None:
-        """Waits until something happens to what a poller watches, or somebody wakes, for at most ``timeout_s`` seconds."""
-        poller.register(self._fd, select.POLLIN)
-        poller.poll(timeout_s * 1000)
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._fd, 4096)
-
-
-def _close(*fds: int) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 def look_after(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import select
 import socket
 from collections.abc import Iterator
 
+from gnnkit.runtime.waker import Waker
 from gnnkit.runtime.wire import Message, Wire
 
 logger = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ class Clients:
 
     def __init__(self, starter: Wire) -> None:
         self._wires: dict[int, Wire] = {STARTER: starter}
-        self._wake_fd, self._waker_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._waker = Waker()
 
     def admit(self, number: int, fd: int) -> None:
         """Takes a process in.
@@ -52,8 +51,7 @@ class Clients:
         """Sends a message to a process, now or once it reads; one that is gone gets nothing."""
         wire = self._wires.get(number)
         if wire is not None and not wire.send(kind, fds, **body):
-            with contextlib.suppress(BlockingIOError):  # the main thread is about to look in any case
-                os.write(self._waker_fd, b"\0")
+            self._waker.wake()
 
     def listen(self, timeout_s: float) -> Iterator[tuple[int, Message | None]]:
         """Waits until something arrives or a message that was kept can be sent, and yields what has arrived, None from one that is gone."""
@@ -69,11 +67,9 @@ class Clients:
 
     def _wait(self, timeout_s: float) -> None:
         poller = select.poll()
-        poller.register(self._wake_fd, select.POLLIN)
         for wire in self._wires.values():
             poller.register(wire.fileno(), select.POLLIN | (0 if wire.flush() else select.POLLOUT))
-        if any(fd == self._wake_fd for fd, _ in poller.poll(max(0, int(timeout_s * 1000)))):
-            os.read(self._wake_fd, 4096)
+        self._waker.wait(poller, max(0.0, timeout_s))
 
     def _hear(self, number: int, wire: Wire) -> tuple[Message | None, bool]:
         """The next message of a process, and whether it is gone."""

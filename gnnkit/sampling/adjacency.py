@@ -28,7 +28,7 @@ FULL = -1
 @helper
 def edge_range(relation: NDArray[np.int64], parts: NDArray[np.int64], bounds: NDArray[np.int64], node: int) -> tuple[int, int, int]:
     """A node's part, and the first of its edges there and one more than the last; the latter is DAMAGED where they make no sense."""
-    p = 0 if bounds.size == 2 else find_part(bounds, node)
+    p = find_part(bounds, node)
     width = relation[INDPTR_WIDTH]
     start = load_id(parts[p, INDPTR], node - bounds[p], width)
     stop = load_id(parts[p, INDPTR], node - bounds[p] + 1, width)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gnnkit.sampling.adjacency import edge_range
 from gnnkit.sampling.jit import helper, kernel
-from gnnkit.sampling.native import load_i32, load_i64, prefetch
+from gnnkit.sampling.native import prefetch
 from gnnkit.sampling.passes import DAMAGED, FIRST_POSITION, INDICES, INDICES_WIDTH, INDPTR, INDPTR_WIDTH, find_part, load_id
 from gnnkit.sampling.stream import GOLDEN
 
@@ -74,8 +74,7 @@ def _candidates(indices: int, width: int, start: int, stop: int, marks: NDArray[
     """Lists the edges whose other ends have a mark, as every member has; returns how many. A loop without a branch."""
     count, shift = uint64(0), uint64(64 - bits)
     for edge in range(start, stop):
-        u = load_i32(indices + edge * 4) if width == 4 else load_i64(indices + edge * 8)
-        mark = (uint64(u) * uint64(GOLDEN)) >> shift
+        mark = (uint64(load_id(indices, edge, width)) * uint64(GOLDEN)) >> shift
         found[count] = edge
         count += (marks[mark >> uint64(6)] >> (mark & uint64(63))) & uint64(1)
     return np.int64(count)
@@ -93,11 +92,11 @@ def _ask_ahead(
     """Asks memory for the bounds of a row that comes later, and for the row of a node that comes sooner."""
     if q + _BOUNDS_AHEAD < nodes.size:
         v = nodes[order[q + _BOUNDS_AHEAD]]
-        p = 0 if bounds.size == 2 else find_part(bounds, v)
+        p = find_part(bounds, v)
         prefetch(parts[p, INDPTR] + (v - bounds[p]) * relation[INDPTR_WIDTH])
     if q + _ROW_AHEAD < nodes.size:
         v = nodes[order[q + _ROW_AHEAD]]
-        p = 0 if bounds.size == 2 else find_part(bounds, v)
+        p = find_part(bounds, v)
         row = parts[p, INDICES] + load_id(parts[p, INDPTR], v - bounds[p], relation[INDPTR_WIDTH]) * relation[INDICES_WIDTH]
         for line in range(_LINES):
             prefetch(row + line * _LINE)

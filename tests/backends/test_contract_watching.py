@@ -7,13 +7,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
+from gnnkit.apart import begin_apart
 from gnnkit.errors import BatchTimeout, LoaderClosed
 from gnnkit.loader.history import StageState
 from gnnkit.runtime.serving.fleet import ServerFleet
@@ -57,18 +58,9 @@ def reference(epoch: int) -> list[Any]:
         return list(loader)
 
 
-def begun(function: Any) -> Future[Any]:
+def begun(function: Callable[[], Any]) -> Future[Any]:
     """What becomes of a function in a thread of its own."""
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run).start()
-    return future
+    return begin_apart(function, "test", daemon=False)
 
 
 def others(loader: GraphLoader) -> dict[str, int]:

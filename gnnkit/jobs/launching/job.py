@@ -25,7 +25,8 @@ from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.registry import new_run, sweep
 from gnnkit.runtime.remote import error_from_json, fresh
 from gnnkit.runtime.supervise import Crew, CrewOptions, Death
-from gnnkit.runtime.tending import Waker, look_after
+from gnnkit.runtime.tending import look_after
+from gnnkit.runtime.waker import Waker
 from gnnkit.runtime.wire import Message, in_memory
 
 _MODULE = "gnnkit.jobs.launching"

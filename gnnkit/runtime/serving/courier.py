@@ -40,6 +40,7 @@ from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.serving.codec import decode, encode
 from gnnkit.runtime.serving.roster import Member, hosts_of
 from gnnkit.runtime.vitals import Vitals
+from gnnkit.runtime.waker import Waker
 from gnnkit.runtime.wire import Message
 
 _MODULE = "gnnkit.runtime.serving.courier"
@@ -99,7 +100,7 @@ class _Mailbox:
         self.joined: Joined | None = None
         self.failure: GnnkitError | None = None
         self.answers: dict[int, Future[Any]] = {}
-        self._waker, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._waker = Waker()
 
     def listen(self) -> None:
         """The thread: until the courier is gone."""
@@ -111,11 +112,8 @@ class _Mailbox:
                     continue
                 poller = select.poll()
                 wire = self.child.wire
-                poller.register(self._waker, select.POLLIN)
                 poller.register(wire.fileno(), select.POLLIN | (0 if wire.flush() else select.POLLOUT))
-                for fd, _ in poller.poll():
-                    if fd == self._waker:
-                        os.read(fd, 4096)
+                self._waker.wait(poller)
         except (EOFError, OSError, ValueError):
             pass
         what = f"the courier (pid {self.child.pid}) {describe_end(self.child.wait(_LAST_BREATH_S))}"
@@ -126,8 +124,6 @@ class _Mailbox:
             self.changed.notify_all()
         for answer in left.values():
             answer.set_exception(error)
-        os.close(self._waker)
-        os.close(self._wake)
 
     def wait(self, told: Waiting | None, timeout_s: float) -> None:
         """Waits until there is something else than ``told``."""
@@ -138,7 +134,7 @@ class _Mailbox:
         """Has what is still to be sent sent."""
         with contextlib.suppress(OSError):  # it has ended: whoever waits is told
             if not self.child.wire.flush():
-                os.write(self._wake, b"\0")
+                self._waker.wake()
 
     def _take(self, message: Message) -> None:
         body = message.body

@@ -23,7 +23,8 @@ from gnnkit.runtime.serving.graph_copies import GraphCopies
 from gnnkit.runtime.serving.spec import UNIX_PREFIX, ServerSpec
 from gnnkit.runtime.serving.tokens import TOKEN_NAME, settle_token
 from gnnkit.runtime.supervise import Crew, CrewOptions, Death
-from gnnkit.runtime.tending import Waker, look_after
+from gnnkit.runtime.tending import look_after
+from gnnkit.runtime.waker import Waker
 from gnnkit.runtime.wire import Message
 
 _MODULE = "gnnkit.runtime.serving"

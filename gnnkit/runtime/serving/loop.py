@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import select
@@ -16,6 +15,7 @@ from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.serving.door import Door
 from gnnkit.runtime.serving.pool import PoolOptions, WorkerPool
 from gnnkit.runtime.serving.sessions import Sessions
+from gnnkit.runtime.waker import Waker
 from gnnkit.runtime.watch import Watch
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.storage.layout import FORMAT_VERSION
@@ -55,7 +55,7 @@ class ServerLoop:
         self._door: Door | None = None
         self._network: Network | None = None
         self._calls: deque[Callable[[], Any]] = deque()
-        self._wake_fd, self._waker_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._waker = Waker()
         self._told: dict[str, Any] = {}
         self._owes_copy = self._ended = False
         self._failure: BaseException | None = None
@@ -144,8 +144,7 @@ class ServerLoop:
     def call(self, fn: Callable[[], Any]) -> None:
         """Has ``fn`` run in the main thread; may be called from any."""
         self._calls.append(fn)
-        with contextlib.suppress(BlockingIOError):  # it is awake enough
-            os.write(self._waker_fd, b"\0")
+        self._waker.wake()
 
     # For the main thread ----------------------------------------------------------------------------------------------------
 
@@ -199,9 +198,6 @@ class ServerLoop:
     def _turn(self) -> None:
         """Waits for something to happen, and does what is to be done."""
         ready = self._wait()
-        if self._wake_fd in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._wake_fd, 4096)
         while self._calls:
             try:
                 self._calls.popleft()()
@@ -222,7 +218,6 @@ class ServerLoop:
     def _wait(self) -> set[int]:
         poller = select.poll() if self.pool is None else self.pool.crew.poller()
         poller.register(self._wire.fileno(), select.POLLIN | (0 if self._wire.flush() else select.POLLOUT))
-        poller.register(self._wake_fd, select.POLLIN)
         for fd, owes in self._sessions.filenos().items():
             poller.register(fd, select.POLLIN | (select.POLLOUT if owes else 0))
         for fd in [] if self._door is None else self._door.filenos():
@@ -230,7 +225,7 @@ class ServerLoop:
         waits = [None if self._door is None else self._door.wait_s]
         waits += [_LOOK_S] if self.pool is not None and self.pool.crew.starting else []
         known = [wait_s for wait_s in waits if wait_s is not None]
-        return {fd for fd, _ in poller.poll(min(known) * 1000 if known else None)}
+        return set(self._waker.wait(poller, min(known) if known else None))
 
     # Whoever has started the server ----------------------------------------------------------------------------------------------
 
