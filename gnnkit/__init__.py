@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.drawers import drawn_by as _drawn_by
+from gnnkit.rendering import drawn_by as _drawn_by
 
 __version__ = "0.1.0"
 
@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "BuildOptions": "gnnkit.storage.options",
     "Colocated": "gnnkit.backends.colocated",
-    "Glt": "gnnkit.backends.glt",
+    "Glt": "gnnkit.backends.glt.options",
     "GraphLoader": "gnnkit.loader",
     "GraphStore": "gnnkit.backends.graph_store",
     "HGT": "gnnkit.samplers",
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from gnnkit import distributed as distributed
     from gnnkit import errors as errors
     from gnnkit.backends.colocated import Colocated as Colocated
-    from gnnkit.backends.glt import Glt as Glt
+    from gnnkit.backends.glt.options import Glt as Glt
     from gnnkit.backends.graph_store import GraphStore as GraphStore
     from gnnkit.backends.inprocess import InProcess as InProcess
     from gnnkit.datasets.label_edges import add_label_edges as add_label_edges

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from gnnkit.drawers import drawer
+from gnnkit.rendering import drawer
 
 
 class GnnkitError(Exception):

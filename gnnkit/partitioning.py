@@ -14,7 +14,7 @@ from gnnkit.storage.options import BuildOptions, FeatureDtype, Partitioner
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
-    from gnnkit.datasets.source import GraphSource
+    from gnnkit.source import GraphSource
     from gnnkit.storage.build import BuildJob
     from gnnkit.storage.store import Store
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.cluster.placing import PlacementWord
+from gnnkit.cluster.serving.books import processes_of
+from gnnkit.cluster.serving.fleet import ServerFleet
+from gnnkit.cluster.serving.spec import ServerSpec, split_place
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError
 from gnnkit.events import EventSink
-from gnnkit.runtime.placing import PlacementWord
-from gnnkit.runtime.serving.books import processes_of
-from gnnkit.runtime.serving.fleet import ServerFleet
-from gnnkit.runtime.serving.spec import ServerSpec, split_place
 from gnnkit.storage.manifest_io import read_manifest
 from gnnkit.storage.store import Store
 from gnnkit.ui.shown import Shown
@@ -222,6 +222,6 @@ def _read_tls(cert: str | Path | None, key: str | Path | None) -> tuple[str, str
         return None
     if cert is None or key is None:
         raise PlanError("of tls_cert and tls_key only one is given", "give both: the certificate's file and its key's")
-    from gnnkit.runtime.serving.joining import read_pem
+    from gnnkit.cluster.serving.joining import read_pem
 
     return read_pem(str(cert), "tls_cert"), read_pem(str(key), "tls_key")

@@ -12,7 +12,7 @@ from gnnkit.errors import PlanError, near_matches
 
 def _classes() -> dict[str, type[Any]]:
     from gnnkit.backends.colocated import Colocated
-    from gnnkit.backends.glt import Glt
+    from gnnkit.backends.glt.options import Glt
     from gnnkit.backends.graph_store import GraphStore
     from gnnkit.backends.inprocess import InProcess
 

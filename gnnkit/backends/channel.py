@@ -7,13 +7,13 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.backends.batches import BatchList
 from gnnkit.backends.dealing import Dealer
 from gnnkit.backends.requests import Requests
 from gnnkit.backends.slots import SlotPlan
 from gnnkit.errors import GnnkitError, MemoryLimitError
 from gnnkit.events import Event, EventSink
 from gnnkit.plan import LoaderPlan
+from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.shared_block import mapped

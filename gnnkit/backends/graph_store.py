@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.base import BatchStream
 from gnnkit.backends.checks import check_concurrency, check_count, check_seconds, folder_or_none, size_in_bytes
+from gnnkit.cluster.receiving import threads_for
+from gnnkit.cluster.serving.addresses import has_any_port
+from gnnkit.cluster.serving.credentials import address_text, remember_token
+from gnnkit.cluster.serving.spec import UNIX_PREFIX, split_place
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.receiving import threads_for
-from gnnkit.runtime.serving.addresses import has_any_port
-from gnnkit.runtime.serving.credentials import address_text, remember_token
-from gnnkit.runtime.serving.spec import UNIX_PREFIX, split_place
 
 if TYPE_CHECKING:
     from gnnkit.backends.samplers import Newcomer, Samplers

@@ -13,13 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.cluster.hosts import Hosts, check_group, find_hosts, join_address, listening_address, split_address
+from gnnkit.cluster.part_keeper import PartKeeper
+from gnnkit.cluster.part_services import keep_service
+from gnnkit.cluster.part_spec import ServiceSpec
 from gnnkit.errors import PlanError, StartTimeout
 from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.hosts import Hosts, check_group, find_hosts, join_address, listening_address, split_address
-from gnnkit.runtime.part_keeper import PartKeeper
-from gnnkit.runtime.part_services import keep_service
-from gnnkit.runtime.part_spec import ServiceSpec
 
 if TYPE_CHECKING:
     from gnnkit.backends.colocated import Colocated
@@ -129,7 +129,7 @@ class HostLink:
         return {host: _read(self._key(host), f"host {host}", self._timeout_s) for host in self._sources}
 
     def greeting(self) -> dict[str, Any]:
-        """What a sampling process has to know; see ``gnnkit.runtime.parts``."""
+        """What a sampling process has to know; see ``gnnkit.cluster.parts``."""
         return {
             "self": self.index,
             "parts": list(self._placement.hosts[self.index]),

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.backends.graph_sharing import GraphSharing
 from gnnkit.backends.hosts import HostLink, link_hosts
 from gnnkit.errors import StartTimeout
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.children import ChildProcess
 from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_sharing import GraphSharing
 from gnnkit.runtime.preflight import check_descriptors, check_start_memory
 from gnnkit.runtime.process_status import ProcessStatus, lane_of, look_at
 from gnnkit.runtime.registry import RunFolder, new_run

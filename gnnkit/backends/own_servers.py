@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from gnnkit.backends.server_crew import ServerCrew
 from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
+from gnnkit.cluster.serving.books import processes_of
+from gnnkit.cluster.serving.fleet import ServerFleet
+from gnnkit.cluster.serving.spec import ServerSpec
+from gnnkit.cluster.serving.unix_join import join_folder
 from gnnkit.errors import GnnkitError, WorkerStopped
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.preflight import check_descriptors, check_start_memory
 from gnnkit.runtime.process_status import ProcessStatus
-from gnnkit.runtime.serving.books import processes_of
-from gnnkit.runtime.serving.fleet import ServerFleet
-from gnnkit.runtime.serving.spec import ServerSpec
-from gnnkit.runtime.serving.unix_join import join_folder
 
 if TYPE_CHECKING:
     from gnnkit.backends.graph_store import GraphStore

@@ -1,4 +1,4 @@
-"""The sampling processes of servers on this host, in the place of processes of one's own; see ``gnnkit.runtime.serving``."""
+"""The sampling processes of servers on this host, in the place of processes of one's own; see ``gnnkit.cluster.serving``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.server_link import LAST_BREATH_S, Member, ServerLink
+from gnnkit.cluster.serving.connection import Connection
+from gnnkit.cluster.serving.unix_join import UnixJoin, join_folder
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink
 from gnnkit.runtime.process_status import ProcessStatus, lane_of, look_at
-from gnnkit.runtime.serving.connection import Connection
-from gnnkit.runtime.serving.unix_join import UnixJoin, join_folder
 from gnnkit.runtime.supervise import Death
 from gnnkit.runtime.vitals import UNSEEN, Signs
 from gnnkit.runtime.wire import Message

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnnkit.cluster.serving.connection import Connection, Welcome
 from gnnkit.errors import GnnkitError, WorkerDied
 from gnnkit.runtime.logs import with_tail
 from gnnkit.runtime.process_status import ProcessStatus, look_at, process_state
 from gnnkit.runtime.remote import error_from_json
-from gnnkit.runtime.serving.connection import Connection, Welcome
 from gnnkit.runtime.shared_block import SharedBlock
 from gnnkit.runtime.supervise import Death
 from gnnkit.runtime.vitals import UNSEEN, Signs, Vitals

@@ -7,22 +7,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.backends.graph_sharing import GraphSharing
 from gnnkit.backends.own_crew import OwnCrew
 from gnnkit.backends.own_servers import OwnServers
+from gnnkit.cluster.receiving import threads_for
+from gnnkit.cluster.serving.connection import client_id
+from gnnkit.cluster.serving.courier import Joined
+from gnnkit.cluster.serving.credentials import required
+from gnnkit.cluster.serving.joining import Servers, join, read_ca, receiver_setup
+from gnnkit.cluster.serving.spec import split_place
 from gnnkit.errors import PlanError, StoreError, WorkerStopped
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_sharing import GraphSharing
 from gnnkit.runtime.preflight import check_descriptors, check_start_memory
 from gnnkit.runtime.process_status import ProcessStatus
-from gnnkit.runtime.receiving import threads_for
 from gnnkit.runtime.registry import RunFolder, new_run
-from gnnkit.runtime.serving.connection import client_id
-from gnnkit.runtime.serving.courier import Joined
-from gnnkit.runtime.serving.credentials import required
-from gnnkit.runtime.serving.joining import Servers, join, read_ca, receiver_setup
-from gnnkit.runtime.serving.spec import split_place
 from gnnkit.runtime.supervise import CrewOptions, Death
 from gnnkit.runtime.wire import Message
 from gnnkit.storage.store import Store

@@ -13,7 +13,7 @@ from gnnkit.bench.advice_tasks import BOTTLENECKS
 from gnnkit.bench.graph import BenchGraph
 from gnnkit.bench.kinds import HGT_SAMPLES, KINDS, SHORT_FAN_OUT
 from gnnkit.bench.options import BenchOptions
-from gnnkit.runtime.namespaces import host_address
+from gnnkit.cluster.namespaces import host_address
 
 PEERS = Path(__file__).parent / "peers"
 _PROBE_TIMEOUT_S = 180

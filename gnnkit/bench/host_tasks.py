@@ -9,7 +9,7 @@ from typing import Any
 
 from gnnkit.bench.loading import make_loader, time_epochs
 from gnnkit.bench.processors import ProcessorWatch
-from gnnkit.runtime.namespaces import INTERFACE
+from gnnkit.cluster.namespaces import INTERFACE
 
 
 def host_epoch(options: argparse.Namespace) -> dict[str, Any]:
@@ -17,9 +17,9 @@ def host_epoch(options: argparse.Namespace) -> dict[str, Any]:
     import torch.distributed as dist
     import torch_geometric.data  # noqa: F401
 
-    import gnnkit.sampling.jit
+    import gnnkit.kernels.jit
 
-    gnnkit.sampling.jit.warm()
+    gnnkit.kernels.jit.warm()
     dist.init_process_group("gloo")
     with make_loader(options, placement=options.placement) as loader:
         for _ in loader:  # its copy of the graph in huge pages is in use after that

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.datasets.source import CHUNK_ROWS, GraphSource
 from gnnkit.schema import (
     HOMOGENEOUS_NODE_TYPE,
     POSITIVE_LABELS,
@@ -20,6 +19,7 @@ from gnnkit.schema import (
     NodeType,
     opposite_edge_type,
 )
+from gnnkit.source import CHUNK_ROWS, GraphSource
 
 LABELS: EdgeType = (HOMOGENEOUS_NODE_TYPE, f"to{POSITIVE_LABELS}", HOMOGENEOUS_NODE_TYPE)
 # As they lie in a store that is compressed by targets: anchors own them.

@@ -16,8 +16,8 @@ from gnnkit.bench.lines import LINES
 from gnnkit.bench.options import BenchOptions
 from gnnkit.bench.process import BenchError, Measurement, measure
 from gnnkit.bench.rows import Result, contenders_of, evaluate
+from gnnkit.cluster import namespaces
 from gnnkit.events import EventSink, Stage, ignore_events
-from gnnkit.runtime import namespaces
 
 # Contenders that are a file on disk rather than a process.
 _STORES = {"store": False, "store-edge-ids": True}

@@ -27,10 +27,10 @@ def epoch(options: argparse.Namespace) -> dict[str, Any]:
     """Opens a store, iterates whole epochs, reports the last ones' speed, and closes in the middle of one more."""
     import torch_geometric.data  # noqa: F401 - what every user has imported before the clock starts
 
+    import gnnkit.kernels.jit
     import gnnkit.loader
-    import gnnkit.sampling.jit
 
-    gnnkit.sampling.jit.warm()
+    gnnkit.kernels.jit.warm()
     start = time.perf_counter()
     with make_loader(options) as loader:
         iterator = iter(loader)
@@ -167,12 +167,12 @@ def ingest(options: argparse.Namespace) -> dict[str, Any]:
     """Reads OGB's layout (csv.gz) into a store."""
     import shutil
 
-    import gnnkit.sampling.jit
+    import gnnkit.kernels.jit
     from gnnkit.datasets.ogb import open_ogb
     from gnnkit.storage.build import build_store
     from gnnkit.storage.options import BuildOptions
 
-    gnnkit.sampling.jit.warm()
+    gnnkit.kernels.jit.warm()
     shutil.rmtree(options.out, ignore_errors=True)
     start = time.perf_counter()
     store = build_store(open_ogb("ogbn-products", root=options.path, download=False), Path(options.out), BuildOptions())

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from gnnkit.capacity.batch import BatchSize
 from gnnkit.capacity.graph import SizedGraph
 from gnnkit.capacity.rates import Rates
+from gnnkit.cluster.placing import REPLICATED_SHARE
 from gnnkit.errors import PlanError
-from gnnkit.runtime.placing import REPLICATED_SHARE
 from gnnkit.runtime.preflight import start_memory
 from gnnkit.units import format_bytes
 

@@ -22,7 +22,7 @@ def doctor(
     Exit codes: 0 all is well, 1 there are warnings, 2 gnnkit cannot work here.
     """
     if warm:
-        from gnnkit.sampling.jit import warm as compile_kernels
+        from gnnkit.kernels.jit import warm as compile_kernels
         from gnnkit.sampling.kinds import prepare_all
         from gnnkit.ui.progress import make_sink
 

@@ -81,7 +81,7 @@ def remove(
 @app.command("prune")
 def prune(store_dir: Path | None = _FOLDER, as_json: bool = _JSON) -> None:
     """Remove unfinished builds, stores of older formats, and compiled kernels not used for a month."""
-    from gnnkit.sampling.jit import prune_kernels
+    from gnnkit.kernels.jit import prune_kernels
     from gnnkit.storage.catalog import Pruned
     from gnnkit.storage.catalog import prune as prune_stores
     from gnnkit.units import format_bytes

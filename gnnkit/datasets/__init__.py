@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 # Public names and the modules they live in; importing the package imports none of them.
 _HOMES = {
-    "GraphSource": "gnnkit.datasets.source",
+    "GraphSource": "gnnkit.source",
     "PyGSource": "gnnkit.datasets.pyg",
     "cora": "gnnkit.datasets.citations",
     "evaluator": "gnnkit.datasets.ogb",
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from gnnkit.datasets.registry import ogb_names as ogb_names
     from gnnkit.datasets.shipped import sample_root as sample_root
     from gnnkit.datasets.shipped import shipped_data_dir as shipped_data_dir
-    from gnnkit.datasets.source import GraphSource as GraphSource
     from gnnkit.datasets.synthetic import products_like as products_like
     from gnnkit.datasets.synthetic_ogb import write_ogb_layout as write_ogb_layout
+    from gnnkit.source import GraphSource as GraphSource
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
-from gnnkit.apart import SLICE_S, begin_apart, is_done
+from gnnkit.waiting import SLICE_S, begin_apart, is_done
 
 if TYPE_CHECKING:
     import httpx

@@ -17,10 +17,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.datasets.source import GraphSource
 from gnnkit.errors import DatasetError
 from gnnkit.events import Stage
 from gnnkit.schema import ArraySpec, EdgeType
+from gnnkit.source import GraphSource
 
 _KEY = "key"
 _MAX_BUCKETS = 64

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from gnnkit.datasets.ogb_tree import OgbTree, check_release, damaged_tree, find_tree
 from gnnkit.datasets.registry import OgbInfo, ogb_info
-from gnnkit.datasets.source import GraphSource
 from gnnkit.errors import DatasetError
 from gnnkit.events import EventSink, ignore_events
+from gnnkit.source import GraphSource
 
 
 def open_ogb(

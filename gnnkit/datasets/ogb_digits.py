@@ -13,7 +13,7 @@ import numpy as np
 from numba import float32, float64, int64, uint64
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import helper, lazy_kernel
+from gnnkit.kernels.jit import helper, lazy_kernel
 
 _MINUS, _PLUS, _POINT, _ZERO, _COMMA, _LINE, _E = (np.uint8(ord(char)) for char in "-+.0,\ne")
 _LOWER_CASE = np.uint8(32)

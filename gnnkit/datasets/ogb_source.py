@@ -15,9 +15,9 @@ from gnnkit.datasets.ogb_table import CsvTable
 from gnnkit.datasets.ogb_tree import OgbTree, content_digest
 from gnnkit.datasets.ogb_values import check_ids
 from gnnkit.datasets.registry import OgbInfo
-from gnnkit.datasets.source import LinkSplits
 from gnnkit.errors import DatasetError
 from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, NodeTypeSchema
+from gnnkit.source import LinkSplits
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.datasets.pyg_tensors import as_rows, edge_index_of
-from gnnkit.datasets.source import CHUNK_ROWS, LinkSplits
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.host import available_cpus
 from gnnkit.schema import (
@@ -27,6 +26,7 @@ from gnnkit.schema import (
     NodeType,
     NodeTypeSchema,
 )
+from gnnkit.source import CHUNK_ROWS, LinkSplits
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.datasets import synthetic_kernels as kernels
-from gnnkit.datasets.source import LinkSplits
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, ignore_events
-from gnnkit.sampling.stream import fold
+from gnnkit.kernels.stream import fold
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeType, GraphSchema, NodeType
+from gnnkit.source import LinkSplits
 
 if TYPE_CHECKING:
     from gnnkit.storage.options import BuildOptions

@@ -1,7 +1,7 @@
 """The kernels behind ``products_like``: integer arithmetic only, so that every machine generates the same graph.
 
 Node ``v``, edge ``e`` and feature ``(v, j)`` are functions of the seed and of their own number alone: chunks may be cut
-anywhere and generated in any order. All draws come from the SplitMix64 generator of ``gnnkit.sampling.stream``.
+anywhere and generated in any order. All draws come from the SplitMix64 generator of ``gnnkit.kernels.stream``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import helper, kernel
-from gnnkit.sampling.native import multiply_high
-from gnnkit.sampling.stream import bounded, draw_u64, fold_u64
+from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.native import multiply_high
+from gnnkit.kernels.stream import bounded, draw_u64, fold_u64
 
 # Where the cubic law of popularity starts, as a share of 2**64: without it the largest hub would grow with the graph.
 _HEAD = (1 << 64) // 40

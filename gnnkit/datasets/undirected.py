@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.datasets.merge import MergedEdges, merge_with_inverses
-from gnnkit.datasets.source import GraphSource, LinkSplits
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.schema import EdgeType, EdgeTypeSchema, GraphSchema, NodeType, edge_type_name
+from gnnkit.source import GraphSource, LinkSplits
 
 # Changes whenever the same source would be made undirected in another way.
 _VERSION = 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gnnkit.cluster.exchange import environment_int
 from gnnkit.distributed import process_group
 from gnnkit.distributed.context import get_context
 from gnnkit.distributed.resolve import resolve_runtime
 from gnnkit.errors import PlanError
-from gnnkit.runtime.exchange import environment_int
 
 _LOOPBACK = "127.0.0.1"
 _SERVERS, _TRAINERS = "GNNKIT_NUM_SERVERS", "GNNKIT_NUM_CLIENTS"

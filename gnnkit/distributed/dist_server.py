@@ -53,8 +53,8 @@ class DistServer:
     """
 
     def __init__(self, dataset: DistDataset) -> None:
+        from gnnkit.cluster.serving.store_desk import StoreDesk
         from gnnkit.distributed.loader_plan import stored
-        from gnnkit.runtime.serving.store_desk import StoreDesk
 
         desk = StoreDesk(stored(dataset), dataset.partition_idx, dataset.num_partitions)
 

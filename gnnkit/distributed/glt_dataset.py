@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from gnnkit.backends.glt.data import Numbers, PartBuilder
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.store_views import StoreViews
-from gnnkit.runtime.glt_data import Numbers, PartBuilder
 from gnnkit.storage.store import Store
 from gnnkit.vendor import glt
 

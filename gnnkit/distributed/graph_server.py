@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.cluster.serving.spec import UNIX_PREFIX
 from gnnkit.distributed import context
 from gnnkit.distributed.meeting import check_counts, meeting_address
 from gnnkit.errors import PlanError
-from gnnkit.runtime.serving.spec import UNIX_PREFIX
 
 if TYPE_CHECKING:
     from gnnkit.distributed.dataset import DistDataset
@@ -96,7 +96,7 @@ def init_server(  # noqa: PLR0913
 def _start(
     store: Store | Path, num_servers: int, rank: int, address: str, num_clients: int, token: str | None, options: dict[str, Any]
 ) -> GraphStoreServers:
-    from gnnkit.runtime.serving.credentials import required
+    from gnnkit.cluster.serving.credentials import required
     from gnnkit.serving import serve
 
     servers = serve(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gnnkit.cluster.hosts import join_address, split_address
 from gnnkit.errors import PlanError
-from gnnkit.runtime.hosts import join_address, split_address
 
 # The port of a machine's first server where its line names none: DGL's.
 DEFAULT_PORT = 30050

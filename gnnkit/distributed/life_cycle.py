@@ -22,13 +22,13 @@ from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.backends.joined import Joined, join, part
+from gnnkit.cluster.serving.spec import UNIX_PREFIX
 from gnnkit.distributed import context, graph_client, sampler_pool
 from gnnkit.distributed.roles import PLAN, Role, find_role
 from gnnkit.errors import PlanError
 from gnnkit.loader.planned import check_planned
 from gnnkit.loader.served import joins_servers
 from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.serving.spec import UNIX_PREFIX
 
 if TYPE_CHECKING:
     from gnnkit.backends.graph_store import GraphStore
@@ -125,7 +125,7 @@ def _graph_store(plan: LoaderPlan) -> GraphStore | None:
 
 def _serve(role: Role, plan: LoaderPlan | None, file: Path | None, named: GraphStore | None) -> NoReturn:
     """Serves the plan's store until that is over, and ends the process."""
-    from gnnkit.runtime.serving.credentials import required
+    from gnnkit.cluster.serving.credentials import required
     from gnnkit.serving import run_in_foreground, serve
 
     options: dict[str, Any] = {}

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gnnkit.backends.link_inputs import edges_of_part
 from gnnkit.distributed.label_edges import DEFAULT_HOMOGENEOUS_EDGE_TYPE
 from gnnkit.distributed.loader_plan import stored
 from gnnkit.distributed.seed_nodes import shard_nodes_by_process
@@ -15,6 +14,7 @@ from gnnkit.distributed.server_inputs import check_servers
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.loader.link_arrays import to_rows
 from gnnkit.loader.link_words import LinkOptions, resolve_input_links
+from gnnkit.runtime.link_inputs import edges_of_part
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType
 from gnnkit.vendor import glt
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from gnnkit.cluster.exchange import environment_int
 from gnnkit.distributed import process_group
 from gnnkit.distributed.connection_channel import ConnectionChannel
 from gnnkit.distributed.loader_plan import stored
@@ -16,7 +17,6 @@ from gnnkit.distributed.seed_nodes import resolve_seeds
 from gnnkit.distributed.server_inputs import resolve_server_seeds
 from gnnkit.distributed.worker_options import check_prefetch, check_worker_options, create_colocated_worker_options, remote_options
 from gnnkit.errors import PlanError
-from gnnkit.runtime.exchange import environment_int
 from gnnkit.vendor import glt
 
 if TYPE_CHECKING:

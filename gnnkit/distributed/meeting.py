@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gnnkit.cluster.hosts import join_address
+from gnnkit.cluster.serving.spec import UNIX_PREFIX
 from gnnkit.errors import PlanError
-from gnnkit.runtime.hosts import join_address
-from gnnkit.runtime.serving.spec import UNIX_PREFIX
 
 
 def meeting_address(master_addr: str, master_port: int) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from gnnkit.cluster.exchange import environment_int, exchange, own_facts
+from gnnkit.cluster.topology import group_ranks
 from gnnkit.distributed import process_group
 from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
 from gnnkit.errors import PlanError
-from gnnkit.runtime.exchange import environment_int, exchange, own_facts
-from gnnkit.runtime.topology import group_ranks
 
 # Where a process group is created for a legacy context.
 DEFAULT_MASTER_INFERENCE_PORT = 10000

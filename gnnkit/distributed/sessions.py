@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gnnkit.cluster.serving.connection import Connection
+from gnnkit.cluster.serving.credentials import required
+from gnnkit.cluster.serving.unix_join import UnixJoin, join_folder
 from gnnkit.errors import LoaderClosed, WorkerDied
 from gnnkit.events import EventSink, ignore_events
-from gnnkit.runtime.serving.connection import Connection
-from gnnkit.runtime.serving.credentials import required
-from gnnkit.runtime.serving.unix_join import UnixJoin, join_folder
 
 if TYPE_CHECKING:
     import torch
@@ -65,8 +65,8 @@ class Session:
 
         Args:
             rank: The server.
-            name: What it is to do; see ``gnnkit.runtime.serving.desk``.
-            args: A value of ``gnnkit.runtime.serving.codec``.
+            name: What it is to do; see ``gnnkit.cluster.serving.desk``.
+            args: A value of ``gnnkit.cluster.serving.codec``.
             timeout_s: Seconds to wait.
 
         Raises:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gnnkit.cluster.serving.shares import Fraction, fractions
 from gnnkit.errors import PlanError
-from gnnkit.runtime.serving.shares import Fraction, fractions
 
 if TYPE_CHECKING:
     import torch

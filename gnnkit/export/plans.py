@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from gnnkit.backends import backend_from_json
+from gnnkit.cluster.placing import shares
 from gnnkit.errors import PlanError
 from gnnkit.export.job import JobStore
 from gnnkit.plan import LoaderPlan, Placement, StoreRef
 from gnnkit.plan.files import path_from
-from gnnkit.runtime.placing import shares
 from gnnkit.storage.catalog import store_path
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.manifest import Manifest, store_fingerprint

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gnnkit.backends.checks import check_count
 from gnnkit.backends.inprocess import InProcess
+from gnnkit.cluster import namespaces
 from gnnkit.errors import PlanError
 from gnnkit.events import Stage
 from gnnkit.export.job import PLAN, STAGE
@@ -25,7 +26,6 @@ from gnnkit.export.proof.trial import Trial, set_up
 from gnnkit.export.writer import changed_files
 from gnnkit.plan import LoaderPlan
 from gnnkit.plan.files import path_in
-from gnnkit.runtime import namespaces
 from gnnkit.runtime.registry import runs_root, sweep
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.store import Store

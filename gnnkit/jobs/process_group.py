@@ -15,13 +15,13 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.cluster.exchange import host_identity
+from gnnkit.cluster.hosts import interface_address, is_loopback, source_address
 from gnnkit.distributed.process_group import gloo_interface, interface_to, is_initialized, meeting_store
 from gnnkit.errors import PlanError, StartTimeout, WorkerDied
 from gnnkit.jobs.devices import device_key
 from gnnkit.jobs.environment import Place
 from gnnkit.jobs.peers import PeerWatch, connections, gone, keep_asking
-from gnnkit.runtime.exchange import host_identity
-from gnnkit.runtime.hosts import interface_address, is_loopback, source_address
 
 if TYPE_CHECKING:
     import torch

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gnnkit.backends.inputs import input_rows
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.loader.words import resolve_input_nodes
 from gnnkit.plan import AnchorLabels, InputAnchors, LabelLists, LabelOutput, NeighborSampling, PPRSampling, Sampling
 from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.inputs import input_rows
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, is_label_edge_type, opposite_edge_type
 
 

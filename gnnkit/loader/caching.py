@@ -72,7 +72,7 @@ def open_stream(plan: LoaderPlan, graph: GraphHandle, history: History, device: 
 
 def _measured(stream: BatchStream, plan: LoaderPlan, graph: GraphHandle, history: History, device: torch.device) -> FeatureCache:
     """The cache of what batches of epoch 0 touch most."""
-    from gnnkit.backends.batches import BatchList
+    from gnnkit.runtime.batches import BatchList
 
     schema, schedule, budget = graph.arrays.schema, BatchList(plan, graph).schedule(), plan.runtime.feature_cache
     touches = touched_by(stream, schedule, schema, history)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gnnkit.backends.base import StreamStatus
+from gnnkit.cluster.placing import describe
 from gnnkit.loader.history import LastError
 from gnnkit.loader.stats import EpochStats
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Sampling
 from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.placing import describe
 from gnnkit.runtime.shared_graph import graph_nbytes
 from gnnkit.schema import GraphSchema, edge_type_name
 from gnnkit.ui.cards import Card, Table

@@ -309,7 +309,7 @@ def _whole_number(value: Any, what: str) -> int:
 
 
 def _batch_list(plan: LoaderPlan, graph: GraphHandle) -> Any:
-    from gnnkit.backends.batches import BatchList
+    from gnnkit.runtime.batches import BatchList
 
     return BatchList(plan, graph)
 

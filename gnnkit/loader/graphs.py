@@ -19,7 +19,7 @@ from gnnkit.schema import GraphSchema
 from gnnkit.storage.options import BuildOptions
 
 if TYPE_CHECKING:
-    from gnnkit.datasets.source import GraphSource
+    from gnnkit.source import GraphSource
     from gnnkit.storage.store import Store
 
 # Loaders of one process on the same parts of the same store share its mapping and its copy in huge pages.
@@ -48,7 +48,7 @@ def open_store(store: Store) -> GraphHandle:
 
 def warm_in_background(events: EventSink) -> None:
     """Compiles kernels while the dataset is downloaded or built; whoever needs them waits for the same lock."""
-    from gnnkit.sampling.jit import warm
+    from gnnkit.kernels.jit import warm
 
     threading.Thread(target=warm, args=(events,), name="gnnkit-compile", daemon=True).start()
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.backends.link_inputs import OWN_NEGATIVES, missing_edge_ids
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.loader.link_arrays import LINK_FORMS, to_links, to_rows, to_times, to_weight
 from gnnkit.plan import ExcludeEdges, InputLinks, NegativeSampling, NeighborSampling, Sampling
 from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.link_inputs import OWN_NEGATIVES, missing_edge_ids
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType, GraphSchema, edge_type_name, find_reverse
 
 if TYPE_CHECKING:

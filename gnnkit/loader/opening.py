@@ -32,8 +32,8 @@ from gnnkit.storage.options import BuildOptions
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
-    from gnnkit.datasets.source import GraphSource
     from gnnkit.loader.facade import GraphLoader
+    from gnnkit.source import GraphSource
     from gnnkit.storage.store import Store
 
 

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeVar
 from gnnkit.backends import resolve_backend
 from gnnkit.backends.base import Backend
 from gnnkit.backends.checks import size_in_bytes
+from gnnkit.cluster.hosts import ONE_HOST, find_hosts
+from gnnkit.cluster.placing import PlacementWord, check_placement
 from gnnkit.errors import PlanError, interruptible, near_matches
 from gnnkit.loader.input_words import INPUT_WORDS, InputWords
 from gnnkit.loader.link_words import LinkOptions
@@ -30,8 +32,6 @@ from gnnkit.plan import (
     SubgraphType,
     TemporalStrategy,
 )
-from gnnkit.runtime.hosts import ONE_HOST, find_hosts
-from gnnkit.runtime.placing import PlacementWord, check_placement
 from gnnkit.samplers import as_words
 from gnnkit.storage.options import BuildOptions
 

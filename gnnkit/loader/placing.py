@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnnkit.cluster.hosts import Hosts
+from gnnkit.cluster.placing import PlacementWord, place
 from gnnkit.plan import Placement
-from gnnkit.runtime.hosts import Hosts
-from gnnkit.runtime.placing import PlacementWord, place
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.manifest_io import read_manifest
 from gnnkit.storage.store import Store

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit.backends import backend_from_json
+from gnnkit.cluster.hosts import find_hosts
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink
 from gnnkit.loader.anchor_words import checked_anchors, without_labels
@@ -17,7 +18,6 @@ from gnnkit.loader.served import is_served, joins_servers, served_store
 from gnnkit.loader.words import resolve_fan_outs, resolve_input_nodes
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Placement, Sampling, StoreRef
 from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.hosts import find_hosts
 from gnnkit.samplers import as_words
 from gnnkit.schema import GraphSchema
 

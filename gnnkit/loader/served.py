@@ -10,10 +10,10 @@ from typing import Any
 from gnnkit.backends import resolve_backend
 from gnnkit.backends.base import Backend
 from gnnkit.backends.graph_store import GraphStore
+from gnnkit.cluster.serving.addresses import has_any_port
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink
 from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.serving.addresses import has_any_port
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.manifest import canonical_options
 from gnnkit.storage.manifest_io import read_manifest
@@ -50,7 +50,7 @@ def served_store(backend: Backend | str, events: EventSink) -> Store:
     options = resolve_backend(backend)
     assert isinstance(options, GraphStore)
     if options.folder is not None:
-        from gnnkit.runtime.serving.unix_join import join_folder
+        from gnnkit.cluster.serving.unix_join import join_folder
 
         servers = join_folder(options.folder, "trainer", options.join_timeout_s, events)
         try:
@@ -59,7 +59,7 @@ def served_store(backend: Backend | str, events: EventSink) -> Store:
             servers.close()
         return Store.open(status["store"]["path"])
     from gnnkit.backends.wire_crew import servers_of
-    from gnnkit.runtime.serving.joining import look
+    from gnnkit.cluster.serving.joining import look
 
     return Store.open(look(servers_of(options), events).outline, ())
 

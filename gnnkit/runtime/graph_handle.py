@@ -20,7 +20,7 @@ from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
 
 if TYPE_CHECKING:
-    from gnnkit.datasets.source import GraphSource, LinkSplits
+    from gnnkit.source import GraphSource, LinkSplits
     from gnnkit.storage.options import BuildOptions
 
 

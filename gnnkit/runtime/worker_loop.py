@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import MemoryLimitError
 from gnnkit.events import Event
 from gnnkit.host import available_memory
+from gnnkit.kernels.jit import warm
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.remote import error_to_json, layout_to_json
 from gnnkit.runtime.shared_block import SharedBlock
@@ -24,7 +25,6 @@ from gnnkit.runtime.wire import PATIENCE_S, Message, Wire, from_memory
 from gnnkit.runtime.worker_clients import STARTER, Clients
 from gnnkit.runtime.worker_jobs import ChannelKey, Job, JobQueue, NowJob, SampleJob, TrialJob
 from gnnkit.runtime.worker_sampling import WorkerChannel, WorkerGraph, name_of
-from gnnkit.sampling.jit import warm
 from gnnkit.sampling.sampler import BatchSampler
 from gnnkit.sampling.scratch import NodeScratch
 from gnnkit.sampling.walked import SampleRequest

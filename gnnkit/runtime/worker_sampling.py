@@ -6,16 +6,16 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.backends.batches import BatchList
 from gnnkit.errors import StoreError
+from gnnkit.kernels.jit import warm
 from gnnkit.plan import LoaderPlan, StoreRef
+from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.shared_block import SharedBlock
 from gnnkit.runtime.shared_graph import SharedGraph
 from gnnkit.runtime.wire import Message
 from gnnkit.runtime.worker_jobs import NowJob, SampleJob, TrialJob
 from gnnkit.runtime.worker_ring import WorkerRing, WorkerSlot
-from gnnkit.sampling.jit import warm
 from gnnkit.sampling.kinds import prepare
 from gnnkit.sampling.sampler import BatchSampler, local_sampler
 from gnnkit.sampling.scratch import NodeScratch
@@ -24,8 +24,8 @@ from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
-    from gnnkit.runtime.parts.spreading import Spreading
-    from gnnkit.runtime.receiving.receiver import Receiving
+    from gnnkit.cluster.parts.spreading import Spreading
+    from gnnkit.cluster.receiving.receiver import Receiving
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +61,12 @@ class WorkerGraph:
                 raise StoreError(f"the store {str(store.path)!r} was replaced while it was in use", "make the loader again")
             self.handle = GraphHandle(store.arrays(), store.splits, reference, link_splits=store.link_splits)
             if hosts is not None:
-                from gnnkit.runtime.parts.spreading import Spreading  # brings the network library, which one host does without
+                from gnnkit.cluster.parts.spreading import Spreading  # brings the network library, which one host does without
 
                 self.spreading = Spreading(hosts, store, self.threads)
                 self.threads = self.spreading.threads
             if servers is not None:
-                from gnnkit.runtime.receiving.receiver import Receiving
+                from gnnkit.cluster.receiving.receiver import Receiving
 
                 self.receiving = Receiving(servers, store)
                 self.threads = self.receiving.threads
@@ -92,7 +92,7 @@ class WorkerGraph:
             mode: "batch", or "structure" for whoever gathers the rows elsewhere.
         """
         if self.receiving is not None:
-            from gnnkit.runtime.receiving.receiver import ReceivingChannel
+            from gnnkit.cluster.receiving.receiver import ReceivingChannel
 
             return ReceivingChannel(self, plan, self.receiving)
         prepare(plan.inputs, plan.sampling, walks_only=mode == "structure", caches=bool(plan.cached))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import helper, kernel
-from gnnkit.sampling.native import load_i64
+from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.native import load_i64
 from gnnkit.sampling.passes import (
     DAMAGED,
     INDICES,

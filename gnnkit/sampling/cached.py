@@ -16,8 +16,8 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import helper, kernel
-from gnnkit.sampling.native import load_i64
+from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.native import load_i64
 
 _WORD = 64
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import kernel
+from gnnkit.kernels.jit import kernel
 from gnnkit.schema import Quantization
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import kernel
+from gnnkit.kernels.jit import kernel
 from gnnkit.sampling.numbering import EMPTY, find_pair
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
 from gnnkit.sampling.reach import Reach

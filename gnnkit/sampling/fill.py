@@ -7,8 +7,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import helper, kernel
-from gnnkit.sampling.native import copy_bytes, load_i64, prefetch, store_i64
+from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.native import copy_bytes, load_i64, prefetch, store_i64
 from gnnkit.sampling.passes import find_part, load_id
 
 # Columns of ``steps`` [num_steps, 7].

@@ -14,11 +14,11 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
+from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.native import prefetch
+from gnnkit.kernels.stream import GOLDEN
 from gnnkit.sampling.adjacency import edge_range
-from gnnkit.sampling.jit import helper, kernel
-from gnnkit.sampling.native import prefetch
 from gnnkit.sampling.passes import DAMAGED, FIRST_POSITION, INDICES, INDICES_WIDTH, INDPTR, INDPTR_WIDTH, find_part, load_id
-from gnnkit.sampling.stream import GOLDEN
 
 # In a table of members: nothing is here.
 _EMPTY = -1

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.events import EventSink
+from gnnkit.kernels.jit import warm
 from gnnkit.plan import InputNodes, Inputs, NeighborSampling, Sampling
-from gnnkit.sampling.jit import warm
 from gnnkit.sampling.reach import Reach
 from gnnkit.sampling.walked import SampleRequest, Seeds, Walked
 from gnnkit.schema import NodeType

@@ -9,8 +9,8 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import helper, kernel
-from gnnkit.sampling.native import copy_bytes, load_i32, load_i64, prefetch, store_i64
+from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.native import copy_bytes, load_i32, load_i64, prefetch, store_i64
 from gnnkit.sampling.passes import (
     BASE,
     BLOCK,

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import MemoryLimitError
 from gnnkit.host import available_memory
+from gnnkit.kernels.stream import fold
 from gnnkit.sampling import adjacency, induced
 from gnnkit.sampling import fill as fill_kernel
 from gnnkit.sampling.damage import LOOSE_EDGE, damaged
@@ -16,7 +17,6 @@ from gnnkit.sampling.owned_kernels import all_local, expand_owned
 from gnnkit.sampling.owners import NO_IDS, Answer, BadRequest, Expansion, Picks, Question, RowsRequest
 from gnnkit.sampling.passes import DAMAGED, FRONTIER, WEIGHTED
 from gnnkit.sampling.picks import LINEAR_FAN_OUT
-from gnnkit.sampling.stream import fold
 from gnnkit.sampling.tables import GraphTables, RowTable, address_of
 
 _MOST_PREALLOCATED = 1 << 22

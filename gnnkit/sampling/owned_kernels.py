@@ -9,8 +9,8 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import kernel
-from gnnkit.sampling.native import load_i64, store_i64
+from gnnkit.kernels.jit import kernel
+from gnnkit.kernels.native import load_i64, store_i64
 from gnnkit.sampling.passes import (
     BLOCK,
     CAPACITY,

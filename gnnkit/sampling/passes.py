@@ -13,10 +13,10 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import helper
-from gnnkit.sampling.native import load_i32, load_i64, prefetch, store_i32, store_i64
+from gnnkit.kernels.jit import helper
+from gnnkit.kernels.native import load_i32, load_i64, prefetch, store_i32, store_i64
+from gnnkit.kernels.stream import fold_u64
 from gnnkit.sampling.picks import num_taken, pick, take_positive, takes_all
-from gnnkit.sampling.stream import fold_u64
 
 # Columns of ``relations`` [num_edge_types, 6].
 FRONTIER, NEIGHBOR, INDPTR_WIDTH, INDICES_WIDTH, WEIGHTED, NUM_NEIGHBOR_NODES = range(6)

@@ -9,9 +9,9 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import helper
-from gnnkit.sampling.native import load_i64
-from gnnkit.sampling.stream import bounded, draw_u64, fold_u64
+from gnnkit.kernels.jit import helper
+from gnnkit.kernels.native import load_i64
+from gnnkit.kernels.stream import bounded, draw_u64, fold_u64
 
 # Above this fan-out, repeats among a node's picks are looked up in a table instead of compared one by one.
 LINEAR_FAN_OUT = 32

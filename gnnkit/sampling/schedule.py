@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.kernels import stream
 from gnnkit.plan import Batching, num_batches
-from gnnkit.sampling import stream
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.kernels.jit import kernel
+from gnnkit.kernels.native import load_i64, store_i64
 from gnnkit.sampling.emit import CarriedArrays, layout_of
-from gnnkit.sampling.jit import kernel
-from gnnkit.sampling.native import load_i64, store_i64
 from gnnkit.sampling.subgraph import BatchKey, BatchLayout, EdgeKey, LayoutBuilder, NodeKey
 from gnnkit.sampling.tables import GraphTables, address_of
 from gnnkit.sampling.walked import Walked, WalkedEdges

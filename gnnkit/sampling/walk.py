@@ -15,7 +15,8 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import helper, kernel
+from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.stream import fold_u64
 from gnnkit.sampling.passes import (
     BLOCK,
     CAPACITY,
@@ -32,7 +33,6 @@ from gnnkit.sampling.passes import (
     number,
 )
 from gnnkit.sampling.picks import LINEAR_FAN_OUT
-from gnnkit.sampling.stream import fold_u64
 
 
 @helper

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError
-from gnnkit.sampling.stream import order_key, permutation, stream_key
+from gnnkit.kernels.stream import order_key, permutation, stream_key
 from gnnkit.splitters.views import view_of
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.backends.link_inputs import edges_in_order
 from gnnkit.errors import PlanError, near_matches
+from gnnkit.runtime.link_inputs import edges_in_order
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
 from gnnkit.storage.part_ids import dataset_ids
 from gnnkit.storage.store import Store

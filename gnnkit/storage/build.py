@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnnkit.datasets.source import GraphSource
 from gnnkit.errors import StoreError
 from gnnkit.events import EventSink, ignore_events
+from gnnkit.source import GraphSource
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.inputs import BuildInput, SourceInput
 from gnnkit.storage.layout import check_buildable

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gnnkit.datasets.shipped import is_shipped
-from gnnkit.datasets.source import GraphSource
 from gnnkit.errors import StoreError, near_matches
 from gnnkit.events import EventSink, ignore_events
+from gnnkit.source import GraphSource
 from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, MANIFEST_NAME
 from gnnkit.storage.manifest import Manifest, canonical_options, store_fingerprint
 from gnnkit.storage.manifest_io import read_manifest

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.datasets.source import CHUNK_ROWS, GraphSource, LinkSplits
 from gnnkit.errors import DatasetError
 from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
+from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits
 from gnnkit.storage.options import BuildOptions
 
 # Rows of wide arrays are taken in smaller batches than those of narrow ones.

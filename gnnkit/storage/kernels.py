@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import kernel, lazy_kernel
-from gnnkit.sampling.native import prefetch
+from gnnkit.kernels.jit import kernel, lazy_kernel
+from gnnkit.kernels.native import prefetch
 
 Ids = NDArray[np.int64]
 _FEW_PARTS = 16

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.datasets.source import GraphSource
 from gnnkit.schema import ArraySpec, EdgeType, edge_type_name
+from gnnkit.source import GraphSource
 from gnnkit.storage.files import write_fully
 from gnnkit.storage.inputs import SourceInput
 from gnnkit.storage.layout import index_dtype

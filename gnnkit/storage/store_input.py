@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.datasets.source import LinkSplits
 from gnnkit.schema import EdgeType, GraphSchema, NodeType
+from gnnkit.source import LinkSplits
 from gnnkit.storage.arrays import EdgePart
 from gnnkit.storage.inputs import BuildInput, EdgeBatch, batch_rows
 from gnnkit.storage.options import BuildOptions

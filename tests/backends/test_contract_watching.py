@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
-from gnnkit.apart import begin_apart
+from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.errors import BatchTimeout, LoaderClosed
 from gnnkit.loader.history import StageState
-from gnnkit.runtime.serving.fleet import ServerFleet
 from gnnkit.runtime.wire import Message
+from gnnkit.waiting import begin_apart
 from tests.backends.setups import FAULT_S, is_gone, loader_of
 from tests.helpers.batches import same
 from tests.helpers.interrupted_starts import interrupt_the_start_of

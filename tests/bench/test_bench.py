@@ -31,12 +31,12 @@ from gnnkit.bench.report import _unavailable
 from gnnkit.bench.rows import contenders_of, evaluate
 from gnnkit.bench.table import COLUMNS, cells, markdown
 from gnnkit.cli.app import run
+from gnnkit.cluster import namespaces as hosts_here
 from gnnkit.datasets.synthetic import products_like
 from gnnkit.errors import PlanError
 from gnnkit.events import ignore_events
 from gnnkit.export.proof.comparison import Difference
 from gnnkit.export.proof.report import VerifyReport
-from gnnkit.runtime import namespaces as hosts_here
 from gnnkit.runtime.shared_graph import graph_arrays
 from gnnkit.storage.store import Store
 from tests.backends.setups import is_gone

@@ -304,7 +304,7 @@ def test_prune_removes_unfinished_builds_only(cli: Cli) -> None:
 
 def test_prune_removes_kernels_that_nothing_has_loaded_for_a_month(cli: Cli, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = own_home / "own-kernels"
-    monkeypatch.setattr("gnnkit.sampling.jit.kernel_cache_root", lambda: kernels)
+    monkeypatch.setattr("gnnkit.kernels.jit.kernel_cache_root", lambda: kernels)
     now = time.time()
     for name, days in (("old", 31), ("young", 29)):
         (kernels / name).mkdir(parents=True)

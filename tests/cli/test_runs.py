@@ -16,11 +16,11 @@ import pytest
 
 from gnnkit import Colocated, GraphLoader, GraphStore
 from gnnkit.cli.app import run
+from gnnkit.cluster.part_keeper import PartKeeper
+from gnnkit.cluster.part_spec import ServiceSpec
 from gnnkit.errors import PlanError, WorkerStopped
 from gnnkit.runtime import registry, run_control
 from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.part_keeper import PartKeeper
-from gnnkit.runtime.part_spec import ServiceSpec
 from gnnkit.runtime.pids import start_ticks
 from gnnkit.runtime.registry import RunFolder
 from gnnkit.runtime.runs import Run, find_runs, known_roots, own_folders, select

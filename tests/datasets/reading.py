@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.datasets.source import GraphSource
 from gnnkit.schema import EdgeType, NodeType
+from gnnkit.source import GraphSource
 from gnnkit.vendor import ogb as vendor_ogb
 
 

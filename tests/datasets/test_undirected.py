@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from gnnkit.datasets import merge
 from gnnkit.datasets.ogb import open_ogb
-from gnnkit.datasets.source import GraphSource
 from gnnkit.datasets.undirected import UndirectedSource
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import Event
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE as EDGES
 from gnnkit.schema import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
+from gnnkit.source import GraphSource
 from tests.datasets.reading import read_edge_array, read_edges, read_node_array
 from tests.helpers.graphs import ArraySource, homogeneous_source
 from tests.helpers.ogb_trees import write_tree

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 
 from gnnkit.datasets import synthetic
-from gnnkit.datasets.source import GraphSource
 from gnnkit.datasets.synthetic import NOTICE, ProductsLikeSource, products_like
 from gnnkit.errors import PlanError
 from gnnkit.events import Event
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE
+from gnnkit.source import GraphSource
 from gnnkit.storage.options import BuildOptions
 
 # What this generator version gives for scale 0.002 and seed 0, on every machine. It changes with GENERATOR_VERSION only.

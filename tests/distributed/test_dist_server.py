@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from gnnkit.cluster.serving.desk import Desk
 from gnnkit.distributed import (
     DistDataset,
     DistServer,
@@ -27,7 +28,6 @@ from gnnkit.distributed.dist_server import METHODS, method_name
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError, WorkerDied
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.remote import error_from_json, error_to_json
-from gnnkit.runtime.serving.desk import Desk
 from gnnkit.runtime.wire import Message, in_memory
 from gnnkit.storage.store import Store
 from tests.distributed.loading import NUM_NODES, labelled, ring, stored
@@ -192,7 +192,7 @@ def test_ablp_input_slices_caps_and_refusals(tmp_path: Path) -> None:
 
 def test_rows_of_labels_belong_to_their_anchors(tmp_path: Path) -> None:
     """An anchor without labels keeps its own row, wherever it stands, and rows are filled up behind."""
-    from gnnkit.runtime.serving.label_rows import padded_neighbors
+    from gnnkit.cluster.serving.label_rows import padded_neighbors
 
     data = labelled(6)
     positive = ("node", "to_gigl_positive", "node")

@@ -15,6 +15,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 import gnnkit
+from gnnkit.cluster.serving.connection import Connection
 from gnnkit.distributed import (
     DistDataset,
     DistributedRuntimeInfo,
@@ -33,7 +34,6 @@ from gnnkit.distributed import (
     shutdown_client,
 )
 from gnnkit.errors import LoaderClosed, PlanError, WorkerDied
-from gnnkit.runtime.serving.connection import Connection
 from gnnkit.storage.store import Store
 from tests.distributed.loading import NUM_NODES, TO, labelled, needs_glt, ring, seeds_of, stored
 from tests.helpers.batches import same
@@ -372,7 +372,7 @@ def another_trainer(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
     folder, connections = Path(address.removeprefix("unix:")), []
     token = (folder / "token").read_text().strip()
     with monkeypatch.context() as patch:
-        patch.setattr("gnnkit.runtime.serving.connection.client_id", lambda: "another")
+        patch.setattr("gnnkit.cluster.serving.connection.client_id", lambda: "another")
         connections = [Connection.open(folder, rank, token, DEADLINE_S) for rank in range(2)]
     try:
         yield lambda rank: DistServer.over(lambda name, args, convert: convert(connections[rank].call(name, args, DEADLINE_S)))

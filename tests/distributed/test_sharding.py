@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnnkit.cluster.serving.shares import server_shares
 from gnnkit.distributed import FetchABLPInputRequest, FetchNodesRequest, ServerSlice, compute_server_assignments
 from gnnkit.errors import PlanError
-from gnnkit.runtime.serving.shares import server_shares
 
 COUNTS = st.integers(1, 9)
 

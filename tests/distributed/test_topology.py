@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnnkit.cluster.topology import RankFacts, group_ranks
 from gnnkit.errors import PlanError
-from gnnkit.runtime.topology import RankFacts, group_ranks
 
 
 def hosts(*names: str) -> list[RankFacts]:

@@ -14,13 +14,13 @@ import pytest
 
 from gnnkit import Colocated, GraphLoader, GraphStore
 from gnnkit.cli.app import run as run_cli
+from gnnkit.cluster import namespaces
 from gnnkit.errors import PlanError, StartTimeout, StoreError, WorkerDied
 from gnnkit.export.exporter import JobOptions, export_plan
 from gnnkit.export.recording import recorded
 from gnnkit.export.verify import verify_export
 from gnnkit.host import available_cpus
 from gnnkit.plan import LoaderPlan
-from gnnkit.runtime import namespaces
 from gnnkit.runtime.registry import runs_root
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions

@@ -112,7 +112,7 @@ def test_options_are_checked_and_come_back_from_json() -> None:
 
 
 def test_what_graphlearn_torch_gets_wrong_is_refused() -> None:
-    from gnnkit.backends.glt import check_sampling
+    from gnnkit.backends.glt.options import check_sampling
 
     edge_type = ("a", "to", "b")
     for fan_outs in ((3, 2), (3, 0), (0, 0), (-1, 5)):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 def home_with_kernels(folder: Path) -> Path:
     """Makes a home with nothing in it but the kernels that are compiled already: compiling them takes longer than most tests."""
-    from gnnkit.sampling.jit import kernel_cache_root
+    from gnnkit.kernels.jit import kernel_cache_root
 
     folder.mkdir(exist_ok=True)
     kernels = folder / "kernels"

@@ -1,4 +1,4 @@
-"""Hosts for tests: those of ``gnnkit.runtime.namespaces``, which can be cut off and looked into, on a switch that may be a bad one."""
+"""Hosts for tests: those of ``gnnkit.cluster.namespaces``, which can be cut off and looked into, on a switch that may be a bad one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnnkit.runtime import namespaces
-from gnnkit.runtime.namespaces import INTERFACE as INTERFACE
-from gnnkit.runtime.namespaces import SwitchPlace, bridge, call, port_name
+from gnnkit.cluster import namespaces
+from gnnkit.cluster.namespaces import INTERFACE as INTERFACE
+from gnnkit.cluster.namespaces import SwitchPlace, bridge, call, port_name
 
 _DEADLINE_S = 20.0
 SLOW_SWITCH = Path(__file__).with_name("slow_switch.py")

@@ -11,10 +11,10 @@ import pytest
 
 from gnnkit import Colocated, GraphLoader
 from gnnkit.backends import backend_from_json
+from gnnkit.cluster.hosts import Hosts, find_hosts, join_address, listening_address, split_address
+from gnnkit.cluster.placing import place
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.plan import LoaderPlan, Placement
-from gnnkit.runtime.hosts import Hosts, find_hosts, join_address, listening_address, split_address
-from gnnkit.runtime.placing import place
 from gnnkit.storage.store import Store
 from tests.hosts.setups import OPTIONS, source, stage
 

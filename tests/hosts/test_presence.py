@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gnnkit.cluster import presence
+from gnnkit.cluster.presence import Attendance, Guests
 from gnnkit.errors import PlanError, StartTimeout
-from gnnkit.runtime import presence
-from gnnkit.runtime.presence import Attendance, Guests
 from tests.helpers.waiting import wait_until
 
 

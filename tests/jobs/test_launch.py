@@ -228,8 +228,8 @@ def test_one_set_of_servers_serves_all_ranks(store: Path) -> None:
         import psutil
 
         ids = [batch.input_id for batch in loader]
-        servers = [p.pid for p in psutil.Process().parent().children() if "gnnkit.runtime.serving" in " ".join(p.cmdline())]
-        own = [p.pid for p in psutil.Process().children() if "gnnkit.runtime.serving" in " ".join(p.cmdline())]
+        servers = [p.pid for p in psutil.Process().parent().children() if "gnnkit.cluster.serving" in " ".join(p.cmdline())]
+        own = [p.pid for p in psutil.Process().children() if "gnnkit.cluster.serving" in " ".join(p.cmdline())]
         return ids, servers, own
 
     backend = GraphStore(num_servers=1)

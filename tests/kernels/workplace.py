@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from gnnkit.sampling.jit import kernel_cache_root, warm
+from gnnkit.kernels.jit import kernel_cache_root, warm
 from tests.helpers.leaks import SHARED_MEMORY
 from tests.helpers.machine import in_time
 from tests.helpers.waiting import wait_until

@@ -15,9 +15,9 @@ from torch_geometric.data import Data, HeteroData
 import gnnkit
 from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
 from gnnkit.errors import PlanError
+from gnnkit.kernels.stream import batch_key
 from gnnkit.plan import LabelLists, LoaderPlan
 from gnnkit.sampling import numbering
-from gnnkit.sampling.stream import batch_key
 from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.store import Store
 from tests.parts.several_hosts import sampled, sampler_on, spread_samplers

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from gnnkit.cluster.parts.client import FlightOwners, Peer
 from gnnkit.plan import NeighborSampling
 from gnnkit.runtime.children import ChildProcess, end_all
-from gnnkit.runtime.parts.client import FlightOwners, Peer
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.shared_graph import SharedGraph
 from gnnkit.runtime.vitals import Vitals
@@ -43,7 +43,7 @@ class Service:
         self.store, self.ip = store, ip
         self._vitals = Vitals.create(1)
         folder.mkdir(exist_ok=True)
-        self.child = ChildProcess(0, folder / f"service-{time.monotonic_ns()}.log", self._vitals.block.fd, 1, module="gnnkit.runtime.parts")
+        self.child = ChildProcess(0, folder / f"service-{time.monotonic_ns()}.log", self._vitals.block.fd, 1, module="gnnkit.cluster.parts")
         self.child.wire.send(
             "setup",
             () if shared is None else (shared.block.fd,),

@@ -16,14 +16,14 @@ import psutil
 import pyarrow.flight as flight
 import pytest
 
+from gnnkit.cluster.parts.client import FlightOwners, Peer
+from gnnkit.cluster.parts.protocol import to_ticket
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
+from gnnkit.kernels.stream import batch_key
 from gnnkit.plan import NeighborSampling
-from gnnkit.runtime.parts.client import FlightOwners, Peer
-from gnnkit.runtime.parts.protocol import to_ticket
 from gnnkit.runtime.shared_graph import share
 from gnnkit.sampling.owners import RowsRequest
 from gnnkit.sampling.sampler import BatchSampler
-from gnnkit.sampling.stream import batch_key
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.build import build_store

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
+from gnnkit.kernels.stream import batch_key
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.collate import collate, contents_of
 from gnnkit.sampling.hosts import PartMap, hot_rows
 from gnnkit.sampling.owners import Expansion, Picks
 from gnnkit.sampling.sampler import BatchSampler
-from gnnkit.sampling.stream import batch_key
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.build import build_store

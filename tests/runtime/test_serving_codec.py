@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from gnnkit.cluster.serving.codec import decode, encode, from_bytes, to_bytes
 from gnnkit.errors import PlanError
-from gnnkit.runtime.serving.codec import decode, encode, from_bytes, to_bytes
 
 NUMBERS = st.sampled_from(["?", "i1", "<i4", "<i8", "u2", "<u8", "<f2", "<f4", "<f8", "<c8"]).map(np.dtype)
 ARRAYS = NUMBERS.flatmap(lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)))

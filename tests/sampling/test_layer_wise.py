@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import GraphLoader, LayerWise
+from gnnkit.cluster.parts.protocol import answer_from_batch, from_ticket, question_to_ticket
+from gnnkit.cluster.parts.service import Answers
 from gnnkit.errors import PlanError
 from gnnkit.plan import HGTSampling, LayerSampling, LoaderPlan
-from gnnkit.runtime.parts.protocol import answer_from_batch, from_ticket, question_to_ticket
-from gnnkit.runtime.parts.service import Answers
 from gnnkit.sampling.hosts import PartMap
 from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import Answer, Expansion, Picks, Question

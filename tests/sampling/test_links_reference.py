@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gnnkit.backends.link_inputs import LinkArrays
 from gnnkit.errors import SamplingError
 from gnnkit.plan import InputLinks, NegativeSampling, NeighborSampling
 from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.link_inputs import LinkArrays
 from gnnkit.sampling.collate import collate, contents_of
 from gnnkit.sampling.received import WalkedRequest
 from gnnkit.sampling.sampler import BatchSampler

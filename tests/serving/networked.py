@@ -14,11 +14,11 @@ from typing import Any
 
 import psutil
 
+from gnnkit.cluster.serving.courier import Courier, Joined
+from gnnkit.cluster.serving.fleet import ServerFleet
+from gnnkit.cluster.serving.joining import Servers
+from gnnkit.cluster.serving.spec import ServerSpec
 from gnnkit.events import Event, EventSink, ignore_events
-from gnnkit.runtime.serving.courier import Courier, Joined
-from gnnkit.runtime.serving.fleet import ServerFleet
-from gnnkit.runtime.serving.joining import Servers
-from gnnkit.runtime.serving.spec import ServerSpec
 from gnnkit.storage.store import Store
 from tests.helpers.ports import free_port
 from tests.hosts.setups import stage

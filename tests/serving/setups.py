@@ -1,4 +1,4 @@
-"""Servers for tests, and a client that speaks to their door as the documentation of ``gnnkit.runtime.serving`` has it."""
+"""Servers for tests, and a client that speaks to their door as the documentation of ``gnnkit.cluster.serving`` has it."""
 
 from __future__ import annotations
 

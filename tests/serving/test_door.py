@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnnkit.cluster.serving.door import Door
+from gnnkit.cluster.serving.sessions import Sessions
 from gnnkit.errors import PlanError
-from gnnkit.runtime.serving.door import Door
-from gnnkit.runtime.serving.sessions import Sessions
 from gnnkit.runtime.wire import Wire
 from gnnkit.serving import GraphStoreServers, serve
 from gnnkit.storage.layout import FORMAT_VERSION

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from gnnkit import GraphLoader, GraphStore
+from gnnkit.cluster.parts.client import remote_error
+from gnnkit.cluster.serving.fleet import ServerFleet
+from gnnkit.cluster.serving.joining import Servers, look
+from gnnkit.cluster.serving.roster import Member, Roster
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
 from gnnkit.loader.digest import batches_digest
-from gnnkit.runtime.parts.client import remote_error
-from gnnkit.runtime.serving.fleet import ServerFleet
-from gnnkit.runtime.serving.joining import Servers, look
-from gnnkit.runtime.serving.roster import Member, Roster
 from gnnkit.storage.outline import find_outline, keep_outline
 from gnnkit.storage.store import Store
 from tests.helpers.machine import ROOT, in_time
@@ -146,7 +146,7 @@ def test_strangers(hosts: TwoHosts) -> None:
 
 
 def test_another_version_is_refused(hosts: TwoHosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnkit.runtime.serving import asking
+    from gnnkit.cluster.serving import asking
 
     asker = asking.Asker(hosts.address, TOKEN, None)
     assert asker.do("roster", {}, 20.0)["num_servers"] == 2
@@ -240,7 +240,7 @@ def test_who_is_missing_is_said(stores: dict[int, Store], tmp_path: Path) -> Non
 INTERRUPTED = """
 import _thread, sys, threading, time
 
-from gnnkit.runtime.serving.joining import Servers, look
+from gnnkit.cluster.serving.joining import Servers, look
 
 begun, times = threading.Event(), []
 

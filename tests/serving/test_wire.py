@@ -21,8 +21,8 @@ import pyarrow.flight as flight
 import pytest
 
 from gnnkit import GraphLoader, GraphStore, serve
+from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, to_ticket
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, WorkerDied
-from gnnkit.runtime.parts.protocol import PROTOCOL_VERSION, to_ticket
 from gnnkit.serving import GraphStoreServers
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions

@@ -66,7 +66,7 @@ def kernels() -> Check:
     if version is None:
         return Check("kernels", "numba is not installed", "error", "pip install numba")
     try:
-        from gnnkit.sampling.jit import kernel_cache_root
+        from gnnkit.kernels.jit import kernel_cache_root
     except ImportError as error:
         return Check("kernels", f"numba {version} cannot be imported: {error}", "error", "pip install --upgrade numba numpy")
     root = kernel_cache_root()

@@ -107,7 +107,7 @@ def try_hosts() -> str:
 
 def try_glt() -> str:
     """Has graphlearn-torch sample an epoch, whose draws are its own, and checks it against the graph."""
-    from gnnkit.backends.glt import Glt
+    from gnnkit.backends.glt.options import Glt
     from gnnkit.loader import GraphLoader
 
     with GraphLoader.from_pyg(graph(), **options(Glt(num_workers=1))) as loader:

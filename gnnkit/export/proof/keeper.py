@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gnnkit.runtime.namespaces import NamespaceError, NamespaceHost, network
+from gnnkit.cluster.namespaces import NamespaceError, NamespaceHost, network
 from gnnkit.runtime.pids import wait_for_end
 
 STDIN, STDOUT = 0, 1

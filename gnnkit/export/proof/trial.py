@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gnnkit
+from gnnkit.cluster.namespaces import INTERFACE, host_address
+from gnnkit.cluster.placing import shares
 from gnnkit.errors import PlanError
 from gnnkit.export.job import PLAN
 from gnnkit.export.proof.scaling import TrialJob
 from gnnkit.export.recording import VARIABLE
 from gnnkit.plan import LoaderPlan, Placement
 from gnnkit.plan.files import read_plan_file
-from gnnkit.runtime.namespaces import INTERFACE, host_address
-from gnnkit.runtime.placing import shares
 from gnnkit.storage.manifest_io import read_manifest
 
 LOOPBACK = "127.0.0.1"

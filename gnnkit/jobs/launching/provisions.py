@@ -10,10 +10,10 @@ from gnnkit.backends import backend_from_json
 from gnnkit.backends.graph_store import GraphStore
 from gnnkit.backends.own_servers import OwnServers
 from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
+from gnnkit.cluster.serving.credentials import token_for
+from gnnkit.cluster.serving.spec import UNIX_PREFIX
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
-from gnnkit.runtime.serving.credentials import token_for
-from gnnkit.runtime.serving.spec import UNIX_PREFIX
 
 if TYPE_CHECKING:
     from gnnkit.loader import GraphLoader

@@ -169,7 +169,7 @@ def _store(place: Place, fds: Sequence[int], timeout_s: float) -> Any:
 
 
 def _remember(address: str, token: str) -> None:
-    from gnnkit.runtime.serving.credentials import remember_token
+    from gnnkit.cluster.serving.credentials import remember_token
 
     remember_token(address, token)
 

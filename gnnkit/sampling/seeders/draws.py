@@ -12,8 +12,8 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, SamplingError
-from gnnkit.sampling.jit import kernel
-from gnnkit.sampling.stream import bounded, draw_u64, fold_u64
+from gnnkit.kernels.jit import kernel
+from gnnkit.kernels.stream import bounded, draw_u64, fold_u64
 
 # A weight's share of 64 bits: sums over all nodes stay below 2**63.
 _WEIGHT_BITS = 32

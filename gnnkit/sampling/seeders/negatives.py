@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import SamplingError
+from gnnkit.kernels.stream import PURPOSE_NEGATIVES, fold
 from gnnkit.plan import InputLinks
 from gnnkit.sampling.reach import Reach
 from gnnkit.sampling.seeders.draws import NodeDraws
-from gnnkit.sampling.stream import PURPOSE_NEGATIVES, fold
 
 # Draws of one negative before it is chosen among all that are left. Where half of all pairs are edges, one negative in 2**32 gets there.
 MAX_TRIES = 32

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.kernels.stream import PURPOSE_BUDGETS, fold, text_key
 from gnnkit.plan import HGTSampling
 from gnnkit.sampling.owners import Expansion
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
 from gnnkit.sampling.reach import Reach
-from gnnkit.sampling.stream import PURPOSE_BUDGETS, fold, text_key
 from gnnkit.sampling.walked import Seeds, Walked, WalkedEdges
 from gnnkit.sampling.walkers.hgt_kernels import add_shares, draw_nodes, keep_edges
 from gnnkit.sampling.walkers.layer_seen import SeenNodes, extended, seen_nodes

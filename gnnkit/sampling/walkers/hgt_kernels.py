@@ -9,8 +9,8 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import helper, kernel
-from gnnkit.sampling.stream import bit_length, bounded, draw_u64
+from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.stream import bit_length, bounded, draw_u64
 
 # A node hands out this much through each edge type; what its neighbours get of it is a whole number.
 SHARE = 1 << 32

@@ -9,8 +9,8 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import helper, kernel
-from gnnkit.sampling.stream import bit_length, bounded, draw_u64
+from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.stream import bit_length, bounded, draw_u64
 
 # Products of a sum of weights and a count stay below 2 to this power; a single weight below 2 to the second.
 _PRODUCT_BITS, _WEIGHT_BITS = 62, 40

@@ -11,8 +11,8 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import helper, kernel
-from gnnkit.sampling.stream import GOLDEN
+from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.stream import GOLDEN
 from gnnkit.sampling.tables import GraphTables
 
 _FIRST_CAPACITY = 1 << 12

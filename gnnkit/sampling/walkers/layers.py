@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.kernels.stream import PURPOSE_LAYERS, fold, text_key
 from gnnkit.plan import LayerSampling
 from gnnkit.sampling.owners import Expansion
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR, WEIGHTED
 from gnnkit.sampling.reach import Reach
-from gnnkit.sampling.stream import PURPOSE_LAYERS, fold, text_key
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey
 from gnnkit.sampling.walked import Seeds, Walked, WalkedEdges
 from gnnkit.sampling.walkers.layer_kernels import add_scores, choose_nodes

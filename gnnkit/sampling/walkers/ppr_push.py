@@ -16,8 +16,8 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import helper, kernel
-from gnnkit.sampling.stream import GOLDEN
+from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.stream import GOLDEN
 
 # Columns of ``states`` [S, 10]: the seed's key and channel; where its table begins and the logarithm of its size; where its nodes begin
 # and how many there are; its queue's first and last node; how many of the queue belong to this round, and the rounds begun.

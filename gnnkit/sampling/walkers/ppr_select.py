@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import helper, kernel
+from gnnkit.kernels.jit import helper, kernel
 from gnnkit.sampling.walkers.ppr_push import COUNT, HOP, KEY, NO_EDGES, NODES, RANK, RESIDUAL
 
 # Columns of an edge attribute before those of the channels, and columns of each channel.

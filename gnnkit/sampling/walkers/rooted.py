@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.kernels.jit import kernel
 from gnnkit.plan import NeighborSampling
-from gnnkit.sampling.jit import kernel
 from gnnkit.sampling.numbering import Numbering
 from gnnkit.sampling.owners import Expansion, Picks
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.kernels.jit import helper, kernel
 from gnnkit.plan import NeighborSampling
-from gnnkit.sampling.jit import helper, kernel
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
 from gnnkit.sampling.reach import Reach
 from gnnkit.sampling.walked import Seeds, Walked, WalkedEdges

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.datasets.npz_member import NPY_DAMAGE
-from gnnkit.datasets.source import LinkSplits
 from gnnkit.errors import DatasetError
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
@@ -24,6 +23,7 @@ from gnnkit.schema import (
     NodeType,
     NodeTypeSchema,
 )
+from gnnkit.source import LinkSplits
 from gnnkit.storage.glt_format import layout as names
 from gnnkit.storage.glt_format import pickles
 from gnnkit.storage.glt_format.layout import GltLayout

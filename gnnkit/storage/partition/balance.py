@@ -38,7 +38,7 @@ def contiguous_parts(num_nodes: int, num_parts: int) -> NDArray[np.int32]:
 def shuffled_parts(key: int, num_nodes: int, num_parts: int) -> NDArray[np.int32]:
     """A random assignment with equal sizes.
 
-    Fisher and Yates' shuffle over SplitMix64 (``gnnkit.sampling.stream``): the same on every machine and for every version of
+    Fisher and Yates' shuffle over SplitMix64 (``gnnkit.kernels.stream``): the same on every machine and for every version of
     NumPy, which promises no stable streams.
 
     Args:
@@ -49,7 +49,7 @@ def shuffled_parts(key: int, num_nodes: int, num_parts: int) -> NDArray[np.int32
     Returns:
         int32 ``[num_nodes]``.
     """
-    from gnnkit.sampling.stream import permutation
+    from gnnkit.kernels.stream import permutation
 
     parts = np.empty(num_nodes, dtype=np.int32)
     parts[permutation(key, num_nodes)] = contiguous_parts(num_nodes, num_parts)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import lazy_kernel
+from gnnkit.kernels.jit import lazy_kernel
 from gnnkit.schema import EdgeType, NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.partition.topology import edge_rows, to_store_order

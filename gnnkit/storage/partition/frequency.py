@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.events import Stage
-from gnnkit.sampling.jit import lazy_kernel
+from gnnkit.kernels.jit import lazy_kernel
 from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.options import BuildOptions

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.events import Stage
-from gnnkit.sampling.jit import lazy_kernel
+from gnnkit.kernels.jit import lazy_kernel
 from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.partition.balance import capacity
@@ -49,7 +49,7 @@ def assign(graph: GraphArrays, num_parts: int, seed: int, stage: Stage) -> dict[
     Returns:
         ``{node type: int32 [num_nodes]}`` by dataset id.
     """
-    from gnnkit.sampling.stream import permutation, stream_key
+    from gnnkit.kernels.stream import permutation, stream_key
 
     adjacency = merged_adjacency(graph)
     counts = [t.num_nodes for t in graph.schema.node_types.values()]

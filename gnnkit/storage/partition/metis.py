@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError
-from gnnkit.sampling.jit import lazy_kernel
+from gnnkit.kernels.jit import lazy_kernel
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.partition.balance import capacity, contiguous_parts

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.sampling.jit import lazy_kernel
+from gnnkit.kernels.jit import lazy_kernel
 from gnnkit.schema import EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays
 

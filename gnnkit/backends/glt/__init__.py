@@ -1,0 +1,1 @@
+"""graphlearn-torch's own engine behind the loader, in supervised background processes."""

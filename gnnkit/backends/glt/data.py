@@ -1,0 +1,212 @@
+"""Parts of a graph as graphlearn-torch's own objects: books, compressed edges and features, in memory that processes share.
+
+Tensors lie in memfds rather than in /dev/shm, whose size containers limit; graphlearn-torch finds them shared already and copies nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gnnkit.backends.glt.columns import E_ID, N_ID, Columns
+from gnnkit.schema import ArraySpec, EdgeType, NodeType
+from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.quantize import plain_rows, plain_spec
+from gnnkit.vendor import glt
+
+GraphMode = Literal["CPU", "ZERO_COPY", "CUDA"]
+_SIGNED = {"uint16": np.int16, "bfloat16": np.int16, "uint32": np.int32, "uint64": np.int64}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Which ids nodes and edges have: the dataset's own, or the store's, whose parts are ranges.
+
+    Attributes:
+        graph: The arrays of every part.
+        of_dataset: Whether ids are the dataset's.
+    """
+
+    graph: GraphArrays
+    of_dataset: bool
+
+    def nodes(self, node_type: NodeType, part: int) -> NDArray[Any] | None:
+        """The ids of a part's nodes, ascending; None where they are its range of store ids."""
+        return self.graph.nodes[node_type][part].global_id if self.of_dataset else None
+
+    def edges(self, edge_type: EdgeType, part: int) -> NDArray[Any] | None:
+        """The ids of a part's edges; None where they are its range of positions."""
+        return self.graph.edges[edge_type][part].edge_id if self.of_dataset else None
+
+
+class OffsetIndex:
+    """From ids of one range to rows.
+
+    Args:
+        first: The id of row 0.
+    """
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
+        return ids - self.first
+
+    def to(self, device: object) -> OffsetIndex:
+        """Itself: it works on every device."""
+        return self
+
+
+@dataclass(frozen=True)
+class PartBuilder:
+    """Makes graphlearn-torch's objects of one part.
+
+    Attributes:
+        numbers: The ids.
+        part: The part.
+        graph_mode: "CPU", "ZERO_COPY" (edges in memory that a GPU reads) or "CUDA" (edges on a GPU).
+        device: The GPU of the last two; None is torch's current one.
+    """
+
+    numbers: Numbers
+    part: int
+    graph_mode: GraphMode = "CPU"
+    device: int | None = None
+
+    @cached_property
+    def graph(self) -> GraphArrays:
+        """The arrays."""
+        return self.numbers.graph
+
+    def node_book(self, node_type: NodeType) -> Any:
+        """Which part owns which node."""
+        ids = [self.numbers.nodes(node_type, part) for part in range(self.graph.num_parts)]
+        return self._book(self.graph.node_bounds[node_type], ids)
+
+    def edge_book(self, edge_type: EdgeType) -> Any:
+        """Which part owns which edge."""
+        ids = [self.numbers.edges(edge_type, part) for part in range(self.graph.num_parts)]
+        return self._book(self.graph.edge_bounds[edge_type], ids)
+
+    def _book(self, bounds: NDArray[np.int64], ids: list[NDArray[Any] | None]) -> Any:
+        ends = [int(bound) for bound in bounds]
+        if not self.numbers.of_dataset and all(start < end for start, end in zip(ends[:-1], ends[1:], strict=True)):
+            ranges = list(zip(ends[:-1], ends[1:], strict=True))
+            return glt.attribute("partition.RangePartitionBook")(ranges, self.part)
+        owners = shared_empty((ends[-1],), torch.uint8 if len(ids) <= 256 else torch.int32)  # GLT-6
+        for part, own in enumerate(ids):
+            where: Any = slice(ends[part], ends[part + 1]) if own is None else torch.from_numpy(own.astype(np.int64))
+            owners[where] = part
+        return glt.attribute("partition.GLTPartitionBook")(owners)
+
+    def edges(self, edge_type: EdgeType, weight: str | None = None) -> Any:
+        """A ``Graph``: the part's edges, compressed over *all* nodes of the owning end.
+
+        Args:
+            edge_type: The type.
+            weight: Name of the edge array that holds weights, or None.
+        """
+        graph, edges = self.graph, self.graph.edges[edge_type][self.part]
+        owner, other = graph.frontier_type(edge_type), graph.neighbor_type(edge_type)
+        indptr = shared_empty((graph.schema.node_types[owner].num_nodes + 1,), torch.int64)
+        counts = np.zeros(len(indptr), np.int64)
+        counts[1:][self._rows(owner)] = np.diff(np.asarray(edges.indptr, np.int64))
+        np.cumsum(counts, out=indptr.numpy())
+        indices = shared_empty((len(edges.indices),), torch.int64)
+        indices.numpy()[:] = edges.indices
+        if self.numbers.nodes(other, 0) is not None:
+            indices.copy_(torch.from_numpy(self._dataset_ids(other)[indices.numpy()]))
+        edge_ids, own = shared_empty((len(edges.indices),), torch.int64), self.numbers.edges(edge_type, self.part)
+        edge_ids.numpy()[:] = np.arange(*graph.edge_bounds[edge_type][self.part : self.part + 2]) if own is None else own
+        weights = None
+        if weight is not None and weight in edges.arrays:
+            weights = shared_empty((len(edges.indices),), torch.float32)
+            weights.numpy()[:] = edges.arrays[weight]
+        layout = "CSC" if graph.edge_dir == "in" else "CSR"
+        ends = (indices, indptr) if graph.edge_dir == "in" else (indptr, indices)
+        topology = glt.attribute("data.Topology")(ends, edge_ids, weights, input_layout=layout, layout=layout)
+        return glt.attribute("data.Graph")(topology, self.graph_mode, self.device if self.graph_mode != "CPU" else None)
+
+    def _rows(self, node_type: NodeType) -> Any:
+        own = self.numbers.nodes(node_type, self.part)
+        first, end = self.graph.node_bounds[node_type][self.part : self.part + 2]
+        return slice(int(first), int(end)) if own is None else own
+
+    def _dataset_ids(self, node_type: NodeType) -> NDArray[np.int64]:
+        parts = [self.numbers.nodes(node_type, part) for part in range(self.graph.num_parts)]
+        return np.concatenate([np.asarray(ids, np.int64) for ids in parts if ids is not None])
+
+    def node_features(self, node_type: NodeType, name: str) -> Any:
+        """A ``Feature``: an array of the part's nodes."""
+        spec = self.graph.schema.node_types[node_type].arrays[name]
+        rows = _shared_rows(self.graph.nodes[node_type][self.part].arrays[name], spec)
+        return self._feature(rows, self.graph.node_bounds[node_type], self.numbers.nodes(node_type, self.part))
+
+    def edge_features(self, edge_type: EdgeType, name: str) -> Any:
+        """A ``Feature``: an array of the part's edges."""
+        spec = self.graph.schema.edge_types[edge_type].arrays[name]
+        rows = _shared_rows(self.graph.edges[edge_type][self.part].arrays[name], spec)
+        return self._feature(rows, self.graph.edge_bounds[edge_type], self.numbers.edges(edge_type, self.part))
+
+    def node_table(self, node_type: NodeType) -> Any:
+        """A ``Feature``: everything that the part's nodes carry; see ``Columns``."""
+        nodes, columns = self.graph.nodes[node_type][self.part], Columns.of_nodes(self.graph, node_type)
+        bounds = self.graph.node_bounds[node_type]
+        table = shared_empty((int(np.diff(bounds)[self.part]), columns.num_words), torch.float32)
+        columns.pack({N_ID: nodes.global_id, **nodes.arrays}, table.numpy())
+        return self._feature(table, bounds, self.numbers.nodes(node_type, self.part))
+
+    def edge_table(self, edge_type: EdgeType, *, with_edge: bool) -> Any:
+        """A ``Feature``: everything that the part's edges carry, likewise."""
+        edges, columns = self.graph.edges[edge_type][self.part], Columns.of_edges(self.graph, edge_type, with_edge=with_edge)
+        table = shared_empty((len(edges.indices), columns.num_words), torch.float32)
+        columns.pack({E_ID: edges.edge_id, **edges.arrays}, table.numpy())
+        return self._feature(table, self.graph.edge_bounds[edge_type], self.numbers.edges(edge_type, self.part))
+
+    def _feature(self, rows: torch.Tensor, bounds: NDArray[np.int64], own: NDArray[Any] | None) -> Any:
+        index: Any = OffsetIndex(int(bounds[self.part]))
+        if own is not None:
+            index = shared_empty((int(bounds[-1]),), torch.int64)
+            index[torch.from_numpy(own.astype(np.int64))] = torch.arange(len(own))
+        device = self.device if self.graph_mode != "CPU" else None
+        return glt.attribute("data.Feature")(rows, index, device=device, with_gpu=self.graph_mode != "CPU", dtype=rows.dtype)
+
+
+def _shared_rows(values: NDArray[Any], spec: ArraySpec) -> torch.Tensor:
+    """A copy of an array as graphlearn-torch wants features: ``[n, width]``, quantised ones as float32."""
+    values, spec = plain_rows(values, spec), plain_spec(spec)
+    flat = values.reshape(len(values), int(np.prod(spec.row_shape, dtype=np.int64))).view(_SIGNED.get(spec.dtype, values.dtype))
+    rows = shared_empty(flat.shape, torch.from_numpy(np.empty(0, flat.dtype)).dtype)
+    rows.numpy()[:] = flat
+    return rows.view(torch.bfloat16) if spec.dtype == "bfloat16" else rows
+
+
+def shared_empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of zeros in a memfd of its own, which other processes are given by descriptor.
+
+    Raises:
+        OSError: There is no memory for it.
+    """
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if not nbytes:
+        return torch.empty(shape, dtype=dtype)
+    fd = os.memfd_create("gnnkit-glt", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, nbytes)
+        storage: torch.UntypedStorage = torch.UntypedStorage._new_shared_fd_cpu(fd, nbytes)  # type: ignore[attr-defined]
+    finally:
+        os.close(fd)  # the storage has duplicated it
+    strides = torch.empty(shape, device="meta").stride()
+    return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides)
+
+
+def unwrapped(by_type: Mapping[Any, Any], *, homogeneous: bool) -> Any:
+    """The only value of a homogeneous graph, else the dict."""
+    return next(iter(by_type.values())) if homogeneous else dict(by_type)

@@ -1,0 +1,270 @@
+"""A loader's connection to graphlearn-torch."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus
+from gnnkit.backends.glt.fleet import Fleet
+from gnnkit.backends.patience import SLICE_S
+from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError
+from gnnkit.events import EventSink
+from gnnkit.plan import LoaderPlan
+from gnnkit.runtime.batches import BatchList
+from gnnkit.runtime.children import ChildProcess, children_of
+from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.process_status import ProcessStatus, look_at, process_state
+from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
+from gnnkit.runtime.shared_block import mapped
+from gnnkit.runtime.wire import Message, in_memory
+from gnnkit.sampling.schedule import Schedule
+from gnnkit.sampling.subgraph import SampledSubgraph
+
+if TYPE_CHECKING:
+    from gnnkit.backends.glt.options import Glt
+
+# The generation of batches outside an epoch.
+_NOW = 0
+_Tag = tuple[int, int]
+
+
+class GltStream:
+    """Batches that graphlearn-torch samples, delivered in order. An epoch's batches are dealt here, to whichever worker has least to do.
+
+    Every message is handled by the thread that waits for a batch: there is no thread of the stream's own.
+
+    Args:
+        options: The backend's options.
+        plan: The plan.
+        graph: The graph.
+        events: Receives the stage "start".
+
+    Raises:
+        StartTimeout: A process did not become ready in time, or ended.
+        PlanError: The system's limits or an option do not allow it.
+    """
+
+    def __init__(self, options: Glt, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
+        self._options, self._plan, self._graph, self._events = options, plan, graph, events
+        self._batches = BatchList(plan, graph)
+        self._lock = threading.RLock()
+        self._closed, self._owner = False, os.getpid()
+        self._generation, self._epoch, self._last_number = _NOW, 0, 0
+        self._schedule: Schedule | None = None
+        self._claimed = self._delivered = 0
+        self._results: dict[_Tag, SampledSubgraph | GnnkitError] = {}
+        self._awaited: set[int] = set()
+        self._last_heard = time.monotonic()
+        self._broken: GnnkitError | None = None  # why the epoch cannot go on, although processes have been started anew
+        self._launch()
+
+    def _launch(self) -> None:
+        """Starts the processes; in place of others, if there were any."""
+        self._lane_of: dict[_Tag, int] = {}
+        self._fleet = fleet = Fleet(self._options, self._plan, self._graph, self._events)
+        self._end = weakref.finalize(self, fleet.close)  # also when the interpreter ends
+        try:
+            fleet.start()
+        except BaseException as error:
+            self._end()
+            fleet.failure = error if isinstance(error, GnnkitError) else LoaderClosed("starting was interrupted")
+            raise
+
+    def start_epoch(self, epoch: int, first_batch: int = 0) -> None:
+        """Starts an epoch; what is left of the one before is dropped. Processes that have died are started again."""
+        with self._lock:
+            self._check_open()
+            self._revive()
+            self._generation, self._broken = self._generation + 1, None
+            # What an interrupt has lost would count as somebody's work for ever.
+            self._lane_of = {tag: lane for tag, lane in self._lane_of.items() if tag[0] in (_NOW, self._generation - 1)}
+            self._epoch, self._schedule = epoch, self._batches.schedule(first_batch)
+            self._claimed = self._delivered = 0
+            self._results = {tag: result for tag, result in self._results.items() if tag[0] == _NOW}
+            self._fleet.crew.send(0, "begin", g=self._generation)
+            self._deal()
+
+    def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
+        """The next batch, in order; see ``BatchStream.recv``."""
+        with self._lock:
+            check()
+            generation = self._generation
+            if self._schedule is None or self._delivered >= len(self._schedule):
+                self._check_open()
+                return END_OF_EPOCH
+            tag = (generation, self._delivered)
+            ready = sum(self._results.get((generation, step)) is not None for step in range(tag[1], self._claimed))
+        result = self._await(tag, timeout_s, f"epoch {self._epoch}, step {tag[1]}", check)
+        with self._lock:
+            if generation == self._generation:
+                self._delivered += 1
+                self._deal()
+        result.ready = ready
+        return result
+
+    def sample_now(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampledSubgraph:
+        """One batch outside the epoch; see ``BatchStream.sample_now``. Its draws are not repeatable, whatever the key."""
+        with self._lock:
+            self._check_open()
+            self._revive()
+            self._last_number += 1
+            number, lane = self._last_number, self._least_busy()
+            self._lane_of[_NOW, number] = lane
+            self._awaited.add(number)
+            fds = () if seeds is None else (in_memory(np.ascontiguousarray(seeds).data),)
+            try:
+                self._fleet.crew.send(0, "now", fds, number=number, epoch=epoch, batch=batch_index, lane=lane)
+            finally:
+                for fd in fds:
+                    os.close(fd)
+        try:
+            found = self._await((_NOW, number), self._plan.runtime.batch_timeout_s, "a batch outside the epoch", lambda: None)
+        finally:
+            with self._lock:
+                self._awaited.discard(number)
+                self._results.pop((_NOW, number), None)  # where an interrupt came between its arrival and its delivery
+        found.epoch, found.batch_index = epoch, batch_index
+        return found
+
+    def _await(self, tag: _Tag, timeout_s: float, what: str, check: Callable[[], None]) -> SampledSubgraph:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                self._check_open()
+                check()
+                self._pump()
+                result = self._results.pop(tag, None)
+                if isinstance(result, SampledSubgraph):
+                    return result
+                if result is not None:
+                    self._delivered += tag[0] == self._generation
+                    raise result
+                fleet = self._fleet
+                failure = fleet.failure or (self._broken if tag[0] == self._generation else None)
+                if failure is not None:
+                    raise fresh(failure)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise BatchTimeout(f"no batch within {timeout_s:g} s ({what}); {self._whereabouts()}", "raise batch_timeout_s")
+            fleet.crew.poller().poll(min(SLICE_S, left) * 1000)
+
+    def _pump(self) -> None:
+        for _, message in self._fleet.listen():
+            if message.kind == "done":
+                self._take(message)
+        self._deal()
+
+    def _take(self, message: Message) -> None:
+        self._last_heard = time.monotonic()
+        body = message.body
+        tag = (body["g"], body["step"])
+        lane = self._lane_of.pop(tag, None)
+        if tag[0] == _NOW:
+            wanted, batch_index, padding = tag[1] in self._awaited, 0, False
+        else:
+            wanted = tag[0] == self._generation and self._schedule is not None
+            turn = self._schedule.turn(tag[1]) if wanted and self._schedule is not None else None
+            batch_index, padding = (0, False) if turn is None else (turn.batch_index, turn.is_padding)
+        if not wanted or ("error" not in body and "layout" not in body):
+            message.close()
+        elif "error" in body:
+            self._results[tag] = error_from_json(
+                body["error"], f"sampling batch {batch_index} of epoch {self._epoch} with graphlearn-torch"
+            )
+        else:
+            layout, block = layout_from_json(body["layout"]), mapped(message.fds[0])
+            times = body["sample_s"], body["gather_s"], f"worker {lane}", body["began_s"]
+            self._results[tag] = SampledSubgraph(self._epoch, batch_index, padding, layout, block, *times)
+
+    def _deal(self) -> None:
+        """Gives workers as many steps as they may have under way, several at a time, so that they can sample these concurrently."""
+        schedule, fleet, each = self._schedule, self._fleet, self._options.worker_concurrency
+        if schedule is None or fleet.failure is not None or self._broken is not None:
+            return
+        window = self._delivered + 2 * each * fleet.lanes + self._plan.runtime.prefetch
+        while self._claimed < min(len(schedule), window):
+            lane = self._least_busy()
+            count = min(each, 2 * each - self._load(lane), len(schedule) - self._claimed)
+            # A worker starts on its next steps when it has finished all before: few and large ones are better than many small ones.
+            if count < min(each, len(schedule) - self._claimed):
+                return
+            steps = [(step, schedule.turn(step).batch_index) for step in range(self._claimed, self._claimed + count)]
+            self._claimed += count
+            self._lane_of.update({(self._generation, step): lane for step, _ in steps})
+            fleet.crew.send(0, "sample", g=self._generation, epoch=self._epoch, lane=lane, steps=steps)
+
+    def _load(self, lane: int) -> int:
+        return sum(of == lane for of in self._lane_of.values())
+
+    def _least_busy(self) -> int:
+        return min(range(self._fleet.lanes), key=self._load)
+
+    def _revive(self) -> None:
+        self._fleet.crew.settle()
+        self._pump()
+        if self._fleet.failure is not None:
+            if not self._fleet.can_start_again:
+                raise fresh(self._fleet.failure)
+            self._broken = self._fleet.failure
+            self._end()
+            self._launch()
+
+    def _whereabouts(self) -> str:
+        named = []
+        for rank, child in self._fleet.crew.alive.items():
+            named.append((f"process {rank}", child.pid))
+            named += [(f"its child {number}", pid) for number, pid in enumerate(children_of(child.pid))]
+        states = ", ".join(f"{name} (pid {pid}) is {process_state(pid)}" for name, pid in named)
+        return f"graphlearn-torch last answered {time.monotonic() - self._last_heard:.1f} s ago; {states}"
+
+    def status(self) -> StreamStatus:
+        """What the stream is doing."""
+        with self._lock:
+            over = self._schedule is None or self._delivered >= len(self._schedule)
+            state = "closed" if self._closed else "ready" if over else "sampling"
+            crew = self._fleet.crew
+            ready = [result for result in self._results.values() if isinstance(result, SampledSubgraph)]
+            details: dict[str, Any] = {
+                "drawn by": self._options.drawn_by,
+                "pids": {rank: child.pid for rank, child in crew.alive.items()},
+                "logs": str(crew.folder.path),
+            }
+            processes = tuple(self._look_around(crew.alive))
+            slots = 2 * self._options.worker_concurrency * self._fleet.lanes + self._plan.runtime.prefetch
+            buffers = sum(len(result.block) for result in ready)
+            return StreamStatus(state, self._fleet.lanes, len(ready), buffers, 0, slots, processes, details)
+
+    @staticmethod
+    def _look_around(crew: Mapping[int, ChildProcess]) -> Iterator[ProcessStatus]:
+        yield look_at("trainer", os.getpid())
+        for rank, child in sorted(crew.items()):
+            yield look_at(f"process {rank}", child.pid, child.log)
+            for number, pid in enumerate(children_of(child.pid)):
+                yield look_at(f"process {rank}, child {number}", pid, child.log)
+
+    def restart(self, timeout_s: float) -> None:
+        """Raises PlanError: graphlearn-torch's processes find each other once."""
+        raise PlanError("graphlearn-torch's processes cannot be restarted inside an epoch", "close the loader and make it again")
+
+    def close(self) -> None:
+        """Ends the processes; batches that were handed out stay valid. Does nothing in a forked child."""
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
+            self._closed = True
+            self._end()
+            self._results.clear()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LoaderClosed("the loader is closed", "create a new one")
+        if os.getpid() != self._owner:
+            raise LoaderClosed("the loader belongs to the process that this one was forked from", "create one in this process")

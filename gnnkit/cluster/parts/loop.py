@@ -1,0 +1,93 @@
+"""What the part service's process does: opens the graph, listens, and obeys whoever started it."""
+
+from __future__ import annotations
+
+import logging
+
+from gnnkit.cluster.parts.allocation import keep_freed_memory
+from gnnkit.cluster.parts.service import Answers, PartServer
+from gnnkit.cluster.parts.visits import attendance, visit_actions
+from gnnkit.cluster.presence import Attendance
+from gnnkit.errors import StoreError
+from gnnkit.kernels.jit import warm
+from gnnkit.runtime.remote import error_to_json
+from gnnkit.runtime.shared_graph import SharedGraph
+from gnnkit.runtime.watch import Watch
+from gnnkit.runtime.wire import Message, Wire
+from gnnkit.storage.paging import expect_random_access
+from gnnkit.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+
+class PartServiceLoop:
+    """Obeys; see ``gnnkit.cluster.parts`` for the messages.
+
+    Args:
+        wire: The connection to whoever started this process.
+        watch: The process's watchman.
+    """
+
+    def __init__(self, wire: Wire, watch: Watch) -> None:
+        self._wire = wire
+        self._attendance: Attendance | None = None
+
+    def run(self) -> None:
+        """Serves until the other side goes away or says stop."""
+        try:
+            setup = self._wire.next()
+            keep_freed_memory()
+            warm()
+            self._open(setup)
+            body = setup.body
+            actions = visit_actions(self._answers.check, self._heard)
+            server = PartServer(body["ip"], body["port"], body["token"], self._answers.gets, actions)
+        except EOFError:
+            return
+        except BaseException as error:  # whoever started this process raises it
+            self._wire.tell("failed", error=error_to_json(error))
+            raise
+        logger.info("listening on %s, port %d", body["ip"], server.port)
+        self._wire.tell("ready", port=server.port, generation=self._answers.generation)
+        while True:
+            try:
+                message = self._wire.next()
+            except EOFError:
+                return
+            if message.kind == "stop":
+                if self._attendance is not None:
+                    self._attendance.leave()
+                return
+            if message.kind == "attend":
+                self._attend(setup, message)
+                continue
+            assert message.kind == "graph"
+            self._answers.use(SharedGraph.attach(message.fds[0], message.body["description"], self._mapped).graph)
+
+    def _open(self, setup: Message) -> None:
+        body = setup.body
+        parts = tuple(body["parts"])
+        store = Store.open(body["store"], parts)
+        if store.fingerprint != body["fingerprint"]:
+            raise StoreError(
+                f"the store {str(store.path)!r} is another one: its fingerprint is {store.fingerprint}, expected was {body['fingerprint']}",
+                "make the loader again",
+            )
+        graph = self._mapped = store.arrays()
+        if body["graph"] is None:
+            expect_random_access(graph)
+        else:
+            graph = SharedGraph.attach(setup.fds[0], body["graph"], graph).graph
+        self._answers = Answers(graph, parts, store.fingerprint)
+
+    def _heard(self, what: str, name: str, host: int) -> None:
+        self._wire.tell(what, name=name, host=host)
+
+    def _attend(self, setup: Message, message: Message) -> None:
+        """Says that this host needs the parts of others, or that it does not any more."""
+        if self._attendance is not None:
+            self._attendance.leave()
+        body, peers = setup.body, {int(host): str(address) for host, address in message.body["peers"].items()}
+        self._attendance = attendance(body["host"], peers, body["token"], body["fingerprint"], for_all=True)
+        self._attendance.begin_at_once()
+        self._wire.tell("attending", peers=list(peers))

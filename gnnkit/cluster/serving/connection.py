@@ -1,0 +1,328 @@
+"""A client's end of a server's Unix door: joining, asking, leaving; see ``gnnkit.cluster.serving`` for the messages."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gnnkit.cluster.serving.codec import decode, encode
+from gnnkit.cluster.serving.door import DOOR_VERSION, socket_name
+from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, StartTimeout, WorkerDied
+from gnnkit.runtime.logs import with_tail
+from gnnkit.runtime.process_status import process_state
+from gnnkit.runtime.remote import error_from_json
+from gnnkit.runtime.wire import Message, Wire
+
+# Longest time that a wait goes without looking around.
+_SLICE_S = 0.05
+_own_id: tuple[int, str] = (0, "")
+
+
+class NotThere(Exception):
+    """Nobody answers at a server's socket; somebody may later."""
+
+
+def client_id() -> str:
+    """What this process calls itself at servers, on all of its connections."""
+    global _own_id
+    if _own_id[0] != os.getpid():  # a forked child is a client of its own
+        _own_id = os.getpid(), f"{os.getpid()}-{secrets.token_hex(6)}"
+    return _own_id[1]
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """What a server says of itself.
+
+    Attributes:
+        rank: Its number.
+        num_servers: How many there are.
+        pid: Its process.
+        log: Its log.
+        fingerprint: Its store's.
+        format: The version of its store's format.
+        workers: Its sampling processes, those that are not there yet included.
+        state: "joining", "ready" or "degraded".
+    """
+
+    rank: int
+    num_servers: int
+    pid: int
+    log: Path
+    fingerprint: str
+    format: int
+    workers: int
+    state: str
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> Welcome:
+        """Reads the message."""
+        store = body["store"]
+        return cls(
+            int(body["rank"]),
+            int(body["num_servers"]),
+            int(body["pid"]),
+            Path(body["log"]),
+            str(store["fingerprint"]),
+            int(store["format"]),
+            int(body["workers"]),
+            str(body["state"]),
+        )
+
+
+class Connection:
+    """One connection to one server. It is made at once, and the server answers later: ``advance`` until ``welcome`` is there.
+
+    Args:
+        folder: The servers' folder.
+        rank: The server's number.
+        token: What it expects.
+        name: What the client calls itself, for the server's log.
+
+    Attributes:
+        folder: The servers' folder.
+        rank: The server's number.
+        welcome: What the server has said of itself; None before it has.
+
+    Raises:
+        NotThere: Nobody listens there.
+        PlanError: Somebody does who is not this user.
+    """
+
+    def __init__(self, folder: Path, rank: int, token: str, name: str = "trainer") -> None:
+        self.folder, self.rank = folder, rank
+        self.welcome: Welcome | None = None
+        self._wire = Wire(_connected(folder, rank))
+        self._numbers = itertools.count(1)
+        self._changed = threading.Condition()
+        self._answers: dict[int, Message | None] = {}
+        self._ended: GnnkitError | None = None
+        self._is_read = self._is_closed = False
+        self._wire.send("join", version=DOOR_VERSION, token=token, client=client_id(), pid=os.getpid(), name=name)
+
+    @classmethod
+    def open(cls, folder: Path, rank: int, token: str, timeout_s: float, name: str = "trainer") -> Connection:
+        """A connection to a server that is there, welcomed.
+
+        Raises:
+            StartTimeout: It is not there, or does not answer in time.
+            PlanError: It refuses this client.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            connection = cls(folder, rank, token, name)
+        except NotThere as error:
+            raise StartTimeout(f"server {rank} is not there: {error}", "start it with gnnkit.serve() or `gnnkit serve`") from error
+        try:
+            while connection.advance() is None:
+                if time.monotonic() >= deadline:
+                    raise StartTimeout(f"server {rank} at {folder} did not answer within {timeout_s:g} s", "is it stopped? look at its log")
+                connection.wait(min(_SLICE_S, max(0.0, deadline - time.monotonic())))
+        except NotThere as error:
+            connection.close()
+            raise StartTimeout(f"server {rank} is not there: {error}", "look at its log") from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def advance(self) -> Welcome | None:
+        """Takes the server's answer, if it has come.
+
+        Raises:
+            PlanError: The server refuses this client.
+            NotThere: The server has gone.
+        """
+        if self.welcome is not None:
+            return self.welcome
+        try:
+            message = self._wire.receive()
+        except EOFError as error:
+            raise NotThere(f"it has closed the connection at {self.folder / socket_name(self.rank)}") from error
+        if message is None:
+            return None
+        message.close()
+        if message.kind == "refused":
+            raise error_from_json(message.body["error"], f"joining server {self.rank}", PlanError)
+        self.welcome = Welcome.of(message.body)
+        return self.welcome
+
+    def fileno(self) -> int:
+        """What to wait on; -1 once closed."""
+        return self._wire.fileno()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits until the server says something."""
+        return self._wire.wait(timeout_s)
+
+    def flush(self) -> bool:
+        """Sends what was kept; whether nothing is left."""
+        return self._wire.flush()
+
+    def enlist(self) -> None:
+        """Asks for the sampling processes, for those that come later too, and for those that have died once more."""
+        self._wire.send("enlist")
+
+    def ask_status(self) -> None:
+        """Has the server say what it is doing, to whoever listens."""
+        self._wire.send("status")
+
+    def listen(self) -> Iterator[Message]:
+        """Yields what has arrived, for a client that waits for no answer.
+
+        Raises:
+            EOFError: The server is gone, or has closed the connection.
+        """
+        while (message := self._wire.receive()) is not None:
+            yield message
+
+    # Questions ---------------------------------------------------------------------------------------------------------------
+
+    def call(self, name: str, args: Any, timeout_s: float) -> Any:
+        """Has the server answer a call; several threads may ask at a time.
+
+        Args:
+            name: What is called; see ``gnnkit.cluster.serving.desk``.
+            args: A value of ``gnnkit.cluster.serving.codec``.
+            timeout_s: Most seconds that it may take.
+
+        Raises:
+            BatchTimeout: It was not answered in time.
+            WorkerDied: The server is gone.
+            GnnkitError: What the call ended with.
+        """
+        tree, fds = encode(args)
+        try:
+            message = self._ask(
+                f"the call {name!r}", timeout_s, lambda number: self._wire.send("call", fds, number=number, name=name, args=tree)
+            )
+        finally:
+            for fd in fds:
+                os.close(fd)
+        if "error" in message.body:
+            message.close()
+            raise error_from_json(message.body["error"], f"the call {name!r} of server {self.rank}")
+        return decode(message.body["value"], message.fds)
+
+    def status(self, timeout_s: float = 10.0) -> dict[str, Any]:
+        """What the server is doing.
+
+        Raises:
+            BatchTimeout: See ``call``.
+            WorkerDied: See ``call``.
+        """
+        message = self._ask("its status", timeout_s, lambda _: self._wire.send("status"), number=0)
+        message.close()
+        return dict(message.body)
+
+    def _ask(self, what: str, timeout_s: float, send: Callable[[int], object], number: int | None = None) -> Message:
+        number, deadline = next(self._numbers) if number is None else number, time.monotonic() + timeout_s
+        with self._changed:
+            self._check()
+            self._answers[number] = None
+        send(number)
+        try:
+            while True:
+                with self._changed:
+                    answer = self._answers[number]
+                    if answer is not None:
+                        return answer
+                    self._check()
+                    if time.monotonic() >= deadline:
+                        raise BatchTimeout(f"server {self.rank} did not answer {what} within {timeout_s:g} s; {self.state()}")
+                    if self._is_read:  # another thread takes what arrives
+                        self._changed.wait(_SLICE_S)
+                        continue
+                    self._is_read = True
+                try:
+                    self._read()
+                finally:
+                    with self._changed:
+                        self._is_read = False
+                        self._changed.notify_all()
+        finally:
+            with self._changed:
+                self._answers.pop(number, None)
+
+    def _read(self) -> None:
+        """Waits a moment for answers, and sorts them."""
+        try:
+            self._wire.flush()
+            self._wire.wait(_SLICE_S)
+            while (message := self._wire.receive()) is not None:
+                number = 0 if message.kind == "status" else message.body.get("number", -1)
+                with self._changed:
+                    if number in self._answers:
+                        self._answers[number] = message
+                    else:
+                        message.close()
+        except EOFError:
+            with self._changed:
+                if not self._is_closed:  # by another thread, meanwhile
+                    self._ended = self._ended or gone(self)
+
+    def _check(self) -> None:
+        if self._ended is not None:  # also where another thread has closed it because of that
+            raise self._ended
+        if self._is_closed:
+            raise LoaderClosed(f"the connection to server {self.rank} is closed", "join it again")
+
+    def state(self) -> str:
+        """What the system says the server is doing, in words."""
+        welcome = self.welcome
+        return "it has not answered" if welcome is None else f"server {self.rank} (pid {welcome.pid}) is {process_state(welcome.pid)}"
+
+    def close(self) -> None:
+        """Leaves the server; closing twice is fine."""
+        self._is_closed = True
+        with contextlib.suppress(OSError):
+            self._wire.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def gone(connection: Connection) -> WorkerDied:
+    """The error for a server that is gone, with the end of its log."""
+    welcome = connection.welcome
+    assert welcome is not None, "it has welcomed this client"
+    what = f"server {welcome.rank} (pid {welcome.pid}) at {connection.folder} is gone"
+    return WorkerDied(
+        with_tail(what, welcome.log),
+        "iterate again, or loader.resume(), once it is back; GraphStore(max_restarts=...) waits for it by itself",
+    )
+
+
+def _connected(folder: Path, rank: int) -> socket.socket:
+    path = folder / socket_name(rank)
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        folder_fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:  # through a descriptor of its folder: the path itself may be longer than an address can be
+            end.connect(f"/proc/self/fd/{folder_fd}/{path.name}")
+        finally:
+            os.close(folder_fd)
+        _, uid, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    except OSError as error:
+        end.close()
+        why = {FileNotFoundError: "there is no socket", ConnectionRefusedError: "nobody listens"}.get(
+            type(error), str(error.strerror or error)
+        )
+        raise NotThere(f"{why} at {path}") from error
+    if uid != os.geteuid():
+        end.close()
+        raise PlanError(f"a process of user {uid} listens at {path}, and not one of yours", "give another folder")
+    return end

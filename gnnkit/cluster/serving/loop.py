@@ -1,0 +1,275 @@
+"""What a server does: holds the graph, keeps its workers, lets clients in."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.cluster.serving.door import Door
+from gnnkit.cluster.serving.pool import PoolOptions, WorkerPool
+from gnnkit.cluster.serving.sessions import Sessions
+from gnnkit.errors import StoreError
+from gnnkit.runtime.remote import error_to_json
+from gnnkit.runtime.waker import Waker
+from gnnkit.runtime.watch import Watch
+from gnnkit.runtime.wire import Message, Wire
+from gnnkit.storage.layout import FORMAT_VERSION
+from gnnkit.storage.manifest_io import read_manifest
+from gnnkit.storage.store import Store
+
+if TYPE_CHECKING:
+    from gnnkit.cluster.serving.desk import Desk
+    from gnnkit.cluster.serving.network import Network
+
+logger = logging.getLogger(__name__)
+
+# Longest time between two looks at workers that are starting.
+_LOOK_S = 0.5
+
+
+class ServerLoop:
+    """Obeys whoever has started the server, and serves clients; see ``gnnkit.cluster.serving`` for the messages.
+
+    Args:
+        wire: The connection to whoever has started it.
+        watch: This process's watchman.
+
+    Attributes:
+        pool: The workers; None until it is known which parts they sample.
+        clients: Clients that are there, by what they call themselves.
+        visits: How many different clients there have been.
+    """
+
+    def __init__(self, wire: Wire, watch: Watch) -> None:
+        self._wire = wire
+        self.pool: WorkerPool | None = None
+        self._desk: Desk | None = None
+        self.clients: set[str] = set()
+        self._ever: set[str] = set()
+        self._sessions = Sessions(self, self._welcome)
+        self._door: Door | None = None
+        self._network: Network | None = None
+        self._calls: deque[Callable[[], Any]] = deque()
+        self._waker = Waker()
+        self._told: dict[str, Any] = {}
+        self._owes_copy = self._ended = False
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Serves until whoever has started it goes away or says stop.
+
+        Raises:
+            GnnkitError: It cannot serve; whoever has started it knows.
+        """
+        try:
+            self._begin(self._wire.next())
+            while not self._ended:
+                self._turn()
+        except EOFError:
+            pass
+        except BaseException as error:
+            self._failure = error
+        if self._failure is not None:
+            self._wire.tell("failed", error=error_to_json(self._failure))
+            self._sessions.fail(self._failure)
+        self._close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _begin(self, setup: Message) -> None:
+        self._setup = body = setup.body
+        manifest = read_manifest(Path(body["store"]["path"]))
+        if manifest.fingerprint != body["store"]["fingerprint"]:
+            raise StoreError(f"the store {body['store']['path']!r} was replaced while its servers started", "start them again")
+        self._num_parts = manifest.num_parts
+        if body["network"] is not None:
+            from gnnkit.cluster.serving.network import Network  # brings the network library, which one host does without
+
+            self._network = Network(body, self)
+            self._network.begin()
+            return
+        self._open_pool(None, None, None)
+        self._door = Door(Path(body["folder"]), body["rank"], body["token"], self._sessions.enter)
+        self.tell("listening", address=str(self._door.path))
+
+    def start_workers(self, parts: tuple[int, ...] | None, hosts: dict[str, Any] | None, holders: list[list[int]] | None) -> None:
+        """Starts the sampling processes; where that cannot be, the server ends.
+
+        Args:
+            parts: The parts of this host; None: all.
+            hosts: Their greeting about other hosts, see ``gnnkit.cluster.parts``; None: every part is here.
+            holders: The parts of every server, in the order of ranks; None: each has all.
+        """
+        try:
+            self._open_pool(parts, hosts, holders)
+        except Exception as error:
+            self.fail(error)
+
+    def _open_pool(self, parts: tuple[int, ...] | None, hosts: dict[str, Any] | None, holders: list[list[int]] | None) -> None:
+        setup = self._setup
+        store = Store.open(setup["store"]["path"], parts)
+        options = PoolOptions(
+            setup["rank"],
+            setup["workers"],
+            setup["threads"],
+            setup["max_restarts"],
+            setup["start_timeout_s"],
+            setup["log_root"],
+            setup["memory_budget"],
+        )
+        self.pool = pool = WorkerPool(options, store, hosts, self._forward)
+        self._store, self._holders = store, holders
+        self._sessions.workers_are_there()
+        pool.start()
+        self.tell("vitals", (pool.crew.vitals.block.fd,), workers=setup["workers"])
+
+    @property
+    def desk(self) -> Desk | None:
+        """What answers clients' calls, made for the first of them; None until it is known which parts are here."""
+        if self._desk is None and self.pool is not None:
+            from gnnkit.cluster.serving.desk import Desk
+
+            setup = self._setup
+            place = self._store, setup["rank"], setup["num_servers"], self.pool, self.call, self._holders
+            self._desk = Desk(*place, ends_with_clients=setup["ends_with_clients"])
+        return self._desk
+
+    # For other threads ----------------------------------------------------------------------------------------------------
+
+    def call(self, fn: Callable[[], Any]) -> None:
+        """Has ``fn`` run in the main thread; may be called from any."""
+        self._calls.append(fn)
+        self._waker.wake()
+
+    # For the main thread ----------------------------------------------------------------------------------------------------
+
+    def tell(self, kind: str, fds: tuple[int, ...] = (), /, **body: Any) -> None:
+        """Sends a message to whoever has started the server."""
+        self._wire.send(kind, fds, **body)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the server because of an error."""
+        self._failure, self._ended = error, True
+
+    def came(self, client: str) -> None:
+        """A client is there, by whichever way."""
+        self.clients.add(client)
+        self._ever.add(client)
+
+    def left(self, client: str) -> None:
+        """A client has gone."""
+        self.clients.discard(client)
+        if self._desk is not None:
+            self._desk.left(client)
+
+    @property
+    def state(self) -> str:
+        """Says "joining" until every worker is there for the first time; then "ready", or "degraded" where one is not."""
+        return "joining" if self.pool is None else self.pool.state
+
+    def details(self) -> dict[str, Any]:
+        """What the server is doing, as JSON; no token."""
+        pool, setup = self.pool, self._setup
+        return {
+            "rank": setup["rank"],
+            "num_servers": setup["num_servers"],
+            "pid": os.getpid(),
+            "state": self.state,
+            "store": {**setup["store"], "format": FORMAT_VERSION},
+            "parts": None if pool is None else list(pool.parts),
+            "workers": [] if pool is None else pool.details(),
+            "threads": setup["threads"],
+            "restarts": 0 if pool is None else pool.restarts,
+            "graph_bytes": 0 if pool is None else pool.sharing.nbytes,
+            "clients": len(self.clients),
+            "visits": len(self._ever),
+            "network": None if self._network is None else self._network.details(),
+        }
+
+    def _welcome(self) -> dict[str, Any]:
+        details = self.details()
+        return {**details, "workers": self._setup["workers"], "log": self._setup["log"]}
+
+    def _turn(self) -> None:
+        """Waits for something to happen, and does what is to be done."""
+        ready = self._wait()
+        while self._calls:
+            try:
+                self._calls.popleft()()
+            except Exception:  # one request's trouble is not the server's
+                logger.exception("something that was asked for failed")
+        self._obey()
+        if self._door is not None:
+            self._door.attend(ready)
+        self._sessions.attend(ready)
+        if self.pool is not None:
+            self.pool.pump()
+            self._report_copy()
+        details = self.details()
+        if details != self._told:
+            self._told = details
+            self.tell("state", **details)
+
+    def _wait(self) -> set[int]:
+        poller = select.poll() if self.pool is None else self.pool.crew.poller()
+        poller.register(self._wire.fileno(), select.POLLIN | (0 if self._wire.flush() else select.POLLOUT))
+        for fd, owes in self._sessions.filenos().items():
+            poller.register(fd, select.POLLIN | (select.POLLOUT if owes else 0))
+        for fd in [] if self._door is None else self._door.filenos():
+            poller.register(fd, select.POLLIN)
+        waits = [None if self._door is None else self._door.wait_s]
+        waits += [_LOOK_S] if self.pool is not None and self.pool.crew.starting else []
+        known = [wait_s for wait_s in waits if wait_s is not None]
+        return set(self._waker.wait(poller, min(known) if known else None))
+
+    # Whoever has started the server ----------------------------------------------------------------------------------------------
+
+    def _obey(self) -> None:
+        while not self._ended and (message := self._wire.receive()) is not None:
+            if message.kind == "stop":
+                self._ended = True
+            elif message.kind == "revive":
+                if self.pool is not None:
+                    self.pool.start()
+            elif message.kind == "copy":
+                self._owes_copy = True
+            else:
+                assert message.kind == "graph"
+                self._use_graph(message.fds[0], message.body["description"])
+
+    def _use_graph(self, fd: int, description: dict[str, Any]) -> None:
+        assert self.pool is not None, "the copy is of the parts that the workers sample"
+        try:
+            self.pool.sharing.use(fd, description)
+        except OSError as error:  # no address space left: sampling stays on the file mapping
+            logger.warning("the copy of the graph cannot be mapped: %s", error)
+
+    def _report_copy(self) -> None:
+        """Says what became of the copy, once that is known."""
+        if not self._owes_copy or self.pool is None or not self.pool.ready:
+            return
+        if not self.pool.copy():
+            self._owes_copy = False
+            self.tell("graph", description=None)
+        elif (shared := self.pool.sharing.shared) is not None:
+            self._owes_copy = False
+            self.tell("graph", (shared.block.fd,), description=dict(shared.description))
+
+    def _forward(self, message: Message) -> None:
+        self.tell("event", **message.body)
+
+    def _close(self) -> None:
+        if self._network is not None:
+            self._network.stop()
+        if self._desk is not None:
+            self._desk.close()
+        if self._door is not None:
+            self._door.close()
+        self._sessions.close()
+        if self.pool is not None:
+            self.pool.stop()

@@ -1,0 +1,298 @@
+"""The network side of a server: listens, announces itself, waits for the others, and says which parts it has."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gnnkit.cluster.hosts import Hosts, join_address
+from gnnkit.cluster.parts.allocation import keep_freed_memory
+from gnnkit.cluster.parts.service import Answers, PartServer
+from gnnkit.cluster.placing import PlacementWord, place
+from gnnkit.cluster.presence import CLIENT_PREFIX, Guests
+from gnnkit.cluster.serving.addresses import meeting_address, own_address
+from gnnkit.cluster.serving.asking import Asker, Unreachable
+from gnnkit.cluster.serving.roster import BEAT_S, Member, Roster, hosts_of, new_start
+from gnnkit.cluster.serving.verbs import Verbs
+from gnnkit.cluster.serving.wire_verbs import WireVerbs
+from gnnkit.errors import GnnkitError, StartTimeout
+from gnnkit.host import total_memory
+from gnnkit.kernels.jit import warm
+from gnnkit.plan import Placement
+from gnnkit.runtime.shared_graph import SharedGraph
+from gnnkit.storage.layout import FORMAT_VERSION
+from gnnkit.storage.manifest import Manifest
+from gnnkit.storage.manifest_io import read_manifest
+from gnnkit.storage.paging import expect_random_access
+from gnnkit.storage.store import Store
+
+if TYPE_CHECKING:
+    from gnnkit.cluster.serving.loop import ServerLoop
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+# Between two announcements of a server that has not found the others yet.
+_IMPATIENT_S = 0.2
+# One announcement may take no longer: the next one is due.
+_CALL_S = 2.5
+# The main thread is never busy for so long.
+_MAIN_S = 30.0
+# For one answer of another host's part service, where nobody has said how long a batch may take.
+_ANSWER_S = 60.0
+
+
+class Network:
+    """The network side of one server.
+
+    Args:
+        setup: The body of the server's setup message: ``store``, ``rank``, ``num_servers``, ``start_timeout_s`` and ``network`` with
+            ``meeting``, ``listen``, ``interface``, ``placement``, ``token``, ``tls`` and ``join_timeout_s``.
+        loop: The server.
+    """
+
+    def __init__(self, setup: Mapping[str, Any], loop: ServerLoop) -> None:
+        self._setup, self._loop = setup, loop
+        words: Mapping[str, Any] = setup["network"]
+        self._words, self._rank = words, int(setup["rank"])
+        self._path = Path(setup["store"]["path"])
+        self._tls: Mapping[str, str] | None = words["tls"]
+        self._stopped = threading.Event()
+        self._server: PartServer | None = None
+        self._roster: Roster | None = None
+        self._verbs: Verbs | None = None
+        self._meeting: Asker | None = None
+        self._parts: tuple[int, ...] | None = None
+        self._told: SharedGraph | None = None
+        self._trouble: str | None = None
+        self._guests, self._arrivals, self._clients = Guests(), deque[str](), set[str]()
+        self._wire: WireVerbs | None = None
+        self._thread = threading.Thread(target=self._run, name="gnnkit-network", daemon=True)
+
+    def begin(self) -> None:
+        """Begins to listen, in a thread of its own; the server is told when it can start its workers."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends it: nobody is answered any more."""
+        self._stopped.set()
+        if self._wire is not None:
+            self._wire.close()
+
+    def details(self) -> dict[str, Any]:
+        """Facts for people and for ``status``: no token."""
+        roster = self._roster
+        if roster is None:
+            return {"address": None, "missing": [], "servers": []}
+        return {
+            "address": roster.own.address,
+            "missing": roster.missing(),
+            "servers": [{"rank": m.rank, "address": m.address, "state": m.state} for m in roster.members().values()],
+            "parts": None if self._parts is None else list(self._parts),
+            "refused": list(roster.refused.values()),
+            "trouble": self._trouble,
+            "encrypted": self._tls is not None,
+        }
+
+    # The thread ----------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            keep_freed_memory()
+            manifest = read_manifest(self._path)
+            roster = self._listen(manifest)
+            warm()
+            self._wait_for_all(roster)
+            if self._stopped.is_set():
+                return
+            self._open_parts(roster, manifest)
+        except BaseException as error:  # whoever started the server raises it
+            failure = error
+            if not self._stopped.is_set():
+                self._loop.call(lambda: self._loop.fail(failure))
+            return
+        self._go_on(roster)
+
+    def _listen(self, manifest: Manifest) -> Roster:
+        """Takes the address; from now on the server is asked, and says that it is not there yet."""
+        words, rank = self._words, self._rank
+        ip, port = own_address(rank, words["meeting"], words["listen"], words["interface"])
+        verbs = self._verbs = Verbs(self._path, manifest, self._on_main, self._loop)
+        tls = None if self._tls is None else (self._tls["cert"], self._tls["key"])
+        server = self._server = PartServer(ip, port, words["token"], verbs.gets, verbs.actions, tls)
+        address = join_address(ip, server.port)
+        own = Member(
+            rank,
+            int(self._setup["num_servers"]),
+            address,
+            os.getpid(),
+            new_start(),
+            manifest.fingerprint,
+            FORMAT_VERSION,
+            str(self._path),
+            total_memory(),
+        )
+        roster = self._roster = Roster(own)
+        if rank:
+            self._meeting = Asker(meeting_address(words["meeting"]), words["token"], self._ca)
+        verbs.meet(roster)
+        logger.info("server %d listens at %s", rank, address)
+        self._loop.call(lambda: self._loop.tell("listening", address=address))
+        return roster
+
+    @property
+    def _ca(self) -> str | None:
+        """What other servers' certificates are checked against: the file that holds this one's."""
+        return None if self._tls is None else self._tls["cert"]
+
+    def _wait_for_all(self, roster: Roster) -> None:
+        """Announces this server until every other one has done so.
+
+        Raises:
+            StartTimeout: They were not there in time; says which.
+            GnnkitError: This server does not belong to them.
+        """
+        limit_s = float(self._words["join_timeout_s"])
+        deadline = time.monotonic() + limit_s
+        while not self._stopped.is_set():
+            self._announce(roster)
+            missing = roster.missing()
+            if not missing:
+                return
+            if time.monotonic() >= deadline:
+                ranks = f"server{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} of {roster.own.num_servers}"
+                reasons = [*roster.refused.values(), *([self._trouble] if self._trouble else [])]
+                raise StartTimeout(
+                    f"{ranks} did not come to {self._words['meeting']} within {limit_s:g} s{''.join(f'; {reason}' for reason in reasons)}",
+                    "start every server, with the same address to meet at and the same token",
+                )
+            self._stopped.wait(_IMPATIENT_S)
+
+    def _announce(self, roster: Roster) -> None:
+        """Tells the server where all meet that this one is there, and learns of the others.
+
+        Raises:
+            GnnkitError: It will not have this one.
+        """
+        if self._meeting is None:
+            return
+        try:
+            roster.take(self._meeting.do("announce", {"server": roster.own.to_json()}, _CALL_S))
+            self._trouble = None
+        except Unreachable as error:
+            self._trouble = str(error)
+
+    def _open_parts(self, roster: Roster, manifest: Manifest) -> None:
+        """Opens what belongs to this host, and has the workers started."""
+        members = roster.members()
+        hosts = hosts_of(members)
+        index = hosts.index(roster.own.host)
+        known = next((member.placement for member in members.values() if member.placement is not None), None)
+        word = self._words["placement"] if known is None else Placement(tuple(map(tuple, known)))
+        here = Hosts(count=len(hosts), index=index, memory=min(member.memory for member in members.values()))
+        placement = place(_word(word), manifest, self._path, here)
+        parts = tuple(range(manifest.num_parts)) if placement is None else placement.hosts[index]
+        store = Store.open(self._path, parts)
+        graph = store.arrays()
+        expect_random_access(graph)
+        self._parts = parts
+        self._answers = answers = Answers(graph, parts, manifest.fingerprint)
+        assert self._verbs is not None
+        self._wire = WireVerbs(answers, store, self._loop, self._on_main)
+        self._verbs.open(answers, self._wire, self._heard)
+        roster.become(placement=None if placement is None else [list(held) for held in placement.hosts])
+        greeting = None if placement is None or placement.is_replicated else self._greeting(members, hosts, index, placement)
+        holders = [list(parts if placement is None else placement.hosts[hosts.index(members[rank].host)]) for rank in sorted(members)]
+        self._loop.call(lambda: self._loop.start_workers(parts, greeting, holders))
+
+    def _greeting(self, members: Mapping[int, Member], hosts: list[str], index: int, placement: Placement) -> dict[str, Any]:
+        """What workers have to know of other hosts; see ``gnnkit.cluster.parts``. Servers of one host share those of another."""
+        peers = {}
+        for host, parts in placement.sources(index).items():
+            there = [rank for rank in sorted(members) if members[rank].host == hosts[host]]
+            rank = there[self._rank % len(there)]
+            peers[str(host)] = {"address": members[rank].address, "parts": list(parts), "server": rank}
+        return {
+            "self": index,
+            "parts": list(placement.hosts[index]),
+            "peers": peers,
+            "token": self._words["token"],
+            "timeout_s": _ANSWER_S,
+            "start_timeout_s": float(self._setup["start_timeout_s"]),
+            "ca": self._ca,
+        }
+
+    def _heard(self, what: str, name: str, host: int) -> None:
+        """Somebody of another host is there, or leaves. Clients call themselves by their id and something more."""
+        if name.startswith(CLIENT_PREFIX):
+            if what == "here":
+                self._guests.here(name, host)
+                self._arrivals.append(_client_of(name))
+            else:
+                self._guests.bye(name)
+        if self._wire is not None:
+            self._wire.heard(what, name, host)
+
+    def _count_clients(self) -> None:
+        """Tells the server which clients have come and gone, those included that have done both since the last look."""
+        arrived = {self._arrivals.popleft() for _ in range(len(self._arrivals))}
+        there = {_client_of(name) for name in self._guests.names()}
+        for client in (arrived | there) - self._clients:
+            self._loop.call(partial(self._loop.came, client))
+        for client in (arrived | self._clients) - there:
+            self._loop.call(partial(self._loop.left, client))
+        self._clients = there
+
+    def _go_on(self, roster: Roster) -> None:
+        """Says every while that this server is there, and how it is; moves over to the graph's copy once there is one."""
+        told = 0.0
+        while not self._stopped.wait(_IMPATIENT_S):
+            state = self._loop.state
+            changed = state != roster.own.state
+            if changed:
+                roster.become(state=state)
+            self._count_clients()
+            pool = self._loop.pool
+            shared = None if pool is None else pool.sharing.shared
+            if shared is not None and shared is not self._told:
+                self._told = shared
+                self._answers.use(shared.graph)
+            if not changed and time.monotonic() - told < BEAT_S:
+                continue
+            told = time.monotonic()
+            try:
+                self._announce(roster)
+            except GnnkitError as error:  # where all meet is somebody else now; clients go on with what this one has
+                self._trouble = error.message
+                logger.warning("server %d was refused where all meet: %s", self._rank, error.message)
+
+    def _on_main(self, fn: Callable[[], T]) -> T:
+        """Runs ``fn`` in the main thread and waits for it."""
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(fn())
+            except BaseException as error:
+                done.set_exception(error)
+
+        self._loop.call(run)
+        return done.result(_MAIN_S)
+
+
+def _word(value: Any) -> PlacementWord:
+    """A placement as JSON has it: its dict has strings for keys."""
+    return {int(host): parts for host, parts in value.items()} if isinstance(value, dict) else value
+
+
+def _client_of(name: str) -> str:
+    """The client that a visitor does something for."""
+    return name.removeprefix(CLIENT_PREFIX).partition("/")[0]

@@ -1,0 +1,248 @@
+"""Compiling kernels: once per machine, into a place that is writable, by one process at a time.
+
+Numba's own cache lives beside the source, or in a per-user folder where that is read-only, forgets callees that changed in
+another module, and lets two processes compile the same function at once. Kernels here are cached under
+``<cache>/kernels/<digest of the modules that a kernel is made of>`` instead, and ``warm`` compiles all of them under a file lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
+
+from gnnkit.events import EventSink, Stage, ignore_events
+from gnnkit.waiting import begin_apart, is_done
+
+F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
+
+# The kernels that ``warm`` compiles, with their signatures.
+_kernels: list[tuple[Any, str]] = []
+_registering = threading.Lock()
+# A version of gnnkit that has not run for so long is not coming back; if it does, it compiles again.
+_UNUSED_S = 30 * 86400.0
+# Compiling a kernel takes seconds; somebody else holding the lock for longer than this has been stopped.
+_LOCK_TIMEOUT_S = 180.0
+
+
+@cache
+def kernel_cache_root() -> Path:
+    """The writable folder that compiled kernels are kept in: ``$GNNKIT_HOME/kernels`` or the user's cache folder."""
+    import platformdirs
+
+    home = os.environ.get("GNNKIT_HOME")
+    wanted = Path(home) if home else Path(platformdirs.user_cache_dir("gnnkit"))
+    fallback = Path(tempfile.gettempdir()) / f"gnnkit-{os.getuid()}"
+    for candidate in (wanted / "kernels", fallback / "kernels"):
+        try:
+            candidate.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=candidate):
+                return candidate
+        except OSError:
+            continue
+    return Path(tempfile.mkdtemp(prefix="gnnkit-kernels-"))
+
+
+def _sources(module_name: str, seen: set[str]) -> set[str]:
+    """The files of a module and of every gnnkit module that it takes functions from, however far."""
+    module = sys.modules[module_name]
+    path = module.__file__
+    if path is None or path in seen:
+        return seen
+    seen.add(path)
+    for value in list(vars(module).values()):
+        home = getattr(getattr(value, "py_func", value), "__module__", None)
+        if isinstance(home, str) and home.startswith("gnnkit."):
+            _sources(home, seen)
+    return seen
+
+
+def _digest(function: Callable[..., Any]) -> str:
+    """Changes whenever Numba or anything that a function may call does; callees are imported before it is decorated."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in sorted(_sources(function.__module__, set())):
+        digest.update(Path(path).read_bytes())
+    return digest.hexdigest()
+
+
+class _KernelLocator:
+    """Tells Numba's cache where a kernel's machine code lives (numba.core.caching._CacheLocator's interface)."""
+
+    def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
+        self._py_file = py_file
+        self._lineno = py_func.__code__.co_firstlineno
+        self._digest = _digest(py_func)
+        with contextlib.suppress(OSError):  # not compiled yet, or somebody else's folder
+            os.utime(self.get_cache_path())  # when it was last used, for ``prune_kernels``
+
+    def ensure_cache_path(self) -> None:
+        Path(self.get_cache_path()).mkdir(parents=True, exist_ok=True)
+
+    def get_cache_path(self) -> str:
+        return str(kernel_cache_root() / self._digest[:16])
+
+    def get_source_stamp(self) -> str:
+        return self._digest
+
+    def get_disambiguator(self) -> str:
+        return str(self._lineno)
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _KernelLocator:
+        return cls(py_func, py_file)
+
+
+class _KernelCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = [_KernelLocator]
+
+
+class _KernelCache(FunctionCache):  # type: ignore[misc]
+    """Numba's, without what only compiling needs: registering that takes five times as long as loading every kernel of an epoch."""
+
+    _impl_class = _KernelCacheImpl
+
+    def holds(self, signature: Any) -> bool:
+        """Whether there is machine code for a signature."""
+        index: Any = ()
+        with self._guard_against_spurious_io_errors():
+            index = self._cache_file._load_index()
+        return self._index_key(signature, cpu_target.target_context.codegen()) in index
+
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        """As Numba's own, which has everything registered first. The symbols that kernels call are known by then: ``_register_runtime``.
+
+        (A kernel that hashes would also need those that ``numba.cpython.hashing`` makes known.)
+        """
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(signature, target_context)
+
+
+def helper(function: F) -> F:
+    """Marks a function that kernels call; it is compiled into them and not cached by itself."""
+    return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
+
+
+def kernel(signature: str) -> Callable[[F], F]:
+    """Marks an entry point into machine code that every run needs: compiled by ``warm`` for one signature, without the GIL.
+
+    Args:
+        signature: Numba's notation, e.g. ``"int64(int64[::1], int64)"``.
+    """
+
+    def decorate(function: F) -> F:
+        dispatcher = lazy_kernel(function)
+        _kernels.append((dispatcher, signature))
+        return dispatcher
+
+    return decorate
+
+
+def lazy_kernel(function: F) -> F:
+    """Marks an entry point that few runs need: compiled for the types of its first call, without the GIL."""
+    dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
+    dispatcher._cache = _KernelCache(function)
+    compile_kernel = dispatcher.compile
+
+    def compile_registered(signature: Any) -> Any:
+        _register_runtime()
+        if not dispatcher._cache.holds(signature):
+            _register_with_numba()
+        return compile_kernel(signature)
+
+    dispatcher.compile = lambda signature: _apart(lambda: compile_registered(signature))
+    return cast(F, dispatcher)
+
+
+def warm(events: EventSink = ignore_events) -> None:
+    """Compiles, or loads, every kernel; afterwards no call compiles anything.
+
+    Several processes may call it at once: one compiles a kernel, the others wait and load what it wrote. What is there already is loaded
+    without waiting: a process that starts must not wait for another one's kernels of a kind that it has no use for.
+
+    Args:
+        events: Receives the stage "compile", a unit per kernel.
+    """
+    from filelock import FileLock
+
+    # Imported for their registrations: a kernel is only known once its module has been.
+    import gnnkit.sampling.fill
+    import gnnkit.sampling.walk
+    import gnnkit.storage.kernels  # noqa: F401
+
+    pending = [(dispatcher, signature) for dispatcher, signature in _kernels if not dispatcher.signatures]
+    if not pending:
+        return
+    lock = FileLock(kernel_cache_root() / "compile.lock", timeout=_LOCK_TIMEOUT_S)
+    with Stage(events, "compile", label="sampling kernels", total=len(pending), unit="kernels") as stage:
+        for dispatcher, signature in pending:
+            _apart(partial(_compile_in_turn, dispatcher, signature, lock))
+            stage.advance()
+
+
+def _compile_in_turn(dispatcher: Any, signature: str, lock: contextlib.AbstractContextManager[object]) -> None:
+    with contextlib.nullcontext() if dispatcher._cache.holds(signature) else lock:
+        dispatcher.compile(signature)
+
+
+@cache
+def _register_runtime() -> None:
+    """Makes known what machine code of any kernel calls: counting references to arrays."""
+    with _registering:
+        rtsys.initialize(cpu_target.target_context)
+
+
+@cache
+def _register_with_numba() -> None:
+    """Has Numba take in everything that is registered with it, which it would do in the middle of the first compilation."""
+    with _registering:
+        cpu_target.target_context.refresh()
+
+
+def _apart(work: Callable[[], R]) -> R:
+    """Does something with Numba in another thread than the main one, which is the one that interrupts reach.
+
+    One that hits Numba's registering in the middle ends its list of what it has taken in for good, and with it every later compilation of
+    the process (seen with Numba 0.68); one that hits llvmlite or a file lock where they have just taken a lock leaves it taken. An
+    interrupted caller does not wait for what was begun; the next one does.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    outcome = begin_apart(work, "gnnkit-compiling", daemon=False)
+    is_done(outcome)
+    return outcome.result()
+
+
+def prune_kernels(unused_s: float = _UNUSED_S) -> list[tuple[Path, int]]:
+    """Removes the compiled kernels that no process has loaded for a while: those of versions that are not in use any more.
+
+    Args:
+        unused_s: How long, in seconds.
+
+    Returns:
+        The removed folders and their bytes; nothing while some process compiles.
+    """
+    from filelock import FileLock, Timeout
+
+    root, removed = kernel_cache_root(), []
+    oldest = time.time() - unused_s
+    with contextlib.suppress(Timeout), FileLock(root / "compile.lock", timeout=0):
+        for folder in sorted(path for path in root.iterdir() if path.is_dir() and path.stat().st_mtime < oldest):
+            count = sum(path.stat().st_size for path in folder.iterdir())
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append((folder, count))
+    return removed

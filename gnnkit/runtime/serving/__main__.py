@@ -1,8 +1,0 @@
-"""The entry point of a server: ``python -m gnnkit.runtime.serving``; started by ``gnnkit.runtime.children`` only."""
-
-from __future__ import annotations
-
-from gnnkit.runtime.entry import run
-
-if __name__ == "__main__":
-    run("gnnkit.runtime.serving.loop", "ServerLoop")
