@@ -11,8 +11,8 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.placing import PlacementWord
-from gnnkit.cluster.serving.books import processes_of
 from gnnkit.cluster.serving.fleet import ServerFleet
+from gnnkit.cluster.serving.server_state import processes_of
 from gnnkit.cluster.serving.spec import ServerSpec, split_place
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError
 from gnnkit.events import EventSink

@@ -16,7 +16,7 @@ from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.limits import auto_threads
 
 if TYPE_CHECKING:
-    from gnnkit.backends.samplers import Newcomer, Samplers
+    from gnnkit.backends.worker_pool import OnStarted, WorkerPool
 
 # Batches under way in a process where parts are on other hosts, at least.
 _LEAST_CONCURRENT = 4
@@ -103,18 +103,18 @@ class Colocated:
         """Starts the processes and waits until they are ready."""
         if sys.platform != "linux":
             raise PlanError(f"Colocated() needs Linux, this is {sys.platform}", "use InProcess()")
-        from gnnkit.backends.crew_stream import CrewStream
+        from gnnkit.backends.pool_stream import PoolStream
         from gnnkit.sampling.kinds import compile_ahead
 
         compile_ahead(plan.inputs, plan.sampling, events)
         options = self
         if plan.placement is not None and not plan.placement.is_replicated:  # batches wait for other hosts most of the time
             options = replace(self, worker_concurrency=max(self.worker_concurrency, _LEAST_CONCURRENT))
-        return CrewStream(options, plan, graph, events)
+        return PoolStream(options, plan, graph, events)
 
-    def hire(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, newcomer: Newcomer) -> Samplers:
-        """Makes the crew of processes, of which none is started yet; see ``Employer.hire``."""
-        from gnnkit.backends.own_crew import hire_colocated
+    def hire(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, newcomer: OnStarted) -> WorkerPool:
+        """Makes the crew of processes, of which none is started yet; see ``PoolOptions.hire``."""
+        from gnnkit.backends.local_pool import hire_colocated
 
         workers = self.num_workers if isinstance(self.num_workers, int) else max(1, auto_threads() // self.threads_per_worker)
         return hire_colocated(self, workers, plan, graph, newcomer)

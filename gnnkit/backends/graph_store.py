@@ -20,7 +20,7 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_handle import GraphHandle
 
 if TYPE_CHECKING:
-    from gnnkit.backends.samplers import Newcomer, Samplers
+    from gnnkit.backends.worker_pool import OnStarted, WorkerPool
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class GraphStore:
         """Starts or joins servers, and waits until all are there."""
         if sys.platform != "linux":
             raise PlanError(f"GraphStore() needs Linux, this is {sys.platform}", "use InProcess()")
-        from gnnkit.backends.crew_stream import CrewStream
+        from gnnkit.backends.pool_stream import PoolStream
         from gnnkit.sampling.kinds import compile_ahead
 
         if self.address is None or self.folder is not None or has_any_port(str(self.address)):  # servers of this host
@@ -109,16 +109,16 @@ class GraphStore:
         if self.address is not None and self.folder is None:  # batches wait for other hosts most of the time
             batches = threads_for(len(split_place(self.address)[1]))
             options = replace(self, worker_concurrency=max(self.worker_concurrency, batches))
-        return CrewStream(options, plan, graph, events)
+        return PoolStream(options, plan, graph, events)
 
-    def hire(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, newcomer: Newcomer) -> Samplers:
-        """Finds the servers' sampling processes; see ``Employer.hire``."""
+    def hire(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, newcomer: OnStarted) -> WorkerPool:
+        """Finds the servers' sampling processes; see ``PoolOptions.hire``."""
         if self.address is None:
             from gnnkit.backends.own_servers import hire_own_servers
 
             return hire_own_servers(self, plan, graph, events, newcomer)
         if self.folder is None and has_any_port(str(self.address)):
-            from gnnkit.backends.wire_crew import hire_own_receiver
+            from gnnkit.backends.receiver_pool import hire_own_receiver
 
             return hire_own_receiver(self, plan, graph, events, newcomer)
         if plan.store is None:
@@ -126,10 +126,10 @@ class GraphStore:
                 "the graph is only in memory, and servers that are joined have a store", "use from_store(), or leave address out"
             )
         if self.folder is not None:
-            from gnnkit.backends.server_crew import hire_joined_servers
+            from gnnkit.backends.server_pool import hire_joined_servers
 
             return hire_joined_servers(self.folder, self.join_timeout_s, plan.store.fingerprint, events, newcomer)
-        from gnnkit.backends.wire_crew import hire_receiver, servers_of
+        from gnnkit.backends.receiver_pool import hire_receiver, servers_of
 
         return hire_receiver(self, servers_of(self), plan, plan.store.fingerprint, events, newcomer)
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.hosts import Hosts, check_group, find_hosts, join_address, listening_address, split_address
-from gnnkit.cluster.part_keeper import PartKeeper
 from gnnkit.cluster.part_services import keep_service
 from gnnkit.cluster.part_spec import ServiceSpec
+from gnnkit.cluster.part_supervisor import PartServiceSupervisor
 from gnnkit.errors import PlanError, StartTimeout
 from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.graph_handle import GraphHandle
@@ -97,7 +97,7 @@ class HostLink:
 
     def _serve(
         self, options: Colocated, store: StoreRef, graph: GraphHandle, log_root: Path, stop: Callable[[], None]
-    ) -> PartKeeper | None:
+    ) -> PartServiceSupervisor | None:
         """Starts this host's service where others need it and this is the trainer that does so."""
         placement, hosts = self._placement, self._hosts
         clients = tuple(host for host in range(placement.num_hosts) if hosts.index in placement.sources(host))

@@ -25,7 +25,7 @@ from gnnkit.runtime.limits import auto_threads
 from gnnkit.runtime.process_status import look_at
 from gnnkit.sampling.kinds import prepare
 from gnnkit.sampling.sampler import BatchSampler, local_sampler
-from gnnkit.sampling.schedule import Schedule, Turn
+from gnnkit.sampling.schedule import Schedule, Step
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import SampleRequest
@@ -76,7 +76,7 @@ class _Claim:
 
     generation: int
     epoch: int
-    turn: Turn
+    turn: Step
     request: SampleRequest
 
 
@@ -148,7 +148,7 @@ class _Shared:
         self.pool.clear()
 
 
-def _sample(shared: _Shared, sampler: BatchSampler, request: SampleRequest, epoch: int, turn: Turn, worker: str = "") -> SampledSubgraph:
+def _sample(shared: _Shared, sampler: BatchSampler, request: SampleRequest, epoch: int, turn: Step, worker: str = "") -> SampledSubgraph:
     began_s, tables = time.monotonic(), shared.tables()
     if sampler.tables is not tables:
         sampler.use(tables)
@@ -245,7 +245,7 @@ class InProcessStream:
             try:
                 if self._now is None:
                     self._now = shared.sampler()
-                return _sample(shared, self._now, request, epoch, Turn(0, batch_index, False))
+                return _sample(shared, self._now, request, epoch, Step(0, batch_index, False))
             except BaseException as error:
                 self._now = None  # an interrupt may have come when its memory was half of this batch's
                 if not isinstance(error, Exception):

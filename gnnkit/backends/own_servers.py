@@ -6,10 +6,10 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gnnkit.backends.server_crew import ServerCrew
+from gnnkit.backends.server_pool import ServerWorkerPool
 from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
-from gnnkit.cluster.serving.books import processes_of
 from gnnkit.cluster.serving.fleet import ServerFleet
+from gnnkit.cluster.serving.server_state import processes_of
 from gnnkit.cluster.serving.spec import ServerSpec
 from gnnkit.cluster.serving.unix_join import join_folder
 from gnnkit.errors import GnnkitError, WorkerStopped
@@ -21,7 +21,7 @@ from gnnkit.runtime.process_status import ProcessStatus
 
 if TYPE_CHECKING:
     from gnnkit.backends.graph_store import GraphStore
-    from gnnkit.backends.samplers import Newcomer
+    from gnnkit.backends.worker_pool import OnStarted
 
 
 # Between two looks at loaders that may not be used.
@@ -128,7 +128,7 @@ class OwnServers:
 
 def _tidy(stopped: threading.Event, idle_timeout_s: float) -> None:
     """A thread: takes the places of loaders that are not used, also while nothing else of gnnkit's runs; the last one's servers end."""
-    from gnnkit.backends.crews import crews
+    from gnnkit.backends.pool_registry import crews
 
     gap_s = max(_LEAST_GAP_S, min(idle_timeout_s / 4, _MOST_GAP_S))
     while not stopped.wait(gap_s):
@@ -136,12 +136,12 @@ def _tidy(stopped: threading.Event, idle_timeout_s: float) -> None:
             crews().tidy()
 
 
-def hire_own_servers(options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink, newcomer: Newcomer) -> ServerCrew:
-    """Starts servers and joins them; see ``Employer.hire``."""
+def hire_own_servers(options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink, newcomer: OnStarted) -> ServerWorkerPool:
+    """Starts servers and joins them; see ``PoolOptions.hire``."""
     own = OwnServers(options, plan, graph, events)
     try:
         servers = join_folder(own.fleet.folder, "starter", plan.runtime.start_timeout_s, events, own.store.fingerprint, own.check)
     except BaseException:
         own.stop()
         raise
-    return ServerCrew(servers, newcomer, own)
+    return ServerWorkerPool(servers, newcomer, own)

@@ -15,7 +15,7 @@ from gnnkit.runtime.logs import with_tail
 from gnnkit.runtime.process_status import ProcessStatus, look_at, process_state
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.shared_block import SharedBlock
-from gnnkit.runtime.supervise import Death
+from gnnkit.runtime.supervisor import Death
 from gnnkit.runtime.vitals import UNSEEN, Signs, Vitals
 from gnnkit.runtime.wire import Message, Wire
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnnkit.backends.dealing import Job
-from gnnkit.backends.samplers import Employer
+from gnnkit.backends.scheduler import Job
+from gnnkit.backends.worker_pool import PoolOptions
 from gnnkit.errors import MemoryLimitError, PlanError
 from gnnkit.host import available_memory
 from gnnkit.plan import LoaderPlan
@@ -28,7 +28,7 @@ class SlotPlan:
         plan: The loader's plan.
     """
 
-    options: Employer
+    options: PoolOptions
     plan: LoaderPlan
 
     @property

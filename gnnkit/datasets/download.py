@@ -24,7 +24,7 @@ _ETA_AFTER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How long a download waits for what.
 
     Attributes:
@@ -42,7 +42,7 @@ class Patience:
     backoff_s: float = 0.5
 
 
-PATIENT = Patience()
+PATIENT = RetryPolicy()
 
 
 class _Cut(Exception):
@@ -50,7 +50,7 @@ class _Cut(Exception):
 
 
 def download(
-    url: str, part: Path, *, stage: Stage, on_size: Callable[[int | None, int], None], hint: str, patience: Patience = PATIENT
+    url: str, part: Path, *, stage: Stage, on_size: Callable[[int | None, int], None], hint: str, patience: RetryPolicy = PATIENT
 ) -> None:
     """Downloads ``url`` into ``part``, going on from what an earlier call left there.
 
@@ -74,7 +74,7 @@ def download(
 
 class _Download:
     def __init__(
-        self, url: str, part: Path, stage: Stage, on_size: Callable[[int | None, int], None], hint: str, patience: Patience
+        self, url: str, part: Path, stage: Stage, on_size: Callable[[int | None, int], None], hint: str, patience: RetryPolicy
     ) -> None:
         self._url, self._part, self._stage, self._on_size = url, part, stage, on_size
         self._hint, self._patience = hint, patience

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from gnnkit.datasets.download import PATIENT, Patience, discard, download
+from gnnkit.datasets.download import PATIENT, RetryPolicy, discard, download
 from gnnkit.datasets.ogb_tree import find_tree
 from gnnkit.datasets.preflight import free_disk, require_disk
 from gnnkit.datasets.registry import OgbInfo
@@ -42,7 +42,7 @@ _WRITABLE_HINT = "pass root= with a folder you may write to"
 
 
 def fetch(
-    info: OgbInfo, root: Path, allowed: Literal["auto"] | bool, events: EventSink = ignore_events, *, patience: Patience = PATIENT
+    info: OgbInfo, root: Path, allowed: Literal["auto"] | bool, events: EventSink = ignore_events, *, patience: RetryPolicy = PATIENT
 ) -> None:
     """Downloads and unpacks a dataset into ``<root>/<folder>``.
 
@@ -63,7 +63,7 @@ def fetch(
 
 
 class _Fetch:
-    def __init__(self, info: OgbInfo, root: Path, allowed: Literal["auto"] | bool, events: EventSink, patience: Patience) -> None:
+    def __init__(self, info: OgbInfo, root: Path, allowed: Literal["auto"] | bool, events: EventSink, patience: RetryPolicy) -> None:
         self._info, self._root, self._allowed, self._events, self._patience = info, root, allowed, events, patience
         self._url = archive_url(info)
         self._by_hand = root / self._url.rpartition("/")[2]

@@ -53,10 +53,10 @@ class DistServer:
     """
 
     def __init__(self, dataset: DistDataset) -> None:
-        from gnnkit.cluster.serving.store_desk import StoreDesk
+        from gnnkit.cluster.serving.store_api import StoreApi
         from gnnkit.distributed.loader_plan import stored
 
-        desk = StoreDesk(stored(dataset), dataset.partition_idx, dataset.num_partitions)
+        desk = StoreApi(stored(dataset), dataset.partition_idx, dataset.num_partitions)
 
         def ask(name: str, args: dict[str, Any], convert: Callable[[Any], Any]) -> Any:
             if not hasattr(desk, name):

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.distributed import context
-from gnnkit.distributed.meeting import check_counts, meeting_address
+from gnnkit.distributed.rendezvous import check_counts, meeting_address
 from gnnkit.errors import PlanError
 
 if TYPE_CHECKING:
     import torch
 
     from gnnkit.backends.graph_store import GraphStore
-    from gnnkit.distributed.sessions import Session
+    from gnnkit.distributed.servers_client import ServersClient
 
 _logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 class _Client:
     """What ``init_client`` has joined."""
 
-    session: Session
+    session: ServersClient
     backend: GraphStore
 
 
@@ -84,7 +84,7 @@ def init_client(  # noqa: PLR0913
 def join_servers(backend: GraphStore, num_servers: int | None, num_clients: int, rank: int, group_name: str | None, what: str) -> None:
     """Joins the servers of a backend as client ``rank``; see ``init_client``."""
     global _client
-    from gnnkit.distributed.sessions import open_session
+    from gnnkit.distributed.servers_client import open_session
     from gnnkit.ui.progress import make_sink
 
     context.check_free(what)
@@ -186,7 +186,7 @@ def _joined() -> _Client:
     return client
 
 
-def _session(server_rank: int) -> Session:
+def _session(server_rank: int) -> ServersClient:
     session = _joined().session
     if isinstance(server_rank, bool) or not isinstance(server_rank, int) or not 0 <= server_rank < session.num_servers:
         raise PlanError(f"there is no server {server_rank!r}: there are {session.num_servers}", "servers count from 0")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.serving.spec import UNIX_PREFIX
 from gnnkit.distributed import context
-from gnnkit.distributed.meeting import check_counts, meeting_address
+from gnnkit.distributed.rendezvous import check_counts, meeting_address
 from gnnkit.errors import PlanError
 
 if TYPE_CHECKING:

@@ -106,7 +106,7 @@ class ExportJob(SizedJob):
 
 
 @dataclass(frozen=True)
-class Step:
+class InstructionStep:
     """One thing that a person does, for the README.
 
     Attributes:
@@ -152,9 +152,9 @@ class Instructions:
         before_copies: What is done before the directory is copied to the nodes.
     """
 
-    start: tuple[Step, ...]
-    restart: Step
-    watch: Step
+    start: tuple[InstructionStep, ...]
+    restart: InstructionStep
+    watch: InstructionStep
     ports: tuple[Port, ...]
     settings: dict[str, str]
-    before_copies: tuple[Step, ...] = ()
+    before_copies: tuple[InstructionStep, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable
 
-from gnnkit.export.job import PLAN, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, Instructions, Port, Step
+from gnnkit.export.job import PLAN, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, Instructions, InstructionStep, Port
 from gnnkit.export.staging import staging_text
 
 _FILES = {
@@ -62,7 +62,7 @@ def _summary(job: ExportJob) -> str:
 _NAMES = {"torchrun": "torchrun", "slurm": "Slurm", "kubernetes": "Kubernetes"}
 
 
-def _steps(job: ExportJob, instructions: Instructions, cut_command: str | None) -> list[Step]:
+def _steps(job: ExportJob, instructions: Instructions, cut_command: str | None) -> list[InstructionStep]:
     steps = []
     if job.launcher != "kubernetes":  # there it is in the image, and the store in a volume
         version = ".".join(platform.python_version_tuple()[:2])
@@ -71,22 +71,22 @@ def _steps(job: ExportJob, instructions: Instructions, cut_command: str | None) 
             "On every node, once this directory is there; or once on a shared file system. For a GPU choose torch's index for its CUDA"
             " version with `--extra-index-url`."
         )
-        steps.append(Step("Install", text, commands))
+        steps.append(InstructionStep("Install", text, commands))
     alone = "The same program runs alone, on a machine that has the store; `--dir` is where its checkpoints go."
-    tried = Step("Try it on one machine", alone, (f"gnnkit run {PLAN} --train {TRAIN} --dir /tmp/{job.name}",))
+    tried = InstructionStep("Try it on one machine", alone, (f"gnnkit run {PLAN} --train {TRAIN} --dir /tmp/{job.name}",))
     if cut_command is not None:
         parts = f"{job.store.num_parts} parts"
         text = f"The store has fewer parts than nodes are to hold it. This makes one of {parts}, once, where the first one is."
         text += " Batches stay the same."
         together = ("# or by all nodes at once, on a shared file system; on node <k>:", f"{cut_command} --part <k>")
-        steps.append(Step(f"Cut the store into {parts}", text, (f"./{STAGE}", *together)))
+        steps.append(InstructionStep(f"Cut the store into {parts}", text, (f"./{STAGE}", *together)))
     steps += [tried, *instructions.before_copies]
     if job.launcher != "kubernetes":
-        steps.append(Step("Bring this directory and the store to the nodes", *staging_text(job)))
+        steps.append(InstructionStep("Bring this directory and the store to the nodes", *staging_text(job)))
     return [*steps, *instructions.start]
 
 
-def _step(number: int | None, step: Step) -> str:
+def _step(number: int | None, step: InstructionStep) -> str:
     title = f"## {step.title}" if number is None else f"## {number}. {step.title}"
     commands = "" if not step.commands else "```bash\n" + "\n".join(step.commands) + "\n```"
     return "\n\n".join(part for part in (title, step.text, commands) if part)

@@ -275,7 +275,7 @@ class GraphLoader(LoaderSources, LoaderSiblings, LoaderExporting, LoaderWatching
         self._check_open()
         lent = None if self._lent is None else self._lent()
         if lent is None:
-            from gnnkit.distributed.lending import lend
+            from gnnkit.distributed.adapter import lend
 
             lent = lend(self)
             self._lent = weakref.ref(lent)

@@ -58,7 +58,7 @@ def served_store(backend: Backend | str, events: EventSink) -> Store:
         finally:
             servers.close()
         return Store.open(status["store"]["path"])
-    from gnnkit.backends.wire_crew import servers_of
+    from gnnkit.backends.receiver_pool import servers_of
     from gnnkit.cluster.serving.joining import look
 
     return Store.open(look(servers_of(options), events).outline, ())

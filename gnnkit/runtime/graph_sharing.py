@@ -7,7 +7,7 @@ from typing import Any
 
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.shared_graph import SharedGraph
-from gnnkit.runtime.supervise import Crew
+from gnnkit.runtime.supervisor import Supervisor
 from gnnkit.runtime.wire import Message
 
 
@@ -39,7 +39,7 @@ class GraphSharing:
         self._told.add(rank)
         return (shared.block.fd,), dict(shared.description)
 
-    def spread(self, crew: Crew, *, ask: bool) -> None:
+    def spread(self, crew: Supervisor, *, ask: bool) -> None:
         """Tells every process of the copy; where there is none, ``ask`` has one made."""
         shared = self.shared
         if shared is not None:

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from gnnkit.runtime.supervise import Crew
+from gnnkit.runtime.supervisor import Supervisor
 from gnnkit.runtime.waker import Waker
 
 logger = logging.getLogger(__name__)
@@ -16,7 +16,7 @@ _LOOK_S = 0.5
 
 
 def look_after(
-    crew: Crew,
+    crew: Supervisor,
     waker: Waker,
     changed: threading.Condition,
     what: str,

@@ -25,7 +25,7 @@ from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
     from gnnkit.cluster.parts.spreading import Spreading
-    from gnnkit.cluster.receiving.receiver import Receiving
+    from gnnkit.cluster.receiving.receiver import BatchReceiver
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class WorkerGraph:
         servers = setup.body.get("servers")
         self.threads: int = setup.body["threads"]
         self.spreading: Spreading | None = None
-        self.receiving: Receiving | None = None
+        self.receiving: BatchReceiver | None = None
         shared = None
         if store_ref is None:
             shared = SharedGraph.attach(setup.fds[0], description)
@@ -66,9 +66,9 @@ class WorkerGraph:
                 self.spreading = Spreading(hosts, store, self.threads)
                 self.threads = self.spreading.threads
             if servers is not None:
-                from gnnkit.cluster.receiving.receiver import Receiving
+                from gnnkit.cluster.receiving.receiver import BatchReceiver
 
-                self.receiving = Receiving(servers, store)
+                self.receiving = BatchReceiver(servers, store)
                 self.threads = self.receiving.threads
             if description is not None:
                 shared = SharedGraph.attach(setup.fds[0], description, self.handle.arrays)

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import kernel
+from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.numbering import EMPTY, find_pair
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
-from gnnkit.sampling.reach import Reach
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey
 from gnnkit.sampling.walked import ExcludedEdges, Walked, WalkedEdges
 from gnnkit.schema import EdgeType
@@ -60,7 +60,7 @@ def mark_kept(
     return left
 
 
-def exclude(walked: Walked, reach: Reach) -> Walked:
+def exclude(walked: Walked, reach: GraphAccess) -> Walked:
     """The same batch without the edges that its seeds exclude; nodes stay, and so do their numbers.
 
     Args:
@@ -77,7 +77,7 @@ def exclude(walked: Walked, reach: Reach) -> Walked:
 
 
 def _without(
-    edges: WalkedEdges, excluded: list[ExcludedEdges], walked: Walked, reach: Reach, arrays: dict[BatchKey, NDArray[Any]]
+    edges: WalkedEdges, excluded: list[ExcludedEdges], walked: Walked, reach: GraphAccess, arrays: dict[BatchKey, NDArray[Any]]
 ) -> WalkedEdges:
     """The edges that stay; what was worked out for them stays with them, in ``arrays``."""
     if not excluded or not len(edges.row):

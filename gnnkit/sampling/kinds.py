@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gnnkit.events import EventSink
 from gnnkit.kernels.jit import warm
 from gnnkit.plan import InputNodes, Inputs, NeighborSampling, Sampling
-from gnnkit.sampling.reach import Reach
+from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.walked import SampleRequest, Seeds, Walked
 from gnnkit.schema import NodeType
 
@@ -40,14 +40,14 @@ _SHARED = ("numbering", "owned", "exclusion")
 class Seeder(Protocol):
     """Finds what a walk starts from. Made with ``(inputs, sampling)``; one object per thread."""
 
-    def seeds(self, request: SampleRequest, reach: Reach) -> Seeds:
+    def seeds(self, request: SampleRequest, reach: GraphAccess) -> Seeds:
         """The seeds of a batch."""
 
 
 class Walker(Protocol):
     """Chooses nodes and edges. Made with ``(sampling,)``; one object per thread."""
 
-    def walk(self, seeds: Seeds, key: int, reach: Reach) -> Walked:
+    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
         """What is chosen around the seeds; ``key`` is the batch's."""
 
 
@@ -80,7 +80,7 @@ def walker_of(sampling: Sampling) -> Walker:
     return walker
 
 
-def finish(walked: Walked, reach: Reach) -> Walked:
+def finish(walked: Walked, reach: GraphAccess) -> Walked:
     """Leaves out the edges that the seeds exclude."""
     if not walked.seeds.excluded:
         return walked

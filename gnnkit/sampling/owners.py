@@ -37,7 +37,7 @@ class Expansion:
         last: Whether a node's latest edges are taken, where they have times, instead of some that are drawn.
         roots: ``{index of a node type: int64 [n]}``, the root of each node; None is 0 for all.
         times: ``{index of a node type: int64 [n]}``: a node's later edges do not count; None where time plays no part.
-        wants_position: For each edge type, whether the positions of its edges are wanted; a ``Reach`` fills it in.
+        wants_position: For each edge type, whether the positions of its edges are wanted; a ``GraphAccess`` fills it in.
     """
 
     key: int

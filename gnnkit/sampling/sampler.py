@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.plan import Inputs, Sampling
-from gnnkit.sampling.emit import Emitter, RowEmitter
+from gnnkit.sampling.batch_writer import BatchWriter, RowWriter
+from gnnkit.sampling.graph_access import GraphAccess, LocalGraphAccess
 from gnnkit.sampling.kinds import cached_nodes, finish, seeder_of, walker_of
-from gnnkit.sampling.reach import LocalReach, Reach
 from gnnkit.sampling.scratch import NodeScratch
 from gnnkit.sampling.subgraph import BatchLayout
 from gnnkit.sampling.tables import GraphTables
@@ -30,7 +30,7 @@ class Chooser(Protocol):
         """The batch, valid until the next call."""
 
 
-class KindChooser:
+class StagedChooser:
     """Chooses as the plan's inputs and sampling say.
 
     Args:
@@ -39,7 +39,7 @@ class KindChooser:
         reach: The way to the graph.
     """
 
-    def __init__(self, inputs: Inputs, sampling: Sampling, reach: Reach) -> None:
+    def __init__(self, inputs: Inputs, sampling: Sampling, reach: GraphAccess) -> None:
         self._reach = reach
         self._seeder = seeder_of(inputs, sampling)
         self._walker = walker_of(sampling)
@@ -63,7 +63,7 @@ class BatchSampler:
         emitter: Writes them.
     """
 
-    def __init__(self, tables: GraphTables, chooser: Chooser, emitter: Emitter) -> None:
+    def __init__(self, tables: GraphTables, chooser: Chooser, emitter: BatchWriter) -> None:
         self.tables = tables
         self._chooser, self._emitter = chooser, emitter
 
@@ -82,7 +82,7 @@ class BatchSampler:
         return self._emitter.lay_out(self._chooser.choose(request))
 
     def fill(self, block: NDArray[np.uint8]) -> None:
-        """Writes the batch that was sampled last into ``block``; see ``Emitter.fill``."""
+        """Writes the batch that was sampled last into ``block``; see ``BatchWriter.fill``."""
         self._emitter.fill(block)
 
     def sample_into(
@@ -121,10 +121,10 @@ def local_sampler(
         walks_only: Whether batches are structures, for whoever gathers the rows elsewhere.
         cached: ``LoaderPlan.cached``.
     """
-    reach = LocalReach(tables, sampling.with_edge, scratch)
-    emitter: Emitter = RowEmitter(tables, sampling.with_edge, cached_nodes(cached))
+    reach = LocalGraphAccess(tables, sampling.with_edge, scratch)
+    emitter: BatchWriter = RowWriter(tables, sampling.with_edge, cached_nodes(cached))
     if walks_only:
-        from gnnkit.sampling.structure import StructureEmitter  # its kernels are for those alone whose rows are gathered elsewhere
+        from gnnkit.sampling.structure import StructureWriter  # its kernels are for those alone whose rows are gathered elsewhere
 
-        emitter = StructureEmitter(tables)
-    return BatchSampler(tables, KindChooser(inputs, sampling, reach), emitter)
+        emitter = StructureWriter(tables)
+    return BatchSampler(tables, StagedChooser(inputs, sampling, reach), emitter)

@@ -18,7 +18,7 @@ from gnnkit.plan import Batching, num_batches
 
 
 @dataclass(frozen=True)
-class Turn:
+class Step:
     """One step of one rank.
 
     Attributes:
@@ -60,11 +60,11 @@ class Schedule:
             return -(-left // world_size)
         return max(0, -(-(left - self.batching.rank) // world_size))
 
-    def turn(self, step: int) -> Turn:
+    def turn(self, step: int) -> Step:
         """What this rank samples at ``step``, ``0 <= step < len(self)``."""
         index = self.first_batch + step * self.batching.world_size + self.batching.rank
         total = self.num_batches
-        return Turn(step, index % total, index >= total)
+        return Step(step, index % total, index >= total)
 
     def next_batch(self, steps_done: int) -> int:
         """Index of the first batch that no rank has consumed once every rank has done ``steps_done`` steps."""

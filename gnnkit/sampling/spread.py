@@ -1,4 +1,4 @@
-"""A ``Reach`` over a graph whose parts lie on several hosts.
+"""A ``GraphAccess`` over a graph whose parts lie on several hosts.
 
 What a node answers depends on nothing but the question, so every host is asked once, about all edge types together, while this one works
 out its own share. In a walk, numbers are given out when the answers are there, in the order in which ``walk.walk`` gives them.
@@ -17,11 +17,11 @@ from gnnkit.sampling import merge as kernels
 from gnnkit.sampling.answers import merge_sources, stitched
 from gnnkit.sampling.damage import LOOSE_EDGE, damaged
 from gnnkit.sampling.fill import RowStep
+from gnnkit.sampling.graph_access import BaseGraphAccess
 from gnnkit.sampling.hosts import PartMap
 from gnnkit.sampling.numbering import enter_seeds
 from gnnkit.sampling.owners import Answer, Expansion, PartOwners, Picks, Question
 from gnnkit.sampling.passes import DAMAGED, FRONTIER, NEIGHBOR
-from gnnkit.sampling.reach import BaseReach
 from gnnkit.sampling.remote_rows import RowFiller
 from gnnkit.sampling.scratch import NodeScratch
 from gnnkit.sampling.tables import GraphTables
@@ -45,15 +45,15 @@ class _Frontier:
         return self.lists[host, : self.counts[host]]
 
 
-class SpreadReach(BaseReach):
-    """A ``Reach`` where parts are on several hosts; its answers are those of ``LocalReach`` on one.
+class RemoteGraphAccess(BaseGraphAccess):
+    """A ``GraphAccess`` where parts are on several hosts; its answers are those of ``LocalGraphAccess`` on one.
 
     Args:
         tables: The graph; parts of other hosts have no arrays.
         with_edge: Whether batches carry edge ids.
         where: Where the parts are.
         owners: The other hosts.
-        scratch: See ``BaseReach``.
+        scratch: See ``BaseGraphAccess``.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class SpreadReach(BaseReach):
         self._frontiers = [_Frontier.of(where.num_hosts, 0) for _ in tables.node_types]
 
     def use(self, tables: GraphTables) -> None:
-        """See ``Reach.use``."""
+        """See ``GraphAccess.use``."""
         super().use(tables)
         self._rows.use(tables)
 
     # Walks --------------------------------------------------------------------------------------------------------------------
 
     def walk(self, seeds: Seeds, key: int, sampling: NeighborSampling) -> Walked:
-        """See ``Reach.walk``; hop by hop.
+        """See ``GraphAccess.walk``; hop by hop.
 
         Raises:
             StoreError: The graph is damaged.
@@ -155,7 +155,7 @@ class SpreadReach(BaseReach):
     # Questions ----------------------------------------------------------------------------------------------------------------
 
     def expand(self, expansion: Expansion) -> dict[int, Picks]:
-        """See ``Reach.expand``."""
+        """See ``GraphAccess.expand``."""
         relations = self.tables.relations
         shares = {t: self._shares(t, nodes) for t, nodes in expansion.nodes.items()}
         requests: dict[int, Expansion] = {}

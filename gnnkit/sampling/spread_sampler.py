@@ -1,4 +1,4 @@
-"""Samplers of one thread where parts are on other hosts, or where servers walk."""
+"""WorkerPool of one thread where parts are on other hosts, or where servers walk."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from numpy.typing import NDArray
 
 from gnnkit.plan import Inputs, Sampling
 from gnnkit.sampling import fill as fill_kernel
-from gnnkit.sampling.emit import RowEmitter
+from gnnkit.sampling.batch_writer import RowWriter
 from gnnkit.sampling.fill import RowStep
 from gnnkit.sampling.hosts import PartMap
 from gnnkit.sampling.kinds import cached_nodes
 from gnnkit.sampling.owners import PartOwners
 from gnnkit.sampling.received import ReceivedChooser
 from gnnkit.sampling.remote_rows import RowFiller
-from gnnkit.sampling.sampler import BatchSampler, KindChooser
+from gnnkit.sampling.sampler import BatchSampler, StagedChooser
 from gnnkit.sampling.scratch import NodeScratch
-from gnnkit.sampling.spread import SpreadReach
-from gnnkit.sampling.structure import StructureEmitter
+from gnnkit.sampling.spread import RemoteGraphAccess
+from gnnkit.sampling.structure import StructureWriter
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.schema import NodeType
 
 
-class SpreadRowEmitter(RowEmitter):
-    """A ``RowEmitter`` that asks other hosts for the rows of their parts.
+class RemoteRowWriter(RowWriter):
+    """A ``RowWriter`` that asks other hosts for the rows of their parts.
 
     Args:
         tables: The graph; parts of other hosts have no arrays.
-        with_edge: See ``RowEmitter``.
+        with_edge: See ``RowWriter``.
         where: Where the parts are.
         owners: The other hosts.
         cached: ``LoaderPlan.cached``.
@@ -47,7 +47,7 @@ class SpreadRowEmitter(RowEmitter):
         self._rows = RowFiller(tables, where, owners)
 
     def use(self, tables: GraphTables) -> None:
-        """See ``Emitter.use``."""
+        """See ``BatchWriter.use``."""
         super().use(tables)
         self._rows.use(tables)
 
@@ -80,9 +80,9 @@ def spread_sampler(
         walks_only: See ``local_sampler``.
         cached: See ``local_sampler``.
     """
-    reach = SpreadReach(tables, sampling.with_edge, where, owners, scratch)
-    emitter = StructureEmitter(tables) if walks_only else SpreadRowEmitter(tables, sampling.with_edge, where, owners, cached)
-    return BatchSampler(tables, KindChooser(inputs, sampling, reach), emitter)
+    reach = RemoteGraphAccess(tables, sampling.with_edge, where, owners, scratch)
+    emitter = StructureWriter(tables) if walks_only else RemoteRowWriter(tables, sampling.with_edge, where, owners, cached)
+    return BatchSampler(tables, StagedChooser(inputs, sampling, reach), emitter)
 
 
 def receiving_sampler(
@@ -101,4 +101,4 @@ def receiving_sampler(
         owners: Those who are.
         cached: See ``local_sampler``.
     """
-    return BatchSampler(tables, ReceivedChooser(tables), SpreadRowEmitter(tables, sampling.with_edge, where, owners, cached))
+    return BatchSampler(tables, ReceivedChooser(tables), RemoteRowWriter(tables, sampling.with_edge, where, owners, cached))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import kernel
 from gnnkit.kernels.native import load_i64, store_i64
-from gnnkit.sampling.emit import CarriedArrays, layout_of
+from gnnkit.sampling.batch_writer import CarriedArrays, layout_of
 from gnnkit.sampling.subgraph import BatchKey, BatchLayout, EdgeKey, LayoutBuilder, NodeKey
 from gnnkit.sampling.tables import GraphTables, address_of
 from gnnkit.sampling.walked import Walked, WalkedEdges
@@ -105,8 +105,8 @@ class Structure:
         }
 
 
-class StructureEmitter:
-    """An ``Emitter`` whose batches are structures: it gathers nothing.
+class StructureWriter:
+    """An ``BatchWriter`` whose batches are structures: it gathers nothing.
 
     Args:
         tables: The graph.
@@ -117,11 +117,11 @@ class StructureEmitter:
         self._carried = CarriedArrays()
 
     def use(self, tables: GraphTables) -> None:
-        """See ``Emitter.use``."""
+        """See ``BatchWriter.use``."""
         self.tables = tables
 
     def lay_out(self, walked: Walked) -> BatchLayout:
-        """See ``Emitter.lay_out``."""
+        """See ``BatchWriter.lay_out``."""
         tables, builder = self.tables, LayoutBuilder()
         schema = tables.graph.schema
         for t, node_type in enumerate(tables.node_types):
@@ -146,7 +146,7 @@ class StructureEmitter:
             builder.add(EdgeKey(edges.type, POSITION), _width(self.tables.graph.schema.edge_types[edge_type].num_edges), (count,))
 
     def fill(self, block: NDArray[np.uint8]) -> None:
-        """See ``Emitter.fill``."""
+        """See ``BatchWriter.fill``."""
         arrays = Structure(self._layout, block).arrays
         for node_type, nodes in zip(self.tables.node_types, self._walked.nodes, strict=True):
             np.copyto(arrays[NodeKey(node_type, NODE)], nodes, casting="unsafe")

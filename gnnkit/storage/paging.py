@@ -1,4 +1,4 @@
-"""Telling the system how a mapped store is going to be read."""
+"""LaunchReporter the system how a mapped store is going to be read."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from gnnkit.events import Event
 from gnnkit.ui.kernel import CellPort, renders_live, renders_widgets, running_shell
 from gnnkit.ui.options import RendererName, resolve_progress
 from gnnkit.ui.plain import PlainRenderer
-from gnnkit.ui.sink import ProgressSink, Renderer
+from gnnkit.ui.progress_reporter import ProgressReporter, Renderer
 from gnnkit.ui.streams import is_terminal, write_now
 
 
@@ -32,7 +32,7 @@ class SilentSink:
         return None
 
 
-def make_sink(progress: bool | str = "auto", *, stream: IO[str] | None = None) -> ProgressSink | SilentSink:
+def make_sink(progress: bool | str = "auto", *, stream: IO[str] | None = None) -> ProgressReporter | SilentSink:
     """Makes an ``EventSink`` that draws where it is called: in the notebook cell, on the terminal, or into a log.
 
     Args:
@@ -52,7 +52,7 @@ def make_sink(progress: bool | str = "auto", *, stream: IO[str] | None = None) -
     if not choice.enabled or (shell is None and target is None):
         return SilentSink()
     renderer = _notebook_renderer(shell, choice.renderer) if shell is not None else _stream_renderer(target, choice.renderer)
-    return ProgressSink(renderer, epochs=choice.epochs)
+    return ProgressReporter(renderer, epochs=choice.epochs)
 
 
 def _notebook_renderer(shell: Any, wanted: RendererName | None) -> Renderer:

@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gnnkit.ui.board import Bar, Frame, Line
 from gnnkit.ui.format import encodable
+from gnnkit.ui.progress_model import Bar, Frame, Line
 from gnnkit.ui.streams import write_now
 from gnnkit.ui.wording import fitting_details, name_of, outcome
 

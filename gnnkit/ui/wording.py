@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from gnnkit.ui.board import Bar, Line
 from gnnkit.ui.format import clean
+from gnnkit.ui.progress_model import Bar, Line
 from gnnkit.units import format_duration, format_percent, format_quantity, format_rate, format_short
 
 

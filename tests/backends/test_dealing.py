@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gnnkit.backends.dealing import Dealer, Job
+from gnnkit.backends.scheduler import Job, Scheduler
 from gnnkit.plan import Batching
 from gnnkit.runtime.ring import Ring
 from gnnkit.sampling.schedule import Schedule
@@ -17,7 +17,7 @@ class Processes(RuleBasedStateMachine):
 
     @initialize(workers=st.integers(1, 4), steps=st.integers(0, 12), slots=st.integers(2, 10), each=st.integers(1, 3))
     def open(self, workers: int, steps: int, slots: int, each: int) -> None:
-        self.dealer = Dealer(Ring[Job](slots, 4096), each, max(1, slots - min(3, slots // 2)))
+        self.dealer = Scheduler(Ring[Job](slots, 4096), each, max(1, slots - min(3, slots // 2)))
         self.told: dict[int, list[Job | int]] = {rank: [] for rank in range(workers)}
         self.schedule = Schedule(steps * 2, Batching(2))
         self.held: list[Job] = []

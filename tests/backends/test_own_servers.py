@@ -1,4 +1,4 @@
-"""Crews of servers without servers: what becomes of those that die or are ended, and looks at them meanwhile."""
+"""PoolRegistry of servers without servers: what becomes of those that die or are ended, and looks at them meanwhile."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gnnkit.backends.own_servers import OwnServers
-from gnnkit.backends.server_crew import ServerCrew
-from gnnkit.backends.wire_crew import WireCrew
+from gnnkit.backends.receiver_pool import ReceiverPool
+from gnnkit.backends.server_pool import ServerWorkerPool
 from gnnkit.errors import GnnkitError, WorkerDied, WorkerStopped
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.registry import RunFolder
-from gnnkit.runtime.supervise import CrewOptions
+from gnnkit.runtime.supervisor import SupervisorOptions
 from tests.loader.graphs import make
 
 DIED, STOPPED = WorkerDied("died", None), WorkerStopped("stopped", None)
@@ -57,7 +57,7 @@ def test_servers_that_somebody_has_had_ended_come_back_with_the_next_epoch(
 ) -> None:
     own, fleet = own_servers(dict(errors))
     joined: Any = SimpleNamespace(servers=())
-    crew = WireCrew(CrewOptions(0, 1), RunFolder(tmp_path, {}), graph, lambda rank: None, joined, own)
+    crew = ReceiverPool(SupervisorOptions(0, 1), RunFolder(tmp_path, {}), graph, lambda rank: None, joined, own)
     try:
         crew.start_missing()  # somebody waits for a batch
         assert fleet.revived == (bool(errors) and STOPPED not in errors.values())
@@ -74,7 +74,7 @@ def test_servers_may_come_and_go_while_somebody_looks() -> None:
     links: dict[int, Any] = {
         server: SimpleNamespace(members={0: SimpleNamespace(pid=server)}, graph_bytes=server, close=lambda: None) for server in range(3)
     }
-    crew: Any = object.__new__(ServerCrew)
+    crew: Any = object.__new__(ServerWorkerPool)
     crew._links, crew._width = links, 2
     looked = crew._members()
     next(looked)

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from gnnkit.datasets import ogb_fetch, preflight, unzip
-from gnnkit.datasets.download import Patience, download
+from gnnkit.datasets.download import RetryPolicy, download
 from gnnkit.datasets.ogb import open_ogb
 from gnnkit.datasets.ogb_fetch import archive_url, fetch
 from gnnkit.datasets.registry import ogb_info
@@ -33,7 +33,7 @@ from tests.helpers.machine import in_time
 from tests.helpers.ogb_trees import archive, write_tree
 from tests.helpers.waiting import wait_until
 
-HASTY = Patience(contact_s=1.0, stall_s=0.4, attempts=3, backoff_s=0.01)
+HASTY = RetryPolicy(contact_s=1.0, stall_s=0.4, attempts=3, backoff_s=0.01)
 ARXIV = "/nodeproppred/arxiv.zip"
 ROOT = Path(__file__).parents[2]
 
@@ -58,7 +58,7 @@ def left_in(root: Path) -> set[str]:
     return {path.name for path in root.iterdir()} - {".ogbn_arxiv.lock"}
 
 
-def get(server: FileServer, part: Path, patience: Patience = HASTY) -> list[Event]:
+def get(server: FileServer, part: Path, patience: RetryPolicy = HASTY) -> list[Event]:
     events: list[Event] = []
     with Stage(events.append, "download", unit="B") as stage:
         download(f"{server.url}/file", part, stage=stage, on_size=lambda total, have: None, hint="by hand", patience=patience)
@@ -192,7 +192,7 @@ INTERRUPTED = """
 import _thread, sys, threading, time
 from pathlib import Path
 
-from gnnkit.datasets.download import Patience, download
+from gnnkit.datasets.download import RetryPolicy, download
 from gnnkit.events import Stage, ignore_events
 from tests.helpers.http_files import file_server
 from tests.helpers.waiting import wait_until
@@ -211,7 +211,7 @@ with file_server() as server:
         _thread.interrupt_main()
 
     threading.Thread(target=interrupt).start()
-    words = {"on_size": lambda total, have: None, "hint": "", "patience": Patience(contact_s=300, stall_s=300, backoff_s=200)}
+    words = {"on_size": lambda total, have: None, "hint": "", "patience": RetryPolicy(contact_s=300, stall_s=300, backoff_s=200)}
     try:
         with Stage(ignore_events, "download", unit="B") as stage:
             download(server.url + "/file", Path(part), stage=stage, **words)
@@ -234,7 +234,7 @@ def test_an_interrupt_while_reading_begins_leaves_no_reader(server: FileServer, 
     server.files["/file"], server.stall_after = bytes(500_000), 200_000
     interrupt_the_start_of("gnnkit-download", monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        get(server, tmp_path / "part", Patience(contact_s=300, stall_s=300))
+        get(server, tmp_path / "part", RetryPolicy(contact_s=300, stall_s=300))
     assert wait_until(lambda: not any(thread.name == "gnnkit-download" for thread in threading.enumerate()))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnkit.cluster.serving.desk import Desk
+from gnnkit.cluster.serving.server_api import ServerApi
 from gnnkit.distributed import (
     DistDataset,
     DistServer,
@@ -133,7 +133,7 @@ def test_node_ids(plain: list[DistServer], typed: list[DistServer]) -> None:
 @pytest.mark.parametrize(("num_servers", "num_parts"), [(2, 1), (3, 2), (2, 3), (4, 4)])
 def test_servers_share_parts(num_servers: int, num_parts: int, tmp_path: Path) -> None:
     store = stored(masked_ring(), tmp_path, num_parts)
-    desks = [Desk(store, rank, num_servers, None, lambda work: work()) for rank in range(num_servers)]
+    desks = [ServerApi(store, rank, num_servers, None, lambda work: work()) for rank in range(num_servers)]
     try:
         for split, expected in ((None, range(20)), ("train", range(10)), ("val", range(10, 13))):
             found = [asked(desk, "node_ids", split=split, node_type=None) for desk in desks]
@@ -212,7 +212,7 @@ def test_rows_of_labels_belong_to_their_anchors(tmp_path: Path) -> None:
 # What can be asked -----------------------------------------------------------------------------------------------------------
 
 
-def asked(desk: Desk, name: str, client: str = "a", timeout_s: float = 20.0, **args: Any) -> Any:
+def asked(desk: ServerApi, name: str, client: str = "a", timeout_s: float = 20.0, **args: Any) -> Any:
     """The answer of a desk to a call; its error is raised."""
     done = threading.Event()
     found: list[Any] = []
@@ -237,7 +237,7 @@ def test_only_names_of_methods_are_carried() -> None:
 
 
 def test_a_desk_answers_its_calls_and_nothing_else(tmp_path: Path) -> None:
-    desk = Desk(stored(ring(), tmp_path), 0, 1, None, lambda work: work())
+    desk = ServerApi(stored(ring(), tmp_path), 0, 1, None, lambda work: work())
     for name, args, said in (
         ("describ", {}, "no call 'describ'; did you mean 'describe'"),
         ("__class__", {}, "answers no call"),
@@ -338,8 +338,8 @@ def workers() -> Workers:
 
 
 @pytest.fixture
-def desk(ring_store: Store, workers: Workers) -> Iterator[Desk]:
-    opened = Desk(ring_store, 0, 1, workers, lambda work: work())  # type: ignore[arg-type]
+def desk(ring_store: Store, workers: Workers) -> Iterator[ServerApi]:
+    opened = ServerApi(ring_store, 0, 1, workers, lambda work: work())  # type: ignore[arg-type]
     yield opened
     opened.close()
 
@@ -347,7 +347,7 @@ def desk(ring_store: Store, workers: Workers) -> Iterator[Desk]:
 class Answer:
     """What a call was answered with, once it was."""
 
-    def __init__(self, desk: Desk, name: str, client: str = "a", **args: Any) -> None:
+    def __init__(self, desk: ServerApi, name: str, client: str = "a", **args: Any) -> None:
         self.all: list[Any] = []
         desk.call(client, name, args, self.all.append)
 
@@ -369,16 +369,16 @@ def batch_of(found: Any) -> tuple[int, int]:
     return epoch, index
 
 
-def backend_of(desk: Desk, client: str = "a", key: str = "train", **config: Any) -> int:
+def backend_of(desk: ServerApi, client: str = "a", key: str = "train", **config: Any) -> int:
     return int(Answer(desk, "init_backend", client, key=key, config={**CONFIG, **config}).value)
 
 
-def channel_of(desk: Desk, backend: int, client: str = "a", key: str = "mine", num_seeds: int = 10, capacity: int = 3) -> int:
+def channel_of(desk: ServerApi, backend: int, client: str = "a", key: str = "mine", num_seeds: int = 10, capacity: int = 3) -> int:
     ids, args = np.arange(num_seeds), {"backend": backend, "worker_key": key, "config": CONFIG, "capacity": capacity}
     return int(Answer(desk, "register", client, node_type=None, ids=ids, **args).value)
 
 
-def test_init_sampling_backend_idempotent(desk: Desk, workers: Workers) -> None:
+def test_init_sampling_backend_idempotent(desk: ServerApi, workers: Workers) -> None:
     workers.come(0)
     assert backend_of(desk) == backend_of(desk) == backend_of(desk, "b")
     assert backend_of(desk, key="valid") != backend_of(desk)
@@ -397,7 +397,7 @@ def test_init_sampling_backend_idempotent(desk: Desk, workers: Workers) -> None:
             backend_of(desk, key="wrong", **config)
 
 
-def test_concurrent_init_same_key_reuses_backend(desk: Desk, workers: Workers) -> None:
+def test_concurrent_init_same_key_reuses_backend(desk: ServerApi, workers: Workers) -> None:
     first, second = (Answer(desk, "init_backend", client, key="train", config=CONFIG) for client in "ab")
     assert not first.all and not second.all, "there is nobody who could sample yet"
     workers.come(0, 1)
@@ -405,7 +405,7 @@ def test_concurrent_init_same_key_reuses_backend(desk: Desk, workers: Workers) -
     assert workers.starts == 0
 
 
-def test_concurrent_init_failure_propagates_to_second_caller(desk: Desk, workers: Workers) -> None:
+def test_concurrent_init_failure_propagates_to_second_caller(desk: ServerApi, workers: Workers) -> None:
     waiting = [Answer(desk, "init_backend", client, key="train", config=CONFIG) for client in "ab"]
     workers.die(0)
     for answer in waiting:
@@ -418,7 +418,7 @@ def test_concurrent_init_failure_propagates_to_second_caller(desk: Desk, workers
     assert again.value
 
 
-def test_register_creates_channel(desk: Desk, workers: Workers) -> None:
+def test_register_creates_channel(desk: ServerApi, workers: Workers) -> None:
     workers.come(0, 1)
     backend = backend_of(desk)
     channel = channel_of(desk, backend)
@@ -436,7 +436,7 @@ def test_register_creates_channel(desk: Desk, workers: Workers) -> None:
     assert [(rank, kind) for rank, kind, _ in workers.sent][-2:] == [(2, "open"), (2, "open")], "a worker that comes later knows them too"
 
 
-def test_register_empty_channel(desk: Desk, workers: Workers) -> None:
+def test_register_empty_channel(desk: ServerApi, workers: Workers) -> None:
     workers.come(0)
     channel = channel_of(desk, backend_of(desk), num_seeds=0)
     Answer(desk, "start_epoch", channel=channel, epoch=0)
@@ -446,7 +446,7 @@ def test_register_empty_channel(desk: Desk, workers: Workers) -> None:
 def test_an_input_is_sampled_with_its_backends_options(tmp_path: Path, workers: Workers) -> None:
     """Channels, the words of which are the hardest, arrive as they were given."""
     store = stored(social(), tmp_path)
-    desk = Desk(store, 0, 1, workers, lambda work: work())  # type: ignore[arg-type]
+    desk = ServerApi(store, 0, 1, workers, lambda work: work())  # type: ignore[arg-type]
     workers.come(0)
     server = DistServer.over(lambda name, args, convert: convert(asked(desk, name, **args)))
     config: Any = SimpleNamespace(**CONFIG, sampling_type=SimpleNamespace(name="NODE"), with_neg=False)
@@ -470,7 +470,7 @@ def test_an_input_is_sampled_with_its_backends_options(tmp_path: Path, workers: 
     desk.close()
 
 
-def test_batches_come_in_order_and_not_too_far_ahead(desk: Desk, workers: Workers) -> None:
+def test_batches_come_in_order_and_not_too_far_ahead(desk: ServerApi, workers: Workers) -> None:
     workers.come(0, 1)
     channel = channel_of(desk, backend_of(desk), num_seeds=22, capacity=3)
     early = Answer(desk, "fetch", channel=channel)
@@ -495,7 +495,7 @@ def test_batches_come_in_order_and_not_too_far_ahead(desk: Desk, workers: Worker
     assert [Answer(desk, "fetch", client, channel=channel).value for client in "ab"] == [(None, True)] * 2
 
 
-def test_epochs_are_monotonic(desk: Desk, workers: Workers) -> None:
+def test_epochs_are_monotonic(desk: ServerApi, workers: Workers) -> None:
     workers.come(0)
     channel = channel_of(desk, backend_of(desk))
     for epoch in (3, 3, 2, 0):
@@ -507,7 +507,7 @@ def test_epochs_are_monotonic(desk: Desk, workers: Workers) -> None:
     assert Answer(desk, "start_epoch", channel=channel, epoch=9).value is None and not workers.jobs()
 
 
-def test_concurrent_start_epoch_dispatches_monotonically(desk: Desk, workers: Workers) -> None:
+def test_concurrent_start_epoch_dispatches_monotonically(desk: ServerApi, workers: Workers) -> None:
     workers.come(0)
     channel = channel_of(desk, backend_of(desk), num_seeds=4)
     for epoch in (1, 0, 2, 1, 2):
@@ -515,7 +515,7 @@ def test_concurrent_start_epoch_dispatches_monotonically(desk: Desk, workers: Wo
     assert [job["epoch"] for _, job in workers.jobs()] == [1, 2]
 
 
-def test_what_is_left_of_an_epoch_never_comes(desk: Desk, workers: Workers) -> None:
+def test_what_is_left_of_an_epoch_never_comes(desk: ServerApi, workers: Workers) -> None:
     workers.come(0)
     channel = channel_of(desk, backend_of(desk))
     Answer(desk, "start_epoch", channel=channel, epoch=0)
@@ -531,7 +531,7 @@ def test_what_is_left_of_an_epoch_never_comes(desk: Desk, workers: Workers) -> N
     assert batch_of(right.value) == (1, 0)
 
 
-def test_destroy(desk: Desk, workers: Workers) -> None:
+def test_destroy(desk: ServerApi, workers: Workers) -> None:
     workers.come(0)
     backend = backend_of(desk)
     channel, other = channel_of(desk, backend), channel_of(desk, backend, key="other")
@@ -559,7 +559,7 @@ def test_destroy(desk: Desk, workers: Workers) -> None:
     assert backend_of(desk) != backend, "the name is free again"
 
 
-def test_destroy_start_overlap_prefers_destroyed_state(desk: Desk, workers: Workers) -> None:
+def test_destroy_start_overlap_prefers_destroyed_state(desk: ServerApi, workers: Workers) -> None:
     workers.come(0)
     channel = channel_of(desk, backend_of(desk))
     Answer(desk, "start_epoch", channel=channel, epoch=0)
@@ -570,7 +570,7 @@ def test_destroy_start_overlap_prefers_destroyed_state(desk: Desk, workers: Work
     assert workers.work() == 3 and Answer(desk, "fetch", channel=channel).value == (None, True)
 
 
-def test_a_client_that_leaves_gives_everything_up(desk: Desk, workers: Workers) -> None:
+def test_a_client_that_leaves_gives_everything_up(desk: ServerApi, workers: Workers) -> None:
     waiting = Answer(desk, "init_backend", "gone", key="train", config=CONFIG)
     desk.left("gone")
     workers.come(0)
@@ -589,7 +589,7 @@ def test_a_client_that_leaves_gives_everything_up(desk: Desk, workers: Workers) 
     assert [kind for _, kind, _ in workers.sent].count("close") == 2
 
 
-def test_a_batch_that_cannot_be_sampled_is_one_error(desk: Desk, workers: Workers) -> None:
+def test_a_batch_that_cannot_be_sampled_is_one_error(desk: ServerApi, workers: Workers) -> None:
     workers.come(0)
     channel = channel_of(desk, backend_of(desk))
     Answer(desk, "start_epoch", channel=channel, epoch=0)
@@ -602,7 +602,7 @@ def test_a_batch_that_cannot_be_sampled_is_one_error(desk: Desk, workers: Worker
     assert batch_of(Answer(desk, "fetch", channel=channel).value) == (0, 1)
 
 
-def test_another_worker_does_what_a_dead_one_was_given(desk: Desk, workers: Workers) -> None:
+def test_another_worker_does_what_a_dead_one_was_given(desk: ServerApi, workers: Workers) -> None:
     workers.come(0, 1)
     channel = channel_of(desk, backend_of(desk))
     Answer(desk, "start_epoch", channel=channel, epoch=0)
@@ -622,7 +622,7 @@ def test_another_worker_does_what_a_dead_one_was_given(desk: Desk, workers: Work
     assert workers.starts == 1 and batch_of(waiting.value) == (1, 0)
 
 
-def test_one_that_comes_back_is_waited_for(desk: Desk, workers: Workers) -> None:
+def test_one_that_comes_back_is_waited_for(desk: ServerApi, workers: Workers) -> None:
     workers.come(0)
     channel = channel_of(desk, backend_of(desk))
     Answer(desk, "start_epoch", channel=channel, epoch=0)
@@ -635,7 +635,7 @@ def test_one_that_comes_back_is_waited_for(desk: Desk, workers: Workers) -> None
     assert batch_of(waiting.value) == (0, 0)
 
 
-def test_producers_are_backend_and_input_in_one(desk: Desk, workers: Workers) -> None:
+def test_producers_are_backend_and_input_in_one(desk: ServerApi, workers: Workers) -> None:
     args = {"config": CONFIG, "node_type": None, "ids": np.arange(10), "capacity": 2}
     first = Answer(desk, "create", "a", worker_key="train", **args)
     second = Answer(desk, "create", "b", worker_key="train", **args)
@@ -651,7 +651,7 @@ def test_producers_are_backend_and_input_in_one(desk: Desk, workers: Workers) ->
 
 
 def test_the_end_of_a_server_answers_nobody_twice(ring_store: Store, workers: Workers) -> None:
-    desk = Desk(ring_store, 0, 1, workers, lambda work: work())  # type: ignore[arg-type]
+    desk = ServerApi(ring_store, 0, 1, workers, lambda work: work())  # type: ignore[arg-type]
     workers.come(0)
     channel = channel_of(desk, backend_of(desk))
     Answer(desk, "start_epoch", channel=channel, epoch=0)
@@ -662,7 +662,7 @@ def test_the_end_of_a_server_answers_nobody_twice(ring_store: Store, workers: Wo
     assert len(waiting.all) <= 1
 
 
-def test_a_client_that_was_taken_for_gone_does_not_mistake_that_for_the_end_of_an_epoch(desk: Desk, workers: Workers) -> None:
+def test_a_client_that_was_taken_for_gone_does_not_mistake_that_for_the_end_of_an_epoch(desk: ServerApi, workers: Workers) -> None:
     workers.come(0)
     channel = channel_of(desk, backend_of(desk))
     Answer(desk, "start_epoch", channel=channel, epoch=0)
@@ -676,7 +676,7 @@ def test_a_client_that_was_taken_for_gone_does_not_mistake_that_for_the_end_of_a
     assert Answer(desk, "fetch", channel=again, epoch=1).value == (None, True), "whoever destroys a channel knows"
 
 
-def test_an_epoch_goes_on_once_there_are_workers_again(desk: Desk, workers: Workers) -> None:
+def test_an_epoch_goes_on_once_there_are_workers_again(desk: ServerApi, workers: Workers) -> None:
     workers.come(0)
     channel = channel_of(desk, backend_of(desk))
     Answer(desk, "start_epoch", channel=channel, epoch=0)
@@ -691,7 +691,7 @@ def test_an_epoch_goes_on_once_there_are_workers_again(desk: Desk, workers: Work
     assert batch_of(waiting.value) == (0, 0)
 
 
-def test_batches_that_wait_to_be_fetched_take_no_descriptor(desk: Desk, workers: Workers) -> None:
+def test_batches_that_wait_to_be_fetched_take_no_descriptor(desk: ServerApi, workers: Workers) -> None:
     workers.come(0)
     channel = channel_of(desk, backend_of(desk), num_seeds=40, capacity=10)
     Answer(desk, "start_epoch", channel=channel, epoch=0)
@@ -700,12 +700,12 @@ def test_batches_that_wait_to_be_fetched_take_no_descriptor(desk: Desk, workers:
     assert [batch_of(Answer(desk, "fetch", channel=channel).value) for _ in range(10)] == [(0, batch) for batch in range(10)]
 
 
-def over(desk: Desk, client: str) -> DistServer:
+def over(desk: ServerApi, client: str) -> DistServer:
     """The server as a client's script sees it."""
     return DistServer.over(lambda name, args, convert: convert(Answer(desk, name, client, **args).value))
 
 
-def test_exit_gives_up_what_is_this_clients_alone(desk: Desk, workers: Workers) -> None:
+def test_exit_gives_up_what_is_this_clients_alone(desk: ServerApi, workers: Workers) -> None:
     awaited = Answer(desk, "init_backend", key="never", config=CONFIG)
     produced = Answer(desk, "create", worker_key="never", config=CONFIG, node_type=None, ids=np.arange(3), capacity=1)
     assert over(desk, "a").exit() is False
@@ -728,12 +728,12 @@ def test_exit_gives_up_what_is_this_clients_alone(desk: Desk, workers: Workers) 
 
 
 def test_exit_says_whether_the_server_ends_with_its_clients(ring_store: Store, workers: Workers) -> None:
-    desk = Desk(ring_store, 0, 1, workers, lambda work: work(), ends_with_clients=True)  # type: ignore[arg-type]
+    desk = ServerApi(ring_store, 0, 1, workers, lambda work: work(), ends_with_clients=True)  # type: ignore[arg-type]
     assert over(desk, "a").exit() is True
     desk.close()
 
 
-def test_shutdown_warns_of_live_backends_and_clears(desk: Desk, workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+def test_shutdown_warns_of_live_backends_and_clears(desk: ServerApi, workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     workers.come(0)
     backend_of(desk, key="valid")
     channel, theirs = channel_of(desk, backend_of(desk)), channel_of(desk, backend_of(desk, "b", "theirs"), "b")
@@ -753,7 +753,7 @@ def test_shutdown_warns_of_live_backends_and_clears(desk: Desk, workers: Workers
     assert batch_of(waiting.value) == (0, 0)
 
 
-def test_methods_speak_to_the_desk(desk: Desk, workers: Workers) -> None:
+def test_methods_speak_to_the_desk(desk: ServerApi, workers: Workers) -> None:
     """Every method's name and arguments are those of a call that there is."""
     workers.come(0)
     options = SimpleNamespace(worker_key=None, buffer_capacity=2)

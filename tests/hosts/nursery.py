@@ -63,7 +63,7 @@ if __name__ == "__main__":
     import torch.distributed  # noqa: F401
     import torch_geometric.data  # noqa: F401
 
-    import gnnkit.backends.crew_stream  # noqa: F401
+    import gnnkit.backends.pool_stream  # noqa: F401
     from tests.hosts import agent
 
     with socket.socket(fileno=int(sys.argv[1])) as requests:

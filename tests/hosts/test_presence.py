@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from gnnkit.cluster import presence
-from gnnkit.cluster.presence import Attendance, Guests
+from gnnkit.cluster import leases as presence
+from gnnkit.cluster.leases import LeaseRenewal, LeaseTable
 from gnnkit.errors import PlanError, StartTimeout
 from tests.helpers.waiting import wait_until
 
 
 def test_guests_come_leave_and_fall_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    guests = Guests()
+    guests = LeaseTable()
     for name, host in (("1-77-a", 1), ("1-77-b", 1), ("1-777-c", 1), ("2-5-d", 2)):
         guests.here(name, host)
     assert guests.present() == {1, 2} == guests.come
@@ -30,8 +30,8 @@ def test_guests_come_leave_and_fall_silent(monkeypatch: pytest.MonkeyPatch) -> N
     assert not guests.present() and guests.come == {0, 1, 2}
 
 
-def attendance(tell: Any) -> Attendance:
-    return Attendance(0, {1: tell}, {1: "10.0.0.2:7000"})
+def attendance(tell: Any) -> LeaseRenewal:
+    return LeaseRenewal(0, {1: tell}, {1: "10.0.0.2:7000"})
 
 
 def test_a_service_that_is_not_there_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

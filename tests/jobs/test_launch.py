@@ -18,8 +18,8 @@ import torch
 import gnnkit
 from gnnkit import GraphLoader, GraphStore
 from gnnkit.errors import LoaderClosed, PlanError, TrainingFailed, WorkerDied, WorkerStopped
-from gnnkit.jobs.launching.books import RankBooks
 from gnnkit.jobs.launching.packing import pack_code, pack_result, unpack_code, unpack_result
+from gnnkit.jobs.launching.rank_state import RankState
 from gnnkit.runtime.remote import RemoteTraceback
 from gnnkit.runtime.run_control import logs_of, stop_run
 from gnnkit.runtime.runs import find_runs, select
@@ -287,7 +287,7 @@ def test_results_come_as_they_were_or_with_an_error_that_says_why_not() -> None:
 
 
 def test_of_several_failures_the_earliest_counts() -> None:
-    books = RankBooks(3)
+    books = RankState(3)
     books.fail(2, 12.0, TrainingFailed("collateral"))
     books.fail(1, 11.0, WorkerDied("the cause"))
     books.fail(0, 13.0, TrainingFailed("collateral, too"))

@@ -1,4 +1,4 @@
-"""Imports point down: rooms only know the rooms below them, read from the source with ``ast``."""
+"""Imports point down: packages only know packages below them, read from the source with ``ast``."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import pytest
 
 from tests.helpers.machine import ROOT
 
-# Rooms of one level may know each other; a room knows every level below its own.
-LEVELS = (
-    ("apart", "drawers", "errors", "events", "files", "host", "schema", "plan", "samplers", "units"),
-    ("vendor",),
-    ("sampling", "storage", "datasets"),
-    ("backends", "runtime", "partitioning", "splitters"),
-    ("loader", "loading", "distributed", "jobs", "launch", "export", "ui", "demo", "bench")
-    + ("capacity", "cli", "serving", "__main__", "__init__"),
+# From the top of the house to its ground: a room knows only rooms that stand further down in this list.
+ORDER = (
+    *("__main__", "cli", "demo", "bench"),
+    *("__init__", "graph_loader", "serving", "partitioning", "capacity"),
+    *("ui", "export", "jobs", "distributed", "loader", "splitters"),
+    *("backends", "cluster", "runtime"),
+    *("sampling", "datasets", "storage", "kernels"),
+    *("vendor", "samplers", "plan", "source", "schema", "events", "host", "files", "waiting", "errors", "rendering", "units"),
 )
-LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
 # What the rooms of sampling and storage may not know, beside what is above them.
 PROCESS_MODULES = ("multiprocessing", "subprocess", "torch.distributed", "torch.multiprocessing")
 VENDORS = {"ogb", "graphlearn_torch"}
@@ -59,8 +58,8 @@ def violations(path: Path) -> list[str]:
         place = f"{path.relative_to(ROOT)}:{line} imports {name}"
         if top == "gnnkit":
             room = room_of(name)
-            if LEVEL[room] > LEVEL[own]:
-                found.append(f"{place}: {own} lies below {room}")
+            if room != own and ORDER.index(room) < ORDER.index(own):
+                found.append(f"{place}: {own} stands below {room}")
         elif top in VENDORS and own != "vendor" and PEER_SCRIPTS not in path.parents:
             found.append(f"{place}: only vendor/ names {top}")
         elif own in ("sampling", "storage") and name.startswith(PROCESS_MODULES):
@@ -68,14 +67,14 @@ def violations(path: Path) -> list[str]:
     return found
 
 
-def test_every_room_has_a_level() -> None:
-    rooms = {path.relative_to(ROOT / "gnnkit").with_suffix("").parts[0] for path in MODULES}
-    assert rooms <= LEVEL.keys(), f"rooms without a level: {rooms - LEVEL.keys()}"
+def test_every_package_has_its_place() -> None:
+    packages = {path.relative_to(ROOT / "gnnkit").with_suffix("").parts[0] for path in MODULES}
+    assert packages <= set(ORDER), f"packages without a place: {packages - set(ORDER)}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT / "gnnkit")))
-def test_imports_point_down(path: Path) -> None:
-    assert not violations(path), "\n".join(violations(path))
+def test_imports_point_down() -> None:
+    found = [line for path in MODULES for line in violations(path)]
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_imports_point_down(path: Path) -> None:
     ],
 )
 def test_an_arrow_that_points_up_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, line: str) -> None:
-    for room in LEVEL:
+    for room in ORDER:
         (tmp_path / "gnnkit" / room).mkdir(parents=True)
     module = tmp_path / "gnnkit" / own / "module.py"
     module.write_text(line + "\n")

@@ -124,7 +124,7 @@ def test_a_host_without_parts_and_a_part_on_two_hosts(tmp_path: Path) -> None:
 
 
 def test_buffers_that_are_too_small_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnkit.sampling.reach._FIRST_CAPACITY", 1)
+    monkeypatch.setattr("gnnkit.sampling.graph_access._FIRST_CAPACITY", 1)
     monkeypatch.setattr("gnnkit.sampling.owned._MOST_PREALLOCATED", 1)
     store = plain_store(tmp_path / "store")
     check(store, spread_samplers(store.arrays(), SAMPLING, PLACEMENT))

@@ -14,7 +14,7 @@ import pytest
 
 from gnnkit import Colocated
 from gnnkit.errors import PlanError
-from gnnkit.runtime import obituary
+from gnnkit.runtime import exit_reason as obituary
 from gnnkit.runtime.logs import tail, with_tail
 from gnnkit.runtime.pids import start_ticks, wait_for_end
 from gnnkit.runtime.registry import RunFolder, checked_folder, runs, sweep

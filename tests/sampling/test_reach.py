@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from gnnkit.errors import StoreError
 from gnnkit.plan import NeighborSampling
+from gnnkit.sampling.graph_access import LocalGraphAccess
 from gnnkit.sampling.hosts import PartMap
 from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import BadRequest, Expansion, Question
-from gnnkit.sampling.reach import LocalReach
 from gnnkit.sampling.received import WalkedRequest
-from gnnkit.sampling.spread import SpreadReach
+from gnnkit.sampling.spread import RemoteGraphAccess
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import SampleRequest
 from gnnkit.schema import find_reverse
@@ -56,15 +56,15 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     return {"source": source, "options": options, "placement": placement, "seed": draw(st.integers(0, 1 << 32))}
 
 
-def reaches(store: Store, placement: dict[int, tuple[int, ...]], *, weighted: bool) -> list[LocalReach | SpreadReach]:
+def reaches(store: Store, placement: dict[int, tuple[int, ...]], *, weighted: bool) -> list[LocalGraphAccess | RemoteGraphAccess]:
     """One for the whole graph on one host, and one for each of several hosts."""
     graph = store.arrays()
     tables = {host: GraphTables(part_of_graph(graph, parts), weighted) for host, parts in placement.items()}
-    found: list[LocalReach | SpreadReach] = [LocalReach(GraphTables(graph, weighted), True)]
+    found: list[LocalGraphAccess | RemoteGraphAccess] = [LocalGraphAccess(GraphTables(graph, weighted), True)]
     for here, parts in placement.items():
         owners = OwnersHere({host: PartOwner(tables[host], placement[host]) for host in placement if host != here})
         where = PartMap.of(graph.num_parts, here, parts, {host: placement[host] for host in placement if host != here})
-        found.append(SpreadReach(tables[here], True, where, owners))
+        found.append(RemoteGraphAccess(tables[here], True, where, owners))
     return found
 
 
@@ -234,7 +234,7 @@ def test_edges_among_more_nodes_than_there_was_room_for(store: Store, rooted: bo
     """Room for edges grows as they are found, and what was found before stays."""
     hub = np.stack([np.tile(np.arange(400), 3), np.zeros(1200, np.int64)])
     tree = build_store(homogeneous_source(hub, 400), store.path.parent / f"hub-{rooted}", BuildOptions(1))
-    reach, nodes = LocalReach(GraphTables(tree.arrays(), False), True), np.array([5, 0, 7, 0])
+    reach, nodes = LocalGraphAccess(GraphTables(tree.arrays(), False), True), np.array([5, 0, 7, 0])
     members, roots = np.arange(400), np.zeros(4, np.int64)
     picks = reach.induce(0, nodes, members, *((roots, np.zeros(400, np.int64)) if rooted else (None, None)))
     assert picks.counts.tolist() == [0, 1200, 0, 1200]
@@ -271,4 +271,4 @@ def test_a_question_about_parts_that_are_elsewhere(store: Store) -> None:
 def test_rows_of_a_node_that_does_not_exist(store: Store) -> None:
     for node in (-1, 30):
         with pytest.raises(StoreError, match="damaged"):
-            LocalReach(GraphTables(store.arrays(), False), False).rows(0, "x", np.array([node]))
+            LocalGraphAccess(GraphTables(store.arrays(), False), False).rows(0, "x", np.array([node]))

@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 
-from gnnkit.cluster.serving.courier import Courier, Joined
 from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.cluster.serving.joining import Servers
+from gnnkit.cluster.serving.server_proxy import Joined, ServerProxy
 from gnnkit.cluster.serving.spec import ServerSpec
 from gnnkit.events import Event, EventSink, ignore_events
 from gnnkit.storage.store import Store
@@ -55,7 +55,7 @@ class TwoHosts:
         """Kills a server."""
         os.kill(self.pids()[rank], signal.SIGKILL)
 
-    def joining(self, token: str = TOKEN, timeout_s: float = READY_S, client: str = "client-tests", stays: bool = True) -> Courier:
+    def joining(self, token: str = TOKEN, timeout_s: float = READY_S, client: str = "client-tests", stays: bool = True) -> ServerProxy:
         """A courier to them; ``courier.join`` waits for them."""
         return Servers((self.address,), token, None, client, timeout_s).courier(stays=stays)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit.cluster.serving.door import Door
+from gnnkit.cluster.serving.listener import ClientListener
 from gnnkit.cluster.serving.sessions import Sessions
 from gnnkit.errors import PlanError
 from gnnkit.runtime.wire import Wire
@@ -188,7 +188,7 @@ def test_nonsense_after_joining_ends_that_client_alone(servers: GraphStoreServer
 
 def test_processes_of_other_users_are_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[object] = []
-    door = Door(tmp_path, 0, "the token of this test", lambda wire, body: entered.append(wire))
+    door = ClientListener(tmp_path, 0, "the token of this test", lambda wire, body: entered.append(wire))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
         end.connect(str(door.path))
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
@@ -202,10 +202,10 @@ def test_processes_of_other_users_are_sent_away(tmp_path: Path, monkeypatch: pyt
 def test_a_folder_with_a_long_path(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 120) / ("y" * 120)
     folder.mkdir(parents=True)
-    door = Door(folder, 3, "the token of this test", lambda wire, body: None)
+    door = ClientListener(folder, 3, "the token of this test", lambda wire, body: None)
     assert door.path.is_socket() and door.path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(PlanError, match="another process is server 3"):
-        Door(folder, 3, "the token of this test", lambda wire, body: None)
+        ClientListener(folder, 3, "the token of this test", lambda wire, body: None)
     door.close()
 
 

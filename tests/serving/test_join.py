@@ -18,7 +18,7 @@ from gnnkit import GraphLoader, GraphStore
 from gnnkit.cluster.parts.client import remote_error
 from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.cluster.serving.joining import Servers, look
-from gnnkit.cluster.serving.roster import Member, Roster
+from gnnkit.cluster.serving.membership import Member, Membership
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
 from gnnkit.loader.digest import batches_digest
 from gnnkit.storage.outline import find_outline, keep_outline
@@ -146,9 +146,9 @@ def test_strangers(hosts: TwoHosts) -> None:
 
 
 def test_another_version_is_refused(hosts: TwoHosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnkit.cluster.serving import asking
+    from gnnkit.cluster.serving import flight_client as asking
 
-    asker = asking.Asker(hosts.address, TOKEN, None)
+    asker = asking.FlightClient(hosts.address, TOKEN, None)
     assert asker.do("roster", {}, 20.0)["num_servers"] == 2
     for body in ({"version": 99}, {"version": None}, {"version": [1]}):
         with pytest.raises(PlanError, match="of version"):
@@ -377,7 +377,7 @@ def test_servers_of_its_own_on_the_network(stores: dict[int, Store]) -> None:
 def test_servers_of_other_formats() -> None:
     """Rules that no two servers of one installation can break."""
     own = Member(0, 2, "10.0.0.1:7000", 1, 1, "abc", 1, "/s", 1, None)
-    roster = Roster(own)
+    roster = Membership(own)
     with pytest.raises(StoreError, match=r"(?s)different formats: 1 \(abc\) on server 0, 2 \(def\) on server 1"):
         roster.announce(Member(1, 2, "10.0.0.2:7000", 1, 2, "def", 2, "/s", 1, None))
     assert roster.missing() == [1] and "different formats" in roster.refused[1]

@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnnkit.loader.records import BatchRecord
-from gnnkit.ui.board import Bar
 from gnnkit.ui.cards import MAX_HTML_BYTES
 from gnnkit.ui.dashboard.charts import HEIGHT, WIDTH, area_path, blocks, line_points, whole_percents
 from gnnkit.ui.dashboard.facts import ProcessRow, Series, Share, Snapshot, StageRow
-from gnnkit.ui.dashboard.minute import SECONDS, Minute
+from gnnkit.ui.dashboard.liveness import Liveness
 from gnnkit.ui.dashboard.page import board, page
-from gnnkit.ui.dashboard.pulse import Pulse
+from gnnkit.ui.dashboard.window import SECONDS, ThroughputWindow
 from gnnkit.ui.dashboard.words import number, process_table, to_block
+from gnnkit.ui.progress_model import Bar
 from tests.ui.test_cards import NASTY, Reader
 
 
@@ -32,7 +32,7 @@ def record(
 
 
 def test_a_slow_batch_is_spread_over_the_seconds_that_it_took() -> None:
-    minute = Minute()
+    minute = ThroughputWindow()
     # Two seconds of training and one of waiting: a third of a batch in each second from 1000 to 1003.
     minute.add([record(1002.0, consumer_s=2.0, wait_s=1.0)])
     batches, seeds = minute.rates(1004.0)
@@ -46,7 +46,7 @@ def test_a_slow_batch_is_spread_over_the_seconds_that_it_took() -> None:
 
 
 def test_a_batch_counts_once_and_pauses_are_nobodys() -> None:
-    minute = Minute()
+    minute = ThroughputWindow()
     minute.add([record(1000.5)])
     minute.add([record(1000.5), record(1001.5, consumer_s=1.0)])
     assert sum(minute.rates(1003.0)[0]) == pytest.approx(2.0)
@@ -57,7 +57,7 @@ def test_a_batch_counts_once_and_pauses_are_nobodys() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 30), st.floats(0, 5), st.floats(0, 5)), max_size=60))
 def test_no_batch_is_lost_or_counted_twice(steps: list[tuple[float, float, float]]) -> None:
-    minute, now, records = Minute(), 5000.0, []
+    minute, now, records = ThroughputWindow(), 5000.0, []
     for gap, consumer_s, wait_s in steps:
         asked_s = now + gap + consumer_s
         records.append(record(asked_s, consumer_s=consumer_s, wait_s=wait_s))
@@ -93,23 +93,23 @@ def test_numbers(value: float, text: str) -> None:
     assert number(value) == text
 
 
-def beats(pulse: Pulse, *looks: tuple[float, bool], asked_s: float = -math.inf) -> list[bool]:
+def beats(pulse: Liveness, *looks: tuple[float, bool], asked_s: float = -math.inf) -> list[bool]:
     return [pulse.beat(now, running=running, asked_s=asked_s) for now, running in looks]
 
 
 def test_a_dashboard_to_which_nothing_happens_becomes_a_still_picture() -> None:
-    assert beats(Pulse(0.0), (1, False), (29, False), (31, False), (32, False)) == [True, True, False, False]
+    assert beats(Liveness(0.0), (1, False), (29, False), (31, False), (32, False)) == [True, True, False, False]
 
 
 def test_an_epoch_between_two_looks_ends_the_freshness() -> None:
-    pulse = Pulse(0.0)
+    pulse = Liveness(0.0)
     assert beats(pulse, (1, False)) == [True]
     pulse.cell_ended(2)
     assert beats(pulse, (2, False), asked_s=1.5) == [False]
 
 
 def test_it_is_live_while_an_epoch_runs_and_between_those_of_a_cell() -> None:
-    pulse = Pulse(0.0)
+    pulse = Liveness(0.0)
     assert beats(pulse, (1, True), (9, False), (100, False), (101, True), (102, False)) == [True] * 5
     pulse.cell_ended(103)
     assert beats(pulse, (103, False), (104, False)) == [False, False]
@@ -121,7 +121,7 @@ def test_it_is_live_while_an_epoch_runs_and_between_those_of_a_cell() -> None:
 
 
 def test_it_is_live_while_a_loop_runs_in_a_thread() -> None:
-    pulse = Pulse(0.0)
+    pulse = Liveness(0.0)
     pulse.cell_ended(0.5)
     assert [pulse.beat(now, running=True, asked_s=now) for now in (1.0, 2.0, 3.0)] == [True] * 3
     pulse.cell_ended(3.5)
@@ -130,7 +130,7 @@ def test_it_is_live_while_a_loop_runs_in_a_thread() -> None:
 
 
 def test_a_loop_that_was_left_is_over_when_its_cell_has_ended() -> None:
-    pulse = Pulse(0.0)
+    pulse = Liveness(0.0)
     assert beats(pulse, (1, True), (50, True), asked_s=1.0) == [True, True] and not pulse.is_quiet
     pulse.cell_ended(51)
     assert beats(pulse, (51, True), (52, True), asked_s=1.0) == [True, True] and not pulse.is_quiet

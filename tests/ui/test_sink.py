@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnkit.events import Event, Stage
-from gnnkit.ui.board import Frame
-from gnnkit.ui.sink import ProgressSink
+from gnnkit.ui.progress_model import Frame
+from gnnkit.ui.progress_reporter import ProgressReporter
 from tests.helpers.machine import in_time
 
 
@@ -58,7 +58,7 @@ class Script:
     def __init__(self, *, epochs: bool = False) -> None:
         self.clock = Clock()
         self.recorder = Recorder(self.clock)
-        self.sink = ProgressSink(self.recorder, epochs=epochs, clock=self.clock, background=False)
+        self.sink = ProgressReporter(self.recorder, epochs=epochs, clock=self.clock, background=False)
 
     def say(self, kind: str, stage: str = "ingest", *, wait: float = 0.0, **fields: object) -> None:
         self.clock.now += wait
@@ -142,7 +142,7 @@ def test_epochs_are_drawn_on_request_and_leave_a_line_each() -> None:
 
 def test_leaving_an_epoch_early_is_no_failure() -> None:
     recorder = Recorder()
-    sink = ProgressSink(recorder, epochs=True)
+    sink = ProgressReporter(recorder, epochs=True)
 
     def batches() -> object:
         with Stage(sink, "epoch", total=10, unit="batches") as stage:
@@ -200,7 +200,7 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 def test_a_stage_without_news_is_drawn_all_the_same() -> None:
     recorder = Recorder()
-    with ProgressSink(recorder) as sink:
+    with ProgressReporter(recorder) as sink:
         began = time.monotonic()
         sink(Event("start", "compile", label="kernels"))
         wait_for(lambda: len(recorder.frames) >= 2)
@@ -220,7 +220,7 @@ def test_threads_may_report_at_will() -> None:
         return float(last.reading)
 
     recorder = Recorder(lambda: last.reading)  # the time at which a frame was due; a busy machine draws it late
-    sink = ProgressSink(recorder, clock=clock)
+    sink = ProgressReporter(recorder, clock=clock)
 
     def work(label: str) -> None:
         sink(Event("start", "ingest", label, total=1e9, time_s=time.monotonic() - 1))
@@ -250,7 +250,7 @@ def test_a_blocked_terminal_does_not_block_the_work() -> None:
             assert unblock.wait(60)
 
     recorder = Blocked()
-    sink = ProgressSink(recorder)
+    sink = ProgressReporter(recorder)
     sink(Event("start", "ingest", time_s=time.monotonic() - 1))
     wait_for(lambda: bool(recorder.frames))
     began = time.monotonic()
@@ -272,7 +272,7 @@ def test_a_renderer_that_fails_is_dropped_and_the_run_goes_on(error: Exception) 
             raise error
 
     recorder = Failing()
-    sink = ProgressSink(recorder)
+    sink = ProgressReporter(recorder)
     for number in range(3):
         sink(Event("start", "ingest", time_s=time.monotonic() - 1))
         sink(Event("end", "ingest"))
@@ -283,7 +283,7 @@ def test_a_renderer_that_fails_is_dropped_and_the_run_goes_on(error: Exception) 
 
 def test_closing_is_final_and_may_be_repeated() -> None:
     recorder = Recorder()
-    sink = ProgressSink(recorder)
+    sink = ProgressReporter(recorder)
     sink(Event("message", "ingest", text="last words"))
     sink.close()
     sink.close()
@@ -294,7 +294,7 @@ def test_closing_is_final_and_may_be_repeated() -> None:
 
 def test_a_forgotten_sink_is_collected_and_closed() -> None:
     recorder = Recorder()
-    sink = ProgressSink(recorder)
+    sink = ProgressReporter(recorder)
     sink(Event("start", "ingest"))
     sink(Event("message", "ingest", text="hello"))
     del sink

@@ -227,10 +227,10 @@ def test_a_forked_child_does_not_draw() -> None:
 
 def test_plain_lines_come_at_tenths_or_every_half_minute() -> None:
     from gnnkit.ui.plain import PlainRenderer
-    from gnnkit.ui.sink import ProgressSink
+    from gnnkit.ui.progress_reporter import ProgressReporter
 
     now, written = [0.0], io.StringIO()
-    sink = ProgressSink(PlainRenderer(written.write, clock=lambda: now[0]), clock=lambda: now[0], background=False)
+    sink = ProgressReporter(PlainRenderer(written.write, clock=lambda: now[0]), clock=lambda: now[0], background=False)
     sink(Event("start", "ingest", total=1000.0, unit="edges", time_s=0.0))
     for step in range(1000):
         now[0] = step * 0.5

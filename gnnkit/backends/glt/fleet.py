@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.backends.batch_wait import SLICE_S
 from gnnkit.backends.glt.cluster import Cluster
-from gnnkit.backends.patience import SLICE_S
 from gnnkit.errors import GnnkitError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink, Stage
 from gnnkit.plan import LoaderPlan
@@ -16,7 +16,7 @@ from gnnkit.runtime.children import ChildProcess
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.preflight import check_descriptors
 from gnnkit.runtime.registry import new_run
-from gnnkit.runtime.supervise import Crew, CrewOptions, Death
+from gnnkit.runtime.supervisor import Death, Supervisor, SupervisorOptions
 from gnnkit.runtime.wire import Message
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class Fleet:
         check_descriptors(count)
         self._shared = graph.share_now() if plan.store is None else None
         folder = new_run(options.log_dir, {"store": None if plan.store is None else plan.store.path})
-        crew_options = CrewOptions(count, 1, module=_MODULE, environment=self._cluster.environment())
-        self.crew = Crew(crew_options, folder, _greeter(weakref.ref(self)))
+        crew_options = SupervisorOptions(count, 1, module=_MODULE, environment=self._cluster.environment())
+        self.crew = Supervisor(crew_options, folder, _greeter(weakref.ref(self)))
 
     def start(self) -> None:
         """Starts every process and waits until all have found each other.

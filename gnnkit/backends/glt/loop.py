@@ -24,9 +24,9 @@ from gnnkit.backends.glt.setup import EngineOptions, Place, listen
 from gnnkit.errors import StartTimeout, StoreError, WorkerDied
 from gnnkit.plan import InputNodes, LoaderPlan
 from gnnkit.runtime.batches import BatchList
+from gnnkit.runtime.exit_reason import describe_end
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.logs import with_tail
-from gnnkit.runtime.obituary import describe_end
 from gnnkit.runtime.remote import error_to_json, layout_to_json
 from gnnkit.runtime.shared_graph import SharedGraph
 from gnnkit.runtime.watch import Watch

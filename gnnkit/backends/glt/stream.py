@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus
+from gnnkit.backends.batch_wait import SLICE_S
 from gnnkit.backends.glt.fleet import Fleet
-from gnnkit.backends.patience import SLICE_S
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from gnnkit.cluster.leases import LeaseRenewal
 from gnnkit.cluster.parts.allocation import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer
 from gnnkit.cluster.parts.visits import attendance, visit_actions
-from gnnkit.cluster.presence import Attendance
 from gnnkit.errors import StoreError
 from gnnkit.kernels.jit import warm
 from gnnkit.runtime.remote import error_to_json
@@ -30,7 +30,7 @@ class PartServiceLoop:
 
     def __init__(self, wire: Wire, watch: Watch) -> None:
         self._wire = wire
-        self._attendance: Attendance | None = None
+        self._attendance: LeaseRenewal | None = None
 
     def run(self) -> None:
         """Serves until the other side goes away or says stop."""

@@ -1,4 +1,4 @@
-"""How "here" and "bye" travel (``gnnkit.cluster.presence``): actions of the part service, with a small JSON body."""
+"""How "here" and "bye" travel (``gnnkit.cluster.leases``): actions of the part service, with a small JSON body."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow.flight as flight
 
+from gnnkit.cluster.leases import LeaseRenewal
 from gnnkit.cluster.parts.client import remote_error
 from gnnkit.cluster.parts.connecting import connect
 from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, TOKEN_HEADER
 from gnnkit.cluster.parts.service import Action
-from gnnkit.cluster.presence import Attendance
 from gnnkit.errors import PlanError
 from gnnkit.sampling.owners import BadRequest
 
@@ -76,7 +76,7 @@ def attendance(
     for_all: bool = False,
     ca: str | None = None,
     name: str | None = None,
-) -> Attendance:
+) -> LeaseRenewal:
     """This process's presence at the services of other hosts.
 
     Args:
@@ -84,12 +84,12 @@ def attendance(
         addresses: ``{other host: address of its service}``.
         token: What they expect.
         fingerprint: The store's.
-        for_all: See ``Attendance``.
+        for_all: See ``LeaseRenewal``.
         ca: See ``connect``.
-        name: See ``Attendance``.
+        name: See ``LeaseRenewal``.
     """
     visits = {other: Visits(other, address, token, fingerprint, ca) for other, address in addresses.items()}
-    return Attendance(host, {other: visit.tell for other, visit in visits.items()}, addresses, for_all=for_all, name=name)
+    return LeaseRenewal(host, {other: visit.tell for other, visit in visits.items()}, addresses, for_all=for_all, name=name)
 
 
 def visit_actions(check: Callable[[dict[str, Any]], None], heard: Callable[[str, str, int], None]) -> dict[str, Action]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gnnkit.runtime.worker_sampling import WorkerGraph
 
 
-class Receiving:
+class BatchReceiver:
     """The servers as this process's sampling threads use them.
 
     Args:
@@ -84,7 +84,7 @@ class ReceivingChannel(WorkerChannel):
         receiving: The servers.
     """
 
-    def __init__(self, graph: WorkerGraph, plan: LoaderPlan, receiving: Receiving) -> None:
+    def __init__(self, graph: WorkerGraph, plan: LoaderPlan, receiving: BatchReceiver) -> None:
         super().__init__(graph, plan)
         # The rows are asked for here: what the trainer has of them is nothing to the servers.
         self._lines, self._key, self._sent = receiving.lines, secrets.token_hex(6), replace(plan, cached={}).to_json()

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gnnkit.cluster.hosts import split_address
 from gnnkit.cluster.parts.client import Attempt, FlightOwners, Peer, remote_error
 from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, to_ticket
-from gnnkit.cluster.serving.wire_protocol import UnknownChannel, walk_from_batches
+from gnnkit.cluster.serving.walk_protocol import UnknownChannel, walk_from_batches
 from gnnkit.errors import BatchTimeout, GnnkitError, HostUnreachable, LoaderClosed, PlanError, SamplingError, WorkerDied
 from gnnkit.sampling.owners import BadRequest
 from gnnkit.sampling.structure import Structure

@@ -24,7 +24,7 @@ of the copy, None where there is none, and its descriptor), ``vitals`` (``worker
            again; ``lost`` (``worker``, ``error``, ``again``: whether the server starts another one by itself) says that one has ended
 ``status`` is answered ``status``, with what ``ServerLoop.details`` gives
 ``call``   (``number``, ``name``, ``args``) is answered ``answer`` (``number``, ``value`` or ``error``); see
-           ``gnnkit.cluster.serving.desk``
+           ``gnnkit.cluster.serving.server_api``
 ========== ==================================================================================================================
 
 ``failed`` says that the server has to end, and why. From the socket to a sampling process on, the server has no part in what a client

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.cluster.serving.codec import decode, encode
-from gnnkit.cluster.serving.door import DOOR_VERSION, socket_name
+from gnnkit.cluster.serving.listener import DOOR_VERSION, socket_name
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, StartTimeout, WorkerDied
 from gnnkit.runtime.logs import with_tail
 from gnnkit.runtime.process_status import process_state
@@ -192,7 +192,7 @@ class Connection:
         """Has the server answer a call; several threads may ask at a time.
 
         Args:
-            name: What is called; see ``gnnkit.cluster.serving.desk``.
+            name: What is called; see ``gnnkit.cluster.serving.server_api``.
             args: A value of ``gnnkit.cluster.serving.codec``.
             timeout_s: Most seconds that it may take.
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.cluster.serving.addresses import has_any_port
-from gnnkit.cluster.serving.books import ServerBooks
-from gnnkit.cluster.serving.door import own_folder, remove_sockets
 from gnnkit.cluster.serving.graph_copies import GraphCopies
+from gnnkit.cluster.serving.listener import own_folder, remove_sockets
+from gnnkit.cluster.serving.server_state import ServerState
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, ServerSpec
 from gnnkit.cluster.serving.tokens import TOKEN_NAME, settle_token
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError, StartTimeout, WorkerDied, WorkerStopped
@@ -22,7 +22,7 @@ from gnnkit.runtime.children import ChildProcess
 from gnnkit.runtime.logs import tail, with_tail
 from gnnkit.runtime.registry import new_run, sweep
 from gnnkit.runtime.remote import fresh
-from gnnkit.runtime.supervise import Crew, CrewOptions, Death
+from gnnkit.runtime.supervisor import Death, Supervisor, SupervisorOptions
 from gnnkit.runtime.tending import look_after
 from gnnkit.runtime.waker import Waker
 from gnnkit.runtime.wire import Message
@@ -56,17 +56,17 @@ class ServerFleet:
         self.spec = spec
         self._owner = os.getpid()
         self._changed = threading.Condition(threading.RLock())
-        self._books = ServerBooks(spec)
+        self._books = ServerState(spec)
         self._deferred: list[ChildProcess] = []
         self._events: list[Event] = []
         self._stopped = False
         self._run_folder = new_run(spec.log_dir, {"store": spec.store, "servers": list(spec.ranks)}, "server")
         self._waker = Waker()
         self._copies = GraphCopies()
-        options = CrewOptions(
+        options = SupervisorOptions(
             len(spec.ranks), 1, module=_MODULE, first=spec.ranks.start, title="server {rank}", advice=_ADVICE, farewell_s=_FAREWELL_S
         )
-        self._crew = Crew(options, self._run_folder, self._greet)
+        self._crew = Supervisor(options, self._run_folder, self._greet)
         self._thread = threading.Thread(target=self._run, name="gnnkit-servers", daemon=True)
         try:
             self.folder = self._run_folder.path if spec.folder is None else own_folder(spec.folder)

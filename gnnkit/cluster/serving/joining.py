@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnkit.cluster.presence import CLIENT_PREFIX
-from gnnkit.cluster.serving.courier import Courier, Joined
+from gnnkit.cluster.leases import CLIENT_PREFIX
+from gnnkit.cluster.serving.server_proxy import Joined, ServerProxy
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.storage.catalog import default_root
@@ -38,16 +38,16 @@ class Servers:
     def __repr__(self) -> str:
         return f"Servers({', '.join(self.addresses)})"  # without the token
 
-    def courier(self, *, stays: bool = True) -> Courier:
+    def courier(self, *, stays: bool = True) -> ServerProxy:
         """A courier to them.
 
         Args:
-            stays: See ``Courier``.
+            stays: See ``ServerProxy``.
 
         Raises:
-            PlanError: See ``Courier``.
+            PlanError: See ``ServerProxy``.
         """
-        return Courier(self.addresses, self.token, self.ca, self.client, self.log_dir, stays=stays)
+        return ServerProxy(self.addresses, self.token, self.ca, self.client, self.log_dir, stays=stays)
 
 
 # What a loader that is being made has just learned, and when, for the stream that it is about to open. Servers may be elsewhere soon.
@@ -60,7 +60,7 @@ def look(servers: Servers, events: EventSink) -> Joined:
     """Joins servers to learn of their store; the next ``join`` of the same ones need not ask again.
 
     Raises:
-        GnnkitError: See ``Courier.join``.
+        GnnkitError: See ``ServerProxy.join``.
     """
     joined = _join(servers, events)
     with _lock:
@@ -72,7 +72,7 @@ def join(servers: Servers, events: EventSink) -> Joined:
     """Waits until every server is there; what it learns is as of now, or of the ``look`` just before it.
 
     Raises:
-        GnnkitError: See ``Courier.join``.
+        GnnkitError: See ``ServerProxy.join``.
     """
     with _lock:
         joined, learned = _known.pop(servers, (None, 0.0))

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.cluster.serving.door import Door
-from gnnkit.cluster.serving.pool import PoolOptions, WorkerPool
-from gnnkit.cluster.serving.sessions import Sessions
+from gnnkit.cluster.serving.listener import ClientListener
+from gnnkit.cluster.serving.pool import ServedWorkers, ServedWorkersOptions
+from gnnkit.cluster.serving.sessions import ClientSessions
 from gnnkit.errors import StoreError
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.waker import Waker
@@ -23,8 +23,8 @@ from gnnkit.storage.manifest_io import read_manifest
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
-    from gnnkit.cluster.serving.desk import Desk
     from gnnkit.cluster.serving.network import Network
+    from gnnkit.cluster.serving.server_api import ServerApi
 
 logger = logging.getLogger(__name__)
 
@@ -47,12 +47,12 @@ class ServerLoop:
 
     def __init__(self, wire: Wire, watch: Watch) -> None:
         self._wire = wire
-        self.pool: WorkerPool | None = None
-        self._desk: Desk | None = None
+        self.pool: ServedWorkers | None = None
+        self._desk: ServerApi | None = None
         self.clients: set[str] = set()
         self._ever: set[str] = set()
-        self._sessions = Sessions(self, self._welcome)
-        self._door: Door | None = None
+        self._sessions = ClientSessions(self, self._welcome)
+        self._door: ClientListener | None = None
         self._network: Network | None = None
         self._calls: deque[Callable[[], Any]] = deque()
         self._waker = Waker()
@@ -94,7 +94,7 @@ class ServerLoop:
             self._network.begin()
             return
         self._open_pool(None, None, None)
-        self._door = Door(Path(body["folder"]), body["rank"], body["token"], self._sessions.enter)
+        self._door = ClientListener(Path(body["folder"]), body["rank"], body["token"], self._sessions.enter)
         self.tell("listening", address=str(self._door.path))
 
     def start_workers(self, parts: tuple[int, ...] | None, hosts: dict[str, Any] | None, holders: list[list[int]] | None) -> None:
@@ -113,7 +113,7 @@ class ServerLoop:
     def _open_pool(self, parts: tuple[int, ...] | None, hosts: dict[str, Any] | None, holders: list[list[int]] | None) -> None:
         setup = self._setup
         store = Store.open(setup["store"]["path"], parts)
-        options = PoolOptions(
+        options = ServedWorkersOptions(
             setup["rank"],
             setup["workers"],
             setup["threads"],
@@ -122,21 +122,21 @@ class ServerLoop:
             setup["log_root"],
             setup["memory_budget"],
         )
-        self.pool = pool = WorkerPool(options, store, hosts, self._forward)
+        self.pool = pool = ServedWorkers(options, store, hosts, self._forward)
         self._store, self._holders = store, holders
         self._sessions.workers_are_there()
         pool.start()
         self.tell("vitals", (pool.crew.vitals.block.fd,), workers=setup["workers"])
 
     @property
-    def desk(self) -> Desk | None:
+    def desk(self) -> ServerApi | None:
         """What answers clients' calls, made for the first of them; None until it is known which parts are here."""
         if self._desk is None and self.pool is not None:
-            from gnnkit.cluster.serving.desk import Desk
+            from gnnkit.cluster.serving.server_api import ServerApi
 
             setup = self._setup
             place = self._store, setup["rank"], setup["num_servers"], self.pool, self.call, self._holders
-            self._desk = Desk(*place, ends_with_clients=setup["ends_with_clients"])
+            self._desk = ServerApi(*place, ends_with_clients=setup["ends_with_clients"])
         return self._desk
 
     # For other threads ----------------------------------------------------------------------------------------------------

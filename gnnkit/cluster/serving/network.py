@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gnnkit.cluster.hosts import Hosts, join_address
+from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseTable
 from gnnkit.cluster.parts.allocation import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer
 from gnnkit.cluster.placing import PlacementWord, place
-from gnnkit.cluster.presence import CLIENT_PREFIX, Guests
 from gnnkit.cluster.serving.addresses import meeting_address, own_address
-from gnnkit.cluster.serving.asking import Asker, Unreachable
-from gnnkit.cluster.serving.roster import BEAT_S, Member, Roster, hosts_of, new_start
-from gnnkit.cluster.serving.verbs import Verbs
-from gnnkit.cluster.serving.wire_verbs import WireVerbs
+from gnnkit.cluster.serving.flight_actions import FlightActions
+from gnnkit.cluster.serving.flight_client import FlightClient, Unreachable
+from gnnkit.cluster.serving.membership import BEAT_S, Member, Membership, hosts_of, new_start
+from gnnkit.cluster.serving.remote_actions import RemoteSessionActions
 from gnnkit.errors import GnnkitError, StartTimeout
 from gnnkit.host import total_memory
 from gnnkit.kernels.jit import warm
@@ -67,14 +67,14 @@ class Network:
         self._tls: Mapping[str, str] | None = words["tls"]
         self._stopped = threading.Event()
         self._server: PartServer | None = None
-        self._roster: Roster | None = None
-        self._verbs: Verbs | None = None
-        self._meeting: Asker | None = None
+        self._roster: Membership | None = None
+        self._verbs: FlightActions | None = None
+        self._meeting: FlightClient | None = None
         self._parts: tuple[int, ...] | None = None
         self._told: SharedGraph | None = None
         self._trouble: str | None = None
-        self._guests, self._arrivals, self._clients = Guests(), deque[str](), set[str]()
-        self._wire: WireVerbs | None = None
+        self._guests, self._arrivals, self._clients = LeaseTable(), deque[str](), set[str]()
+        self._wire: RemoteSessionActions | None = None
         self._thread = threading.Thread(target=self._run, name="gnnkit-network", daemon=True)
 
     def begin(self) -> None:
@@ -121,11 +121,11 @@ class Network:
             return
         self._go_on(roster)
 
-    def _listen(self, manifest: Manifest) -> Roster:
+    def _listen(self, manifest: Manifest) -> Membership:
         """Takes the address; from now on the server is asked, and says that it is not there yet."""
         words, rank = self._words, self._rank
         ip, port = own_address(rank, words["meeting"], words["listen"], words["interface"])
-        verbs = self._verbs = Verbs(self._path, manifest, self._on_main, self._loop)
+        verbs = self._verbs = FlightActions(self._path, manifest, self._on_main, self._loop)
         tls = None if self._tls is None else (self._tls["cert"], self._tls["key"])
         server = self._server = PartServer(ip, port, words["token"], verbs.gets, verbs.actions, tls)
         address = join_address(ip, server.port)
@@ -140,9 +140,9 @@ class Network:
             str(self._path),
             total_memory(),
         )
-        roster = self._roster = Roster(own)
+        roster = self._roster = Membership(own)
         if rank:
-            self._meeting = Asker(meeting_address(words["meeting"]), words["token"], self._ca)
+            self._meeting = FlightClient(meeting_address(words["meeting"]), words["token"], self._ca)
         verbs.meet(roster)
         logger.info("server %d listens at %s", rank, address)
         self._loop.call(lambda: self._loop.tell("listening", address=address))
@@ -153,7 +153,7 @@ class Network:
         """What other servers' certificates are checked against: the file that holds this one's."""
         return None if self._tls is None else self._tls["cert"]
 
-    def _wait_for_all(self, roster: Roster) -> None:
+    def _wait_for_all(self, roster: Membership) -> None:
         """Announces this server until every other one has done so.
 
         Raises:
@@ -176,7 +176,7 @@ class Network:
                 )
             self._stopped.wait(_IMPATIENT_S)
 
-    def _announce(self, roster: Roster) -> None:
+    def _announce(self, roster: Membership) -> None:
         """Tells the server where all meet that this one is there, and learns of the others.
 
         Raises:
@@ -190,7 +190,7 @@ class Network:
         except Unreachable as error:
             self._trouble = str(error)
 
-    def _open_parts(self, roster: Roster, manifest: Manifest) -> None:
+    def _open_parts(self, roster: Membership, manifest: Manifest) -> None:
         """Opens what belongs to this host, and has the workers started."""
         members = roster.members()
         hosts = hosts_of(members)
@@ -206,7 +206,7 @@ class Network:
         self._parts = parts
         self._answers = answers = Answers(graph, parts, manifest.fingerprint)
         assert self._verbs is not None
-        self._wire = WireVerbs(answers, store, self._loop, self._on_main)
+        self._wire = RemoteSessionActions(answers, store, self._loop, self._on_main)
         self._verbs.open(answers, self._wire, self._heard)
         roster.become(placement=None if placement is None else [list(held) for held in placement.hosts])
         greeting = None if placement is None or placement.is_replicated else self._greeting(members, hosts, index, placement)
@@ -251,7 +251,7 @@ class Network:
             self._loop.call(partial(self._loop.left, client))
         self._clients = there
 
-    def _go_on(self, roster: Roster) -> None:
+    def _go_on(self, roster: Membership) -> None:
         """Says every while that this server is there, and how it is; moves over to the graph's copy once there is one."""
         told = 0.0
         while not self._stopped.wait(_IMPATIENT_S):

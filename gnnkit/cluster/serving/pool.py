@@ -15,7 +15,7 @@ from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.graph_sharing import GraphSharing
 from gnnkit.runtime.preflight import check_descriptors, check_start_memory
 from gnnkit.runtime.registry import new_run
-from gnnkit.runtime.supervise import Crew, CrewOptions, Death
+from gnnkit.runtime.supervisor import Death, Supervisor, SupervisorOptions
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.storage.store import Store
 
@@ -38,7 +38,7 @@ class Handler(Protocol):
 
 
 @dataclass(frozen=True)
-class PoolOptions:
+class ServedWorkersOptions:
     """How the workers are started.
 
     Attributes:
@@ -60,7 +60,7 @@ class PoolOptions:
     memory_budget: int | None
 
 
-class WorkerPool:
+class ServedWorkers:
     """The workers. Only for the server's main thread.
 
     The server itself is a client of its workers, number 0: a handler has them sample over ``send``, on channels with numbers from
@@ -86,7 +86,9 @@ class WorkerPool:
         MemoryLimitError: There is no memory for them.
     """
 
-    def __init__(self, options: PoolOptions, store: Store, hosts: dict[str, Any] | None, forward: Callable[[Message], None]) -> None:
+    def __init__(
+        self, options: ServedWorkersOptions, store: Store, hosts: dict[str, Any] | None, forward: Callable[[Message], None]
+    ) -> None:
         self.options, self._forward, self._hosts = options, forward, hosts
         self._store, self.parts = store.reference, store.local_parts
         graph = GraphHandle(store.arrays(), store.splits, self._store, link_splits=store.link_splits)
@@ -100,8 +102,8 @@ class WorkerPool:
         check_descriptors(options.workers)
         check_start_memory(options.workers, options.threads, graph.arrays.schema)
         title = f"sampling process {{rank}} of server {options.server}"
-        crew_options = CrewOptions(options.workers, options.threads, title=title, advice=_ADVICE)
-        self.crew = Crew(crew_options, new_run(options.log_root, {"store": str(store.path), "server": options.server}), self._greet)
+        crew_options = SupervisorOptions(options.workers, options.threads, title=title, advice=_ADVICE)
+        self.crew = Supervisor(crew_options, new_run(options.log_root, {"store": str(store.path), "server": options.server}), self._greet)
 
     def start(self) -> None:
         """Starts the workers that are not there; one that has died is given another chance."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gnnkit.cluster.serving.codec import decode, encode
-from gnnkit.cluster.serving.pool import WorkerPool
+from gnnkit.cluster.serving.pool import ServedWorkers
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.wire import Message, Wire
@@ -24,7 +24,7 @@ _TURN = 16
 class Host(Protocol):
     """What sessions need of the server."""
 
-    pool: WorkerPool | None
+    pool: ServedWorkers | None
 
     @property
     def desk(self) -> Any:
@@ -45,7 +45,7 @@ class Host(Protocol):
 
 
 @dataclass(eq=False)
-class Session:
+class ClientSession:
     """A connection of a client's.
 
     Attributes:
@@ -63,7 +63,7 @@ class Session:
     introduced: dict[int, int] = field(default_factory=dict)
 
 
-class Sessions:
+class ClientSessions:
     """All of them. Only for the server's main thread.
 
     Args:
@@ -74,8 +74,8 @@ class Sessions:
     def __init__(self, host: Host, welcome: Callable[[], Mapping[str, Any]]) -> None:
         self._host, self._welcome = host, welcome
         self._numbers = itertools.count(1)
-        self._sessions: dict[int, Session] = {}
-        self._obey: dict[str, Callable[[Session, Message], None]] = {
+        self._sessions: dict[int, ClientSession] = {}
+        self._obey: dict[str, Callable[[ClientSession, Message], None]] = {
             "enlist": self._enlist,
             "status": self._status,
             "call": self._call,
@@ -88,7 +88,7 @@ class Sessions:
             wire: The connection.
             body: What he has said.
         """
-        session = Session(next(self._numbers), str(body.get("client")), wire)
+        session = ClientSession(next(self._numbers), str(body.get("client")), wire)
         self._sessions[wire.fileno()] = session
         logger.info("client %s (pid %s, %s) has come", session.client, body.get("pid"), body.get("name"))
         self._tell(session, "welcome", **self._welcome())
@@ -118,14 +118,14 @@ class Sessions:
                 logger.warning("client %s says what nobody understands, and is sent away", session.client, exc_info=True)
                 self._leave(session)
 
-    def _hear(self, session: Session, message: Message) -> None:
+    def _hear(self, session: ClientSession, message: Message) -> None:
         obey = self._obey.get(message.kind)
         if obey is None:
             message.close()
             raise PlanError(f"there is no message {message.kind!r}")
         obey(session, message)
 
-    def _leave(self, session: Session) -> None:
+    def _leave(self, session: ClientSession) -> None:
         """Gives up everything of a client's connection."""
         self._sessions.pop(session.wire.fileno(), None)
         session.wire.close()
@@ -137,7 +137,7 @@ class Sessions:
 
     # What they are told -----------------------------------------------------------------------------------------------------
 
-    def _tell(self, session: Session, kind: str, **body: Any) -> None:
+    def _tell(self, session: ClientSession, kind: str, **body: Any) -> None:
         session.wire.send(kind, **body)
 
     def fail(self, error: BaseException) -> None:
@@ -159,7 +159,7 @@ class Sessions:
                 session.wire.send("lost", worker=rank, error=error_to_json(error), again=again)
 
     def on_message(self, rank: int, message: Message) -> None:
-        """Sessions have no channels of their own."""
+        """ClientSessions have no channels of their own."""
         message.close()
 
     def workers_are_there(self) -> None:
@@ -167,7 +167,7 @@ class Sessions:
         assert self._host.pool is not None
         self._host.pool.handlers.append(self)
 
-    def _enlist(self, session: Session, message: Message) -> None:
+    def _enlist(self, session: ClientSession, message: Message) -> None:
         message.close()
         session.enlisted, pool = True, self._host.pool
         if pool is None:  # the other servers are still awaited
@@ -176,11 +176,11 @@ class Sessions:
         for rank in pool.ready:
             self._introduce(session, rank)
 
-    def _status(self, session: Session, message: Message) -> None:
+    def _status(self, session: ClientSession, message: Message) -> None:
         message.close()
         self._tell(session, "status", **self._host.details())
 
-    def _introduce(self, session: Session, rank: int) -> None:
+    def _introduce(self, session: ClientSession, rank: int) -> None:
         pool = self._host.pool
         if pool is None or not session.enlisted:
             return
@@ -193,7 +193,7 @@ class Sessions:
                 logger.warning("client %s cannot be introduced to a worker, and is sent away: %s", session.client, error)
                 self._leave(session)
 
-    def _call(self, session: Session, message: Message) -> None:
+    def _call(self, session: ClientSession, message: Message) -> None:
         try:
             number, name, tree = int(message.body["number"]), str(message.body["name"]), message.body["args"]
         except BaseException:

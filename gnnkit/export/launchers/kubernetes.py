@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnnkit.export.job import PLAN, TRAIN, ExportJob, Instructions, Port, Step
+from gnnkit.export.job import PLAN, TRAIN, ExportJob, Instructions, InstructionStep, Port
 from gnnkit.export.launchers.manifests import CLAIMS, JOB_YAML, image, job_yaml, token_name
 from gnnkit.export.launchers.ports import between_ranks, storage_ports
 from gnnkit.export.launchers.shell import (
@@ -37,19 +37,19 @@ def kubernetes_instructions(job: ExportJob) -> Instructions:
     return Instructions(_start(job), _restart(job), _watch(job), _ports(job), _settings(job))
 
 
-def _start(job: ExportJob) -> tuple[Step, ...]:
+def _start(job: ExportJob) -> tuple[InstructionStep, ...]:
     from_files = " ".join(f"--from-file={name}" for name in (PLAN, TRAIN, LAUNCH, *((SERVE,) if job.num_servers else ())))
     controller = (
         "The cluster needs the [JobSet](https://jobset.sigs.k8s.io) controller. `kubectl get crd jobsets.jobset.x-k8s.io` says"
         " whether it is there."
     )
     steps = [
-        Step(
+        InstructionStep(
             "Make the image",
             f"{controller} Write the name of your registry into these commands, and into `image:` of `{JOB_YAML}`.",
             (f"docker build -t {image(job)} -f- . <<'END'", *_DOCKERFILE, "END", f"docker push {image(job)}"),
         ),
-        Step(
+        InstructionStep(
             "Fill the store's claim",
             f"The claim `{job.name}-store` holds the store, with `manifest.json` at its top; `{job.name}-work` holds checkpoints and"
             " what `train.py` writes. Both are shared by all pods (`ReadWriteMany`): name a storage class that can do that where your"
@@ -67,9 +67,9 @@ def _start(job: ExportJob) -> tuple[Step, ...]:
         command = (
             f"od -An -N24 -tx1 /dev/urandom | tr -d ' \\n' | kubectl create secret generic {token_name(job)} --from-file=token=/dev/stdin"
         )
-        steps.append(Step("Make the token", f"{TOKEN_TEXT} `{JOB_YAML}` names the Secret that holds it.", (command,)))
+        steps.append(InstructionStep("Make the token", f"{TOKEN_TEXT} `{JOB_YAML}` names the Secret that holds it.", (command,)))
     steps.append(
-        Step(
+        InstructionStep(
             "Start it",
             "Pods read this directory's files from a ConfigMap.",
             (f"kubectl create configmap {job.name}-files {from_files}", f"kubectl apply -f {JOB_YAML}"),
@@ -103,7 +103,7 @@ def _stage_overrides(job: ExportJob) -> str:
     return json.dumps({"spec": spec}, separators=(",", ":"))
 
 
-def _restart(job: ExportJob) -> Step:
+def _restart(job: ExportJob) -> InstructionStep:
     lines = [
         f"* A rank fails or is killed: torchrun starts all ranks again in the pods that are there, {MAX_RESTARTS} times in all, and they"
         " continue from the last checkpoint.",
@@ -118,13 +118,13 @@ def _restart(job: ExportJob) -> Step:
     lines.append(
         f"* The JobSet has failed: `kubectl delete jobset {job.name}` and `kubectl apply -f {JOB_YAML}` continue from the last checkpoint."
     )
-    return Step("When something fails", "\n".join(lines))
+    return InstructionStep("When something fails", "\n".join(lines))
 
 
-def _watch(job: ExportJob) -> Step:
+def _watch(job: ExportJob) -> InstructionStep:
     end = f"kubectl delete -f {JOB_YAML} -l '!{CLAIMS.split('=')[0]}'"
     text = "The last command ends the job, and keeps its claims. Delete the ConfigMap and make it anew after a change of `train.py`."
-    return Step(
+    return InstructionStep(
         "Watch it, end it",
         text,
         (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnkit.export.job import ExportJob, Instructions, Port, Step
+from gnnkit.export.job import ExportJob, Instructions, InstructionStep, Port
 from gnnkit.export.launchers.needs import rank_cores, storage_cores, storage_gib, trainer_gib
 from gnnkit.export.launchers.ports import between_ranks, storage_ports
 from gnnkit.export.launchers.shell import MAX_RESTARTS, SERVE, TOKEN_TEXT, common_settings, render
@@ -24,7 +24,7 @@ def slurm_instructions(job: ExportJob) -> Instructions:
     return Instructions(_start(job), _restart(job), _watch(), _ports(job), _settings(job))
 
 
-def _start(job: ExportJob) -> tuple[Step, ...]:
+def _start(job: ExportJob) -> tuple[InstructionStep, ...]:
     text = (
         "This directory has to be the same on every node, on a shared file system for example; `gnnkit` has to be found in `PATH` where you"
         " submit (activate its environment first), and on the nodes. Look at the time limit, the cores and the memory, an estimate, in the"
@@ -34,10 +34,10 @@ def _start(job: ExportJob) -> tuple[Step, ...]:
         text += " So do other numbers of nodes and ranks: `sbatch --nodes=1 --ntasks-per-node=2 job.sbatch`."
     else:
         text += f" The job makes a token for its servers at each start. {TOKEN_TEXT}"
-    return (Step("Submit it", text, ("sbatch job.sbatch",)),)
+    return (InstructionStep("Submit it", text, ("sbatch job.sbatch",)),)
 
 
-def _restart(job: ExportJob) -> Step:
+def _restart(job: ExportJob) -> InstructionStep:
     lines = [
         f"* A rank{' or a storage server' if job.num_servers else ''} fails: the job's steps end, and the job asks Slurm to be started"
         f" again, as long as it was started again fewer than {MAX_RESTARTS} times. It continues from the last checkpoint.",
@@ -46,12 +46,12 @@ def _restart(job: ExportJob) -> Step:
         " the last checkpoint is computed again.",
         "* Where users may not requeue jobs: `sbatch job.sbatch` once more continues from the last checkpoint.",
     ]
-    return Step("When something fails", "\n".join(lines))
+    return InstructionStep("When something fails", "\n".join(lines))
 
 
-def _watch() -> Step:
+def _watch() -> InstructionStep:
     text = "Everything that is printed is in the job's log, which every restart continues, with the number of the rank before each line."
-    return Step("Watch it, end it", text, ("squeue --me", "tail -f *.log", "scancel <job id>"))
+    return InstructionStep("Watch it, end it", text, ("squeue --me", "tail -f *.log", "scancel <job id>"))
 
 
 def _ports(job: ExportJob) -> tuple[Port, ...]:

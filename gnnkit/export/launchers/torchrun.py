@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnkit.export.job import ExportJob, Instructions, Port, Step
+from gnnkit.export.job import ExportJob, Instructions, InstructionStep, Port
 from gnnkit.export.launchers.ports import between_ranks, storage_ports
 from gnnkit.export.launchers.shell import (
     JOIN_TIMEOUT_S,
@@ -33,14 +33,14 @@ def torchrun_instructions(job: ExportJob) -> Instructions:
     return Instructions(_start(job), _restart(job), _watch(job), _ports(job), _settings(job), _before_copies(job))
 
 
-def _before_copies(job: ExportJob) -> tuple[Step, ...]:
+def _before_copies(job: ExportJob) -> tuple[InstructionStep, ...]:
     if not job.num_servers:
         return ()
     text = f"Once, before this directory is copied to the nodes. {TOKEN_TEXT} The file `token` goes to every node with mode 0600."
-    return (Step("Make the token", text, (MAKE_TOKEN,)),)
+    return (InstructionStep("Make the token", text, (MAKE_TOKEN,)),)
 
 
-def _start(job: ExportJob) -> tuple[Step, ...]:
+def _start(job: ExportJob) -> tuple[InstructionStep, ...]:
     steps, storage = [], ""
     if job.num_servers:
         addresses = ",".join(storage_examples(job))
@@ -49,18 +49,18 @@ def _start(job: ExportJob) -> tuple[Step, ...]:
         for node in range(job.storage_nodes):
             commands += [f"# on storage node {node}", f"STORAGE_RANK={node}{storage} ./serve.sh"]
         text = f"Write the addresses of your storage nodes, the first one first. Servers wait {JOIN_TIMEOUT_S} s for each other."
-        steps.append(Step("Start the storage servers", text, tuple(commands)))
+        steps.append(InstructionStep("Start the storage servers", text, tuple(commands)))
     if job.nodes == 1:
         text = "On the machine that is to train."
-        return (*steps, Step("Start the ranks", text, (f"{storage.strip()} ./launch.sh".strip(),)))
+        return (*steps, InstructionStep("Start the ranks", text, (f"{storage.strip()} ./launch.sh".strip(),)))
     commands = []
     for node in range(job.nodes):
         commands += [f"# on node {node}", f"NODE_RANK={node} MASTER_ADDR=10.0.0.1{storage} ./launch.sh"]
     text = f"In place of 10.0.0.1 write the address of node 0. Nodes wait {JOIN_TIMEOUT_S} s for each other, in whichever order they start."
-    return (*steps, Step("Start the ranks", text, tuple(commands)))
+    return (*steps, InstructionStep("Start the ranks", text, tuple(commands)))
 
 
-def _restart(job: ExportJob) -> Step:
+def _restart(job: ExportJob) -> InstructionStep:
     lines = [
         f"* A rank fails or is killed: torchrun starts all ranks again, {MAX_RESTARTS} times in all, and they continue from the last"
         " checkpoint.",
@@ -76,12 +76,12 @@ def _restart(job: ExportJob) -> Step:
             "* A storage node was rebooted: run its `serve.sh` again, with the same `STORAGE_RANK`. It takes its place again; ranks that"
             " needed it meanwhile are started again as above."
         )
-    return Step("When something fails", "\n".join(lines))
+    return InstructionStep("When something fails", "\n".join(lines))
 
 
-def _watch(job: ExportJob) -> Step:
+def _watch(job: ExportJob) -> InstructionStep:
     text = "Rank 0 prints a line now and then. Ctrl-C or SIGTERM ends `launch.sh` with its ranks"
-    return Step("Watch it, end it", text + (", and `serve.sh` with its servers." if job.num_servers else "."), ("gnnkit ps",))
+    return InstructionStep("Watch it, end it", text + (", and `serve.sh` with its servers." if job.num_servers else "."), ("gnnkit ps",))
 
 
 def _ports(job: ExportJob) -> tuple[Port, ...]:

@@ -36,7 +36,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _HASTE_S, _LAST_BREATH_S = 0.3, 10.0
 
 
-class Keeper:
+class TrialSupervisor:
     """Runs the commands of a spec.
 
     Args:
@@ -177,7 +177,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, lambda number, frame: None)  # an interrupt is the parent's affair; not SIG_IGN, which children inherit
     libc: Any = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    Keeper(json.loads(read_line()), int(sys.argv[1])).run()
+    TrialSupervisor(json.loads(read_line()), int(sys.argv[1])).run()
 
 
 if __name__ == "__main__":

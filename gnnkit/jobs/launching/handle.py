@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.errors import GnnkitError, PlanError, interruptible
-from gnnkit.jobs.launching.books import RunState, RunStatus
 from gnnkit.jobs.launching.job import Job
 from gnnkit.jobs.launching.packing import unpack_result
+from gnnkit.jobs.launching.rank_state import RunState, RunStatus
 from gnnkit.ui.shown import Shown
 
 if TYPE_CHECKING:

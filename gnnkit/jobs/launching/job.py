@@ -16,15 +16,15 @@ from dataclasses import asdict
 from gnnkit.errors import GnnkitError, PlanError, StoreError, TrainingFailed, WorkerDied, WorkerStopped
 from gnnkit.events import EventSink
 from gnnkit.jobs.environment import Place
-from gnnkit.jobs.launching.books import ENDED, RankBooks, RunState, RunStatus
-from gnnkit.jobs.launching.provisions import Provisions
+from gnnkit.jobs.launching.inputs import LaunchInputs
+from gnnkit.jobs.launching.rank_state import ENDED, RankState, RunState, RunStatus
+from gnnkit.jobs.launching.reporter import LaunchReporter
 from gnnkit.jobs.launching.spec import LaunchSpec
-from gnnkit.jobs.launching.telling import Telling
 from gnnkit.runtime.children import ChildProcess
 from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.registry import new_run, sweep
 from gnnkit.runtime.remote import error_from_json, fresh
-from gnnkit.runtime.supervise import Crew, CrewOptions, Death
+from gnnkit.runtime.supervisor import Death, Supervisor, SupervisorOptions
 from gnnkit.runtime.tending import look_after
 from gnnkit.runtime.waker import Waker
 from gnnkit.runtime.wire import Message, in_memory
@@ -58,10 +58,10 @@ class Job:
         OSError: The system does not start processes.
     """
 
-    def __init__(self, spec: LaunchSpec, provisions: Provisions, events: EventSink) -> None:
+    def __init__(self, spec: LaunchSpec, provisions: LaunchInputs, events: EventSink) -> None:
         self.spec, self._provisions = spec, provisions
         self.changed = threading.Condition(threading.RLock())
-        self.books = RankBooks(spec.num_procs)
+        self.books = RankState(spec.num_procs)
         self.results: dict[int, bytes] = {}
         self._state: RunState = "starting"
         self._error: GnnkitError | None = None
@@ -77,11 +77,11 @@ class Job:
         self._code_fd = in_memory(spec.code)
         weakref.finalize(self, os.close, self._code_fd).atexit = False
         self._waker = Waker()
-        self._telling = Telling(events, spec)
-        options = CrewOptions(
+        self._telling = LaunchReporter(events, spec)
+        options = SupervisorOptions(
             spec.num_procs, spec.threads, module=_MODULE, title="rank {rank}", lane="rank {rank}", advice=_ADVICE, farewell_s=_FAREWELL_S
         )
-        self._crew = Crew(options, self.folder, self._greet)
+        self._crew = Supervisor(options, self.folder, self._greet)
         self._thread = threading.Thread(target=self._run, name="gnnkit-launch", daemon=True)
         try:
             atexit.register(self.stop)

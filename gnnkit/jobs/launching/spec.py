@@ -51,7 +51,7 @@ class LaunchSpec:
 
     def setup(self) -> dict[str, Any]:
         """What every rank is told, as JSON values."""
-        # Samplers are shown no GPU, and ranks are started as they are; libraries that look for an interface are to stay on this host.
+        # WorkerPool are shown no GPU, and ranks are started as they are; libraries that look for an interface are to stay on this host.
         visible = "" if self.device == "cpu" else os.environ.get(VISIBLE)
         variables = {VISIBLE: visible, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         return {"device": self.device, "variables": variables, "timeout_s": self.start_timeout_s}

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.backends.checks import check_count
 from gnnkit.errors import PlanError
 from gnnkit.jobs.launching.handle import RunHandle
+from gnnkit.jobs.launching.inputs import LaunchInputs, extra_of
 from gnnkit.jobs.launching.job import Job
 from gnnkit.jobs.launching.packing import pack_code
-from gnnkit.jobs.launching.provisions import Provisions, extra_of
 from gnnkit.jobs.launching.spec import LaunchSpec, fair_threads, made_directory
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
     loader._check_open()
     check_count("num_procs", num_procs, 1)
     sink, code = make_sink(progress), pack_code(train_fn, loader._transform, extra_of(loader))
-    provisions = Provisions(loader, num_procs)
+    provisions = LaunchInputs(loader, num_procs)
     folder = made_directory(directory)
     if folder is not None:
         _check_unused(folder)

@@ -14,7 +14,7 @@ from gnnkit.sampling.walked import SampleRequest, Seeds
 from gnnkit.schema import EdgeType
 
 if TYPE_CHECKING:
-    from gnnkit.sampling.reach import Reach
+    from gnnkit.sampling.graph_access import GraphAccess
 
 
 # How many labels each anchor has, int64 [b], and their store ids, int64 [sum], anchor after anchor.
@@ -36,11 +36,11 @@ class AnchorSeeder:
         self._inputs = inputs
         self._has_roots = isinstance(sampling, NeighborSampling) and sampling.has_roots
 
-    def seeds(self, request: SampleRequest, reach: Reach) -> Seeds:
+    def seeds(self, request: SampleRequest, reach: GraphAccess) -> Seeds:
         """What a batch's walk starts from: anchors, then distinct labels in the order in which they are first met.
 
         Raises:
-            GnnkitError: As ``Reach``'s methods.
+            GnnkitError: As ``GraphAccess``'s methods.
         """
         inputs, node_types, numbering = self._inputs, reach.tables.node_types, reach.numbering
         anchor_type = node_types.index(inputs.node_type)
@@ -66,7 +66,7 @@ class AnchorSeeder:
             seeds.roots = _own_roots(seeds.nodes)
         return seeds
 
-    def _edges(self, anchor_type: int, anchors: NDArray[np.int64], reach: Reach) -> dict[EdgeType, _Found]:
+    def _edges(self, anchor_type: int, anchors: NDArray[np.int64], reach: GraphAccess) -> dict[EdgeType, _Found]:
         """The labels that are edges of the graph, all of them, by stored edge type."""
         edge_types, label_types = reach.tables.edge_types, self._inputs.label_types
         relations = {edge_type: edge_types.index(edge_type) for edge_type in label_types}
@@ -81,7 +81,7 @@ class AnchorSeeder:
         }
 
 
-def _given(rows: NDArray[np.int64], t: int, reach: Reach) -> _Found:
+def _given(rows: NDArray[np.int64], t: int, reach: GraphAccess) -> _Found:
     """Labels that came with the anchors."""
     valid = rows >= 0
     return valid.sum(axis=1).astype(np.int64), np.array(reach.store_ids(t, rows[valid]))

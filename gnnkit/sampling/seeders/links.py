@@ -18,7 +18,7 @@ from gnnkit.sampling.walked import ExcludedEdges, SampleRequest, Seeds
 from gnnkit.schema import find_reverse
 
 if TYPE_CHECKING:
-    from gnnkit.sampling.reach import Reach
+    from gnnkit.sampling.graph_access import GraphAccess
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class LinkSeeder:
         self._excluded: list[tuple[int, bool]] = []
         self._src = self._dst = -1
 
-    def _begin(self, reach: Reach) -> None:
+    def _begin(self, reach: GraphAccess) -> None:
         """Learns what the graph's tables call things; they are the same for every copy of it."""
         tables = reach.tables
         self._src, self._dst = (tables.node_types.index(self._edge_type[end]) for end in (0, 2))
@@ -71,13 +71,13 @@ class LinkSeeder:
             self._negatives = Negatives(self._inputs, self._time_attr, reach)
         self._excluded = _excluded_types(self._inputs, tables)
 
-    def seeds(self, request: SampleRequest, reach: Reach) -> Seeds:
+    def seeds(self, request: SampleRequest, reach: GraphAccess) -> Seeds:
         """What a batch's walk starts from.
 
         Raises:
             PlanError: Nothing says the times of links in a temporal batch.
             SamplingError: As ``Negatives.draw``.
-            GnnkitError: As ``Reach``'s methods.
+            GnnkitError: As ``GraphAccess``'s methods.
         """
         if self._src < 0:
             self._begin(reach)
@@ -97,7 +97,7 @@ class LinkSeeder:
         seeds.excluded = self._exclude(request.arrays, reach)
         return seeds
 
-    def _ends(self, request: SampleRequest, reach: Reach) -> _Ends:
+    def _ends(self, request: SampleRequest, reach: GraphAccess) -> _Ends:
         """The ends of links and negatives."""
         arrays = request.arrays
         src, dst, neg_src, neg_dst = arrays["src"], arrays["dst"], arrays.get("neg_src"), arrays.get("neg_dst")
@@ -159,7 +159,7 @@ class LinkSeeder:
             found[EdgeKey(self._edge_type, "edge_label_time")] = time[ends.link_of(len(ends.src))]
         return found
 
-    def _exclude(self, arrays: Mapping[str, NDArray[Any]], reach: Reach) -> tuple[ExcludedEdges, ...]:
+    def _exclude(self, arrays: Mapping[str, NDArray[Any]], reach: GraphAccess) -> tuple[ExcludedEdges, ...]:
         if not self._excluded:
             return ()
         src, dst = arrays["src"], arrays["dst"]

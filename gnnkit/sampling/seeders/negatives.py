@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import SamplingError
 from gnnkit.kernels.stream import PURPOSE_NEGATIVES, fold
 from gnnkit.plan import InputLinks
-from gnnkit.sampling.reach import Reach
+from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.seeders.draws import NodeDraws
 
 # Draws of one negative before it is chosen among all that are left. Where half of all pairs are edges, one negative in 2**32 gets there.
@@ -29,7 +29,7 @@ class Negatives:
         PlanError: Weights do not fit the graph.
     """
 
-    def __init__(self, inputs: InputLinks, time_attr: str | None, reach: Reach) -> None:
+    def __init__(self, inputs: InputLinks, time_attr: str | None, reach: GraphAccess) -> None:
         options, tables = inputs.neg_sampling, reach.tables
         assert options is not None, "there is nothing to draw"
         self._options, self._edge_type = options, inputs.edge_type
@@ -40,7 +40,7 @@ class Negatives:
         self._src = _node_draws(reach, self._src_type, time_attr, options.src_weight, "src_weight") if self._is_binary else self._dst
 
     def draw(
-        self, batch_key: int, src: NDArray[np.int64], time: NDArray[np.int64] | None, reach: Reach
+        self, batch_key: int, src: NDArray[np.int64], time: NDArray[np.int64] | None, reach: GraphAccess
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The negatives of a batch.
 
@@ -82,7 +82,7 @@ class Negatives:
             return given, self._dst.draw(key, which, attempt, until)
         return self._src.draw(key, which, 2 * attempt, until), self._dst.draw(key, which, 2 * attempt + 1, until)
 
-    def _among_the_rest(self, key: int, number: int, source: int, until: int | None, reach: Reach) -> int:
+    def _among_the_rest(self, key: int, number: int, source: int, until: int | None, reach: GraphAccess) -> int:
         """One more draw, among the targets to which the source has no edge."""
         targets = self._dst.listed(until)
         free = np.ones(len(targets), np.bool_)
@@ -97,13 +97,13 @@ class Negatives:
             )
         return found
 
-    def _are_edges(self, sources: NDArray[np.int64], targets: NDArray[np.int64], reach: Reach) -> NDArray[np.bool_]:
+    def _are_edges(self, sources: NDArray[np.int64], targets: NDArray[np.int64], reach: GraphAccess) -> NDArray[np.bool_]:
         src, dst = reach.store_ids(self._src_type, sources), reach.store_ids(self._dst_type, targets)
         nodes, others = (dst, src) if reach.tables.graph.edge_dir == "in" else (src, dst)
         return np.array(reach.has_edges(self._relation, nodes, others), np.bool_)
 
 
-def _node_draws(reach: Reach, t: int, time_attr: str | None, weight: NDArray[np.float64] | None, what: str) -> NodeDraws:
+def _node_draws(reach: GraphAccess, t: int, time_attr: str | None, weight: NDArray[np.float64] | None, what: str) -> NodeDraws:
     """What draws nodes of a type; it asks for all of their times, once."""
     tables = reach.tables
     schema = tables.graph.schema.node_types[tables.node_types[t]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnkit.plan import InputNodes, NeighborSampling, Sampling
-from gnnkit.sampling.reach import Reach
+from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.subgraph import NodeKey
 from gnnkit.sampling.walked import SampleRequest, Seeds
 
@@ -23,7 +23,7 @@ class NodeSeeder:
         self._has_roots = isinstance(sampling, NeighborSampling) and sampling.has_roots
         self._time_attr = sampling.time_attr
 
-    def seeds(self, request: SampleRequest, reach: Reach) -> Seeds:
+    def seeds(self, request: SampleRequest, reach: GraphAccess) -> Seeds:
         """See ``Seeder.seeds``."""
         t = reach.tables.node_types.index(self._node_type)
         nodes = {t: reach.store_ids(t, request.arrays["node"])}

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.stream import PURPOSE_BUDGETS, fold, text_key
 from gnnkit.plan import HGTSampling
+from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.owners import Expansion
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
-from gnnkit.sampling.reach import Reach
 from gnnkit.sampling.walked import Seeds, Walked, WalkedEdges
 from gnnkit.sampling.walkers.hgt_kernels import add_shares, draw_nodes, keep_edges
 from gnnkit.sampling.walkers.layer_seen import SeenNodes, extended, seen_nodes
@@ -55,7 +55,7 @@ class HGTWalker:
         self._sampling, self._num_hops = sampling, sampling.num_hops
         self._seen: list[SeenNodes] = []
 
-    def walk(self, seeds: Seeds, key: int, reach: Reach) -> Walked:
+    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
         """Chooses the nodes of a batch, and those of their edges that lead to one another.
 
         Raises:
@@ -83,7 +83,7 @@ class HGTWalker:
         edges = [self._edges(r, reach) for r in range(len(self._drawn))]
         return Walked([nodes.nodes() for nodes in self._seen], num_sampled, edges, seeds)
 
-    def _expand(self, new: dict[int, NDArray[np.int64]], key: int, iteration: int, reach: Reach) -> None:
+    def _expand(self, new: dict[int, NDArray[np.int64]], key: int, iteration: int, reach: GraphAccess) -> None:
         """Draws the edges of the nodes that are new, and adds to their neighbours' budgets; there is no more use for those at last."""
         relations, is_last = reach.tables.relations, iteration == self._num_hops
         fan_outs = np.array([0 if is_label_edge_type(edge_type) else MAX_NEIGHBORS for edge_type in reach.tables.edge_types], np.int64)
@@ -98,7 +98,7 @@ class HGTWalker:
                 self._budgets[n] = extended(self._budgets[n], seen.size)
                 add_shares(counts, slots, seen.number, self._budgets[n])
 
-    def _edges(self, r: int, reach: Reach) -> WalkedEdges:
+    def _edges(self, r: int, reach: GraphAccess) -> WalkedEdges:
         """The edges of one type among the batch's nodes, node after node. They belong to no hop: both ends may be of any."""
         n, wanted = reach.tables.relations[r, NEIGHBOR], reach.wants_position[r]
         size, count = sum(len(drawn.slots) for drawn in self._drawn[r]), 0

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.stream import PURPOSE_LAYERS, fold, text_key
 from gnnkit.plan import LayerSampling
+from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.owners import Expansion
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR, WEIGHTED
-from gnnkit.sampling.reach import Reach
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey
 from gnnkit.sampling.walked import Seeds, Walked, WalkedEdges
 from gnnkit.sampling.walkers.layer_kernels import add_scores, choose_nodes
@@ -69,7 +69,7 @@ class LayerWalker:
         self._sampling = sampling
         self._seen: list[SeenNodes] = []
 
-    def walk(self, seeds: Seeds, key: int, reach: Reach) -> Walked:
+    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
         """Chooses the nodes of a batch, and their edges to those of the hop before.
 
         Raises:
@@ -93,7 +93,7 @@ class LayerWalker:
         walked = [self._joined(r, kept[r], reach, arrays) for r in range(len(kept))]
         return Walked([seen.nodes() for seen in self._seen], num_sampled, walked, seeds, dict(arrays))
 
-    def _choose(self, begin: list[int], purpose: int, hop: int, key: int, reach: Reach) -> dict[int, _Kept]:
+    def _choose(self, begin: list[int], purpose: int, hop: int, key: int, reach: GraphAccess) -> dict[int, _Kept]:
         """One hop: the edges from chosen nodes to those numbered from ``begin`` on, for each edge type."""
         relations, node_types = reach.tables.relations, reach.tables.node_types
         scores: dict[int, NDArray[np.float64]] = {}
@@ -105,7 +105,7 @@ class LayerWalker:
         return {r: self._keep(of_type, int(relations[r, NEIGHBOR]), inclusion) for r, of_type in edges.items()}
 
     def _edges(
-        self, begin: list[int], hop: int, key: int, reach: Reach, scores: dict[int, NDArray[np.float64]]
+        self, begin: list[int], hop: int, key: int, reach: GraphAccess, scores: dict[int, NDArray[np.float64]]
     ) -> tuple[dict[int, _Edges], dict[int, NDArray[np.int64]]]:
         """All edges of the frontier by type, and the candidates by node type; fills ``scores``, float64 ``[slots]`` by node type."""
         relations, num_nodes = reach.tables.relations, self._sampling.num_nodes
@@ -138,7 +138,7 @@ class LayerWalker:
         edge_weight = (edges.entries[kept] / chance[kept]).astype(np.float32)
         return _Kept(self._seen[n].enter(edges.slots[kept]), col, position, edge_weight)
 
-    def _joined(self, r: int, kept: list[_Kept], reach: Reach, arrays: dict[BatchKey, NDArray[np.float32]]) -> WalkedEdges:
+    def _joined(self, r: int, kept: list[_Kept], reach: GraphAccess, arrays: dict[BatchKey, NDArray[np.float32]]) -> WalkedEdges:
         """The edges of one type, hop after hop; their weights go to ``arrays``."""
         shown = reach.shown_type(reach.tables.edge_types[r])
         arrays[EdgeKey(shown, EDGE_WEIGHT)] = np.concatenate([edges.edge_weight for edges in kept])

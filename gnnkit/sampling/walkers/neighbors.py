@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gnnkit.plan import NeighborSampling
-from gnnkit.sampling.reach import Reach
+from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.walked import Seeds, Walked
 
 
@@ -17,6 +17,6 @@ class NeighborWalker:
     def __init__(self, sampling: NeighborSampling) -> None:
         self._sampling = sampling
 
-    def walk(self, seeds: Seeds, key: int, reach: Reach) -> Walked:
+    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
         """See ``Walker.walk``."""
         return reach.walk(seeds, key, self._sampling)

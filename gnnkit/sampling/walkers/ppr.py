@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gnnkit.plan import PPRSampling
 from gnnkit.plan.ppr import PPR_RELATION
-from gnnkit.sampling.reach import Reach
+from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import Seeds, Walked, WalkedEdges
@@ -67,7 +67,7 @@ class PPRWalker:
         self._sampling = sampling
         self._of_graph: _GraphWalker | None = None
 
-    def walk(self, seeds: Seeds, key: int, reach: Reach) -> Walked:
+    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
         """Chooses the nodes of a batch; its edges lead from seeds to the nodes that they keep.
 
         Raises:
@@ -95,7 +95,7 @@ class _GraphWalker:
         self._at_once = _FIRST_STATES
         self._wanted, self._mark, self._number_of = _NO_INTS, np.empty(0, np.int32), np.empty(0, np.int32)
 
-    def walk(self, seeds: Seeds, key: int, reach: Reach) -> Walked:
+    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
         cache, num_types = self._cache, self._cache.num_types
         reach.numbering.begin(replace(seeds, roots=None))  # every seed has a walk of its own in any case
         seed_keys = cache.begin(seeds, key, reach)
@@ -184,7 +184,7 @@ class _GraphWalker:
     def _edge_type(self, s: int, t: int) -> EdgeType:
         return self._edge_types[0] if self._is_homogeneous else (self._node_types[s], PPR_RELATION, self._node_types[t])
 
-    def _walked(self, nodes: list[NDArray[np.int64]], reach: Reach) -> list[WalkedEdges]:
+    def _walked(self, nodes: list[NDArray[np.int64]], reach: GraphAccess) -> list[WalkedEdges]:
         """The edges that were walked along and lie among the batch's nodes."""
         cache, edges = self._cache, []
         for j, r in enumerate(cache.relations):

@@ -12,9 +12,9 @@ from gnnkit.errors import MemoryLimitError
 from gnnkit.host import available_memory
 from gnnkit.plan import PPRSampling
 from gnnkit.sampling.exclusion import mark_kept
+from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.owners import Expansion, Picks
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
-from gnnkit.sampling.reach import Reach
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import ExcludedEdges, Seeds
 from gnnkit.sampling.walkers.ppr_push import NO_EDGES, UNKNOWN
@@ -83,7 +83,7 @@ class NeighborCache:
             found |= reached
         return sorted(found)
 
-    def begin(self, seeds: Seeds, key: int, reach: Reach) -> list[NDArray[np.int64]]:
+    def begin(self, seeds: Seeds, key: int, reach: GraphAccess) -> list[NDArray[np.int64]]:
         """Begins a batch.
 
         Returns:

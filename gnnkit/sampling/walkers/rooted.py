@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import kernel
 from gnnkit.plan import NeighborSampling
+from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.numbering import Numbering
 from gnnkit.sampling.owners import Expansion, Picks
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
-from gnnkit.sampling.reach import Reach
 from gnnkit.sampling.subgraph import BatchKey, NodeKey
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import Seeds, Walked, WalkedEdges
@@ -32,7 +32,7 @@ class RootedWalker:
         self._sampling = sampling
         self._taken: list[_TakenEdges] = []
 
-    def walk(self, seeds: Seeds, key: int, reach: Reach) -> Walked:
+    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
         """Chooses the nodes and edges of a batch.
 
         Args:

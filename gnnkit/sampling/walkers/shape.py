@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.plan import NeighborSampling
+from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
-from gnnkit.sampling.reach import Reach
 from gnnkit.sampling.walked import Seeds, Walked, WalkedEdges
 from gnnkit.schema import EdgeType, find_reverse, is_label_edge_type
 
@@ -37,7 +37,7 @@ class ShapedWalker:
         assert sampling.subgraph_type != "directional"
         self._sampling, self._walker = sampling, walker
 
-    def walk(self, seeds: Seeds, key: int, reach: Reach) -> Walked:
+    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
         """See ``Walker.walk``."""
         walked = self._walker.walk(seeds, key, reach)
         if self._sampling.subgraph_type == "induced":
@@ -53,7 +53,7 @@ def _followed(sampling: NeighborSampling, edge_types: Sequence[EdgeType]) -> set
     return walked or {r for r, edge_type in enumerate(edge_types) if not is_label_edge_type(edge_type)}
 
 
-def _induced(walked: Walked, reach: Reach, followed: Collection[int]) -> list[WalkedEdges]:
+def _induced(walked: Walked, reach: GraphAccess, followed: Collection[int]) -> list[WalkedEdges]:
     """Every edge among the nodes of a root, node after node and in the stored order."""
     found, numbering = [], reach.numbering
     for r, edges in enumerate(walked.edges):

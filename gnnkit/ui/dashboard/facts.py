@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from gnnkit.ui.board import Bar
+from gnnkit.ui.progress_model import Bar
 
 
 @dataclass(frozen=True, slots=True)

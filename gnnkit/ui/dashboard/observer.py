@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit.runtime.logs import tail
-from gnnkit.ui.board import SHOWN_AFTER_S, Bar, rank_of_stage
 from gnnkit.ui.dashboard.facts import ProcessRow, Series, Share, Snapshot, StageRow
-from gnnkit.ui.dashboard.minute import Minute
+from gnnkit.ui.dashboard.window import ThroughputWindow
 from gnnkit.ui.format import clean
+from gnnkit.ui.progress_model import SHOWN_AFTER_S, Bar, rank_of_stage
 from gnnkit.units import format_duration
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Observer:
 
     def __init__(self, title: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._title, self._clock = title, clock
-        self._minute = Minute()
+        self._minute = ThroughputWindow()
         self._cpu: dict[int, deque[tuple[float, float]]] = {}
         self._tails: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._advice, self._advised_s, self._advised_of_s = "", -math.inf, -math.inf

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
+from gnnkit.ui.dashboard.liveness import Liveness
 from gnnkit.ui.dashboard.observer import Observer
 from gnnkit.ui.dashboard.places import Place
-from gnnkit.ui.dashboard.pulse import Pulse
 
 if TYPE_CHECKING:
     from gnnkit.loader.facade import GraphLoader
@@ -52,7 +52,7 @@ class Watch:
         self._loader = weakref.ref(loader, lambda _: bell.put(None))
         self.observer, self._place = observer, place
         self._interval_s = max(interval_s, place.interval_s)
-        self._pulse = Pulse(time.monotonic())
+        self._pulse = Liveness(time.monotonic())
         # Reentrant: a look may drop the last reference to the loader, whose end is seen from the same thread.
         self._lock = threading.RLock()
         self._ended = False

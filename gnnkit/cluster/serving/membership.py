@@ -1,0 +1,225 @@
+"""Which servers a run has, as they say themselves: kept where they meet, and known to every one of them from the last answer.
+
+Every server announces itself at the first one's address, again and again. So the list is complete again soon after the first one has
+been started again, and a server that comes back under the address that it had takes its place again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from gnnkit.cluster.hosts import split_address
+from gnnkit.errors import PlanError, StoreError
+from gnnkit.sampling.owners import BadRequest
+
+# Changes with the meaning of what servers tell each other and their clients.
+SERVING_VERSION = 1
+# A server announces itself so often; one that has not done so for a while is gone. A busy machine may keep it from speaking.
+BEAT_S, SILENCE_S = 2.0, 10.0
+# What a server may say of itself.
+JOINING, READY, DEGRADED = "joining", "ready", "degraded"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A server.
+
+    Attributes:
+        rank: Its number.
+        num_servers: Servers of the run, as it was told.
+        address: Where it listens.
+        pid: Its process.
+        start: Tells this start of it from others.
+        fingerprint: Its store's.
+        format: Format version of its store.
+        path: Where its store lies.
+        memory: Bytes of memory of its host.
+        placement: The parts of each host, once it knows; ``[[0, 1], [2]]``.
+        state: "joining", "ready" or "degraded".
+    """
+
+    rank: int
+    num_servers: int
+    address: str
+    pid: int
+    start: int
+    fingerprint: str
+    format: int
+    path: str
+    memory: int
+    placement: list[list[int]] | None = None
+    state: str = JOINING
+
+    @property
+    def host(self) -> str:
+        """The address without the port: servers that have it in common are on one host."""
+        return split_address(self.address)[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``of_json`` reverses."""
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, value: Any) -> Member:
+        """What somebody has sent.
+
+        Raises:
+            BadRequest: It is no server.
+        """
+        try:
+            member = cls(**{item.name: value[item.name] for item in fields(cls)})
+            numbers = (member.rank, member.num_servers, member.pid, member.start, member.format, member.memory)
+            texts = (member.address, member.fingerprint, member.path)
+            split_address(member.address)
+            placement = [list(parts) for parts in member.placement or []]
+            whole = all(isinstance(part, int) and part >= 0 for parts in placement for part in parts)
+        except (TypeError, KeyError, ValueError, PlanError) as error:
+            raise BadRequest("the announcement cannot be read") from error
+        if not all(isinstance(n, int) and n >= 0 for n in numbers) or not all(isinstance(text, str) for text in texts) or not whole:
+            raise BadRequest("the announcement cannot be read")
+        if member.state not in (JOINING, READY, DEGRADED) or member.rank >= member.num_servers:
+            raise BadRequest(f"server {member.rank} of {member.num_servers} says that it is {member.state!r}")
+        return member
+
+
+def members_of(answer: Mapping[str, Any]) -> list[Member]:
+    """The servers that the answer of a server lists, see ``Membership.to_json``.
+
+    Raises:
+        PlanError: It lists none.
+    """
+    try:
+        members = [Member.of_json(value) for value in answer["servers"]]
+        if not members or not all(
+            isinstance(answer[name], kind) for name, kind in (("num_servers", int), ("fingerprint", str), ("refused", list))
+        ):
+            raise BadRequest("something is missing")
+    except (KeyError, TypeError, BadRequest) as error:
+        raise PlanError("a server's list of servers cannot be read", "run the same gnnkit on every machine") from error
+    return members
+
+
+def hosts_of(members: Mapping[int, Member]) -> list[str]:
+    """The hosts of a run, in the order of their first servers."""
+    return list(dict.fromkeys(members[rank].host for rank in sorted(members)))
+
+
+def new_start() -> int:
+    """A number that tells this start of a process from others."""
+    return secrets.randbits(48)
+
+
+def check_version(body: Mapping[str, Any]) -> None:
+    """Refuses what another gnnkit has sent.
+
+    Raises:
+        PlanError: It is of another version.
+    """
+    if body.get("version") != SERVING_VERSION:
+        raise PlanError(
+            f"the request is of version {body.get('version')!r}, and these servers answer {SERVING_VERSION}",
+            "run the same gnnkit on every machine",
+        )
+
+
+@dataclass
+class Membership:
+    """The servers that are known. Safe to use from several threads.
+
+    Attributes:
+        own: This server, as it was when it last changed.
+        refused: Why the last one that was turned away was, by rank.
+    """
+
+    own: Member
+    refused: dict[int, str] = field(default_factory=dict)
+    _others: dict[int, tuple[Member, float]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def become(self, **changes: Any) -> Member:
+        """Changes what this server says of itself."""
+        with self._lock:
+            self.own = replace(self.own, **changes)
+            return self.own
+
+    def announce(self, member: Member) -> None:
+        """A server has said that it is there.
+
+        Raises:
+            PlanError: It does not belong to this run: its number is taken, or it was told of another number of servers.
+            StoreError: It has another store.
+        """
+        try:
+            self._check(member)
+        except (PlanError, StoreError) as error:
+            with self._lock:
+                self.refused[member.rank] = f"server {member.rank} ({member.address}): {error.message}"
+            raise
+        with self._lock:
+            self.refused.pop(member.rank, None)
+            self._others[member.rank] = member, time.monotonic()
+
+    def _check(self, member: Member) -> None:
+        own = self.own
+        if member.num_servers != own.num_servers:
+            raise PlanError(
+                f"server {member.rank} ({member.address}) was started as one of {member.num_servers}, server {own.rank} ({own.address}) "
+                f"as one of {own.num_servers}",
+                "start every server with the same num_servers",
+            )
+        if member.format != own.format:
+            raise StoreError(
+                f"servers have stores of different formats: {own.format} ({own.fingerprint}) on server {own.rank}, "
+                f"{member.format} ({member.fingerprint}) on server {member.rank}",
+                "run the same gnnkit on every machine, and copy the parts of one and the same store there",
+            )
+        if member.fingerprint != own.fingerprint:
+            raise StoreError(
+                f"servers have different stores: the fingerprint of server {own.rank}'s is {own.fingerprint}, "
+                f"of server {member.rank}'s {member.fingerprint}",
+                "copy the parts of one and the same store to every machine",
+            )
+        other = self.members().get(member.rank)
+        if other is not None and other.start != member.start and other.address != member.address:
+            raise PlanError(
+                f"server {member.rank} is at {other.address} already, and another one says that it is, at {member.address}",
+                "give every server a rank of its own",
+            )
+
+    def members(self) -> dict[int, Member]:
+        """The servers that were heard of lately, this one included, by rank."""
+        limit = time.monotonic() - SILENCE_S
+        with self._lock:
+            return {self.own.rank: self.own} | {rank: member for rank, (member, at) in self._others.items() if at >= limit}
+
+    def missing(self) -> list[int]:
+        """Ranks that nobody has announced, or not lately."""
+        known = self.members()
+        return [rank for rank in range(self.own.num_servers) if rank not in known]
+
+    def take(self, answer: Mapping[str, Any]) -> None:
+        """Learns the others from the answer of the server where all meet.
+
+        Raises:
+            PlanError: It is no answer.
+        """
+        members, now = members_of(answer), time.monotonic()
+        with self._lock:
+            self._others = {member.rank: (member, now) for member in members if member.rank != self.own.rank}
+
+    def to_json(self) -> dict[str, Any]:
+        """What servers and clients are told."""
+        members, own = self.members(), self.own
+        return {
+            "version": SERVING_VERSION,
+            "num_servers": own.num_servers,
+            "fingerprint": own.fingerprint,
+            "format": own.format,
+            "servers": [members[rank].to_json() for rank in sorted(members)],
+            "refused": list(self.refused.values()),
+        }

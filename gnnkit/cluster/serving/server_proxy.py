@@ -1,0 +1,289 @@
+"""The courier: a child of the trainer that speaks to servers of other hosts on its behalf; the trainer itself opens no connection.
+
+One process, ``python -m gnnkit.cluster.serving.server_proxy``, started like a sampling process. Messages to it over its wire:
+
+========= ===================================================================================================================
+``setup`` first: ``addresses`` (the first that answers is asked), ``token``, ``ca`` (PEM or None), ``client`` (the trainer's id),
+          ``outlines`` (folder), ``stays`` (whether it says that the trainer is there), ``join_timeout_s``
+``call``  ``number``, ``rank``, ``name`` (None: the server's status), ``args`` (``gnnkit.cluster.serving.codec``), ``timeout_s``
+``stop``  ends it
+========= ===================================================================================================================
+
+It answers ``waiting`` (``text``, ``there``, ``total``) while servers are missing, ``joined`` (``roster``, ``outline``) once it has
+joined, or ``failed``, and each call with ``answer`` (``number``, ``value`` or ``error``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gnnkit.cluster.serving.codec import decode, encode
+from gnnkit.cluster.serving.membership import Member, hosts_of
+from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, StartTimeout, WorkerDied
+from gnnkit.events import EventSink, Stage, ignore_events
+from gnnkit.plan import Placement
+from gnnkit.runtime.children import ChildProcess, end_all
+from gnnkit.runtime.entry import run
+from gnnkit.runtime.exit_reason import describe_end
+from gnnkit.runtime.logs import with_tail
+from gnnkit.runtime.registry import RunFolder, new_run
+from gnnkit.runtime.remote import error_from_json
+from gnnkit.runtime.vitals import Vitals
+from gnnkit.runtime.waker import Waker
+from gnnkit.runtime.wire import Message
+from gnnkit.waiting import SLICE_S, is_done
+
+_MODULE = "gnnkit.cluster.serving.server_proxy"
+_LAST_BREATH_S = 2.0
+# Beyond its own deadline, the courier may take so long to say what came of something.
+_GRACE_S = 15.0
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Servers that a trainer has joined.
+
+    Attributes:
+        servers: All of them, in the order of their ranks.
+        placement: Which host holds which parts; None where there is one.
+        outline: The folder of the store's outline.
+        fingerprint: The store's.
+    """
+
+    servers: tuple[Member, ...]
+    placement: Placement | None
+    outline: Path
+    fingerprint: str
+
+    @classmethod
+    def of(cls, roster: Mapping[str, Any], outline: str) -> Joined:
+        """What the courier says."""
+        servers = tuple(Member.of_json(value) for value in roster["servers"])
+        held = servers[0].placement
+        placement = None if held is None else Placement(tuple(tuple(parts) for parts in held))
+        return cls(servers, placement, Path(outline), str(roster["fingerprint"]))
+
+    def host_of(self, rank: int) -> int:
+        """The number of a server's host."""
+        return hosts_of({server.rank: server for server in self.servers}).index(self.servers[rank].host)
+
+    def parts_of(self, rank: int, num_parts: int) -> tuple[int, ...]:
+        """The parts of a server's host."""
+        return tuple(range(num_parts)) if self.placement is None else self.placement.hosts[self.host_of(rank)]
+
+
+class Waiting(NamedTuple):
+    """What a trainer waits for: in words, and how many servers are there, of how many; None where nobody has said."""
+
+    text: str
+    there: int | None
+    total: int | None
+
+
+class _Mailbox:
+    """What the courier has said, sorted by the thread that listens to it."""
+
+    def __init__(self, child: ChildProcess) -> None:
+        self.child = child
+        self.changed = threading.Condition()
+        self.waiting: Waiting | None = None
+        self.joined: Joined | None = None
+        self.failure: GnnkitError | None = None
+        self.answers: dict[int, Future[Any]] = {}
+        self._waker = Waker()
+
+    def listen(self) -> None:
+        """The thread: until the courier is gone."""
+        try:
+            while True:
+                message = self.child.wire.receive()
+                if message is not None:
+                    self._take(message)
+                    continue
+                poller = select.poll()
+                wire = self.child.wire
+                poller.register(wire.fileno(), select.POLLIN | (0 if wire.flush() else select.POLLOUT))
+                self._waker.wait(poller)
+        except (EOFError, OSError, ValueError):
+            pass
+        what = f"the courier (pid {self.child.pid}) {describe_end(self.child.wait(_LAST_BREATH_S))}"
+        error = WorkerDied(with_tail(what, self.child.log), "ask again")
+        with self.changed:
+            self.failure = self.failure or error
+            left, self.answers = self.answers, {}
+            self.changed.notify_all()
+        for answer in left.values():
+            answer.set_exception(error)
+
+    def wait(self, told: Waiting | None, timeout_s: float) -> None:
+        """Waits until there is something else than ``told``."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.joined or self.failure or self.waiting != told, timeout_s)
+
+    def flush(self) -> None:
+        """Has what is still to be sent sent."""
+        with contextlib.suppress(OSError):  # it has ended: whoever waits is told
+            if not self.child.wire.flush():
+                self._waker.wake()
+
+    def _take(self, message: Message) -> None:
+        body = message.body
+        if message.kind == "answer":
+            answer = self.answers.pop(body["number"], None)
+            if answer is None:  # nobody waits for it any more
+                message.close()
+            elif "error" in body:
+                answer.set_exception(error_from_json(body["error"], "the call"))
+            else:
+                answer.set_result(decode(body["value"], message.fds))
+            return
+        with self.changed:
+            if message.kind == "waiting":
+                self.waiting = Waiting(body["text"], body["there"], body["total"])
+            elif message.kind == "joined":
+                self.joined = Joined.of(body["roster"], body["outline"])
+            elif message.kind == "failed":
+                self.failure = error_from_json(body["error"], "joining the servers", StartTimeout)
+            self.changed.notify_all()
+
+
+class ServerProxy:
+    """One courier; ended by ``close``, or when it is forgotten.
+
+    Args:
+        addresses: Where servers listen; the first is where they meet.
+        token: What they expect.
+        ca: See ``connect``.
+        client: This trainer's id.
+        log_dir: Folder that the folder of its log is in; None: see ``runs_root``.
+        stays: Whether servers are to count this trainer as long as the courier is there; else it only learns who they are.
+
+    Raises:
+        PlanError: There is no folder for its log.
+    """
+
+    def __init__(
+        self, addresses: Sequence[str], token: str, ca: str | None, client: str, log_dir: str | None = None, *, stays: bool = True
+    ) -> None:
+        from gnnkit.cluster.serving.joining import outlines_folder
+
+        self._addresses = list(addresses)
+        self._folder = new_run(log_dir, {"servers": self._addresses}, "courier")
+        self._vitals = Vitals.create(1)
+        self._child = ChildProcess(0, self._folder.log(0), self._vitals.block.fd, 1, module=_MODULE)
+        self._folder.add(0, self._child.pid)
+        self._setup = {"addresses": self._addresses, "token": token, "ca": ca, "client": client, "stays": stays}
+        self._setup["outlines"] = str(outlines_folder())
+        self._mail = _Mailbox(self._child)
+        self._numbers = iter(range(1, 1 << 62))
+        self._begun = False
+        self._end = weakref.finalize(self, _end, self._child, self._folder, os.getpid())
+        threading.Thread(target=self._mail.listen, name="gnnkit-courier", daemon=True).start()
+
+    def join(self, join_timeout_s: float, events: EventSink = ignore_events) -> Joined:
+        """Waits until every server is there; says which are missing.
+
+        Raises:
+            StartTimeout: They were not there in time; names them.
+            PlanError: They expect another token, or are another gnnkit's.
+            StoreError: What has to be known of their store cannot be kept here.
+            WorkerDied: The courier was killed.
+        """
+        if not self._begun:
+            self._begun = True
+            self._child.wire.send("setup", **self._setup, join_timeout_s=join_timeout_s)
+            self._setup = {}
+            self._mail.flush()
+        mail, deadline = self._mail, time.monotonic() + join_timeout_s + _GRACE_S
+        told: Waiting | None = None
+        with Stage(events, "start", label=f"servers at {self._addresses[0]}", unit="servers") as stage:
+            while True:
+                mail.wait(told, max(0.0, min(SLICE_S, deadline - time.monotonic())))
+                if mail.joined is not None:
+                    stage.update(len(mail.joined.servers), len(mail.joined.servers))
+                    return mail.joined
+                if mail.failure is not None:
+                    raise mail.failure
+                if time.monotonic() >= deadline:
+                    raise StartTimeout(with_tail(f"the courier (pid {self._child.pid}) is {self._child.state()}", self._child.log))
+                waiting = mail.waiting
+                if waiting is not None and waiting != told:
+                    told = waiting
+                    stage.message(f"waiting: {waiting.text}")
+                    if waiting.there is not None:
+                        stage.update(waiting.there, waiting.total)
+
+    def call(self, rank: int, name: str, args: Any, timeout_s: float) -> Any:
+        """Has a server answer a call; from any thread, several at a time.
+
+        Args:
+            rank: The server's.
+            name: What is called; see ``gnnkit.cluster.serving.server_api``.
+            args: A value of ``codec``.
+            timeout_s: Most seconds that it may take.
+
+        Raises:
+            BatchTimeout: It was not answered in time.
+            WorkerDied: The courier was killed.
+            GnnkitError: What the call ended with.
+        """
+        return self._ask(rank, name, args, timeout_s)
+
+    def status(self, rank: int, timeout_s: float = 10.0) -> dict[str, Any]:
+        """What a server is doing.
+
+        Raises:
+            GnnkitError: See ``call``.
+        """
+        return dict(self._ask(rank, None, None, timeout_s))
+
+    def _ask(self, rank: int, name: str | None, args: Any, timeout_s: float) -> Any:
+        mail, number, answer = self._mail, next(self._numbers), Future[Any]()
+        tree, fds = encode(args)
+        try:
+            with mail.changed:
+                if not self._end.alive:
+                    raise LoaderClosed("the connection to the servers is closed", "join them again")
+                if mail.failure is not None:
+                    raise mail.failure
+                mail.answers[number] = answer
+            self._child.wire.send("call", fds, number=number, rank=rank, name=name, args=tree, timeout_s=timeout_s)
+            mail.flush()
+        finally:
+            for fd in fds:
+                os.close(fd)
+        if not is_done(answer, timeout_s + _GRACE_S):
+            mail.answers.pop(number, None)
+            raise BatchTimeout(f"server {rank} did not answer {name or 'status'!r} within {timeout_s:g} s")
+        return answer.result()
+
+    def close(self) -> None:
+        """Ends the courier; closing twice is fine."""
+        self._end()
+
+    def __enter__(self) -> ServerProxy:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _end(child: ChildProcess, folder: RunFolder, owner: int) -> None:
+    if os.getpid() == owner:
+        end_all([child])
+        child.wire.close()
+        folder.close()
+
+
+if __name__ == "__main__":
+    run("gnnkit.cluster.serving.server_proxy_loop", "ServerProxyLoop")

@@ -1,0 +1,203 @@
+"""What a courier does: speaks to servers of other hosts for the trainer that has started it; see ``courier``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseRenewal, Tell
+from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION
+from gnnkit.cluster.serving.codec import decode, encode, from_bytes, to_bytes
+from gnnkit.cluster.serving.flight_client import FlightClient, Unreachable
+from gnnkit.cluster.serving.membership import JOINING, members_of
+from gnnkit.errors import SamplingError, StartTimeout
+from gnnkit.runtime.remote import error_to_json
+from gnnkit.runtime.watch import Watch
+from gnnkit.runtime.wire import Message, Wire
+from gnnkit.storage.outline import find_outline, keep_outline
+
+logger = logging.getLogger(__name__)
+
+# Between two questions whether everybody is there, and for one of them.
+_GAP_S, _CALL_S = 0.2, 5.0
+_FILE_S = 120.0
+# Nothing is said of servers that come within this time.
+_PATIENT_S = 1.0
+_MOST_CALLS = 16
+
+
+class ServerProxyLoop:
+    """Obeys; see ``courier`` for the messages.
+
+    Args:
+        wire: The connection to the trainer.
+        watch: The process's watchman.
+    """
+
+    def __init__(self, wire: Wire, watch: Watch) -> None:
+        self._wire = wire
+        self._ending = threading.Event()
+        self._attendance: LeaseRenewal | None = None
+        self._idle: dict[str, queue.SimpleQueue[FlightClient]] = {}
+        self._servers: dict[int, str] = {}
+
+    def run(self) -> None:
+        """Works until the trainer goes away or says stop."""
+        with contextlib.suppress(EOFError):
+            self._setup = self._wire.next().body
+            threading.Thread(target=self._join, name="gnnkit-join", daemon=True).start()
+            calls = ThreadPoolExecutor(_MOST_CALLS, "gnnkit-calls")
+            while (message := self._wire.next()).kind != "stop":
+                assert message.kind == "call"
+                calls.submit(self._answer, message)
+        self._ending.set()
+        if self._attendance is not None:
+            self._attendance.leave()
+
+    # Joining -------------------------------------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        try:
+            roster = self._wait_for_all()
+            self._servers = {int(value["rank"]): str(value["address"]) for value in roster["servers"]}
+            outline = self._outline(str(roster["fingerprint"]))
+        except BaseException as error:  # the trainer raises it
+            self._wire.tell("failed", error=error_to_json(error))
+            return
+        if self._setup["stays"]:
+            self._stay(str(roster["fingerprint"]))
+        self._wire.tell("joined", roster=roster, outline=str(outline))
+
+    def _wait_for_all(self) -> dict[str, Any]:
+        """Asks whoever answers until every server is there and ready.
+
+        Raises:
+            StartTimeout: They were not in time; says which.
+            GnnkitError: They will not have this trainer.
+        """
+        addresses, limit_s = self._setup["addresses"], float(self._setup["join_timeout_s"])
+        askers = [self._asker(address) for address in addresses]
+        started, told = time.monotonic(), None
+        deadline = started + limit_s
+        while True:
+            roster, reasons = _first_answer(askers, max(_GAP_S, min(_CALL_S, deadline - time.monotonic())))
+            missing = _missing(roster)
+            if roster is not None and not missing:
+                return roster
+            text = "; ".join(reasons) if roster is None else _describe(roster, missing)
+            if time.monotonic() >= deadline:
+                raise StartTimeout(
+                    f"the servers at {', '.join(addresses)} were not ready within {limit_s:g} s: {text}",
+                    "is the address right, do all servers run, does a firewall keep them apart? With serve(tls_cert=...), give tls_ca",
+                )
+            if text != told and time.monotonic() - started > _PATIENT_S:
+                told, total = text, None if roster is None else roster["num_servers"]
+                self._wire.tell("waiting", text=text, there=None if total is None else total - len(missing), total=total)
+            self._ending.wait(_GAP_S)
+
+    def _outline(self, fingerprint: str) -> Path:
+        folder = Path(self._setup["outlines"])
+        found = find_outline(folder, fingerprint)
+        if found is not None:
+            return found
+        asker = self._asker(next(iter(self._servers.values())))
+
+        def fetch(name: str) -> Iterator[bytes]:
+            for _, arrays in asker.get({"what": "file", "name": name}, {}, _FILE_S):
+                yield arrays["bytes"].tobytes()
+
+        try:
+            return keep_outline(folder, fingerprint, fetch)
+        except Unreachable as error:
+            raise StartTimeout(f"{error}, and what the trainer has to know of its store is not here", "make the loader again") from error
+
+    def _stay(self, fingerprint: str) -> None:
+        """Says that the trainer is there, as the sampling processes of other hosts do."""
+
+        def teller(address: str) -> Tell:
+            asker, lock = self._asker(address), threading.Lock()
+
+            def tell(what: str, name: str, host: int, timeout_s: float) -> None:
+                with lock:
+                    asker.do(what, {"version": PROTOCOL_VERSION, "fingerprint": fingerprint, "name": name, "host": host}, timeout_s)
+
+            return tell
+
+        tellers = {rank: teller(address) for rank, address in self._servers.items()}
+        self._attendance = LeaseRenewal(0, tellers, self._servers, name=f"{CLIENT_PREFIX}{self._setup['client']}/{os.getpid()}")
+        self._attendance.begin(_CALL_S)
+
+    # Calls ---------------------------------------------------------------------------------------------------------------
+
+    def _answer(self, message: Message) -> None:
+        number = message.body["number"]
+        try:
+            value, fds = encode(self._call(message.body, decode(message.body["args"], message.fds)))
+        except BaseException as error:
+            self._wire.tell("answer", number=number, error=error_to_json(error))
+            return
+        try:
+            self._wire.tell("answer", fds, number=number, value=value)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _call(self, body: Mapping[str, Any], args: Any) -> Any:
+        rank, timeout_s = int(body["rank"]), float(body["timeout_s"])
+        address = self._servers[rank]
+        waiting = self._idle.setdefault(address, queue.SimpleQueue())
+        try:
+            asker = waiting.get_nowait()
+        except queue.Empty:
+            asker = self._asker(address)
+        try:
+            if body["name"] is None:
+                return asker.do("status", {}, timeout_s)
+            head = {"what": "call", "client": self._setup["client"], "name": body["name"], "timeout_s": timeout_s}
+            ((_, arrays),) = asker.get(head, {"args": np.frombuffer(to_bytes(args), np.uint8)}, timeout_s)
+            return from_bytes(arrays["value"].tobytes())
+        except Unreachable as error:
+            raise SamplingError(f"server {rank}: {error}", "when it runs again at the same address, ask again") from error
+        finally:
+            waiting.put(asker)
+
+    def _asker(self, address: str) -> FlightClient:
+        return FlightClient(address, self._setup["token"], self._setup["ca"])
+
+
+def _first_answer(askers: list[FlightClient], timeout_s: float) -> tuple[dict[str, Any] | None, list[str]]:
+    """What the first one that answers says of all servers, or why none does."""
+    reasons = []
+    for asker in askers:
+        try:
+            roster = asker.do("roster", {}, timeout_s)
+            members_of(roster)
+            return roster, []
+        except Unreachable as error:
+            reasons.append(str(error))
+    return None, reasons
+
+
+def _missing(roster: Mapping[str, Any] | None) -> list[int]:
+    """Ranks of the servers that are not ready."""
+    if roster is None:
+        return []
+    there = {value["rank"] for value in roster["servers"] if value["state"] != JOINING}
+    return [rank for rank in range(roster["num_servers"]) if rank not in there]
+
+
+def _describe(roster: Mapping[str, Any], missing: list[int]) -> str:
+    known = {value["rank"]: value["address"] for value in roster["servers"]}
+    names = [f"{rank} ({known[rank]}, starting)" if rank in known else str(rank) for rank in missing]
+    text = f"server{'s' if len(missing) > 1 else ''} {', '.join(names)} of {roster['num_servers']} not there yet"
+    return "; ".join([text, *roster["refused"]])

@@ -1,0 +1,267 @@
+"""What a server tells of its store: types, ids, splits, features, labels, books and edges, all in the dataset's ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.cluster.serving.label_rows import padded_neighbors
+from gnnkit.cluster.serving.shares import Fraction, server_shares
+from gnnkit.errors import PlanError, near_matches
+from gnnkit.schema import NEGATIVE_LABELS, POSITIVE_LABELS, EdgeType, NodeType, is_label_edge_type, opposite_edge_type
+from gnnkit.storage.part_ids import all_dataset_ids, dataset_ids, part_edge_ids
+from gnnkit.storage.quantize import plain_rows, plain_spec
+from gnnkit.storage.store import Store
+
+# GiGL's words for splits, and ours.
+_SPLITS = {"train": "train", "val": "valid", "test": "test"}
+_FEATURES, _LABELS = "x", "y"
+
+
+class StoreApi:
+    """Answers questions about one server's share of a store; from any thread, and changes nothing.
+
+    Each public method is a call that clients may make. Node types are None for a homogeneous graph, and only for one.
+
+    Args:
+        store: The store, with the parts open that this server holds.
+        rank: The server.
+        num_servers: Servers in all.
+        holders: The parts of every server, in the order of ranks; None: each holds all of them.
+    """
+
+    def __init__(self, store: Store, rank: int = 0, num_servers: int = 1, holders: Sequence[Sequence[int]] | None = None) -> None:
+        self._store, self._graph = store, store.arrays()
+        every = tuple(range(store.num_parts))
+        self._shares: list[Fraction] = server_shares(holders or [every] * num_servers, rank)
+
+    def describe(self) -> dict[str, Any]:
+        """What a client has to know of the graph, in one answer."""
+        store = self._store
+        return {
+            "schema": store.schema.to_json(),
+            "edge_dir": store.edge_dir,
+            "weight": store.options.weight,
+            "path": str(store.path),
+            "fingerprint": store.fingerprint,
+            "num_parts": store.num_parts,
+            "parts": [share.piece for share in self._shares],
+            "splits": {node_type: list(splits) for node_type, splits in store.splits.items()},
+        }
+
+    def node_ids(self, split: str | None, node_type: NodeType | None, cut: Sequence[int] | None = None) -> NDArray[np.int64]:
+        """int64 ``[k]``: this server's nodes, or those of a split, in the split's order.
+
+        Args:
+            split: "train", "val", "test", or None for all: those of the three splits first, then the others, ascending.
+            node_type: Their type.
+            cut: Numerators and denominator of a fraction of them; None is all.
+
+        Raises:
+            PlanError: There is no such split or type.
+        """
+        owner = self._node_type(node_type)
+        if split is not None and split not in _SPLITS:
+            raise PlanError(f"there is no split {split!r}{near_matches(str(split), list(_SPLITS))}", f"splits: {[*_SPLITS, None]}")
+        splits = self._store.splits.get(owner, {})
+        if split is not None and _SPLITS[split] not in splits:
+            known = [word for word, own in _SPLITS.items() if own in splits]
+            raise PlanError(f"the store has no split {split!r} of {owner!r} nodes", f"splits: {[*known, None]}")
+        ids = self._all_nodes(owner) if split is None else self._of_split(owner, _SPLITS[split])
+        if cut is None:
+            return ids
+        first, last = Fraction(0, *map(int, cut)).bounds(len(ids))
+        return ids[first:last]
+
+    def node_partition_ids(self, node_type: NodeType | None, ids: NDArray[Any]) -> NDArray[np.int64]:
+        """int64 ``[k]``: the parts that own nodes."""
+        owner = self._node_type(node_type)
+        return self._parts_of(owner, self._store.to_store_ids(owner, ids))
+
+    def node_book(self, node_type: NodeType | None) -> dict[str, NDArray[Any]]:
+        """Which part owns which node: the bounds of ranges of ids, or each id's part."""
+        owner = self._node_type(node_type)
+        table = self._graph.store_id[owner]
+        if table is None:
+            return {"bounds": self._graph.node_bounds[owner]}
+        return {"parts": self._parts_of(owner, table)}
+
+    def edge_book(self, edge_type: EdgeType | None) -> dict[str, NDArray[Any]]:
+        """Which part owns which edge; see ``node_book``.
+
+        Raises:
+            StoreError: The edges' ids are on another host.
+        """
+        owner, graph = self._edge_type(edge_type), self._graph
+        bounds = graph.edge_bounds[owner]
+        if self._store.num_parts == 1 or graph.edges[owner][0].edge_id is None:
+            return {"bounds": bounds}
+        self._store.require()
+        parts = np.empty(int(bounds[-1]), np.int64)
+        for part in range(self._store.num_parts):
+            parts[part_edge_ids(graph, owner, part)] = part
+        return {"parts": parts}
+
+    def node_rows(self, node_type: NodeType | None, ids: NDArray[Any], name: str) -> tuple[NDArray[Any], str]:
+        """``[k, *row_shape]`` of an array ("x" or "y") of nodes, and its element type.
+
+        bfloat16 comes as uint16 bit patterns, and what is quantised as float32.
+
+        Raises:
+            PlanError: The type has no such array, or an id is out of range.
+            StoreError: A node's part is on another host.
+        """
+        owner = self._node_type(node_type)
+        spec = self._store.schema.node_types[owner].arrays.get(name)
+        if spec is None:
+            raise PlanError(f"{owner!r} nodes have no {_words(name)}", f"they have {list(self._store.schema.node_types[owner].arrays)}")
+        numbers = self._store.to_store_ids(owner, ids)
+        parts, bounds = self._parts_of(owner, numbers), self._graph.node_bounds[owner]
+        found = np.empty((len(numbers), *spec.row_shape), spec.numpy_dtype)
+        for part in np.unique(parts).tolist():
+            self._store.require((part,))
+            chosen = parts == part
+            found[chosen] = self._graph.nodes[owner][part].arrays[name][numbers[chosen] - bounds[part]]
+        return plain_rows(found, spec), plain_spec(spec).dtype
+
+    def feature_shape(self, node_type: NodeType | None) -> list[int]:
+        """Shape of the features of this server's nodes together."""
+        owner = self._node_type(node_type)
+        spec = self._store.schema.node_types[owner].arrays.get(_FEATURES)
+        if spec is None:
+            raise PlanError(f"{owner!r} nodes have no features")
+        rows = sum(last - first for _, first, last in self._own_rows(owner))
+        return [rows, *spec.row_shape]
+
+    def edge_index(self, edge_type: EdgeType | None, layout: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """int64 ``[e]`` and ``[e]``: sources and targets of this server's edges."""
+        owner, graph = self._edge_type(edge_type), self._graph
+        _check_layout(layout)
+        frontier = graph.frontier_type(owner)
+        other_ids = all_dataset_ids(graph, graph.neighbor_type(owner))
+        own, other = [], []
+        for part, first, last in self._own_rows(frontier):
+            edges = graph.edges[owner][part]
+            indptr = np.asarray(edges.indptr[first : last + 1], np.int64)
+            own.append(np.repeat(dataset_ids(graph, frontier, part)[first:last], np.diff(indptr)))
+            other.append(other_ids[edges.indices[int(indptr[0]) : int(indptr[-1])]])
+        empty = np.empty(0, np.int64)
+        ends = np.concatenate([empty, *other]), np.concatenate([empty, *own])
+        return ends if graph.edge_dir == "in" else (ends[1], ends[0])
+
+    def edge_size(self, edge_type: EdgeType | None, layout: str) -> tuple[int, int]:
+        """Number of nodes at the source end and at the target end."""
+        source, _, target = self._edge_type(edge_type)
+        _check_layout(layout)
+        nodes = self._store.schema.node_types
+        return nodes[source].num_nodes, nodes[target].num_nodes
+
+    def ablp_input(
+        self, split: str, node_type: NodeType, supervision: EdgeType, cut: Sequence[int] | None = None, most: int | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64] | None]:
+        """Anchors and the labels of each.
+
+        Args:
+            split: See ``node_ids``; a split it must be.
+            node_type: The anchors' type.
+            supervision: The supervised edge type, as it leads away from the anchors. Its labels are edges of that type, or of the
+                reverse one, with "_gigl_positive" or "_gigl_negative" at the end of the relation.
+            cut: See ``node_ids``.
+            most: Labels per anchor, at most.
+
+        Returns:
+            int64 ``[n]``, ``[n, m]`` and ``[n, k]``: anchors, positive labels and negative ones, which are None where there are none.
+
+        Raises:
+            PlanError: The split or the type is unknown, or there are no positive labels for it.
+            StoreError: Label edges are on another host.
+        """
+        if split not in _SPLITS:
+            raise PlanError(f"there is no split {split!r}{near_matches(str(split), list(_SPLITS))}", f"splits: {list(_SPLITS)}")
+        positive, negative, from_source = self._label_types(supervision)
+        anchor_type = positive[0] if from_source else positive[2]
+        if node_type != anchor_type:
+            raise PlanError(f"anchors of type {node_type!r} have no edges of {supervision}", f"these lead away from {anchor_type!r} nodes")
+        anchors = self.node_ids(split, node_type, cut)
+
+        def rows(edge_type: EdgeType) -> NDArray[np.int64]:
+            return padded_neighbors(self._store, edge_type, anchors, from_source=from_source, most=most)
+
+        return anchors, rows(positive), None if negative is None else rows(negative)
+
+    def _label_types(self, supervision: EdgeType) -> tuple[EdgeType, EdgeType | None, bool]:
+        """Types of the positive and the negative labels, and whether anchors are their sources."""
+        known = self._store.schema.edge_types
+        for source, relation, target in (supervision, opposite_edge_type(supervision)):
+            positive, negative = ((source, relation + suffix, target) for suffix in (POSITIVE_LABELS, NEGATIVE_LABELS))
+            if positive in known:
+                return positive, negative if negative in known else None, (source, relation, target) == supervision
+        labels = [edge_type for edge_type in known if is_label_edge_type(edge_type)]
+        raise PlanError(f"the graph has no positive labels for {supervision}", f"label types: {labels}")
+
+    def _all_nodes(self, node_type: NodeType) -> NDArray[np.int64]:
+        splits = self._store.splits.get(node_type, {})
+        chosen = [self._of_split(node_type, name) for name in _SPLITS.values() if name in splits]
+        in_splits = np.concatenate([np.asarray(splits[name]) for name in _SPLITS.values() if name in splits] or [np.empty(0, np.int64)])
+        rest = []
+        for share in self._shares:
+            ids = dataset_ids(self._graph, node_type, share.piece)
+            ids = ids[~np.isin(ids, in_splits)]
+            first, last = share.bounds(len(ids))
+            rest.append(ids[first:last])
+        found = np.concatenate([np.empty(0, np.int64), *chosen, *rest])
+        # A node that is in two splits is still one node.
+        return found[np.sort(np.unique(found, return_index=True)[1])]
+
+    def _of_split(self, node_type: NodeType, split: str) -> NDArray[np.int64]:
+        ids = np.asarray(self._store.splits[node_type][split], np.int64)
+        parts = self._parts_of(node_type, self._store.to_store_ids(node_type, ids))
+        found = [np.empty(0, np.int64)]
+        for share in self._shares:
+            own = ids[parts == share.piece]
+            first, last = share.bounds(len(own))
+            found.append(own[first:last])
+        return np.concatenate(found)
+
+    def _own_rows(self, node_type: NodeType) -> list[tuple[int, int, int]]:
+        """Part, first row and last row + 1 of this server's nodes."""
+        bounds = self._graph.node_bounds[node_type]
+        return [(s.piece, *s.bounds(int(bounds[s.piece + 1] - bounds[s.piece]))) for s in self._shares]
+
+    def _parts_of(self, node_type: NodeType, numbers: NDArray[Any]) -> NDArray[np.int64]:
+        return np.searchsorted(self._graph.node_bounds[node_type][1:], numbers, side="right")
+
+    def _node_type(self, node_type: NodeType | None) -> NodeType:
+        schema = self._store.schema
+        if schema.is_homogeneous:
+            if node_type is not None:
+                raise PlanError(f"node_type={node_type!r} is given, and the graph is homogeneous", "leave it out")
+            return next(iter(schema.node_types))
+        known = list(schema.node_types)
+        if node_type is None:
+            raise PlanError("node_type is missing, and the graph is typed", f"node types: {known}")
+        if node_type not in schema.node_types:
+            raise PlanError(f"unknown node type {node_type!r}{near_matches(str(node_type), known)}", f"node types: {known}")
+        return node_type
+
+    def _edge_type(self, edge_type: EdgeType | None) -> EdgeType:
+        known = list(self._store.schema.edge_types)
+        if edge_type is None:
+            if not self._store.schema.is_homogeneous:
+                raise PlanError("edge_type is missing, and the graph is typed", f"edge types: {known}")
+            return known[0]
+        if edge_type not in known:
+            raise PlanError(f"unknown edge type {edge_type}{near_matches(str(edge_type), list(map(str, known)))}", f"edge types: {known}")
+        return edge_type
+
+
+def _check_layout(layout: str) -> None:
+    if layout != "coo":
+        raise PlanError(f"layout must be 'coo', got {layout!r}")
+
+
+def _words(name: str) -> str:
+    return {_FEATURES: "features", _LABELS: "labels"}.get(name, repr(name))

@@ -1,0 +1,221 @@
+"""What is going on, as told by events: the stages that are open, and the lines that finished ones leave. Draws nothing."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gnnkit.events import STAGES, Event
+
+# Stages shorter than this are not worth a reader's eye, unless they fail.
+SHOWN_AFTER_S = 0.5
+# The rate is the mean over this much of the past: long enough to be calm, short enough to follow a change.
+_RATE_WINDOW_S = 15.0
+_SAMPLE_EVERY_S = 0.2
+# Without news for this long, a rate begins to fall.
+_STALLED_AFTER_S = 3.0
+_MAX_BARS = 8
+_MAX_WAITING_LINES = 1000
+
+LineKind = Literal["done", "failed", "stopped", "message"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """An open stage at one instant.
+
+    Attributes:
+        stage: As in the event.
+        label: As in the event.
+        unit: As in the event.
+        done: Units finished.
+        total: Units expected, or None.
+        fraction: Finished share within [0, 1], or None where no total is known.
+        rate: Units per second of late, or None where too little is known.
+        eta_s: Seconds to go at that rate, or None.
+        elapsed_s: Seconds since the stage began.
+        note: What else was last said of it, such as a loss.
+    """
+
+    stage: str
+    label: str
+    unit: str
+    done: float
+    total: float | None
+    fraction: float | None
+    rate: float | None
+    eta_s: float | None
+    elapsed_s: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Something that stays: a finished stage or a message.
+
+    Attributes:
+        kind: "done", "failed", "stopped" (abandoned by its owner, which is no error) or "message".
+        stage: The stage; messages have one too.
+        label: As in the event.
+        text: A message's line, a failure's cause, or an optional summary of what was done.
+        bar: The stage's last state; None for messages.
+    """
+
+    kind: LineKind
+    stage: str
+    label: str
+    text: str
+    bar: Bar | None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What there is to draw now.
+
+    Attributes:
+        bars: Open stages that are worth showing, in the order of ``STAGES``.
+        hidden: How many more are open than ``bars`` holds.
+        lines: Lines that came since the frame before.
+        idle: Whether no stage is open, shown or not.
+    """
+
+    bars: tuple[Bar, ...]
+    hidden: int
+    lines: tuple[Line, ...]
+    idle: bool
+
+
+@dataclass(slots=True)
+class _OpenStage:
+    """A stage between its start and its end."""
+
+    start: Event
+    latest: Event
+    samples: deque[tuple[float, float]] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.samples.append((self.start.time_s, _finite(self.start.done)))
+
+    def advance(self, event: Event) -> None:
+        if event.done < self.latest.done:  # another epoch: its rate is its own
+            self.samples.clear()
+        self.latest = event
+        if not self.samples or event.time_s - self.samples[-1][0] >= _SAMPLE_EVERY_S:
+            self.samples.append((event.time_s, _finite(event.done)))
+        # The oldest sample is the last one before the window, so that a pause does not empty it.
+        while len(self.samples) > 1 and self.samples[1][0] <= event.time_s - _RATE_WINDOW_S:
+            self.samples.popleft()
+
+    def bar(self, now: float, *, final: bool = False) -> Bar:
+        """The state at ``now``; ``final`` takes the rate over the whole stage."""
+        event, done = self.latest, max(_finite(self.latest.done), 0.0)
+        total = event.total if event.total is not None and math.isfinite(event.total) and event.total > 0 else None
+        elapsed = max(now - self.start.time_s, 0.0)
+        first_time, first_done = (self.start.time_s, _finite(self.start.done)) if final else self.samples[0]
+        until = now if final or now - event.time_s > _STALLED_AFTER_S else event.time_s
+        span, gain = until - first_time, done - first_done
+        rate = gain / span if span >= SHOWN_AFTER_S and gain > 0 else None
+        rate = rate or None  # of a gain so small that nothing is left of it
+        remaining = None if total is None else max(total - done, 0.0)
+        return Bar(
+            stage=event.stage,
+            label=event.label,
+            unit=event.unit,
+            done=done,
+            total=total,
+            fraction=None if total is None else min(done / total, 1.0),
+            rate=rate,
+            eta_s=None if rate is None or remaining is None or remaining == 0 else remaining / rate,
+            elapsed_s=elapsed,
+            note=event.text if event.kind == "progress" else "",
+        )
+
+
+class ProgressModel:
+    """Follows the events of any number of stages that are open at once. Not thread-safe: its owner locks.
+
+    Args:
+        epochs: Whether to follow the stage "epoch".
+    """
+
+    def __init__(self, *, epochs: bool = False) -> None:
+        self._epochs = epochs
+        self._open: dict[tuple[str, str], _OpenStage] = {}
+        self._lines: deque[Line] = deque(maxlen=_MAX_WAITING_LINES)
+        self._last_failure = ""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no stage is open."""
+        return not self._open
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether lines wait for the next frame."""
+        return bool(self._lines)
+
+    def feed(self, event: Event) -> bool:
+        """Takes one event; returns whether it may change what there is to draw."""
+        if event.kind == "message":
+            self._lines.append(Line("message", event.stage, event.label, event.text, None))
+            return True
+        if event.stage == "epoch" and not self._epochs:
+            return False
+        key = (event.stage, event.label)
+        if event.kind == "start":
+            if not self._open:
+                self._last_failure = ""
+            self._open[key] = _OpenStage(event, event)
+        elif event.kind == "progress":
+            # Whoever comes to a stage late sees it from here on.
+            self._open.setdefault(key, _OpenStage(event, event)).advance(event)
+        else:
+            self._end(self._open.pop(key, _OpenStage(event, event)), event)
+        return True
+
+    def stop(self, now: float) -> None:
+        """Ends every open stage as abandoned."""
+        for stage in [*self._open.values()]:
+            if now - stage.start.time_s >= SHOWN_AFTER_S:
+                self._add("stopped", stage, now, "")
+        self._open.clear()
+
+    def frame(self, now: float) -> Frame:
+        """What to draw at ``now`` (``time.monotonic()``); its lines are handed out once."""
+        shown = [stage for stage in self._open.values() if now - stage.start.time_s >= SHOWN_AFTER_S]
+        shown.sort(key=lambda stage: (rank_of_stage(stage.start.stage), stage.start.time_s))
+        lines = tuple(self._lines)
+        self._lines.clear()
+        return Frame(tuple(stage.bar(now) for stage in shown[:_MAX_BARS]), max(len(shown) - _MAX_BARS, 0), lines, not self._open)
+
+    def _end(self, stage: _OpenStage, event: Event) -> None:
+        if event.done or event.total is not None:
+            stage.advance(event)
+        # Epochs are only followed where they were asked for, and then each leaves its line.
+        short = event.time_s - stage.start.time_s < SHOWN_AFTER_S and event.stage != "epoch"
+        if event.kind == "end":
+            if not short:
+                self._add("done", stage, event.time_s, event.text)
+        elif event.text.startswith("GeneratorExit"):
+            # Leaving a loop early closes its generator: the reader's own doing, and no news.
+            if not short:
+                self._add("stopped", stage, event.time_s, "")
+        else:
+            # An error passes through every stage around it; its text is worth one reading.
+            text = "" if event.text == self._last_failure else event.text
+            self._last_failure = event.text
+            self._add("failed", stage, event.time_s, "interrupted" if text.startswith("KeyboardInterrupt") else text)
+
+    def _add(self, kind: LineKind, stage: _OpenStage, now: float, text: str) -> None:
+        self._lines.append(Line(kind, stage.start.stage, stage.start.label, text, stage.bar(now, final=True)))
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
+
+
+def rank_of_stage(stage: str) -> int:
+    """Where a stage stands in the order of a run."""
+    return STAGES.index(stage) if stage in STAGES else len(STAGES)
