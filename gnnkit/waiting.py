@@ -1,4 +1,4 @@
-"""Work in other threads, for which the main thread waits so that an interrupt is noticed.
+"""Deadlines, and waits of the main thread that notice an interrupt.
 
 An interrupt reaches the main thread alone, and one that comes just before a wait begins does not end it: a wait looks up every moment.
 """
@@ -47,10 +47,44 @@ def is_done(outcome: Future[Any], timeout_s: float | None = None) -> bool:
         outcome: What is waited for.
         timeout_s: Most seconds to wait; None waits for as long as it takes.
     """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     while True:
-        left_s = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
-        if wait([outcome], max(0.0, left_s)).done:
+        if wait([outcome], deadline.within(SLICE_S)).done:
             return True
-        if deadline is not None and time.monotonic() >= deadline:
+        if deadline.has_passed:
             return False
+
+
+class Deadline:
+    """The end of a wait, passed down to whatever waits on the way.
+
+    Args:
+        timeout_s: Seconds from now; None never ends.
+
+    Attributes:
+        timeout_s: The seconds that it was made with; None never ends.
+    """
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self.timeout_s = timeout_s
+        self._started = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self._started
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds left, never negative; None where it never ends."""
+        return None if self.timeout_s is None else max(0.0, self.timeout_s - self.elapsed_s)
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether no time is left."""
+        return self.left_s == 0.0
+
+    def within(self, slice_s: float) -> float:
+        """Seconds that a wait may take which looks around every ``slice_s`` seconds."""
+        left_s = self.left_s
+        return slice_s if left_s is None else min(slice_s, left_s)
