@@ -225,6 +225,10 @@ class InProcessStream:
                 shared.changed.wait(min(left, _SLICE_S))
                 self._check_open()
                 check()
+                if shared.schedule is None or shared.delivered >= len(shared.schedule):  # another thread had the last one
+                    return END_OF_EPOCH
+                if shared.delivered != step:  # another thread had that one: this is a new wait
+                    step, deadline = shared.delivered, time.monotonic() + timeout_s
             result = shared.results.pop(step)
             shared.delivered += 1
             shared.changed.notify_all()

@@ -83,7 +83,7 @@ class PoolStream:
 
     def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch, in order; see ``BatchStream.recv``."""
-        channel, patience, ready = self._channel, None, None
+        channel, patience, ready, waited_for = self._channel, None, None, -1
         try:
             while True:
                 self._check_open()
@@ -102,8 +102,9 @@ class PoolStream:
                         raise fresh(channel.failure)
                     if dealer.delivered in dealer.results:
                         return self._deliver(hub, dealer, ready)
-                    if patience is None:
-                        patience = BatchWait(hub.crew, timeout_s, f"epoch {dealer.epoch}, step {dealer.delivered}")
+                    if patience is None or waited_for != dealer.delivered:  # another thread may have had the one before
+                        waited_for = dealer.delivered
+                        patience = BatchWait(hub.crew, timeout_s, f"epoch {dealer.epoch}, step {waited_for}")
                     job = dealer.job_at(dealer.delivered)
                     self._look(patience, list(hub.crew.pids) if job is None else [job.rank])
                     poller = hub.crew.poller()

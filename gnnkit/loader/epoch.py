@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gnnkit.backends.base import BatchStream, EndOfEpoch
 from gnnkit.errors import BatchTimeout, LoaderClosed
@@ -20,6 +22,8 @@ from gnnkit.sampling.subgraph import SampledSubgraph
 
 if TYPE_CHECKING:
     from gnnkit.loader.feature_cache import FeatureCache
+
+R = TypeVar("R")
 
 
 @dataclass
@@ -49,6 +53,7 @@ class EpochState:
     started: float = field(default_factory=time.perf_counter)
     left: float = field(default_factory=time.perf_counter)
     _booked: tuple[float, ...] = (0.0,) * 6
+    _booking: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def begin(cls, epoch: int, schedule: Schedule, control: Control) -> EpochState:
@@ -72,26 +77,29 @@ class EpochState:
             subgraph: The batch.
             asked_s: See ``BatchRecord``.
         """
-        layout, counters = subgraph.layout, self.counters
-        size = layout.num_seeds, layout.num_nodes, layout.num_edges, layout.nbytes
-        counters.batches += 1
-        counters.seeds += size[0]
-        counters.nodes += size[1]
-        counters.edges += size[2]
-        counters.nbytes += size[3]
-        cached_nbytes = layout.cached_nbytes
-        counters.cached_nbytes += cached_nbytes
-        counters.sample_s += subgraph.sample_s
-        counters.gather_s += subgraph.gather_s
-        before, now = self._booked, counters.spent()
-        self._booked = now
-        paused_s, wait_s, collate_s, transform_s, transfer_s, consumer_s = (after - then for after, then in zip(now, before, strict=True))
-        sampled = subgraph.worker, subgraph.began_s, subgraph.sample_s, subgraph.gather_s
-        consumed = asked_s, paused_s, wait_s, collate_s, transform_s, transfer_s, consumer_s
-        self.records.add(BatchRecord(self.epoch, subgraph.batch_index, *sampled, *consumed, *size, subgraph.ready, cached_nbytes))
-        self.steps_done += 1
-        if not self.ended:  # another thread may have closed the loader since the batch came
-            self.stage.advance()
+        with self._booking:  # several threads may share an iterator
+            layout, counters = subgraph.layout, self.counters
+            size = layout.num_seeds, layout.num_nodes, layout.num_edges, layout.nbytes
+            counters.batches += 1
+            counters.seeds += size[0]
+            counters.nodes += size[1]
+            counters.edges += size[2]
+            counters.nbytes += size[3]
+            cached_nbytes = layout.cached_nbytes
+            counters.cached_nbytes += cached_nbytes
+            counters.sample_s += subgraph.sample_s
+            counters.gather_s += subgraph.gather_s
+            before, now = self._booked, counters.spent()
+            self._booked = now
+            paused_s, wait_s, collate_s, transform_s, transfer_s, consumer_s = (
+                after - then for after, then in zip(now, before, strict=True)
+            )
+            sampled = subgraph.worker, subgraph.began_s, subgraph.sample_s, subgraph.gather_s
+            consumed = asked_s, paused_s, wait_s, collate_s, transform_s, transfer_s, consumer_s
+            self.records.add(BatchRecord(self.epoch, subgraph.batch_index, *sampled, *consumed, *size, subgraph.ready, cached_nbytes))
+            self.steps_done += 1
+            if not self.ended:  # another thread may have closed the loader since the batch came
+                self.stage.advance()
 
     def leave(self) -> None:
         """Books that the consumer has the processor again."""
@@ -181,8 +189,8 @@ class EpochIterator(Iterator[Any]):
     ) -> None:
         self._owner, self._stream, self._state, self._steps = owner, stream, state, steps
         self._control, self._timeout_s = control, batch_timeout_s
-        self._pending: tuple[SampledSubgraph, Any, Any] | None = None
-        self._failure: Exception | None = None
+        # Batches that were looked ahead for, or what that ended in; several threads may share the iterator, and each entry goes to one.
+        self._ahead: deque[tuple[SampledSubgraph, Any, Any] | Exception] = deque()
 
     def __len__(self) -> int:
         """Batches of this rank in the epoch."""
@@ -209,7 +217,7 @@ class EpochIterator(Iterator[Any]):
         """The next batch; ``timeout_s`` and ``paused_s`` are the longest waits for it and for a paused loader to go on."""
         state = self._state
         self._check_current()
-        if state.ended:
+        if state.ended and not self._ahead:
             raise StopIteration
         asked_s = time.monotonic()
         state.counters.consumer_s += time.perf_counter() - state.left
@@ -233,7 +241,7 @@ class EpochIterator(Iterator[Any]):
 
     def _check_current(self) -> None:
         if self._state.given_up:
-            self._pending = None
+            self._ahead.clear()
             if self._state.given_up == "closed":
                 raise LoaderClosed("the loader is closed", "create a new one")
             raise LoaderClosed(
@@ -242,11 +250,9 @@ class EpochIterator(Iterator[Any]):
             )
 
     def _advance(self, timeout_s: float) -> tuple[SampledSubgraph, Any]:
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
-        pending = self._pending or self._receive(timeout_s)
-        self._pending = None
+        pending = _popped(self._ahead) or self._receive(timeout_s)
+        if isinstance(pending, Exception):
+            raise pending
         if pending is None:
             self._state.exhausted = True
             with self._timed("wait_s"):  # whoever listens is told; it belongs to no batch
@@ -258,17 +264,19 @@ class EpochIterator(Iterator[Any]):
             with self._timed("transfer_s"):
                 data = transfer.finish(data, event)
             if transfer.looks_ahead:
-                self._pending = self._receive_if_ready()
+                self._look_ahead()
         return subgraph, data
 
-    def _receive_if_ready(self) -> tuple[SampledSubgraph, Any, Any] | None:
+    def _look_ahead(self) -> None:
         try:
-            return self._receive(0.0)
+            found = self._receive(0.0)
         except BatchTimeout:
-            return None
+            return
         except Exception as error:  # the next batch's: the one that is ready comes first
-            self._failure = error
-            return None
+            self._ahead.append(error)
+            return
+        if found is not None:
+            self._ahead.append(found)
 
     def _receive(self, timeout_s: float) -> tuple[SampledSubgraph, Any, Any] | None:
         steps = self._steps
@@ -290,6 +298,13 @@ class EpochIterator(Iterator[Any]):
 
     def _timed(self, name: str) -> _Timer:
         return _Timer(self._state.counters, name)
+
+
+def _popped(ahead: deque[R]) -> R | None:
+    try:
+        return ahead.popleft()
+    except IndexError:
+        return None
 
 
 class _Timer:

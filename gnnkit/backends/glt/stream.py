@@ -95,18 +95,10 @@ class GltStream:
     def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch, in order; see ``BatchStream.recv``."""
         with self._lock:
-            check()
-            generation = self._generation
-            if self._schedule is None or self._delivered >= len(self._schedule):
-                self._check_open()
-                return END_OF_EPOCH
-            tag = (generation, self._delivered)
-            ready = sum(self._results.get((generation, step)) is not None for step in range(tag[1], self._claimed))
-        result = self._await(tag, timeout_s, f"epoch {self._epoch}, step {tag[1]}", check)
-        with self._lock:
-            if generation == self._generation:
-                self._delivered += 1
-                self._deal()
+            ready = sum(tag[0] == self._generation for tag in self._results)
+        result = self._await(None, timeout_s, check)
+        if result is None:
+            return END_OF_EPOCH
         result.ready = ready
         return result
 
@@ -126,7 +118,8 @@ class GltStream:
                 for fd in fds:
                     os.close(fd)
         try:
-            found = self._await((_NOW, number), self._plan.runtime.batch_timeout_s, "a batch outside the epoch", lambda: None)
+            found = self._await((_NOW, number), self._plan.runtime.batch_timeout_s, lambda: None)
+            assert found is not None, "it is no epoch's"
         finally:
             with self._lock:
                 self._awaited.discard(number)
@@ -134,25 +127,34 @@ class GltStream:
         found.epoch, found.batch_index = epoch, batch_index
         return found
 
-    def _await(self, tag: _Tag, timeout_s: float, what: str, check: Callable[[], None]) -> SampledSubgraph:
-        deadline = time.monotonic() + timeout_s
+    def _await(self, request: _Tag | None, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | None:
+        """The batch of ``request``, or the epoch's next one; None where the epoch is over."""
+        deadline, waited_for = time.monotonic() + timeout_s, request
         while True:
             with self._lock:
                 self._check_open()
                 check()
+                if request is None and (self._schedule is None or self._delivered >= len(self._schedule)):
+                    return None
+                tag = (self._generation, self._delivered) if request is None else request
+                if waited_for != tag:  # another thread had the one before: this is a new wait
+                    deadline, waited_for = time.monotonic() + timeout_s, tag
                 self._pump()
                 result = self._results.pop(tag, None)
+                if result is not None and request is None:
+                    self._delivered += 1
+                    self._deal()
                 if isinstance(result, SampledSubgraph):
                     return result
                 if result is not None:
-                    self._delivered += tag[0] == self._generation
                     raise result
                 fleet = self._fleet
-                failure = fleet.failure or (self._broken if tag[0] == self._generation else None)
+                failure = fleet.failure or (self._broken if request is None else None)
                 if failure is not None:
                     raise fresh(failure)
                 left = deadline - time.monotonic()
                 if left <= 0:
+                    what = f"epoch {self._epoch}, step {tag[1]}" if request is None else "a batch outside the epoch"
                     raise BatchTimeout(f"no batch within {timeout_s:g} s ({what}); {self._whereabouts()}", "raise batch_timeout_s")
             fleet.crew.poller().poll(min(SLICE_S, left) * 1000)
 

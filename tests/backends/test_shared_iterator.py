@@ -1,0 +1,95 @@
+"""One iterator in several threads: every batch goes to one of them, at once, also while the epoch or the loader ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gnnkit import GraphLoader
+from gnnkit.errors import GnnkitError, LoaderClosed
+from tests.backends.setups import loader_of
+from tests.helpers.machine import slowness
+from tests.helpers.waiting import HANG_S
+
+BACKENDS = ["InProcess-2", "Colocated-2", "GraphStore-2"]
+THREADS, EPOCHS = 4, 12
+# Far longer than any batch of the small graph takes, far shorter than a test may.
+BATCH_TIMEOUT_S = 10.0
+
+
+class Reader(threading.Thread):
+    """Takes batches of an iterator that it shares, until they end."""
+
+    def __init__(self, iterator: Iterator[Any], start: threading.Barrier) -> None:
+        super().__init__(daemon=True)
+        self._iterator, self._barrier = iterator, start
+        self.seeds: list[int] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._barrier.wait(HANG_S)
+            for batch in self._iterator:
+                self.seeds += [int(i) for i in batch.input_id]
+        except BaseException as error:
+            self.error = error
+
+
+def readers_of(iterator: Iterator[Any]) -> tuple[list[Reader], threading.Barrier]:
+    """Threads that share an iterator; they begin once the barrier is passed."""
+    barrier = threading.Barrier(THREADS + 1)
+    readers = [Reader(iterator, barrier) for _ in range(THREADS)]
+    for reader in readers:
+        reader.start()
+    return readers, barrier
+
+
+def ended(readers: list[Reader]) -> None:
+    """Waits for threads to end."""
+    for reader in readers:
+        reader.join(HANG_S * slowness())
+        assert not reader.is_alive()
+
+
+@pytest.fixture(params=BACKENDS)
+def loader(request: pytest.FixtureRequest) -> Iterator[GraphLoader]:
+    with loader_of(request.param, batch_timeout_s=BATCH_TIMEOUT_S) as made:
+        yield made
+
+
+def test_each_batch_goes_to_one_thread_at_once(loader: GraphLoader) -> None:
+    wanted = sorted(int(i) for batch in loader for i in batch.input_id)
+    began = time.monotonic()
+    for _ in range(EPOCHS):
+        readers, barrier = readers_of(iter(loader))
+        barrier.wait(HANG_S)
+        ended(readers)
+        assert [reader.error for reader in readers] == [None] * THREADS
+        assert sorted(i for reader in readers for i in reader.seeds) == wanted
+        assert loader.stats().batches == len(loader)
+    assert time.monotonic() - began < BATCH_TIMEOUT_S * slowness(), "somebody waited for a batch that another thread had"
+
+
+def test_an_iterator_that_is_left_for_a_newer_one_ends_in_every_thread(loader: GraphLoader) -> None:
+    readers, barrier = readers_of(iter(loader))
+    barrier.wait(HANG_S)
+    newer = sorted(int(i) for batch in loader for i in batch.input_id)
+    ended(readers)
+    assert newer == sorted(set(newer)) and len(newer) == 100
+    assert all(reader.error is None or "newer one" in str(reader.error) for reader in readers)
+
+
+def test_closing_ends_the_wait_of_every_thread(loader: GraphLoader) -> None:
+    loader.pause()
+    readers, barrier = readers_of(iter(loader))
+    barrier.wait(HANG_S)
+    loader.unpause()
+    loader.close()
+    ended(readers)
+    for reader in readers:
+        assert reader.error is None or isinstance(reader.error, LoaderClosed), reader.error
+    assert not any(isinstance(reader.error, GnnkitError) and "timeout" in str(reader.error) for reader in readers)
