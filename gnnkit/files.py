@@ -1,11 +1,129 @@
-"""Small files that are there whole or not at all."""
+"""Files that others may have written or may read: opened without waiting, read within bounds, written whole or not at all."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
+import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+# The most that a file of JSON or text may hold: a manifest of a thousand parts and a dozen types is 3 MB.
+MOST_TEXT_BYTES = 256 << 20
+_KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISLNK, "a link"))
+_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def open_regular(path: Path, root: Path | None = None) -> int:
+    """Opens a regular file to read it. A pipe or a device is not waited for, nor touched.
+
+    Args:
+        path: The file.
+        root: A folder that it lies in, and that no link on the way may lead out of; None: links are followed.
+
+    Returns:
+        A descriptor.
+
+    Raises:
+        OSError: It cannot be opened, is no regular file, or does not lie in ``root``.
+    """
+    if root is None:
+        _check_regular(path.stat(), path)  # opening a device may do something already
+        descriptor = os.open(path, _OPEN)
+    else:
+        descriptor = _open_beneath(Path(os.path.realpath(root)), Path(os.path.realpath(path)), path)
+    try:
+        _check_regular(os.fstat(descriptor), path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_bounded(path: Path, limit: int = MOST_TEXT_BYTES, root: Path | None = None) -> bytes:
+    """What a regular file holds.
+
+    Args:
+        path: The file.
+        limit: The most bytes that it may have.
+        root: See ``open_regular``.
+
+    Raises:
+        OSError: See ``open_regular``; or it holds more.
+    """
+    descriptor = open_regular(path, root)
+    with open(descriptor, "rb") as file:
+        size = os.fstat(descriptor).st_size
+        content = b"" if size > limit else file.read(min(limit, size) + 1)  # it may grow
+        if max(size, len(content)) > limit:
+            raise OSError(errno.EFBIG, f"it has {max(size, len(content))} bytes, and {limit} are allowed", str(path))
+        return content
+
+
+def read_text(path: Path, limit: int = MOST_TEXT_BYTES, root: Path | None = None) -> str:
+    """``read_bounded`` as UTF-8.
+
+    Raises:
+        OSError: See ``read_bounded``.
+        ValueError: It is no UTF-8.
+    """
+    return read_bounded(path, limit, root).decode("utf-8")
+
+
+def _open_beneath(root: Path, real: Path, path: Path) -> int:
+    """Opens a file without following any link: its path has none now, and one that is put there meanwhile is not followed."""
+    if not real.is_relative_to(root) or real == root:
+        raise OSError(errno.ELOOP, f"a link leads out of {root}, to {real}", str(path))
+    *folders, name = real.relative_to(root).parts
+    here = os.open(root, _FOLDER)
+    try:
+        for folder in folders:
+            below = os.open(folder, _FOLDER, dir_fd=here)
+            os.close(here)
+            here = below
+        _check_regular(os.stat(name, dir_fd=here, follow_symlinks=False), path)
+        return os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=here)
+    finally:
+        os.close(here)
+
+
+def _check_regular(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "a device")
+        raise OSError(errno.EINVAL, f"it is {kind} and no regular file", str(path))
+
+
+def private_folder(folder: Path) -> Path:
+    """Makes a folder that nobody but this user can change or replace: as ssh looks at the folders above a key.
+
+    Every folder on the way belongs to this user or to root, and no one else can write to it; to one like /tmp they can, but rename and
+    remove only what is theirs.
+
+    Raises:
+        OSError: It cannot be made, or a folder on the way is another user's or may be written by others.
+    """
+    folder = Path(os.path.abspath(folder))
+    for place in (*reversed(folder.parents), folder):
+        if not place.exists():
+            place.mkdir(mode=0o700, exist_ok=True)
+    real = Path(os.path.realpath(folder))
+    for place in {folder, *folder.parents, real, *real.parents}:
+        status = place.lstat()
+        if status.st_uid not in (0, os.getuid()):
+            raise PermissionError(errno.EPERM, f"{place} belongs to another user", str(folder))
+        if status.st_mode & 0o022 and not stat.S_ISLNK(status.st_mode) and not status.st_mode & stat.S_ISVTX:
+            raise PermissionError(errno.EPERM, f"other users can write to {place}", str(folder))
+    if folder.lstat().st_uid != os.getuid() or folder.lstat().st_mode & 0o022:
+        raise PermissionError(errno.EPERM, f"{folder} is not this user's alone", str(folder))
+    return folder
+
+
+def temporary_home() -> Path:
+    """This user's folder below the temporary one, for where no other can be written; see ``private_folder``."""
+    return Path(tempfile.gettempdir()) / f"gnnkit-{os.getuid()}"
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from gnnkit.capacity.batch import most
 from gnnkit.errors import PlanError
+from gnnkit.files import read_bounded
 
 # Large enough that batches do not cover the graph, small enough to be made in seconds.
 _SCALE, _BATCH_SIZE = 0.05, 256
@@ -76,7 +77,7 @@ def from_bench(path: Path) -> Rates:
     from gnnkit import datasets
 
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(read_bounded(path))
         seeds = statistics.median(float(run["seeds_per_s"]) for run in value["runs"][_BENCH_RUN])
         scale, batch_size, threads = float(value["scale"]), int(value["batch_size"]), int(value["num_threads"])
         fan_out = [int(count) for count in value["num_neighbors"]]

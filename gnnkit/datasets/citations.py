@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gnnkit.datasets.npz_member import NPY_DAMAGE
 from gnnkit.datasets.shipped import shipped_data_dir
 from gnnkit.errors import DatasetError
+from gnnkit.files import open_regular
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -51,7 +52,7 @@ def cora() -> Data:
 def _read() -> dict[str, NDArray[Any]]:
     path = shipped_data_dir() / "cora" / "cora.npz"
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with open(open_regular(path), "rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in _KEYS}
     except (*NPY_DAMAGE, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise DatasetError(f"{path} cannot be read: {error}", "reinstall gnnkit") from error

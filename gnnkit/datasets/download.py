@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.datasets.contact import pause, pieces_of, within
 from gnnkit.errors import DatasetError
 from gnnkit.events import Stage
+from gnnkit.files import read_bounded
 from gnnkit.units import format_duration, format_rate
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class _Download:
 
     def _recall(self) -> dict[str, Any]:
         try:
-            state = json.loads(self._state_path.read_text())
+            state = json.loads(read_bounded(self._state_path))
         except (OSError, ValueError):
             return {}
         return state if isinstance(state, dict) and state.get("url") == self._url else {}

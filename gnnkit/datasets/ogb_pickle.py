@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from gnnkit.datasets.ogb_table import RESTORE_HINT, unreadable
 from gnnkit.errors import DatasetError
+from gnnkit.files import open_regular
 
 # torch/serialization.py: the first two pickles of the format before torch 1.6.
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
@@ -49,7 +50,7 @@ def read_saved(path: Path) -> Any:
         DatasetError: The file is missing or damaged, or holds anything else, which is named.
     """
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             zipped = file.read(len(_ZIP_HEADER)) == _ZIP_HEADER
             file.seek(0)
             return _plain(_read_zip(path) if zipped else _read_legacy(file, path.stat().st_size))

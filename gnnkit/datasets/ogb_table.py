@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from gnnkit.datasets.pipeline import overlap
 from gnnkit.errors import DatasetError
+from gnnkit.files import open_regular
 
 _GZIP_HEADER = b"\x1f\x8b"
 # Text inflated at once. Larger blocks leave the caches, smaller ones pay for their calls.
@@ -99,7 +100,7 @@ def _inflate(path: Path) -> Iterator[bytes]:
 
     rest = b""
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             if file.read(len(_GZIP_HEADER)) != _GZIP_HEADER:
                 raise DatasetError(f"{path}: no gzip file: it begins with another header", RESTORE_HINT)
         with igzip.open(path, "rb") as stream:  # type: ignore[no-untyped-call]

@@ -17,6 +17,7 @@ from pathlib import Path
 from gnnkit.datasets.registry import OgbInfo
 from gnnkit.errors import DatasetError
 from gnnkit.events import EventSink, Stage
+from gnnkit.files import open_regular
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ def content_digest(base: Path, files: Iterable[Path], facts: Mapping[str, object
 def _identity(path: Path) -> Iterator[bytes]:
     size = path.stat().st_size
     yield f"{size}\n".encode()
-    with path.open("rb") as file:
+    with open(open_regular(path), "rb") as file:
         yield file.read(_HASHED_BYTES)
         file.seek(max(0, size - _HASHED_BYTES))
         yield file.read(_HASHED_BYTES)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gnnkit.cluster.hosts import join_address, split_address
 from gnnkit.errors import PlanError
+from gnnkit.files import read_text
 
 # The port of a machine's first server where its line names none: DGL's.
 DEFAULT_PORT = 30050
@@ -28,7 +29,7 @@ def read_ip_config(path: str | Path, num_servers: int = 1) -> tuple[str, ...]:
         PlanError: The file cannot be read, names no machine, or a line of it is not understood; names the line.
     """
     try:
-        text = Path(path).read_text()
+        text = read_text(Path(path))
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"cannot read the ip_config file {str(path)!r}: {error}", _LINE_HINT) from error
     addresses: dict[str, int] = {}

@@ -13,6 +13,7 @@ from gnnkit.errors import PlanError
 from gnnkit.export.installed import is_installed
 from gnnkit.export.names import MODULE_NAMES, names_of
 from gnnkit.export.origins import Scope
+from gnnkit.files import read_text
 
 NAME = "train"
 
@@ -24,7 +25,7 @@ def file_source(path: Path) -> str:
         PlanError: It cannot be read, is no Python, defines no ``train``, or imports a file that other machines do not have.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         tree = ast.parse(text, str(path))
     except (OSError, ValueError, SyntaxError) as error:
         raise PlanError(f"train={str(path)!r} cannot be read: {error}", "name a Python file that defines train(loader, ctx)") from error

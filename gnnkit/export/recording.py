@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gnnkit.errors import StoreError
+from gnnkit.files import read_bounded, read_text
 from gnnkit.loader.digest import ValueDigest, value_digests
 from gnnkit.sampling.schedule import Schedule
 
@@ -21,6 +22,8 @@ VARIABLE = "GNNKIT_RECORD"
 _LIMIT = "steps"
 # What a rank's file is called while the rank writes it; how long it is says how far the rank is.
 _UNFINISHED = ".unfinished"
+# A line of digests is a few kilobytes, and an epoch has thousands of them.
+_MOST_BYTES = 4 << 30
 
 
 class _Ranked(Protocol):
@@ -55,7 +58,7 @@ def record(loader: GraphLoader, ctx: _Ranked, folder: Path) -> None:
         folder: A folder that every rank of this node can write to.
     """
     limit = folder / _LIMIT
-    steps = int(limit.read_text()) if limit.exists() else None
+    steps = int(read_text(limit)) if limit.exists() else None
     final = folder / f"rank-{ctx.rank}.jsonl"
     unfinished = final.with_name(final.name + _UNFINISHED)
     with unfinished.open("w") as file:
@@ -93,7 +96,7 @@ def read_record(folder: Path, rank: int) -> list[RecordedBatch] | None:
     if not file.exists():
         return None
     batches = []
-    for line in file.read_text().splitlines():
+    for line in read_text(file, _MOST_BYTES).splitlines():
         try:
             number, step, batch_index, values = json.loads(line)
             batches.append(RecordedBatch(number, step, batch_index, {name: ValueDigest(*value) for name, value in values.items()}))
@@ -104,4 +107,4 @@ def read_record(folder: Path, rank: int) -> list[RecordedBatch] | None:
 
 def count_recorded(folder: Path) -> int:
     """Batches that all ranks have written down so far."""
-    return sum(file.read_bytes().count(b"\n") for file in folder.glob("rank-*.jsonl*"))
+    return sum(read_bounded(file, _MOST_BYTES).count(b"\n") for file in folder.glob("rank-*.jsonl*"))

@@ -16,9 +16,12 @@ from typing import Any
 import gnnkit
 from gnnkit.errors import PlanError
 from gnnkit.export.job import RECORD
+from gnnkit.files import read_bounded
 
 _RECORD_VERSION = 1
 _DIGEST_BYTES = 16
+# The largest file of a job whose digest is asked for: a plan, see ``gnnkit.plan.files``.
+_MOST_BYTES = 1 << 30
 
 
 def digest_of(content: bytes) -> str:
@@ -33,7 +36,7 @@ def read_record(directory: Path) -> dict[str, Any]:
         PlanError: The directory is none that was exported, or by a newer gnnkit.
     """
     try:
-        value = json.loads((directory / RECORD).read_text(encoding="utf-8"))
+        value = json.loads(read_bounded(directory / RECORD, root=directory))
         version = value["version"]
         if not isinstance(value["options"], dict) or not all(isinstance(digest, str) for digest in value["files"].values()):
             raise ValueError("it lacks options or files")
@@ -181,7 +184,7 @@ def _uninterrupted(work: Any) -> None:
 
 def _digest_at(path: Path) -> str | None:
     try:
-        return digest_of(path.read_bytes())
+        return digest_of(read_bounded(path, _MOST_BYTES))
     except FileNotFoundError:
         return None
     except OSError:

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import io
 import re
+import sys
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import PlanError
+from gnnkit.files import read_bounded
 from gnnkit.storage.files import sync
 
 VERSION = 1
@@ -111,7 +113,7 @@ class Checkpoints:
 
     def _newest(self) -> bytes | None:
         for path in reversed(self._files()):
-            match, content = _NAME.fullmatch(path.name), path.read_bytes()
+            match, content = _NAME.fullmatch(path.name), read_bounded(path, sys.maxsize - 1)
             if match is not None and _digest(content) == match[2]:
                 return content
             self._damaged.add(path)

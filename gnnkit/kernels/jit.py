@@ -26,6 +26,7 @@ from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
 from gnnkit.events import EventSink, Stage, ignore_events
+from gnnkit.files import private_folder, temporary_home
 from gnnkit.waiting import begin_apart, is_done
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,9 +48,10 @@ def kernel_cache_root() -> Path:
 
     home = os.environ.get("GNNKIT_HOME")
     wanted = Path(home) if home else Path(platformdirs.user_cache_dir("gnnkit"))
-    fallback = Path(tempfile.gettempdir()) / f"gnnkit-{os.getuid()}"
-    for candidate in (wanted / "kernels", fallback / "kernels"):
+    for candidate in (wanted / "kernels", fallback := temporary_home() / "kernels"):
         try:
+            if candidate is fallback:
+                private_folder(candidate)
             candidate.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=candidate):
                 return candidate

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import PlanError
-from gnnkit.files import write_whole
+from gnnkit.files import read_bounded, write_whole
 
 _HINT = "write it with loader.plan.save('plan.json')"
+# Of a plan: seeds that are written out are compressed, about 3 bytes each.
+_MOST_BYTES = 1 << 30
 
 
 def write_plan_file(value: Mapping[str, Any], path: Path) -> None:
@@ -33,7 +35,7 @@ def read_plan_file(path: Path) -> dict[str, Any]:
         PlanError: The file cannot be read or holds none.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_bounded(path, _MOST_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise PlanError(f"cannot read the plan {str(path)!r}: {error}", _HINT) from error
     if not isinstance(value, dict):

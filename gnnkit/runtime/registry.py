@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import PlanError
+from gnnkit.files import private_folder, read_bounded, temporary_home
 from gnnkit.runtime.pids import is_alive, is_of_here, place, send_signal, start_ticks, wait_for_end
 
 logger = logging.getLogger(__name__)
@@ -50,11 +51,11 @@ def runs_root() -> Path:
 
     home, runtime = os.environ.get("GNNKIT_HOME"), os.environ.get("XDG_RUNTIME_DIR")
     wanted = [Path(home) / "runs"] if home else [Path(runtime) / "gnnkit" / "runs"] if runtime else []
-    wanted += [Path(platformdirs.user_state_dir("gnnkit")) / "runs", Path(tempfile.gettempdir()) / f"gnnkit-{os.getuid()}" / "runs"]
+    wanted += [Path(platformdirs.user_state_dir("gnnkit")) / "runs", fallback := temporary_home() / "runs"]
     reasons = []
     for folder in wanted:
         try:
-            return checked_folder(folder)
+            return checked_folder(private_folder(folder) if folder is fallback else folder)
         except OSError as error:
             reasons.append(f"{folder}: {error.strerror or error}")
     raise PlanError(f"no folder for the logs of sampling processes can be written: {'; '.join(reasons)}", "set GNNKIT_HOME or TMPDIR")
@@ -136,7 +137,7 @@ class RunFolder:
     def was_stopped(self, pid: int) -> bool:
         """Whether somebody has had a process of the run ended, see ``note_stopped``."""
         try:
-            return str(pid) in (self.path / _STOPPED).read_text().split()
+            return str(pid) in read_bounded(self.path / _STOPPED).decode().split()
         except OSError:
             return False
 
@@ -179,7 +180,7 @@ def runs(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Every run's folder with its record, unreadable ones left out."""
     for folder in sorted(_run_folders(root)):
         try:
-            record = json.loads((folder / _RECORD).read_text())
+            record = json.loads(read_bounded(folder / _RECORD, root=folder))
         except (OSError, ValueError):
             continue
         if isinstance(record, dict):

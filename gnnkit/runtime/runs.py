@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import PlanError
+from gnnkit.files import temporary_home
 from gnnkit.runtime import registry
 from gnnkit.runtime.pids import is_alive, is_of_here
 from gnnkit.runtime.process_status import ProcessStatus, look_at
@@ -79,7 +79,7 @@ def known_roots() -> list[Path]:
     runtimes = [os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}"]
     wanted = [Path(home).expanduser() / "runs" for home in homes if home]
     wanted += [Path(runtime) / "gnnkit" / "runs" for runtime in runtimes if runtime]
-    wanted += [*_state_folders(), Path(tempfile.gettempdir()) / f"gnnkit-{os.getuid()}" / "runs", default_root() / "temporary"]
+    wanted += [*_state_folders(), temporary_home() / "runs", default_root() / "temporary"]
     return own_folders([*wanted, *_roots_of_processes()])
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import StoreError
+from gnnkit.files import open_regular
 from gnnkit.host import allow_open_files
 
 _MAGIC = b"\x93NUMPY\x01\x00"
@@ -133,17 +134,16 @@ def map_array(root: Path, name: str, entry: FileEntry) -> NDArray[Any]:
     spec = FileSpec(np.dtype(entry.dtype), entry.shape)
     path = root / name
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with open(open_regular(path, root), "rb", buffering=0) as file:
             _make_room_for_files(file.fileno())
-            header = file.read(len(spec.header))
-        if size != entry.size or size != spec.file_nbytes:
-            raise damaged(root, f"{name} has {size} bytes instead of {spec.file_nbytes}")
-        if header != spec.header:
-            raise damaged(root, f"the header of {name} is not that of a {entry.dtype} array of shape {entry.shape}")
-        if size == len(header):
-            return np.empty(spec.shape, spec.dtype)
-        mapped = np.memmap(path, dtype=spec.dtype, mode="r", offset=len(header), shape=spec.shape)
+            header, size = os.pread(file.fileno(), len(spec.header), 0), os.fstat(file.fileno()).st_size
+            if size != entry.size or size != spec.file_nbytes:
+                raise damaged(root, f"{name} has {size} bytes instead of {spec.file_nbytes}")
+            if header != spec.header:
+                raise damaged(root, f"the header of {name} is not that of a {entry.dtype} array of shape {entry.shape}")
+            if size == len(header):
+                return np.empty(spec.shape, spec.dtype)
+            mapped = np.memmap(file, dtype=spec.dtype, mode="r", offset=len(header), shape=spec.shape)
     except FileNotFoundError as error:
         raise damaged(root, f"{name} is missing") from error
     except (ValueError, OverflowError) as error:
@@ -168,7 +168,7 @@ def file_crc32(path: Path) -> int:
     """The CRC-32 of a file, read in bounded memory."""
     crc = 0
     buffer = bytearray(_READ_BYTES)
-    with path.open("rb", buffering=0) as file:
+    with open(open_regular(path), "rb", buffering=0) as file:
         while count := file.readinto(buffer):
             crc = zlib.crc32(memoryview(buffer)[:count], crc)
     return crc

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink, ignore_events
-from gnnkit.files import write_whole
+from gnnkit.files import read_bounded, write_whole
 from gnnkit.storage.build import BuildJob, existing
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import part_folder
@@ -87,7 +87,7 @@ def missing_parts(path: Path) -> list[int]:
     """The parts of a store that several hosts build which nobody has finished yet."""
     folder = parts_path(path.expanduser().absolute())
     try:
-        num_parts = int(json.loads((folder / _BUILD).read_text())["num_parts"])
+        num_parts = int(json.loads(read_bounded(folder / _BUILD, root=folder))["num_parts"])
     except (OSError, ValueError, KeyError, TypeError):
         return []
     built = read_records(folder)
@@ -117,7 +117,7 @@ def _join(folder: Path, job: BuildJob) -> None:
     try:
         if not file.exists():
             write_whole(file, json.dumps(own) + "\n")
-        found = json.loads(file.read_text())
+        found = json.loads(read_bounded(file, root=folder))
     except ValueError:
         found = None
     if found != own:

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import GnnkitError, StoreError
+from gnnkit.files import read_bounded
 from gnnkit.schema import GraphSchema, edge_type_name
 from gnnkit.storage.files import FileEntry, damaged, sync
 from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, MANIFEST_NAME, check_buildable
 from gnnkit.storage.link_splits import specs_from_json
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.options import BuildOptions
-
-# A manifest of a thousand parts and a dozen types is 3 MB; anything far beyond is not one.
-_MAX_MANIFEST_BYTES = 256 << 20
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
@@ -40,13 +38,13 @@ def read_manifest(root: Path) -> Manifest:
     """
     path = root / MANIFEST_NAME
     try:
-        if path.stat().st_size > _MAX_MANIFEST_BYTES:
-            raise damaged(root, f"{MANIFEST_NAME} has {path.stat().st_size} bytes")
-        text = path.read_bytes()
+        text = read_bounded(path, root=root)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise StoreError(f"there is no store at {root} ({MANIFEST_NAME} is missing)", "gnnkit stores ls shows what there is") from error
     except (OSError, ValueError) as error:
-        raise StoreError(f"{path} cannot be read: {error}") from error
+        raise StoreError(
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}", "copy the store whole, or build it again"
+        ) from error
     try:
         value = json.loads(text)
         version = value["format_version"] if value["format"] == FORMAT else None

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gnnkit.errors import StoreError
-from gnnkit.files import write_whole
+from gnnkit.files import read_bounded, write_whole
 from gnnkit.schema import NodeType
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, part_folder, part_of
@@ -103,7 +103,7 @@ def read_records(folder: Path) -> dict[int | None, PartRecord]:
 def _read(path: Path) -> PartRecord:
     hint = f"remove {path.parent.parent}, and build its parts again"
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_bounded(path, root=path.parent))
         version = value["format_version"] if value["format"] == FORMAT else None
         if version != FORMAT_VERSION:
             raise StoreError(f"{path} is of store format {version}, this gnnkit writes {FORMAT_VERSION}", "use one version on all hosts")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gnnkit.errors import StoreError
 from gnnkit.events import Event, EventSink
+from gnnkit.files import read_bounded
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import MANIFEST_NAME
 
@@ -148,7 +149,7 @@ def remove_tree(folder: Path) -> None:
 
 def _owner(path: Path) -> str:
     try:
-        owner = json.loads((incomplete_path(path) / _OWNER_NAME).read_text())
+        owner = json.loads(read_bounded(incomplete_path(path) / _OWNER_NAME))
         return f"process {int(owner['pid'])} on {owner['host']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

@@ -12,7 +12,11 @@ from gnnkit.cluster.leases import CLIENT_PREFIX
 from gnnkit.cluster.serving.server_proxy import Joined, ServerProxy
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
+from gnnkit.files import read_bounded
 from gnnkit.storage.catalog import default_root
+
+# A bundle of every issuer that a system knows is a quarter of this.
+_MOST_PEM_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,6 @@ def read_pem(path: str, word: str) -> str:
         PlanError: It cannot be read.
     """
     try:
-        return Path(path).expanduser().read_text(encoding="ascii")
+        return read_bounded(Path(path).expanduser(), _MOST_PEM_BYTES).decode("ascii")
     except (OSError, ValueError) as error:
         raise PlanError(f"{word}={str(path)!r} cannot be read: {error}", "give a PEM file") from error

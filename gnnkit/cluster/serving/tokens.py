@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gnnkit.cluster.serving.spec import check_token
 from gnnkit.errors import PlanError
+from gnnkit.files import open_regular
 
 TOKEN_NAME = "token"
 TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "GNNKIT_TOKEN", "GNNKIT_TOKEN_FILE"
@@ -37,7 +38,7 @@ def read_token(path: Path) -> str:
         PlanError: There is no such file, others can read it, or it holds no token.
     """
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             status = os.fstat(file.fileno())
             mode = stat.S_IMODE(status.st_mode)
             if mode & 0o077 or status.st_uid != os.geteuid():

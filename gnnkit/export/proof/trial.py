@@ -168,7 +168,18 @@ def _link_store(store: Path, target: Path, parts: tuple[int, ...]) -> None:
     for entry in store.iterdir():
         part = _PART.fullmatch(entry.name)
         if part is None or int(part[1]) in parts:
-            (target / entry.name).symlink_to(entry.resolve())
+            if entry.is_dir():
+                shutil.copytree(entry, target / entry.name, copy_function=_link)
+            else:
+                _link(str(entry), str(target / entry.name))
+
+
+def _link(source: str, target: str) -> None:
+    """The same file once more; a copy where the target is on another file system. A symbolic link would lead out of the store."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def write_commands(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from gnnkit.errors import DatasetError
+from gnnkit.files import open_regular
 
 
 def _load_storage(data: bytes) -> Any:
@@ -72,7 +74,7 @@ def read_plain_pickle(path: Path) -> Any:
         DatasetError: The file is missing, damaged, or asks for any class or function.
     """
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             return _Unpickler(file, {}).load()
     except Exception as exc:
         raise _unreadable(path, exc) from exc
@@ -85,6 +87,7 @@ def read_tensor(path: Path) -> torch.Tensor:
         DatasetError: The file is missing, damaged or holds anything but a plain tensor.
     """
     try:
+        os.close(open_regular(path))  # a pipe would be waited for
         try:
             value = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError:
@@ -121,8 +124,8 @@ def read_pickled_tensors(path: Path) -> Iterator[torch.Tensor]:
     """
     allowed = _tensor_globals()
     try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
+        with open(open_regular(path), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
             while file.tell() < size:
                 value = _Unpickler(file, allowed).load()
                 if not isinstance(value, torch.Tensor):

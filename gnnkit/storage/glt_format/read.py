@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from gnnkit.datasets.npz_member import NPY_DAMAGE
 from gnnkit.errors import DatasetError
+from gnnkit.files import open_regular, read_bounded
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
     HOMOGENEOUS_NODE_TYPE,
@@ -76,7 +78,7 @@ class GltPartitionSource:
         for file in files:
             size = file.stat().st_size
             digest.update(f"{file.relative_to(self._layout.root) if file.is_relative_to(self._layout.root) else file} {size}\n".encode())
-            with file.open("rb") as stream:
+            with open(open_regular(file), "rb") as stream:
                 digest.update(stream.read(_HASHED_BYTES))
                 stream.seek(max(size - _HASHED_BYTES, 0))
                 digest.update(stream.read(_HASHED_BYTES))
@@ -129,7 +131,7 @@ class GltPartitionSource:
         if not path.exists():
             return {}
         try:
-            about = json.loads(path.read_text())
+            about = json.loads(read_bounded(path))
             GraphSchema.from_json(about["schema"])
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise pickles.damaged(path, exc) from exc
@@ -254,6 +256,7 @@ def _feature_spec(folders: Iterator[Path]) -> ArraySpec | None:
 
 def _read_npy(path: Path) -> NDArray[Any]:
     try:
+        os.close(open_regular(path))  # a pipe would be waited for
         values: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except NPY_DAMAGE as exc:
         raise pickles.damaged(path, exc) from exc
