@@ -12,16 +12,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.rendering import drawn_by as _drawn_by
-
-__version__ = "0.1.0"
+from gnnkit.rendering import register as _register
+from gnnkit.version import __version__ as __version__
 
 # Public names and the modules they live in; importing gnnkit imports none of them.
 _HOMES = {
     "BuildOptions": "gnnkit.storage.options",
     "Colocated": "gnnkit.backends.colocated",
     "Glt": "gnnkit.backends.glt.options",
-    "GraphLoader": "gnnkit.loader",
+    "GraphLoader": "gnnkit.graph_loader",
     "GraphStore": "gnnkit.backends.graph_store",
     "HGT": "gnnkit.samplers",
     "InProcess": "gnnkit.backends.inprocess",
@@ -81,10 +80,10 @@ if TYPE_CHECKING:
     from gnnkit.backends.inprocess import InProcess as InProcess
     from gnnkit.datasets.label_edges import add_label_edges as add_label_edges
     from gnnkit.export.verify import verify_export as verify_export
+    from gnnkit.graph_loader import GraphLoader as GraphLoader
     from gnnkit.jobs.context import TrainContext as TrainContext
     from gnnkit.jobs.launching import launch as launch
     from gnnkit.jobs.launching.handle import RunHandle as RunHandle
-    from gnnkit.loader import GraphLoader as GraphLoader
     from gnnkit.partitioning import partition as partition
     from gnnkit.plan import LoaderPlan as LoaderPlan
     from gnnkit.samplers import HGT as HGT
@@ -107,14 +106,25 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-# Objects of lower rooms lie below what draws them, which is imported when the first one is shown.
-_drawn_by(
-    {
-        "error": "gnnkit.ui.tracebacks:lines_for",
-        "store.card": "gnnkit.ui.store:store_card",
-        "store.plot": "gnnkit.ui.plots.store:plot_store",
-    }
-)
+def _card(shown: Any) -> Any:
+    from gnnkit.ui.objects import card_of  # only when something is looked at
+
+    return card_of(shown)
+
+
+def _store_plot(store: Store) -> Any:
+    from gnnkit.ui.plots.store import plot_store  # matplotlib
+
+    return plot_store(store)
+
+
+def _traceback(*args: Any) -> list[str]:
+    from gnnkit.ui.tracebacks import lines_for  # only when an error is shown
+
+    return lines_for(*args)
+
+
+_register(card=_card, store_plot=_store_plot, traceback=_traceback)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from gnnkit.rendering import drawer
+from gnnkit.rendering import renderer
 
 
 class GnnkitError(Exception):
@@ -44,7 +44,7 @@ class GnnkitError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """Asked for by IPython alone: plain Python, debuggers and test runners show the traceback."""
-        lines: list[str] = drawer("error")(self)
+        lines: list[str] = renderer("traceback")(self)
         return lines
 
 
@@ -106,7 +106,7 @@ class _InterruptLines:
         lines = [f"KeyboardInterrupt: stopped in {self._broken_off}"]
         for error in (sys.exc_info()[1], getattr(sys, "last_value", None)):
             if error is not None and getattr(error, "_render_traceback_", None) is self:
-                lines = drawer("error")(error, self._broken_off)
+                lines = renderer("traceback")(error, self._broken_off)
         return lines
 
 

@@ -1,25 +1,41 @@
-"""Who draws the objects of the rooms below ``gnnkit.ui``: told by the package itself, so that no import points up."""
+"""The registry of renderers: objects of lower packages show themselves by it and know nothing of what draws them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from importlib import import_module
+from collections.abc import Callable
 from typing import Any
 
-_PLACES: dict[str, str] = {}
+_RENDERERS: dict[str, Callable[..., Any]] = {}
 
 
-def drawn_by(places: Mapping[str, str]) -> None:
-    """Says where the functions are that draw.
+def register(**renderers: Callable[..., Any]) -> None:
+    """Registers functions that draw.
 
     Args:
-        places: ``{what is drawn: "module:function"}``; a module is imported when its first drawing is asked for.
+        **renderers: ``card`` makes the card of a ``Shown`` object, ``progress`` the receiver of events for a choice of progress,
+            ``traceback`` the lines that IPython shows of an error, ``store_plot`` a store's picture.
     """
-    _PLACES.update(places)
+    _RENDERERS.update(renderers)
 
 
-def drawer(what: str) -> Callable[..., Any]:
-    """The function that draws ``what``, from its module, which is imported now."""
-    module, _, name = _PLACES[what].partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
-    return function
+def renderer(what: str) -> Callable[..., Any]:
+    """The function that draws ``what``; ``gnnkit/__init__.py`` registers them all."""
+    return _RENDERERS[what]
+
+
+class Shown:
+    """Shows an object by its card: as a line, as a block of text, and as a picture in a notebook. A card is made when it is looked at."""
+
+    def __repr__(self) -> str:
+        return str(self._card().to_text())
+
+    def __str__(self) -> str:
+        return str(self._card().to_block())
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        bundle: dict[str, str] = self._card().mimebundle()
+        return bundle
+
+    def _card(self) -> Any:
+        """The card (``gnnkit.ui.cards.Card``) of what the object is now."""
+        return renderer("card")(self)

@@ -16,9 +16,9 @@ from gnnkit.cluster.serving.server_state import processes_of
 from gnnkit.cluster.serving.spec import ServerSpec, split_place
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError
 from gnnkit.events import EventSink
+from gnnkit.rendering import Shown
 from gnnkit.storage.manifest_io import read_manifest
 from gnnkit.storage.store import Store
-from gnnkit.ui.shown import Shown
 
 if TYPE_CHECKING:
     from gnnkit.ui.cards import Card

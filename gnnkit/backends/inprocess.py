@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from gnnkit.backends.base import END_OF_EPOCH, BatchStream, EndOfEpoch, StreamStatus
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, SamplingError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink
-from gnnkit.kernels.jit import warm
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.buffers import BlockPool
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.runtime.limits import auto_threads
 from gnnkit.runtime.process_status import look_at
-from gnnkit.sampling.kinds import prepare
+from gnnkit.sampling.kinds import prepare, warm
 from gnnkit.sampling.sampler import BatchSampler, local_sampler
 from gnnkit.sampling.schedule import Schedule, Step
 from gnnkit.sampling.subgraph import SampledSubgraph

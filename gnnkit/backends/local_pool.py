@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.hosts import HostLink, link_hosts
+from gnnkit.cluster import worker
 from gnnkit.errors import StartTimeout
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.children import ChildProcess
@@ -148,7 +149,7 @@ def hire_colocated(options: Colocated, num_workers: int, plan: LoaderPlan, graph
     check_descriptors(num_workers)
     check_start_memory(num_workers, options.threads_per_worker, graph.arrays.schema)
     sharing = GraphSharing(graph, plan.runtime.memory_budget)
-    crew_options = SupervisorOptions(num_workers, options.threads_per_worker, options.max_concurrent_producer_inits)
+    crew_options = SupervisorOptions(num_workers, options.threads_per_worker, worker.__name__, options.max_concurrent_producer_inits)
     store = None if plan.store is None else asdict(plan.store)
     folder = new_run(options.log_dir, {"store": None if store is None else store["path"]})
     crew = LocalWorkerPool(crew_options, folder, sharing, newcomer)

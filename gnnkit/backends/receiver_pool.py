@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.local_pool import LocalWorkerPool
 from gnnkit.backends.own_servers import OwnServers
+from gnnkit.cluster import worker
 from gnnkit.cluster.receiving import threads_for
 from gnnkit.cluster.serving.connection import client_id
 from gnnkit.cluster.serving.credentials import required
@@ -166,7 +167,12 @@ def hire_receiver(
     check_start_memory(1, threads, outline.schema)
     folder = new_run(options.log_dir, {"store": str(outline.path), "servers": list(servers.addresses)})
     crew = ReceiverPool(
-        SupervisorOptions(1, threads, title="receiving process {rank}", lane="receiver"), folder, graph, newcomer, joined, own
+        SupervisorOptions(1, threads, worker.__name__, title="receiving process {rank}", lane="receiver"),
+        folder,
+        graph,
+        newcomer,
+        joined,
+        own,
     )
     crew.setup = {
         "store": asdict(outline.reference),

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.bench.loading import make_loader
 
 if TYPE_CHECKING:
-    from gnnkit.loader import GraphLoader
     from gnnkit.loader.advice import Advice
+    from gnnkit.loader.pipeline import Pipeline
 
 # Seconds of one look at a loader; loops with and without the bottleneck take turns, as far as they can.
 LOOK_S, _TURNS = 4.0, 2
@@ -50,14 +50,14 @@ def bottleneck(options: argparse.Namespace) -> dict[str, Any]:
     return {"gain": after / before, "before": before, "after": after, "sentence": advice.sentence, "change": str(dict(advice.change))}
 
 
-def _advice(loader: GraphLoader, body: Body) -> Advice:
+def _advice(loader: Pipeline, body: Body) -> Advice:
     from gnnkit.loader.advice import advise, measure
 
     _run(loader, LOOK_S, body)
     return advise(measure(loader, LOOK_S))
 
 
-def _run(loader: GraphLoader, seconds: float, body: Body) -> float:
+def _run(loader: Pipeline, seconds: float, body: Body) -> float:
     """Seeds per second of a loop."""
     from gnnkit.loader.advice.trial import batches_for
 
@@ -65,7 +65,7 @@ def _run(loader: GraphLoader, seconds: float, body: Body) -> float:
     return (len(times) - 1) * loader.plan.batching.batch_size / (times[-1] - times[0])
 
 
-def _followed(slow: GraphLoader, body: Body, advice: Advice, stack: contextlib.ExitStack) -> tuple[GraphLoader, Body]:
+def _followed(slow: Pipeline, body: Body, advice: Advice, stack: contextlib.ExitStack) -> tuple[Pipeline, Body]:
     """The loop as the advice wants it."""
     from gnnkit.loader.advice.trial import beside
 
@@ -90,46 +90,46 @@ class _Waiting:
         self._never.wait(self.seconds)
 
 
-def _seconds_of(loader: GraphLoader) -> float:
+def _seconds_of(loader: Pipeline) -> float:
     """How long a batch took to sample, with as many at a time as there were."""
     return fmean(record.sample_s + record.gather_s for record in loader.records) / max(1, loader.status().workers)
 
 
-def _slow_body(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[GraphLoader, Body]:
-    loader = stack.enter_context(make_loader(options))
+def _slow_body(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Pipeline, Body]:
+    loader = stack.enter_context(make_loader(options).pipeline)
     _run(loader, LOOK_S / 2, None)
     return loader, _Waiting(_seconds_of(loader) * _SLOW)
 
 
-def _one_worker(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[GraphLoader, Body]:
+def _one_worker(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Pipeline, Body]:
     from gnnkit.backends.colocated import Colocated
 
-    return stack.enter_context(make_loader(options, backend=Colocated(num_workers=1))), None
+    return stack.enter_context(make_loader(options, backend=Colocated(num_workers=1)).pipeline), None
 
 
-def _tiny_ring(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[GraphLoader, Body]:
+def _tiny_ring(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Pipeline, Body]:
     from gnnkit.backends.colocated import Colocated
 
-    with make_loader(options) as roomy:
+    with make_loader(options).pipeline as roomy:
         _run(roomy, 0.0, None)
         largest = max(record.nbytes for record in roomy.records)
     backend = Colocated(num_workers=options.threads, channel_size=int(largest * _BATCHES_IN_RING))
-    return stack.enter_context(make_loader(options, backend=backend)), None
+    return stack.enter_context(make_loader(options, backend=backend).pipeline), None
 
 
-def _dropped_cache(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[GraphLoader, Body]:
-    loader = stack.enter_context(make_loader(options, memory_budget=0))
+def _dropped_cache(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Pipeline, Body]:
+    loader = stack.enter_context(make_loader(options, memory_budget=0).pipeline)
     stack.enter_context(_pages_dropped(loader))
     return loader, None
 
 
 @contextlib.contextmanager
-def _pages_dropped(loader: GraphLoader) -> Iterator[None]:
+def _pages_dropped(loader: Pipeline) -> Iterator[None]:
     """Has the system forget the pages of a loader's store, again and again."""
     from gnnkit.runtime.shared_graph import graph_arrays
 
     assert loader.plan.store is not None
-    maps = {id(found): found for array in graph_arrays(loader._graph.arrays) if (found := _map_of(array)) is not None}
+    maps = {id(found): found for array in graph_arrays(loader.graph.arrays) if (found := _map_of(array)) is not None}
     files = [os.open(path, os.O_RDONLY) for path in Path(loader.plan.store.path).rglob("*.npy")]
     over = threading.Event()
 

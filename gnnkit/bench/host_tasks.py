@@ -17,9 +17,9 @@ def host_epoch(options: argparse.Namespace) -> dict[str, Any]:
     import torch.distributed as dist
     import torch_geometric.data  # noqa: F401
 
-    import gnnkit.kernels.jit
+    import gnnkit.sampling.kinds
 
-    gnnkit.kernels.jit.warm()
+    gnnkit.sampling.kinds.warm()
     dist.init_process_group("gloo")
     with make_loader(options, placement=options.placement) as loader:
         for _ in loader:  # its copy of the graph in huge pages is in use after that

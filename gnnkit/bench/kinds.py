@@ -79,7 +79,7 @@ def kind_epoch(options: argparse.Namespace) -> dict[str, Any]:
     import torch_geometric.data  # noqa: F401 - what every user has imported before the clock starts
 
     from gnnkit.backends.inprocess import InProcess
-    from gnnkit.loader import GraphLoader
+    from gnnkit.graph_loader import GraphLoader
 
     words = KINDS[options.kind](options)
     shared = {"batch_size": options.batch_size, "drop_last": True, "backend": InProcess(num_threads=options.threads), "progress": False}

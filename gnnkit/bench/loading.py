@@ -17,7 +17,7 @@ def make_loader(options: argparse.Namespace, **more: Any) -> Any:
     from gnnkit.backends.colocated import Colocated
     from gnnkit.backends.graph_store import GraphStore
     from gnnkit.backends.inprocess import InProcess
-    from gnnkit.loader import GraphLoader
+    from gnnkit.graph_loader import GraphLoader
 
     backend: Any = InProcess(num_threads=options.threads)
     if options.servers:

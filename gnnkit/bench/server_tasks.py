@@ -31,9 +31,9 @@ def serve(options: argparse.Namespace) -> dict[str, Any]:
     import torch_geometric.data  # noqa: F401 - what every user has imported before the clock starts
 
     import gnnkit
-    import gnnkit.kernels.jit
+    import gnnkit.sampling.kinds
 
-    gnnkit.kernels.jit.warm()
+    gnnkit.sampling.kinds.warm()
     start = time.perf_counter()
     with gnnkit.serve(options.path, options.servers, progress=False) as servers, _joined(options, servers.address) as loader:
         next(iter(loader))
@@ -84,7 +84,7 @@ def server_memory(options: argparse.Namespace) -> dict[str, Any]:
             assert client.stdout is not None
             if client.stdout.readline() != "registered\n":
                 raise RuntimeError(f"a client ended with code {client.wait(_END_S)}")
-        pids = children_running("gnnkit.cluster.serving") + children_running("gnnkit.runtime.worker")
+        pids = children_running("gnnkit.cluster.serving") + children_running("gnnkit.cluster.worker")
         sizes = footprint(pids, Path(options.path))
     return {**sizes, "server_bytes": sizes["graph_bytes"] + sizes["own_bytes"]}
 
@@ -136,9 +136,9 @@ def wire(options: argparse.Namespace) -> dict[str, Any]:
 def _serve_the_other(options: argparse.Namespace) -> dict[str, Any]:
     """Serves until the trainer has come and gone."""
     import gnnkit
-    import gnnkit.kernels.jit
+    import gnnkit.sampling.kinds
 
-    gnnkit.kernels.jit.warm()
+    gnnkit.sampling.kinds.warm()
     address = f"{options.address}:{_PORT}"
     # The trainer's connection ends with the trainer, however that comes; who may join the servers at what time is none of its concern.
     with (
@@ -156,4 +156,4 @@ def _serve_the_other(options: argparse.Namespace) -> dict[str, Any]:
 
 def _counted(loader: Any) -> int:
     """Bytes of messages, as the loader's status says."""
-    return sum(loader._stream.status().details["wire"].values())
+    return sum(loader.status().details["wire"].values())

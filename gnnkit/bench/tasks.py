@@ -27,10 +27,10 @@ def epoch(options: argparse.Namespace) -> dict[str, Any]:
     """Opens a store, iterates whole epochs, reports the last ones' speed, and closes in the middle of one more."""
     import torch_geometric.data  # noqa: F401 - what every user has imported before the clock starts
 
-    import gnnkit.kernels.jit
-    import gnnkit.loader
+    import gnnkit.graph_loader
+    import gnnkit.sampling.kinds
 
-    gnnkit.kernels.jit.warm()
+    gnnkit.sampling.kinds.warm()
     start = time.perf_counter()
     with make_loader(options) as loader:
         iterator = iter(loader)
@@ -66,7 +66,7 @@ def worker_memory(options: argparse.Namespace) -> dict[str, Any]:
         while loader.epoch < options.epochs or time.perf_counter() - start < options.settle:
             for _ in loader:
                 pass
-        return footprint(children_running("gnnkit.runtime.worker"), Path(options.path))
+        return footprint(children_running("gnnkit.cluster.worker"), Path(options.path))
 
 
 def limit(options: argparse.Namespace) -> dict[str, Any]:
@@ -167,12 +167,12 @@ def ingest(options: argparse.Namespace) -> dict[str, Any]:
     """Reads OGB's layout (csv.gz) into a store."""
     import shutil
 
-    import gnnkit.kernels.jit
+    import gnnkit.sampling.kinds
     from gnnkit.datasets.ogb import open_ogb
     from gnnkit.storage.build import build_store
     from gnnkit.storage.options import BuildOptions
 
-    gnnkit.kernels.jit.warm()
+    gnnkit.sampling.kinds.warm()
     shutil.rmtree(options.out, ignore_errors=True)
     start = time.perf_counter()
     store = build_store(open_ogb("ogbn-products", root=options.path, download=False), Path(options.out), BuildOptions())

@@ -46,7 +46,9 @@ def measure(num_neighbors: Sequence[int]) -> Rates:
     Args:
         num_neighbors: The fan-outs; -1 counts as 15.
     """
-    from gnnkit import GraphLoader, InProcess, datasets
+    from gnnkit import datasets
+    from gnnkit.backends.inprocess import InProcess
+    from gnnkit.graph_loader import GraphLoader  # numba
 
     fan_out = [15 if count < 0 else count for count in num_neighbors]
     source = datasets.products_like(_SCALE)

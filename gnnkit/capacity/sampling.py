@@ -69,7 +69,9 @@ def _seed_type(graph: SizedGraph) -> NodeType:
 
 
 def _sampled(store: Path, wanted: Asked, seed_type: NodeType) -> BatchSize:
-    from gnnkit import GraphLoader, InProcess, Store
+    from gnnkit.backends.inprocess import InProcess
+    from gnnkit.graph_loader import GraphLoader  # numba
+    from gnnkit.storage.store import Store
 
     splits = Store.open(store).splits.get(seed_type, {})
     options: dict[str, Any] = {"num_neighbors": list(wanted.num_neighbors), "batch_size": wanted.batch_size, "backend": InProcess()}

@@ -22,8 +22,8 @@ def doctor(
     Exit codes: 0 all is well, 1 there are warnings, 2 gnnkit cannot work here.
     """
     if warm:
-        from gnnkit.kernels.jit import warm as compile_kernels
         from gnnkit.sampling.kinds import prepare_all
+        from gnnkit.sampling.kinds import warm as compile_kernels
         from gnnkit.ui.progress import make_sink
 
         prepare_all()

@@ -14,9 +14,9 @@ import typer
 from gnnkit.cli.output import ERROR, WARNING, show_error, show_line
 
 if TYPE_CHECKING:
+    from gnnkit.graph_loader import GraphLoader
     from gnnkit.jobs.context import Logged, TrainContext
     from gnnkit.jobs.running import Train
-    from gnnkit.loader import GraphLoader
 
 
 def run(

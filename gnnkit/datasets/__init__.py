@@ -15,8 +15,8 @@ _HOMES = {
     "ogb_names": "gnnkit.datasets.registry",
     "open_ogb": "gnnkit.datasets.ogb",
     "products_like": "gnnkit.datasets.synthetic",
-    "sample_root": "gnnkit.datasets.shipped",
-    "shipped_data_dir": "gnnkit.datasets.shipped",
+    "sample_root": "gnnkit.shipped",
+    "shipped_data_dir": "gnnkit.shipped",
     "write_ogb_layout": "gnnkit.datasets.synthetic_ogb",
 }
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from gnnkit.datasets.pyg import PyGSource as PyGSource
     from gnnkit.datasets.pyg_arrays import graph_from_pyg as graph_from_pyg
     from gnnkit.datasets.registry import ogb_names as ogb_names
-    from gnnkit.datasets.shipped import sample_root as sample_root
-    from gnnkit.datasets.shipped import shipped_data_dir as shipped_data_dir
     from gnnkit.datasets.synthetic import products_like as products_like
     from gnnkit.datasets.synthetic_ogb import write_ogb_layout as write_ogb_layout
+    from gnnkit.shipped import sample_root as sample_root
+    from gnnkit.shipped import shipped_data_dir as shipped_data_dir
     from gnnkit.source import GraphSource as GraphSource
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.datasets.npz_member import NPY_DAMAGE
-from gnnkit.datasets.shipped import shipped_data_dir
 from gnnkit.errors import DatasetError
 from gnnkit.files import open_regular
+from gnnkit.shipped import shipped_data_dir
+from gnnkit.storage.files import NPY_DAMAGE
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -20,10 +19,9 @@ from numpy.typing import NDArray
 from gnnkit.datasets.ogb_table import RESTORE_HINT, unreadable
 from gnnkit.datasets.pipeline import read_ahead
 from gnnkit.errors import DatasetError
+from gnnkit.storage.files import NPY_DAMAGE
 
 _CHUNK_BYTES = 2 << 20
-# What reading a damaged array file raises: NumPy tries to repair a header that Python cannot parse, and lets errors of that through.
-NPY_DAMAGE = (OSError, EOFError, ValueError, SyntaxError, tokenize.TokenError)
 _DAMAGE = (*NPY_DAMAGE, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
 
 

@@ -18,7 +18,7 @@ from gnnkit.demo.places import compare_places
 from gnnkit.demo.report import Report, Scores
 from gnnkit.demo.training import Sage, accuracy, make_mlp, mlp_forward, sage_forward, train
 from gnnkit.events import EventSink
-from gnnkit.loader import GraphLoader
+from gnnkit.graph_loader import GraphLoader
 
 # 3 layers as in OGB's example; a smaller fan-out than its [15, 10, 5] keeps two CPU cores busy for a minute and not for four.
 _NUM_NEIGHBORS = [10, 5, 5]

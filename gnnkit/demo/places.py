@@ -12,7 +12,7 @@ from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.graph_store import GraphStore
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.demo.report import Report
-from gnnkit.loader import GraphLoader
+from gnnkit.graph_loader import GraphLoader
 from gnnkit.loader.digest import batches_digest
 
 _NUM_PARTS = 2

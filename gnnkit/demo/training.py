@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 from gnnkit.events import EventSink, Stage
-from gnnkit.loader import GraphLoader
+from gnnkit.graph_loader import GraphLoader
 
 Forward = Callable[[nn.Module, Any], Tensor]
 

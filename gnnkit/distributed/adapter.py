@@ -19,14 +19,18 @@ from gnnkit.plan import InputNodes, NeighborSampling
 from gnnkit.vendor import glt
 
 if TYPE_CHECKING:
-    from gnnkit.loader import GraphLoader
+    from gnnkit.loader.pipeline import Pipeline
     from gnnkit.plan import LoaderPlan
 
 _LOOPBACK = "127.0.0.1"
 
 
-def lend(loader: GraphLoader) -> BaseDistLoader:
-    """See ``GraphLoader.dist_loader``."""
+def dist_loader_over(loader: Pipeline) -> BaseDistLoader:
+    """A loader with graphlearn-torch's surface over the connection of an open one; see ``GraphLoader.dist_loader``.
+
+    Raises:
+        PlanError: It does not sample nodes hop by hop, or graphlearn-torch is not installed.
+    """
     if not isinstance(loader.plan.inputs, InputNodes) or not isinstance(loader.plan.sampling, NeighborSampling):
         raise PlanError(
             "dist_loader hands out loaders of nodes that are sampled hop by hop",
@@ -47,9 +51,9 @@ def lend(loader: GraphLoader) -> BaseDistLoader:
     channel = BaseDistLoader.create_colocated_channel(options)
     producer = DistSamplingProducer.over(loader, dataset, seeds, config, options, channel)
     lent = BaseDistLoader(
-        dataset, seeds, schema, options, config, loader._device, runtime, producer, KHopNeighborSamplerOptions(config.num_neighbors)
+        dataset, seeds, schema, options, config, loader.device, runtime, producer, KHopNeighborSamplerOptions(config.num_neighbors)
     )
-    lent._lend(loader._graph.extra, loader._graph.type_extra, loader._transform)
+    lent._lend(loader.graph.extra, loader.graph.type_extra, loader.transform)
     return lent
 
 
@@ -89,11 +93,11 @@ def _options(plan: LoaderPlan) -> Any:
     )
 
 
-def _seeds(loader: GraphLoader, *, homogeneous: bool) -> Any:
+def _seeds(loader: Pipeline, *, homogeneous: bool) -> Any:
     """The seeds of all ranks: what is dealt to this one is decided batch by batch."""
     import torch
 
-    inputs = loader._batches.written_out()
+    inputs = loader.batches.written_out()
     assert isinstance(inputs, InputNodes), "only loaders of nodes are lent"
-    whole = np.arange(loader._batches.num_seeds) if inputs.ids is None else np.array(inputs.ids, np.int64)
+    whole = np.arange(loader.batches.num_seeds) if inputs.ids is None else np.array(inputs.ids, np.int64)
     return glt.attribute("sampler.NodeSamplerInput")(torch.from_numpy(whole), None if homogeneous else inputs.node_type)

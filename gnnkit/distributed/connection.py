@@ -13,7 +13,7 @@ from gnnkit.plan import PPRSampling
 from gnnkit.sampling.subgraph import SampledSubgraph
 
 if TYPE_CHECKING:
-    from gnnkit.loader import GraphLoader
+    from gnnkit.loader.pipeline import Pipeline
 
 
 class AnyConnection(Protocol):
@@ -57,7 +57,7 @@ class Connection:
         format: What messages look like.
     """
 
-    def __init__(self, loader: GraphLoader) -> None:
+    def __init__(self, loader: Pipeline) -> None:
         plan, schema = loader.plan, loader.schema
         self.loader = loader
         nodes, edges = (None, None) if schema.is_homogeneous else (schema.node_types, schema.edge_types)
@@ -75,7 +75,7 @@ class Connection:
 
     def start_epoch(self) -> None:
         """Starts the loader's next epoch; what is left of the one before is dropped."""
-        self._batches = self.loader._begin(self._steps)
+        self._batches = self.loader.begin(self._steps)
 
     def recv(self, timeout_s: float | None = None) -> SampleMessage:
         """The next message of the epoch.
@@ -96,7 +96,7 @@ class Connection:
     @property
     def num_ready(self) -> int:
         """Batches that wait to be received."""
-        return self.loader._stream.status().batches_ready
+        return self.loader.stream.status().batches_ready
 
     def __len__(self) -> int:
         return len(self.loader)

@@ -83,7 +83,7 @@ class ServedStreams(ConnectionProducer):
         """
         if self._connection is not None:
             return
-        from gnnkit.loader import GraphLoader
+        from gnnkit.loader.pipeline import Pipeline
         from gnnkit.loader.served import served_store
 
         config, backend, connections = self._config, served_backend_of(self._options), []
@@ -92,7 +92,7 @@ class ServedStreams(ConnectionProducer):
             for seeds, count in zip(self._inputs, batch_counts(self._inputs, config), strict=True):
                 if count:
                     plan, graph = plan_on(store, seeds, config, backend, self._options.rpc_timeout, options=self._sampler_options)
-                    connections.append(Connection(GraphLoader(plan, graph, ignore_events, device=self._device)))
+                    connections.append(Connection(Pipeline(plan, graph, ignore_events, device=self._device)))
         except BaseException:
             for connection in connections:
                 connection.close()

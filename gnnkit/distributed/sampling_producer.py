@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gnnkit.distributed.dataset import DistDataset
     from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
-    from gnnkit.loader import GraphLoader
+    from gnnkit.loader.pipeline import Pipeline
 
 
 class ConnectionProducer:
@@ -123,7 +123,7 @@ class DistSamplingProducer(ConnectionProducer):
         self.worker_options, self.sampler_options = worker_options, sampler_options
 
     @classmethod
-    def over(cls, loader: GraphLoader, *records: Any) -> DistSamplingProducer:
+    def over(cls, loader: Pipeline, *records: Any) -> DistSamplingProducer:
         """The producer of a connection that is open already: that of ``loader``.
 
         Args:
@@ -143,10 +143,10 @@ class DistSamplingProducer(ConnectionProducer):
         """
         if self._connection is not None:
             return
-        from gnnkit.loader import GraphLoader
+        from gnnkit.loader.pipeline import Pipeline
 
         options = self.worker_options
         backend = backend_of(options, self._at_once)
         records = self.data, self.sampler_input, self.sampling_config
         plan, graph = make_plan(*records, backend, options.rpc_timeout, self._runtime, self.sampler_options)
-        self._attach(Connection(GraphLoader(plan, graph, ignore_events, device=self._device)))
+        self._attach(Connection(Pipeline(plan, graph, ignore_events, device=self._device)))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gnnkit
 from gnnkit.backends.checks import check_count
 from gnnkit.errors import PlanError, interruptible, near_matches
 from gnnkit.export.checks import file_source
@@ -21,7 +20,8 @@ from gnnkit.export.staging import partition_command, stage_script
 from gnnkit.export.template import template_source
 from gnnkit.export.writer import write_directory
 from gnnkit.plan import LoaderPlan
-from gnnkit.ui.shown import Shown
+from gnnkit.rendering import Shown
+from gnnkit.version import __version__
 
 if TYPE_CHECKING:
     from gnnkit.export.proof.report import VerifyReport
@@ -152,7 +152,7 @@ def _job(made: JobPlan, target: Path, options: JobOptions) -> ExportJob:
         gpus_per_proc=_gpus() if options.gpus_per_proc is None else options.gpus_per_proc,
         placement=made.placement,
         store=made.job_store(target),
-        gnnkit=gnnkit.__version__,
+        gnnkit=__version__,
     )
 
 

@@ -197,7 +197,7 @@ def _what(value: Any) -> str:
 
 
 def _advice(name: str, value: Any) -> str:
-    if _is_a(value, "gnnkit.loader.facade", "GraphLoader"):
+    if _is_a(value, "gnnkit.graph_loader", "GraphLoader"):
         return f"use the loader that train(loader, ctx) is given, or make {name} of it in train: loader.for_split('valid')"
     if _is_a(value, "torch.nn", "Module"):
         return f"create {name} in train: a class or function that does it is brought along"

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from gnnkit.errors import StoreError
 from gnnkit.files import read_bounded, read_text
 from gnnkit.loader.digest import ValueDigest, value_digests
+from gnnkit.plan import LoaderPlan
 from gnnkit.sampling.schedule import Schedule
-
-if TYPE_CHECKING:
-    from gnnkit.loader import GraphLoader
 
 VARIABLE = "GNNKIT_RECORD"
 # A file of the folder that says how many steps each rank records, at most.
@@ -24,6 +22,23 @@ _LIMIT = "steps"
 _UNFINISHED = ".unfinished"
 # A line of digests is a few kilobytes, and an epoch has thousands of them.
 _MOST_BYTES = 4 << 30
+
+
+class RankLoader(Protocol):
+    """What is needed of a rank's loader."""
+
+    @property
+    def plan(self) -> LoaderPlan:
+        """Its plan."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state, with the number of seeds."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]:
+        """The next epoch's batches."""
+        ...
 
 
 class _Ranked(Protocol):
@@ -49,7 +64,7 @@ class RecordedBatch:
     values: dict[str, ValueDigest]
 
 
-def record(loader: GraphLoader, ctx: _Ranked, folder: Path) -> None:
+def record(loader: RankLoader, ctx: _Ranked, folder: Path) -> None:
     """Iterates the loader's next epoch, and writes what came into a file of the folder, which is whole or not there.
 
     Args:
@@ -68,7 +83,7 @@ def record(loader: GraphLoader, ctx: _Ranked, folder: Path) -> None:
     unfinished.replace(final)
 
 
-def recorded(loader: GraphLoader, rank: int, steps: int | None = None) -> Iterator[RecordedBatch]:
+def recorded(loader: RankLoader, rank: int, steps: int | None = None) -> Iterator[RecordedBatch]:
     """Iterates the loader's next epoch, and digests each batch.
 
     Args:

@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import gnnkit
 from gnnkit.errors import PlanError
 from gnnkit.export.job import RECORD
 from gnnkit.files import read_bounded
+from gnnkit.version import __version__
 
 _RECORD_VERSION = 1
 _DIGEST_BYTES = 16
@@ -113,7 +113,7 @@ def write_directory(directory: Path, files: Mapping[str, str], options: Mapping[
     check_target(directory, files, overwrite=overwrite)
     record = {
         "version": _RECORD_VERSION,
-        "gnnkit": gnnkit.__version__,
+        "gnnkit": __version__,
         "options": dict(options),
         "files": {name: digest_of(text.encode()) for name, text in sorted(files.items())},
     }

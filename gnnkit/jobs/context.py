@@ -14,8 +14,8 @@ from gnnkit.jobs.environment import Place
 if TYPE_CHECKING:
     import torch
 
+    from gnnkit.graph_loader import GraphLoader
     from gnnkit.jobs.checkpoint import Checkpoints
-    from gnnkit.loader import GraphLoader
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.jobs.running import find_plan_role
-from gnnkit.kernels.jit import warm
 from gnnkit.loader.planned import check_planned
 from gnnkit.plan import LoaderPlan
+from gnnkit.sampling.kinds import warm
 from gnnkit.storage.manifest_io import read_manifest
 from gnnkit.storage.store import Store
 

@@ -18,7 +18,7 @@ from gnnkit.plan import LoaderPlan
 
 if TYPE_CHECKING:
     from gnnkit.distributed.roles import Role
-    from gnnkit.loader import GraphLoader
+    from gnnkit.graph_loader import GraphLoader
 
 Train = Callable[["GraphLoader", TrainContext], Any]
 
@@ -58,7 +58,7 @@ def run_training(
         StartTimeout: Not all ranks came in time.
         WorkerDied: Another rank is gone.
     """
-    from gnnkit.loader import GraphLoader
+    from gnnkit.graph_loader import GraphLoader
 
     planned = LoaderPlan.load(plan)
     role = find_plan_role(planned)

@@ -171,7 +171,7 @@ def lazy_kernel(function: F) -> F:
 
 
 def warm(events: EventSink = ignore_events) -> None:
-    """Compiles, or loads, every kernel; afterwards no call compiles anything.
+    """Compiles, or loads, every kernel whose module was imported; afterwards no call of these compiles anything.
 
     Several processes may call it at once: one compiles a kernel, the others wait and load what it wrote. What is there already is loaded
     without waiting: a process that starts must not wait for another one's kernels of a kind that it has no use for.
@@ -180,11 +180,6 @@ def warm(events: EventSink = ignore_events) -> None:
         events: Receives the stage "compile", a unit per kernel.
     """
     from filelock import FileLock
-
-    # Imported for their registrations: a kernel is only known once its module has been.
-    import gnnkit.sampling.fill
-    import gnnkit.sampling.walk
-    import gnnkit.storage.kernels  # noqa: F401
 
     pending = [(dispatcher, signature) for dispatcher, signature in _kernels if not dispatcher.signatures]
     if not pending:

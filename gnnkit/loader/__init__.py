@@ -1,6 +1,3 @@
-"""``GraphLoader`` and the values it hands out."""
+"""The machinery of ``GraphLoader``: options, opening, epochs, inference, advice."""
 
-from gnnkit.loader.facade import GraphLoader
-from gnnkit.loader.stats import EpochStats
-
-__all__ = ["EpochStats", "GraphLoader"]
+"""The machinery of ``GraphLoader``: options, opening, epochs, inference, advice."""

@@ -108,7 +108,7 @@ class CachedRows:
         found.index_copy_(0, missing.long(), x)
         if self.scale is None or self.offset is None:
             return found
-        # Two operations, each rounded, as gnnkit.sampling.dequantize has them.
+        # Two operations, each rounded, as gnnkit.storage.dequantize has them.
         return found.float().mul_(self.scale).add_(self.offset)
 
 

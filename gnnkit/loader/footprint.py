@@ -18,7 +18,7 @@ from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.layout import FEATURE_NAME
 
 if TYPE_CHECKING:
-    from gnnkit.loader.facade import GraphLoader
+    from gnnkit.loader.pipeline import Pipeline
 
 # Batches of each epoch that are looked at unless somebody wants others. On a graph like OGBN-Products, with 193 batches to an epoch, they
 # place the curve within three points of where all of them do, on the cautious side.
@@ -87,7 +87,7 @@ class Footprint:
         return SavingsCurve(np.concatenate([[0], np.cumsum(nbytes[::-1])]), ends / max(float(ends[-1]), 1.0))
 
 
-def footprint(loader: GraphLoader, num_batches: int | None = None) -> Footprint:
+def footprint(loader: Pipeline, num_batches: int | None = None) -> Footprint:
     """Samples batches of the two epochs that come next, spread evenly over them; the loader's own epoch does not advance.
 
     Takes at most eight bytes of memory for each node of the graph.
@@ -99,8 +99,8 @@ def footprint(loader: GraphLoader, num_batches: int | None = None) -> Footprint:
     Raises:
         PlanError: ``num_batches`` is no number from 1 to ``len(loader)``, or there is no batch.
     """
-    loader._check_open()
-    schedule = loader._batches.schedule()
+    loader.check_open()
+    schedule = loader.batches.schedule()
     available = len(schedule)
     if not available:
         raise PlanError("there are no batches to look at: an epoch of this loader has none", "see len(loader) and input_nodes")
@@ -109,11 +109,11 @@ def footprint(loader: GraphLoader, num_batches: int | None = None) -> Footprint:
         raise PlanError(f"num_batches must be a whole number from 1 to {available}, this rank's batches of an epoch, got {num_batches!r}")
     schema = loader.schema
     touches, after = _counters(schema), _counters(schema)
-    epoch = loader._next_epoch
+    epoch = loader.next_epoch
     with loader.history.noting(), Stage(loader.history, "footprint", total=2 * count, unit="batches") as stage:
         for number, counters in enumerate((touches, after)):
             for step in _steps(schedule, count, number):
-                _count(loader._stream.sample_now(epoch + number, schedule.turn(step).batch_index), counters)
+                _count(loader.stream.sample_now(epoch + number, schedule.turn(step).batch_index), counters)
                 stage.advance()
     rows = {name: t.arrays[FEATURE_NAME].row_nbytes if FEATURE_NAME in t.arrays else 0 for name, t in schema.node_types.items()}
     return Footprint(count, available, touches, after, rows)

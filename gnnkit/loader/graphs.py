@@ -48,7 +48,7 @@ def open_store(store: Store) -> GraphHandle:
 
 def warm_in_background(events: EventSink) -> None:
     """Compiles kernels while the dataset is downloaded or built; whoever needs them waits for the same lock."""
-    from gnnkit.kernels.jit import warm
+    from gnnkit.sampling.kinds import warm
 
     threading.Thread(target=warm, args=(events,), name="gnnkit-compile", daemon=True).start()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,94 +14,50 @@ from numpy.typing import NDArray
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage
 from gnnkit.loader.embeddings import Embeddings, LayerFiles, embeddings_folder
+from gnnkit.loader.pipeline import Pipeline
 from gnnkit.loader.words import resolve_input_nodes
 from gnnkit.plan import Batching, InputNodes, LoaderPlan, NeighborSampling
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, NodeType, is_label_edge_type
 from gnnkit.storage.layout import check_name
 
-if TYPE_CHECKING:
-    from gnnkit.loader.facade import GraphLoader
-    from gnnkit.loader.feature_cache import FeatureCache
-    from gnnkit.loader.options import Progress
-
 Layer = Callable[[Any], Any]
 # What a layer may give: types that NumPy has too.
 _DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
 
 
-class WholeGraphInference:
-    """The method of ``GraphLoader`` that runs a model over all nodes.
-
-    Attributes:
-        plan: The loader's plan.
-    """
-
-    plan: LoaderPlan
-    _graph: GraphHandle
-    _transform: Callable[[Any], Any] | None
-    _device: Any
-    _cache: FeatureCache | None
-    _check_open: Callable[[], None]
-
-    def inference(
-        self,
-        layers: Sequence[Layer],
-        out: str | Path | None = None,
-        *,
-        input_nodes: Any = None,
-        batch_size: int | None = None,
-        device: Any = None,
-        keep_layers: bool = False,
-        progress: Progress = "auto",
-    ) -> Embeddings:
-        """Embeddings of all nodes, layer by layer, each from all neighbours of a node.
-
-        A layer is a function of a batch with one hop of all neighbours. It returns a row for each seed, ``[batch_size, ...]``, or for each
-        node of the batch, of which the seeds' are taken; of a typed graph, those of the seeds' type, or a dict of all types' tensors as
-        ``HeteroConv`` gives it. After the first layer, ``x`` holds the rows of the layer before. Layers run without gradients; call
-        ``model.eval()`` before.
-
-        It is one process's work: with several ranks, call it on one of them while the others keep their loaders open.
-
-        Args:
-            layers: The model's layers, first to last.
-            out: Folder to write to, which must not exist: ``<out>/layer<k>/<node type>.npy``. It is there once all of it is. None is a
-                temporary one, which goes with the result.
-            input_nodes: Nodes whose embeddings are wanted, as for ``for_split``; layers before the last run over all nodes. None is all.
-            batch_size: Seeds per batch; None is the loader's.
-            device: Where batches are copied to; None is the loader's.
-            keep_layers: Keeps the files of all layers, not of the last one only.
-            progress: How progress is shown, as for ``from_ogb``.
-
-        Raises:
-            PlanError: ``out`` exists, or another process is writing it, or a layer returns something else than such rows.
-            StoreError: The embeddings cannot be written.
-        """
-        self._check_open()
-        functions = _checked(self._graph, layers, out, keep_layers)
-        return _infer(self, functions, out, input_nodes, (batch_size, device), keep_layers, progress)
-
-
-def _infer(
-    loader: WholeGraphInference,
+def infer(
+    loader: Pipeline,
     layers: list[Layer],
     out: str | Path | None,
     input_nodes: Any,
     batching: tuple[int | None, Any],
     keep_layers: bool,
-    progress: Progress,
+    events: EventSink,
 ) -> Embeddings:
-    from gnnkit.ui.progress import make_sink
+    """Runs a model's layers over all nodes; see ``GraphLoader.inference``.
 
-    graph = loader._graph
+    Args:
+        loader: Whose graph, backend and device are used.
+        layers: What ``check_layers`` has returned.
+        out: As for ``GraphLoader.inference``.
+        input_nodes: As for ``GraphLoader.inference``.
+        batching: Batch size and device; None in either place is the loader's.
+        keep_layers: As for ``GraphLoader.inference``.
+        events: Receives the stage "inference".
+
+    Raises:
+        PlanError: ``out`` exists, or another process writes it, or a layer returns something else than rows of nodes.
+        StoreError: The embeddings cannot be written.
+    """
+    graph = loader.graph
     node_types = list(graph.arrays.schema.node_types)
     everything = {node_type: resolve_input_nodes((node_type, None), graph) for node_type in node_types}
     last = everything
     if input_nodes is not None:
         inputs = resolve_input_nodes(input_nodes, graph)
         last = {inputs.node_type: inputs}
-    with make_sink(progress) as events, ExitStack() as stack, embeddings_folder(out, graph.name) as (folder, owned):
+    with ExitStack() as stack, embeddings_folder(out, graph.name) as (folder, owned):
         open_ = _Opener(loader, events, stack, *batching)
         every = {node_type: open_(inputs) for node_type, inputs in everything.items()} if len(layers) > 1 or last is everything else {}
         ends = every if last is everything else {node_type: open_(inputs) for node_type, inputs in last.items()}
@@ -109,7 +65,7 @@ def _infer(
         for number, layer in enumerate(layers, 1):
             before, files = files, LayerFiles(folder, number)
             siblings = ends if number == len(layers) else every
-            total = sum(sibling._batches.num_seeds for sibling in siblings.values())
+            total = sum(sibling.batches.num_seeds for sibling in siblings.values())
             with Stage(events, "inference", label=f"layer {number} of {len(layers)}", total=total, unit="nodes") as stage:
                 run = _LayerRun(layer, number, before.arrays() if number > 1 else None, files, stage)
                 for node_type, sibling in siblings.items():
@@ -125,8 +81,8 @@ def _infer(
     return Embeddings(path, made, owned)
 
 
-def _checked(graph: GraphHandle, layers: Any, out: Any, keep_layers: Any) -> list[Layer]:
-    """Refuses what can be found out before anything is opened."""
+def check_layers(graph: GraphHandle, layers: Any, out: Any, keep_layers: Any) -> list[Layer]:
+    """The layers as a list; refuses what can be found out before anything is opened."""
     if not (out is None or isinstance(out, (str, Path))):
         raise PlanError(f"out must be the path of a folder, or None for a temporary one, got {out!r}")
     if not isinstance(keep_layers, bool):
@@ -147,23 +103,21 @@ def _checked(graph: GraphHandle, layers: Any, out: Any, keep_layers: Any) -> lis
 class _Opener:
     """Makes loaders of one hop and every neighbour, on the graph and with the backend of another loader."""
 
-    def __init__(self, loader: WholeGraphInference, events: EventSink, stack: ExitStack, batch_size: int | None, device: Any) -> None:
+    def __init__(self, loader: Pipeline, events: EventSink, stack: ExitStack, batch_size: int | None, device: Any) -> None:
         self._loader, self._events, self._stack = loader, events, stack
-        self._device = loader._device if device is None else device
+        self._device = loader.device if device is None else device
         plan = loader.plan
         self._batching = Batching(plan.batching.batch_size if batch_size is None else batch_size, seed=plan.batching.seed)
         self._sampling = NeighborSampling(
-            _all_neighbors(plan, loader._graph), edge_dir=plan.sampling.edge_dir, with_edge=plan.sampling.with_edge
+            _all_neighbors(plan, loader.graph), edge_dir=plan.sampling.edge_dir, with_edge=plan.sampling.with_edge
         )
 
-    def __call__(self, inputs: InputNodes) -> GraphLoader:
+    def __call__(self, inputs: InputNodes) -> Pipeline:
         """A loader that visits the inputs in their order, each once."""
-        from gnnkit.loader.facade import GraphLoader
-
         loader = self._loader
         plan = replace(loader.plan, inputs=inputs, sampling=self._sampling, batching=self._batching)
-        options = {"transform": loader._transform, "device": self._device, "cache": loader._cache}
-        sibling = GraphLoader(plan, loader._graph, self._events, **options)
+        options = {"transform": loader.transform, "device": self._device, "cache": loader.cache}
+        sibling = Pipeline(plan, loader.graph, self._events, **options)
         return self._stack.enter_context(sibling)
 
 
@@ -187,9 +141,9 @@ class _LayerRun:
     def __init__(self, layer: Layer, number: int, before: Mapping[NodeType, NDArray[Any]] | None, files: LayerFiles, stage: Stage) -> None:
         self._layer, self._number, self._before, self._files, self._stage = layer, number, before, files, stage
 
-    def of_type(self, node_type: NodeType, sibling: GraphLoader) -> None:
+    def of_type(self, node_type: NodeType, sibling: Pipeline) -> None:
         """The layer's rows for all inputs of a loader, which are nodes of one type."""
-        num_rows, done = sibling._batches.num_seeds, 0
+        num_rows, done = sibling.batches.num_seeds, 0
         # A type without nodes has embeddings of a width too.
         batches = sibling if num_rows else [sibling.sample(np.empty(0, np.int64))]
         for batch in batches:
@@ -205,7 +159,7 @@ class _LayerRun:
         assert done == num_rows, (done, num_rows)
         self._files.finish(node_type)
 
-    def _rows(self, batch: Any, node_type: NodeType, sibling: GraphLoader) -> tuple[NDArray[Any] | None, int]:
+    def _rows(self, batch: Any, node_type: NodeType, sibling: Pipeline) -> tuple[NDArray[Any] | None, int]:
         """The layer's rows for the seeds of a batch, and how many seeds those are."""
         import torch
 

@@ -16,7 +16,7 @@ from gnnkit.plan.ppr import PPR_RELATION
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType, NodeType
 
 if TYPE_CHECKING:
-    from gnnkit.loader.facade import GraphLoader
+    from gnnkit.loader.pipeline import Pipeline
 
 _NONE = np.empty(0, np.int64)
 
@@ -72,7 +72,7 @@ class Neighborhood:
         return int((self.hop == 0).sum())
 
 
-def neighborhood(loader: GraphLoader, seed: Any = None, batch: Any = None) -> Neighborhood:
+def neighborhood(loader: Pipeline, seed: Any = None, batch: Any = None) -> Neighborhood:
     """Finds the neighbourhood of one seed.
 
     Args:

@@ -16,8 +16,6 @@ from gnnkit.errors import PlanError
 from gnnkit.runtime.process_status import process_state
 from gnnkit.runtime.wire import Wire
 
-# What a child runs unless something else is said.
-WORKER = "gnnkit.runtime.worker"
 # Libraries in the child count threads by these; a sampling thread is one thread, and there are as many as the user said.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -72,7 +70,7 @@ class ChildProcess:
     """
 
     def __init__(
-        self, rank: int, log: Path, vitals_fd: int, threads: int, module: str = WORKER, environment: Mapping[str, str] | None = None
+        self, rank: int, log: Path, vitals_fd: int, threads: int, module: str, environment: Mapping[str, str] | None = None
     ) -> None:
         if not sys.executable:
             raise PlanError("sampling processes need a Python interpreter, and this program does not say which", "use InProcess()")

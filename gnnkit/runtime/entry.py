@@ -5,13 +5,13 @@ They need neither torch nor the user's ``__main__``, and everything that they ho
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import signal
 import socket
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from typing import NoReturn, Protocol
 
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.shared_block import SharedBlock
@@ -20,24 +20,31 @@ from gnnkit.runtime.watch import Watch, die_with_parent
 from gnnkit.runtime.wire import Wire
 
 
-def run(module: str, loop: str) -> NoReturn:
+class Loop(Protocol):
+    """The work of a background process."""
+
+    def run(self) -> None:
+        """Works until the process is to end."""
+        ...
+
+
+def run(load: Callable[[], Callable[[Wire, Watch], Loop]]) -> NoReturn:
     """Reads what was handed over on the command line, works, and ends the process.
 
     Args:
-        module: Where the work is; imported once there is somebody to tell if it cannot be.
-        loop: Name of a class there, made from the process's ``Wire`` and ``Watch``, with a method ``run``.
+        load: Imports what makes the work from the process's ``Wire`` and ``Watch``; called once an error of it can be reported.
     """
     try:
-        _work(module, loop)
+        _work(load)
     except BaseException:
-        logging.getLogger(module).exception("the process ends")
+        logging.getLogger(load.__module__).exception("the process ends")
         logging.shutdown()
         os._exit(1)
     # Threads may be in the middle of a kernel, and there is nothing to tidy up.
     os._exit(0)
 
 
-def _work(module: str, loop: str) -> None:
+def _work(load: Callable[[], Callable[[Wire, Watch], Loop]]) -> None:
     wire_fd, vitals_fd, parent_fd, parent_pid, rank, from_main_thread = map(int, sys.argv[1:])
     if from_main_thread:
         die_with_parent(parent_pid)
@@ -50,7 +57,7 @@ def _work(module: str, loop: str) -> None:
     watch.start()
     wire = Wire(socket.socket(fileno=wire_fd))
     try:
-        work = getattr(importlib.import_module(module), loop)
+        work = load()
     except BaseException as error:  # a broken installation; the loader raises it
         wire.send("failed", error=error_to_json(error))
         wire.send_all(1.0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gnnkit.errors import GnnkitError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.host import memory_kills
-from gnnkit.runtime.children import WORKER, ChildProcess, end_all
+from gnnkit.runtime.children import ChildProcess, end_all
 from gnnkit.runtime.exit_reason import describe_end, explain_end
 from gnnkit.runtime.logs import with_tail
 from gnnkit.runtime.registry import RunFolder
@@ -57,8 +57,8 @@ class SupervisorOptions:
     Attributes:
         num_workers: How many.
         threads: Sampling threads in each.
+        module: The module that they run; they are started with ``python -m``.
         most_starting: How many may be starting at the same time; None: all.
-        module: What they run.
         environment: Their own variables; see ``ChildProcess``.
         first: The first one's number; the others follow.
         title: What messages call one of them.
@@ -69,8 +69,8 @@ class SupervisorOptions:
 
     num_workers: int
     threads: int
+    module: str
     most_starting: int | None = None
-    module: str = WORKER
     environment: Mapping[str, str] | None = None
     first: int = 0
     title: str = "sampling process {rank}"

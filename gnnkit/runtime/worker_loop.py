@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from gnnkit.errors import MemoryLimitError
 from gnnkit.events import Event
 from gnnkit.host import available_memory
-from gnnkit.kernels.jit import warm
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.remote import error_to_json, layout_to_json
 from gnnkit.runtime.shared_block import SharedBlock
@@ -24,7 +23,8 @@ from gnnkit.runtime.watch import Watch
 from gnnkit.runtime.wire import PATIENCE_S, Message, Wire, from_memory
 from gnnkit.runtime.worker_clients import STARTER, Clients
 from gnnkit.runtime.worker_jobs import ChannelKey, Job, JobQueue, NowJob, SampleJob, TrialJob
-from gnnkit.runtime.worker_sampling import WorkerChannel, WorkerGraph, name_of
+from gnnkit.runtime.worker_sampling import ConnectHosts, WorkerChannel, WorkerGraph, name_of
+from gnnkit.sampling.kinds import warm
 from gnnkit.sampling.sampler import BatchSampler
 from gnnkit.sampling.scratch import NodeScratch
 from gnnkit.sampling.walked import SampleRequest
@@ -47,10 +47,11 @@ class WorkerLoop:
     Args:
         wire: The connection to it.
         watch: This process's watchman.
+        connect: Makes the way to other hosts.
     """
 
-    def __init__(self, wire: Wire, watch: Watch) -> None:
-        self._wire, self._watch = wire, watch
+    def __init__(self, wire: Wire, watch: Watch, connect: ConnectHosts) -> None:
+        self._wire, self._watch, self._connect = wire, watch, connect
         self._clients = Clients(wire)
         self._jobs = JobQueue(lambda key, generation: self._clients.send(key[0], "cancelled", c=key[1], g=generation))
         self._channels: dict[ChannelKey, WorkerChannel] = {}
@@ -81,7 +82,7 @@ class WorkerLoop:
         try:
             setup = self._wire.next()
             warm(self._forward)
-            self._graph = WorkerGraph(setup)
+            self._graph = WorkerGraph(setup, self._connect)
             for _ in range(self._graph.threads):
                 threading.Thread(target=self._sample, name="gnnkit-sampler", daemon=True).start()
         except EOFError:
@@ -237,7 +238,7 @@ class WorkerLoop:
             layout, _, sample_s, gather_s = sampler.sample_into(request, acquire)
             times = {"began_s": began_s, "sample_s": sample_s, "gather_s": gather_s, "thread": thread if self._graph.threads > 1 else None}
             self._clients.send(
-                job.channel[0], "done", tuple(own), layout=layout_to_json(layout), **times, **self._graph.traffic(), **name_of(job)
+                job.channel[0], "done", tuple(own), layout=layout_to_json(layout), **times, **self._graph.report(), **name_of(job)
             )
         finally:
             for fd in own:

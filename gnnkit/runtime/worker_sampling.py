@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from gnnkit.errors import StoreError
-from gnnkit.kernels.jit import warm
 from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_handle import GraphHandle
@@ -16,18 +16,43 @@ from gnnkit.runtime.shared_graph import SharedGraph
 from gnnkit.runtime.wire import Message
 from gnnkit.runtime.worker_jobs import NowJob, SampleJob, TrialJob
 from gnnkit.runtime.worker_ring import WorkerRing, WorkerSlot
-from gnnkit.sampling.kinds import prepare
+from gnnkit.sampling.kinds import prepare, warm
 from gnnkit.sampling.sampler import BatchSampler, local_sampler
 from gnnkit.sampling.scratch import NodeScratch
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.store import Store
 
-if TYPE_CHECKING:
-    from gnnkit.cluster.parts.spreading import Spreading
-    from gnnkit.cluster.receiving.receiver import BatchReceiver
-
 logger = logging.getLogger(__name__)
+
+
+class OtherHosts(Protocol):
+    """The way of a sampling process to what is not on its host: parts of the graph, or servers that walk in its place."""
+
+    @property
+    def threads(self) -> int:
+        """Sampling threads to run."""
+        ...
+
+    def session(self, graph: WorkerGraph, plan: LoaderPlan) -> WorkerChannel | None:
+        """The session of a loader whose batches are walked elsewhere; None where they are walked here."""
+        ...
+
+    def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
+        """A sampler for one thread, on the thread's memory per node."""
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """Values that are sent with each batch."""
+        ...
+
+    def leave(self) -> None:
+        """Tells the other hosts that this process needs them no more."""
+        ...
+
+
+# Makes the way to other hosts that a setup message describes, for the store that was opened and so many threads; None where there is none.
+ConnectHosts = Callable[[Mapping[str, Any], Store, int], OtherHosts | None]
 
 
 class WorkerGraph:
@@ -35,21 +60,20 @@ class WorkerGraph:
 
     Args:
         setup: The first message.
+        connect: Makes the way to other hosts.
 
     Attributes:
         handle: The graph as it was opened.
         graph: The arrays to read now.
         threads: Sampling threads to run.
-        spreading: The other hosts; None where every part is on this one.
-        receiving: The servers that walk instead of this process; None where it has parts of its own.
+        others: The way to other hosts; None where every part is on this one.
     """
 
-    def __init__(self, setup: Message) -> None:
+    def __init__(self, setup: Message, connect: ConnectHosts) -> None:
         description, store_ref, hosts = setup.body["graph"], setup.body["store"], setup.body["hosts"]
         servers = setup.body.get("servers")
         self.threads: int = setup.body["threads"]
-        self.spreading: Spreading | None = None
-        self.receiving: BatchReceiver | None = None
+        self.others: OtherHosts | None = None
         shared = None
         if store_ref is None:
             shared = SharedGraph.attach(setup.fds[0], description)
@@ -60,16 +84,9 @@ class WorkerGraph:
             if store.fingerprint != reference.fingerprint:
                 raise StoreError(f"the store {str(store.path)!r} was replaced while it was in use", "make the loader again")
             self.handle = GraphHandle(store.arrays(), store.splits, reference, link_splits=store.link_splits)
-            if hosts is not None:
-                from gnnkit.cluster.parts.spreading import Spreading  # brings the network library, which one host does without
-
-                self.spreading = Spreading(hosts, store, self.threads)
-                self.threads = self.spreading.threads
-            if servers is not None:
-                from gnnkit.cluster.receiving.receiver import BatchReceiver
-
-                self.receiving = BatchReceiver(servers, store)
-                self.threads = self.receiving.threads
+            self.others = connect(setup.body, store, self.threads)
+            if self.others is not None:
+                self.threads = self.others.threads
             if description is not None:
                 shared = SharedGraph.attach(setup.fds[0], description, self.handle.arrays)
         self.graph = self.handle.arrays if shared is None else shared.graph
@@ -91,31 +108,27 @@ class WorkerGraph:
             plan: The loader's plan.
             mode: "batch", or "structure" for whoever gathers the rows elsewhere.
         """
-        if self.receiving is not None:
-            from gnnkit.cluster.receiving.receiver import ReceivingChannel
-
-            return ReceivingChannel(self, plan, self.receiving)
+        elsewhere = None if self.others is None else self.others.session(self, plan)
+        if elsewhere is not None:
+            return elsewhere
         prepare(plan.inputs, plan.sampling, walks_only=mode == "structure", caches=bool(plan.cached))
         warm()  # the kernels of its kind, which other loaders do without
         return WorkerChannel(self, plan, walks_only=mode == "structure")
 
     def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
         """What samples batches of one plan in one thread."""
-        if self.receiving is not None:
-            return self.receiving.sampler(tables, plan)
-        if self.spreading is not None:
-            return self.spreading.sampler(tables, plan, scratch, walks_only=walks_only)
+        if self.others is not None:
+            return self.others.sampler(tables, plan, scratch, walks_only=walks_only)
         return local_sampler(tables, plan.inputs, plan.sampling, scratch, walks_only=walks_only, cached=plan.cached)
 
-    def traffic(self) -> dict[str, Any]:
-        """What a receiving process says with each batch: the bytes that it has received and sent so far."""
-        return {} if self.receiving is None else {"traffic": [self.receiving.traffic.received, self.receiving.traffic.sent]}
+    def report(self) -> dict[str, Any]:
+        """Values that are sent with each batch."""
+        return {} if self.others is None else self.others.report()
 
     def leave(self) -> None:
         """Tells other hosts that this process is about to end."""
-        for others in (self.spreading, self.receiving):
-            if others is not None:
-                others.leave()
+        if self.others is not None:
+            self.others.leave()
 
 
 class WorkerChannel:

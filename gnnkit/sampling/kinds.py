@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.events import EventSink
-from gnnkit.kernels.jit import warm
-from gnnkit.plan import InputNodes, Inputs, NeighborSampling, Sampling
+from gnnkit.events import EventSink, ignore_events
+from gnnkit.kernels import jit
+from gnnkit.plan import (
+    HGTSampling,
+    InputAnchors,
+    InputLinks,
+    InputNodes,
+    Inputs,
+    LayerSampling,
+    NeighborSampling,
+    PPRSampling,
+    Sampling,
+)
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.walked import SampleRequest, Seeds, Walked
 from gnnkit.schema import NodeType
 
 if TYPE_CHECKING:
     from gnnkit.sampling.cached import CachedNodes
-
-# By class of the plan: the module and the class of the stage, which is made with what the plan says.
-_SEEDERS = {
-    "InputNodes": ("nodes", "NodeSeeder"),
-    "InputLinks": ("links", "LinkSeeder"),
-    "InputAnchors": ("anchors", "AnchorSeeder"),
-}
-_WALKERS = {
-    "NeighborSampling": ("neighbors", "NeighborWalker"),
-    "PPRSampling": ("ppr", "PPRWalker"),
-    "HGTSampling": ("hgt", "HGTWalker"),
-    "LayerSampling": ("layers", "LayerWalker"),
-}
-
-
-# What every kind but the usual one needs.
-_SHARED = ("numbering", "owned", "exclusion")
 
 
 class Seeder(Protocol):
@@ -51,33 +43,53 @@ class Walker(Protocol):
         """What is chosen around the seeds; ``key`` is the batch's."""
 
 
-def _stage(group: str, module: str, name: str) -> Any:
-    return getattr(import_module(f"gnnkit.sampling.{group}.{module}"), name)
-
-
-def _seeder_class(inputs: Inputs) -> Any:
-    return _stage("seeders", *_SEEDERS[type(inputs).__name__])
-
-
-def _walker_class(sampling: Sampling) -> Any:
-    if isinstance(sampling, NeighborSampling) and sampling.has_roots:
-        return _stage("walkers", "rooted", "RootedWalker")
-    return _stage("walkers", *_WALKERS[type(sampling).__name__])
-
-
+# Imports inside the following functions register kernels, which are compiled where their kind is used only.
 def seeder_of(inputs: Inputs, sampling: Sampling) -> Seeder:
-    """What finds the seeds of batches."""
-    seeder: Seeder = _seeder_class(inputs)(inputs, sampling)
-    return seeder
+    """The stage that finds the seeds of batches."""
+    if isinstance(inputs, InputLinks):
+        from gnnkit.sampling.seeders.links import LinkSeeder
+
+        return LinkSeeder(inputs, sampling)
+    if isinstance(inputs, InputAnchors):
+        from gnnkit.sampling.seeders.anchors import AnchorSeeder
+
+        return AnchorSeeder(inputs, sampling)
+    from gnnkit.sampling.seeders.nodes import NodeSeeder
+
+    return NodeSeeder(inputs, sampling)
 
 
 def walker_of(sampling: Sampling) -> Walker:
-    """What chooses the nodes and edges of batches."""
-    walker: Walker = _walker_class(sampling)(sampling)
+    """The stage that chooses the nodes and edges of batches."""
+    walker = _plain_walker(sampling)
     if isinstance(sampling, NeighborSampling) and sampling.subgraph_type != "directional":
-        shaped: Walker = _stage("walkers", "shape", "ShapedWalker")(sampling, walker)
-        return shaped
+        from gnnkit.sampling.walkers.shape import ShapedWalker
+
+        return ShapedWalker(sampling, walker)
     return walker
+
+
+def _plain_walker(sampling: Sampling) -> Walker:
+    if isinstance(sampling, PPRSampling):
+        from gnnkit.sampling.walkers.ppr import PPRWalker
+
+        return PPRWalker(sampling)
+    if isinstance(sampling, HGTSampling):
+        from gnnkit.sampling.walkers.hgt import HGTWalker
+
+        return HGTWalker(sampling)
+    if isinstance(sampling, LayerSampling):
+        from gnnkit.sampling.walkers.layers import LayerWalker
+
+        return LayerWalker(sampling)
+    assert isinstance(sampling, NeighborSampling), type(sampling)
+    if sampling.has_roots:
+        from gnnkit.sampling.walkers.rooted import RootedWalker
+
+        return RootedWalker(sampling)
+    from gnnkit.sampling.walkers.neighbors import NeighborWalker
+
+    return NeighborWalker(sampling)
 
 
 def finish(walked: Walked, reach: GraphAccess) -> Walked:
@@ -107,20 +119,31 @@ def prepare(inputs: Inputs, sampling: Sampling, *, walks_only: bool = False, cac
         walks_only: Whether batches are structures, for whoever gathers the rows elsewhere.
         caches: Whether batches come without the features that the trainer has.
     """
-    _seeder_class(inputs)
+    seeder_of(inputs, sampling)
     walker_of(sampling)
     if not _is_usual(inputs, sampling):
-        _import(*_SHARED)
+        _import_shared()
     if walks_only:
-        _import("structure")
+        import gnnkit.sampling.structure
     if caches:
-        _import("cached")
+        import gnnkit.sampling.cached  # noqa: F401
 
 
 def prepare_all() -> None:
     """Imports what batches of every kind are made with."""
-    _import(*_SHARED, "structure", "cached", "spread_sampler", *(f"seeders.{module}" for module, _ in _SEEDERS.values()))
-    _import(*(f"walkers.{module}" for module, _ in _WALKERS.values()), "walkers.rooted", "walkers.shape")
+    _import_shared()
+    import gnnkit.sampling.cached
+    import gnnkit.sampling.seeders.anchors
+    import gnnkit.sampling.seeders.links
+    import gnnkit.sampling.seeders.nodes
+    import gnnkit.sampling.spread_sampler
+    import gnnkit.sampling.structure
+    import gnnkit.sampling.walkers.hgt
+    import gnnkit.sampling.walkers.layers
+    import gnnkit.sampling.walkers.neighbors
+    import gnnkit.sampling.walkers.ppr
+    import gnnkit.sampling.walkers.rooted
+    import gnnkit.sampling.walkers.shape  # noqa: F401
 
 
 def compile_ahead(inputs: Inputs, sampling: Sampling, events: EventSink) -> None:
@@ -138,6 +161,21 @@ def _is_usual(inputs: Inputs, sampling: Sampling) -> bool:
     return hops and isinstance(inputs, InputNodes)
 
 
-def _import(*modules: str) -> None:
-    for module in modules:
-        import_module(f"gnnkit.sampling.{module}")
+def _import_shared() -> None:
+    """Imports what every kind but the usual one needs."""
+    import gnnkit.sampling.exclusion
+    import gnnkit.sampling.numbering
+    import gnnkit.sampling.owned  # noqa: F401
+
+
+def warm(events: EventSink = ignore_events) -> None:
+    """Compiles, or loads, the kernels of the usual kind of batches, of building stores, and of every other module imported so far.
+
+    Args:
+        events: Receives the stage "compile", a unit per kernel.
+    """
+    import gnnkit.sampling.fill
+    import gnnkit.sampling.walk
+    import gnnkit.storage.kernels  # noqa: F401
+
+    jit.warm(events)

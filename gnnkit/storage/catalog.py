@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gnnkit.datasets.shipped import is_shipped
 from gnnkit.errors import StoreError, near_matches
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import read_bounded
+from gnnkit.shipped import is_shipped
 from gnnkit.source import GraphSource
 from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, MANIFEST_NAME
 from gnnkit.storage.manifest import Manifest, canonical_options, store_fingerprint

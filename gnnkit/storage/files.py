@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import tokenize
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from gnnkit.errors import StoreError
 from gnnkit.files import open_regular
 from gnnkit.host import allow_open_files
 
+# What reading a damaged array file raises: NumPy tries to repair a header that Python cannot parse, and lets errors of that through.
+NPY_DAMAGE = (OSError, EOFError, ValueError, SyntaxError, tokenize.TokenError)
 _MAGIC = b"\x93NUMPY\x01\x00"
 _CRC32_POLYNOMIAL = 0xEDB88320
 _READ_BYTES = 8 << 20

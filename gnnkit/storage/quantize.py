@@ -19,6 +19,7 @@ from gnnkit.errors import PlanError
 from gnnkit.events import Stage
 from gnnkit.schema import QUANTIZED, ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, NodeTypeSchema, Quantization
 from gnnkit.storage.convert import bfloat16_to_float32
+from gnnkit.storage.dequantize import dequantize_rows
 
 if TYPE_CHECKING:
     from gnnkit.storage.inputs import BuildInput
@@ -90,8 +91,6 @@ def plain_rows(rows: NDArray[Any], spec: ArraySpec) -> NDArray[Any]:
     """Stored rows as they are in a batch: quantised ones as float32, others as they are."""
     if spec.quantization is None:
         return rows
-    from gnnkit.sampling.dequantize import dequantize_rows
-
     return dequantize_rows(rows, spec.quantization)
 
 

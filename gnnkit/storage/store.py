@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import PlanError, StoreError, near_matches
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.plan import StoreRef
-from gnnkit.rendering import drawer
+from gnnkit.rendering import renderer
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, placeholder
 from gnnkit.storage.files import damaged, map_array
@@ -245,7 +245,7 @@ class Store:
             PlanError: matplotlib is not installed.
             StoreError: A part is not open.
         """
-        figure: Figure = drawer("store.plot")(self)
+        figure: Figure = renderer("store_plot")(self)
         return figure
 
     def file(self, name: str) -> NDArray[Any]:
@@ -277,11 +277,11 @@ class Store:
         return f"Store({self.name}: {sizes}{notice}, {str(self.path)!r})"
 
     def __str__(self) -> str:
-        text: str = drawer("store.card")(self).to_block()
+        text: str = renderer("card")(self).to_block()
         return text
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        bundle: dict[str, str] = drawer("store.card")(self).mimebundle()
+        bundle: dict[str, str] = renderer("card")(self).mimebundle()
         return bundle
 
     def _assemble(self) -> GraphArrays:

@@ -33,7 +33,7 @@ def loader_of(name: str, **options: Any) -> GraphLoader:
 
 def workers(loader: GraphLoader) -> dict[int, int]:
     """Pids of a loader's processes, by rank."""
-    return dict(loader._stream.status().details["pids"])
+    return dict(loader.status().details["pids"])
 
 
 def descendants() -> set[int]:

@@ -293,7 +293,7 @@ def test_batches_survive_their_loader(name: str) -> None:
 @pytest.mark.parametrize("name", COLOCATED[1:2])
 def test_two_loaders_at_once(name: str, tmp_path: Path) -> None:
     with loader_of(name) as left, left.for_split("valid", batch_size=3) as right, loader_of(name, seed=3) as third:
-        assert left._graph is right._graph
+        assert left.pipeline.graph is right.pipeline.graph
         for a, b, c in itertools.zip_longest(left, right, third):
             assert a is not None and c is not None and (b is None or b.batch_size <= 3)
         left.close()

@@ -38,7 +38,7 @@ def pair() -> Iterator[tuple[GraphLoader, GraphLoader]]:
 def assert_whole(loader: GraphLoader, epoch: int, found: list[Any]) -> None:
     """Compares an epoch with one that a thread of this process samples."""
     plan = replace(loader.plan, backend=InProcess(1).to_json())
-    with GraphLoader(plan, loader._graph, ignore_events) as reference:
+    with GraphLoader(plan, loader.pipeline.graph, ignore_events) as reference:
         reference.set_epoch(epoch)
         for batch, wanted in zip(found, reference, strict=True):
             same(batch, wanted)
@@ -145,11 +145,11 @@ def test_a_newer_loader_takes_an_older_ones_place() -> None:
     found = [next(iterator) for _ in range(4)]
     pids = descendants()
     new = make(data, backend=Colocated(1))
-    assert old._stream.status().state == "idle" and not workers(old)
+    assert old.status().state == "idle" and not workers(old)
     assert len(descendants()) == 1 and not descendants() & pids  # from_pyg() makes a graph of its own each time
     assert_whole(new, 0, list(new))
     found += [next(iterator)]  # takes a place of its own again, and goes on
-    assert new._stream.status().state == "ready" and len(descendants()) == 2
+    assert new.status().state == "ready" and len(descendants()) == 2
     found += list(iterator)
     assert_whole(old, 1, found)
     assert_whole(new, 1, list(new))
@@ -198,7 +198,7 @@ def test_processes_that_nobody_uses_end_and_come_back() -> None:
         assert wait_until(lambda: not descendants(), IDLE_S)  # in the middle of an epoch
         found += list(iterator)
         assert_whole(loader, 2, found)
-        assert loader._stream.status().details["restarts"] == 0
+        assert loader.status().details["restarts"] == 0
         assert_whole(loader, 0, held)
 
 
@@ -207,9 +207,9 @@ def test_a_loader_that_nobody_uses_gives_its_ring_up() -> None:
         iterator = iter(idle)
         found = [next(iterator), next(iterator)]
         deadline = time.monotonic() + IDLE_S
-        while idle._stream.status().state != "idle" and time.monotonic() < deadline:
+        while idle.status().state != "idle" and time.monotonic() < deadline:
             list(busy)
-        assert idle._stream.status().state == "idle"
+        assert idle.status().state == "idle"
         found += list(iterator)
         assert_whole(idle, 0, found)
 
@@ -239,7 +239,7 @@ def test_a_loader_that_finds_no_memory_to_come_back_tries_again(monkeypatch: pyt
         iterator = iter(idle)
         found = [next(iterator)]
         deadline = time.monotonic() + IDLE_S
-        while idle._stream.status().state != "idle" and time.monotonic() < deadline:
+        while idle.status().state != "idle" and time.monotonic() < deadline:
             list(busy)
         with monkeypatch.context() as short:
             short.setattr("gnnkit.runtime.preflight.available_memory", lambda: 0)

@@ -388,7 +388,7 @@ def test_a_channel_that_is_small() -> None:
     with make(data, backend=Colocated(2, channel_size="16KB", worker_concurrency=4)) as loader:
         for _ in range(2):
             loader.set_epoch(0)
-            assert loader._stream.status().details["slots"] == 2
+            assert loader.status().details["slots"] == 2
             for batch, other in zip(loader, wanted, strict=True):
                 same(batch, other)
     with pytest.raises(PlanError, match="channel_size=1024 does not hold two batches"):
@@ -408,7 +408,7 @@ def test_batches_larger_than_a_slot() -> None:
             held = list(loader)
             for batch, wanted in zip(held, reference, strict=True):
                 same(batch, wanted)
-            sizes.append(loader._stream.status().details["slot_bytes"])
+            sizes.append(loader.status().details["slot_bytes"])
         assert sizes[0] < 100_000 < sizes[1] == sizes[2]
 
 

@@ -120,7 +120,7 @@ loader = GraphLoader.from_pyg(
 )
 iterator = iter(loader)
 batch = next(iterator)
-pids = [str(pid) for pid in loader._stream.status().details["pids"].values()]
+pids = [str(pid) for pid in loader.status().details["pids"].values()]
 """
 
 
@@ -211,7 +211,7 @@ for seconds in (366 * 86400, -366 * 86400):
     assert sum(b.batch_size for b in loader) == 500
     with loader.for_split(None, backend=Colocated(1)) as other:  # looks at what other runs have left
         assert sum(b.batch_size for b in other) == 500
-assert [str(pid) for pid in loader._stream.status().details["pids"].values()] == pids
+assert [str(pid) for pid in loader.status().details["pids"].values()] == pids
 print("on time")
 """
 # Every process's clock is off by what a file says, from the moment at which it is written.

@@ -51,12 +51,12 @@ def test_a_worker_takes_little_beside_what_is_shared(tmp_path: Path) -> None:
     store = products_like(0.02, out=tmp_path / "store")
     options = {"num_neighbors": [15, 10, 5], "batch_size": 256, "progress": False}
     with GraphLoader.from_store(store.path, backend=Colocated(2), **options) as loader:
-        while not loader._stream.status().graph_bytes:
+        while not loader.status().graph_bytes:
             list(loader)
         list(loader)
         for pid in workers(loader).values():
             assert own_memory(pid) < 150e6
-        status = loader._stream.status()
+        status = loader.status()
         assert store.nbytes <= status.graph_bytes < 1.1 * store.nbytes + (4 << 20)
         # Beside the slots, a few blocks are kept for batches of a user who holds more than there are slots for.
         assert status.buffer_bytes <= (status.details["slots"] + 3) * status.details["slot_bytes"] * 1.1 + (4 << 20)

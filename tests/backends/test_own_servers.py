@@ -48,7 +48,7 @@ def own_servers(errors: dict[int, GnnkitError]) -> tuple[Any, Fleet]:
 def graph() -> GraphHandle:
     """Some graph."""
     with make() as loader:
-        return loader._graph
+        return loader.pipeline.graph
 
 
 @pytest.mark.parametrize("errors", [{}, {1: DIED}, {2: STOPPED}, {0: DIED, 2: STOPPED}])
@@ -57,7 +57,7 @@ def test_servers_that_somebody_has_had_ended_come_back_with_the_next_epoch(
 ) -> None:
     own, fleet = own_servers(dict(errors))
     joined: Any = SimpleNamespace(servers=())
-    crew = ReceiverPool(SupervisorOptions(0, 1), RunFolder(tmp_path, {}), graph, lambda rank: None, joined, own)
+    crew = ReceiverPool(SupervisorOptions(0, 1, "gnnkit.cluster.worker"), RunFolder(tmp_path, {}), graph, lambda rank: None, joined, own)
     try:
         crew.start_missing()  # somebody waits for a batch
         assert fleet.revived == (bool(errors) and STOPPED not in errors.values())

@@ -44,7 +44,7 @@ def test_the_gap_between_trainers_of_one_host(monkeypatch: pytest.MonkeyPatch) -
 def test_progress_is_reported() -> None:
     events: list[Event] = []
     with loader_of("inprocess") as loader:
-        plan, graph = loader.plan, loader._graph
+        plan, graph = loader.plan, loader.pipeline.graph
     from dataclasses import replace
 
     with GraphLoader(replace(plan, backend=Colocated(2).to_json()), graph, events.append) as loader:

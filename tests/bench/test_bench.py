@@ -138,7 +138,7 @@ def test_splits_take_turns_on_the_same_servers(graph: BenchGraph, monkeypatch: p
 
     def counted(loaders: list[Any], *, alternate: bool) -> int:
         opened[:] = loaders
-        workers.update(pid for loader in loaders for pid in loader._stream.status().details["pids"].values())
+        workers.update(pid for loader in loaders for pid in loader.status().details["pids"].values())
         return go_through(loaders, alternate=alternate)
 
     monkeypatch.setattr(server_tasks, "_go_through", counted)
@@ -345,7 +345,7 @@ def test_pages_of_a_store_are_dropped_again_and_again(graph: BenchGraph) -> None
         loader, body = advice_tasks._dropped_cache(options(graph.store(with_edge=True)), stack)  # of which nobody has made a copy
         assert body is None and advice_tasks._run(loader, 0.2, body) > 0
         assert loader.status().graph_bytes == 0, "nothing but the store's files is read"
-        arrays = [array for array in graph_arrays(loader._graph.arrays) if array.nbytes]
+        arrays = [array for array in graph_arrays(loader.pipeline.graph.arrays) if array.nbytes]
         assert arrays and all(isinstance(advice_tasks._map_of(array), mmap.mmap) for array in arrays)
     assert advice_tasks._map_of(np.zeros(3)) is None
 

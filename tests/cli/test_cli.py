@@ -321,7 +321,8 @@ def test_prune_removes_kernels_that_nothing_has_loaded_for_a_month(cli: Cli, own
 def test_loading_kernels_keeps_them(own_home: Path) -> None:
     # As if the kernels of this very version had been compiled long ago, and used since.
     (own_home / "kernels").unlink()
-    compile_and_prune = "from gnnkit.sampling import jit; jit.warm(); print(*(path.name for path, _ in jit.prune_kernels()))"
+    compile_and_prune = "from gnnkit.kernels import jit; from gnnkit.sampling import kinds; kinds.warm()"
+    compile_and_prune += "; print(*(path.name for path, _ in jit.prune_kernels()))"
     shutil.copytree(os.environ["KERNELS"], own_home / "kernels")
     folders = [path for path in (own_home / "kernels").iterdir() if path.is_dir()]
     for path in folders:
@@ -348,7 +349,7 @@ def test_demo_ends_with_its_verdict(cli: Cli, monkeypatch: pytest.MonkeyPatch, c
 def test_kernels_that_are_there_are_loaded_while_somebody_compiles_others(own_home: Path) -> None:
     (own_home / "kernels").unlink()
     shutil.copytree(os.environ["KERNELS"], own_home / "kernels")
-    warm = [sys.executable, "-c", "from gnnkit.sampling import jit; jit.warm()"]
+    warm = [sys.executable, "-c", "from gnnkit.sampling import kinds; kinds.warm()"]
     subprocess.run(warm, check=True, timeout=240)  # whatever is missing
     with FileLock(own_home / "kernels" / "compile.lock"):
         subprocess.run(warm, check=True, timeout=240)

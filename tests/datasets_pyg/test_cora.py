@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch_geometric.utils import coalesce, contains_self_loops, is_undirected
 
-from gnnkit.datasets import shipped
+from gnnkit import shipped
 from gnnkit.datasets.citations import cora
 from gnnkit.errors import DatasetError
 

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from gnnkit.datasets.ogb import open_ogb
-from gnnkit.datasets.shipped import sample_root, shipped_data_dir
 from gnnkit.datasets.synthetic import products_like
 from gnnkit.datasets.synthetic_ogb import NOTICE_FILE, SAMPLE_NOTICE, main, write_ogb_layout
 from gnnkit.errors import PlanError
 from gnnkit.events import Event
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE
+from gnnkit.shipped import sample_root, shipped_data_dir
 
 
 def read(path: Path) -> np.ndarray:

@@ -16,7 +16,7 @@ from gnnkit.demo import run_demo
 from gnnkit.demo.graphs import compare_on_products_like, train_on_cora, train_on_products_like
 from gnnkit.demo.report import Report, Scores
 from gnnkit.events import Event, ignore_events
-from gnnkit.loader import GraphLoader
+from gnnkit.graph_loader import GraphLoader
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ def say(text: str) -> None:
     os.write(1, f"{text}\n".encode())
 
 
-class LaunchReporter:
+class Recorder:
     """An event sink that passes on what happens."""
 
     def __call__(self, event: Event) -> None:
@@ -84,7 +84,7 @@ PHASES: dict[str, Callable[[str], str]] = {"ogb": of_ogb, "build": build, "epoch
 
 def main(phase: str, root: str) -> None:
     """Runs a phase, twice if need be."""
-    progress.make_sink = lambda *args, **options: LaunchReporter()  # type: ignore[assignment,return-value]
+    progress.make_sink = lambda *args, **options: Recorder()  # type: ignore[assignment,return-value]
     while True:
         try:
             result = PHASES[phase](root)

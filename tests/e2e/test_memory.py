@@ -128,7 +128,7 @@ peak = Peak()
 peak.start()
 with GraphLoader.from_store(path, **options) as loader:
     nodes = sum(batch.num_nodes for batch in loader)
-    status = loader._stream.status()  # what the card shows
+    status = loader.status()  # what the card shows
     print(len(loader), loader.stats().nbytes, status.buffer_bytes, status.graph_bytes, loader.store.nbytes)
 peak.done.set()
 peak.join()

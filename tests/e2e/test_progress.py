@@ -22,7 +22,7 @@ from tests.ui.test_streams import environment, screen_after
 
 NUM_EDGES = 600_000
 # Stages of less than half a second are not drawn; here all are, however fast the machine.
-EVERY_STAGE = "from gnnkit.ui import board\nboard.SHOWN_AFTER_S = 0.001\n"
+EVERY_STAGE = "from gnnkit.ui import progress_model\nprogress_model.SHOWN_AFTER_S = 0.001\n"
 CODE = """
 from pathlib import Path
 from gnnkit import GraphLoader

@@ -66,8 +66,8 @@ def seeds_of(loader: GraphLoader, node_type: str | None = None) -> list[int]:
 
 def loader_inputs(loader: GraphLoader) -> Any:
     """The ids of a loader's input nodes."""
-    ids = loader._batches.written_out().ids
-    return np.arange(loader._batches.num_seeds) if ids is None else ids
+    ids = loader.pipeline.batches.written_out().ids
+    return np.arange(loader.pipeline.batches.num_seeds) if ids is None else ids
 
 
 def worker(folder: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def worker(folder: str) -> dict[str, Any]:
         assert loader.peek()["paper"].batch_size == 8
         assert "graphlearn_torch" not in sys.modules
         assert loader.plan.to_json()["backend"]["drawn_by"] == "graphlearn-torch"
-        said = [repr(loader), loader._stream.status().details["drawn by"]]
+        said = [repr(loader), loader.status().details["drawn by"]]
         closing = time.monotonic()
     return {
         "workers": started,
@@ -155,7 +155,7 @@ def faults(folder: str) -> dict[str, Any]:
         assert sorted(seeds_of(loader)) == list(range(NUM_NODES))
         iterator = iter(loader)
         next(iterator)
-        (driver,) = loader._stream.status().details["pids"].values()
+        (driver,) = loader.status().details["pids"].values()
         os.kill(driver, signal.SIGKILL)
         found["driver killed"] = failure(lambda: list(iterator), WorkerDied)
         killed = time.monotonic()

@@ -70,7 +70,7 @@ def take(name: str, count: int | None = None) -> list[str]:
 
 def status(name: str) -> dict[str, Any]:
     loader = loaders[name]
-    return {**loader._stream.status().details, "card": repr(loader), "cached_nbytes": loader.stats().cached_nbytes}
+    return {**loader.status().details, "card": repr(loader), "cached_nbytes": loader.stats().cached_nbytes}
 
 
 def close(name: str) -> float:

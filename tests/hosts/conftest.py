@@ -17,7 +17,7 @@ def stores() -> Iterator[dict[int, Store]]:
     """The store in two and in three parts."""
     import gnnkit.sampling.owned
     import gnnkit.sampling.spread  # noqa: F401
-    from gnnkit.kernels.jit import warm
+    from gnnkit.sampling.kinds import warm
 
     warm()
     nursery()  # lasts until the last test has ended: no test's leak

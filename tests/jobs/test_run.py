@@ -15,10 +15,10 @@ import torch
 
 from gnnkit.cli.app import run
 from gnnkit.errors import PlanError
+from gnnkit.graph_loader import GraphLoader
 from gnnkit.jobs.context import Logged, TrainContext
 from gnnkit.jobs.environment import Place
 from gnnkit.jobs.running import run_training
-from gnnkit.loader import GraphLoader
 from tests.helpers.machine import ROOT
 from tests.helpers.ports import free_port
 from tests.jobs.setups import NUM_BATCHES, Steps, epochs, planned

@@ -19,7 +19,7 @@ from gnnkit.datasets import products_like
 from gnnkit.loader.digest import batches_digest
 from torch_geometric.data import Data
 from gnnkit.ui import progress
-class LaunchReporter:
+class Recorder:
     # Progress as it is, and the beginning and the first step of every stage as a line: what is drawn comes late on a busy machine.
     def __init__(self, sink):
         self.sink, self.close, self.told = sink, sink.close, set()
@@ -35,7 +35,7 @@ class LaunchReporter:
             print(line, flush=True)
 if not hasattr(progress, "make_silent_sink"):
     progress.make_silent_sink = progress.make_sink
-    progress.make_sink = lambda *args, **options: LaunchReporter(progress.make_silent_sink(*args, **options))
+    progress.make_sink = lambda *args, **options: Recorder(progress.make_silent_sink(*args, **options))
 def digest(loader):
     with loader:
         return batches_digest(loader)

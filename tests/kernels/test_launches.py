@@ -84,7 +84,7 @@ def test_a_kernel_that_is_killed_takes_its_ranks_and_what_they_have_started_alon
         place = Workplace(kernel, home)
         kernel.run(IDLE_CELL.format(store=str(store)))
         # Two ranks, and a sampling process of each.
-        assert wait_until(lambda: sum("gnnkit.runtime.worker" in " ".join(p.cmdline()) for p in place.started()) >= 2)
+        assert wait_until(lambda: sum("gnnkit.cluster.worker" in " ".join(p.cmdline()) for p in place.started()) >= 2)
         family = place.children()
         kernel.kill()
         assert wait_until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family), GONE_S), family

@@ -131,7 +131,7 @@ def test_stores_of_narrower_features(tmp_path: Path, feature_dtype: Any) -> None
         for batch, wanted in zip(loader, reference, strict=True):
             same(batch, wanted)
         assert loader.stats().cached_nbytes > 0
-        assert loader._cache is not None and loader._cache.nbytes == (100 if feature_dtype == "quint8" else 96)
+        assert loader.pipeline.cache is not None and loader.pipeline.cache.nbytes == (100 if feature_dtype == "quint8" else 96)
 
 
 def test_a_transform_sees_whole_batches() -> None:
@@ -150,12 +150,12 @@ def test_loaders_beside_it_share_it() -> None:
     with make() as plainly, make(**options) as loader:
         for change in {}, {"num_neighbors": [4]}, {"disjoint": True}:
             with plainly.for_split("valid", **change) as reference, loader.for_split("valid", **change) as other:
-                assert other._cache is loader._cache
+                assert other.pipeline.cache is loader.pipeline.cache
                 for batch, wanted in zip(other, reference, strict=True):
                     same(batch, wanted)
                 assert other.stats().cached_nbytes
         with loader.for_split("valid", feature_cache=0) as without, loader.for_split("valid", feature_cache=ROW) as less:
-            assert without._cache is None and less._cache is not None and less._cache.nbytes == ROW
+            assert without.pipeline.cache is None and less.pipeline.cache is not None and less.pipeline.cache.nbytes == ROW
         assert loader.inference([lambda batch: batch.x], progress=False).array.tolist() == plain().x.tolist()
 
 
@@ -165,7 +165,7 @@ def test_loaders_beside_it_share_it() -> None:
 def test_it_saves_what_the_picture_predicts() -> None:
     """The curve of ``plot_footprint``: of the epoch after the one that was measured, at every size of the cache."""
     with make(batch_size=20, shuffle=True, seed=8) as loader:
-        found = footprint(loader)
+        found = footprint(loader.pipeline)
         wanted = [*loader, *loader]
     curve, read = found.savings(), sum(batch.x.nbytes for batch in wanted[len(wanted) // 2 :])
     for nbytes, saved in zip(curve.nbytes.tolist(), curve.saved.tolist(), strict=True):
@@ -179,7 +179,7 @@ def test_it_saves_what_the_picture_predicts() -> None:
 def test_fewer_bytes_travel() -> None:
     """A batch carries eight bytes more for each node whose features it brings, and four for others."""
     with make() as reference, make(device="cpu", feature_cache="1MB") as loader:
-        whole, short = [reference._stream.sample_now(0, 0), loader._stream.sample_now(0, 0)]
+        whole, short = [reference.pipeline.stream.sample_now(0, 0), loader.pipeline.stream.sample_now(0, 0)]
         features = {field.key.name: field.nbytes for field in whole.layout.fields}["x"]
         assert short.layout.cached_nbytes == features and whole.layout.cached_nbytes == 0
         nodes = whole.layout.num_nodes
@@ -208,7 +208,7 @@ def test_plans_say_how_much_and_not_what(tmp_path: Path) -> None:
                 same(batch, other)
             assert bool(planned.stats().cached_nbytes) == (device is not None)
             with planned.for_split("valid") as sibling:
-                assert (sibling._cache is None) == (device is None)
+                assert (sibling.pipeline.cache is None) == (device is None)
     with pytest.raises(PlanError, match="bits of cached nodes"):
         LoaderPlan.from_json({**json.loads(text), "cached": {"node": {"dtype": "<i8", "shape": [0], "data": "eJwDAAAAAAE="}}})
 
@@ -236,9 +236,9 @@ def test_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
         make(data, device="cpu", feature_cache=100)
     with make(device="cpu", feature_cache=100) as loader:
         with pytest.raises(PlanError, match="batches from Glt"):
-            feature_cache.check_cacheable(loader._graph, {"kind": "Glt"})
+            feature_cache.check_cacheable(loader.pipeline.graph, {"kind": "Glt"})
         with pytest.raises(PlanError, match="put together on its device"):
-            Connection(loader).start_epoch()
+            Connection(loader.pipeline).start_epoch()
         assert len(list(loader)) == len(loader), "it goes on"
     monkeypatch.setattr(feature_cache, "available_memory", lambda: 90)
     with pytest.raises(MemoryLimitError, match="0 MB are free on cpu"):
@@ -276,7 +276,7 @@ def test_every_device_of_this_machine() -> None:
         wanted = list(reference)
     for index in range(torch.cuda.device_count()):
         with make(shuffle=True, device=f"cuda:{index}", feature_cache=700) as loader:
-            assert loader._cache is not None and all(own.rows.device.index == index for own in loader._cache.nodes.values())
+            assert loader.pipeline.cache is not None and all(own.rows.device.index == index for own in loader.pipeline.cache.nodes.values())
             for batch, other in zip(loader, wanted, strict=True):
                 assert batch.x.device == torch.device("cuda", index)
                 same(batch.cpu(), other)

@@ -50,12 +50,12 @@ def check(found: Footprint, first: Counter[tuple[str, int]], second: Counter[tup
 @pytest.mark.parametrize("options", [{"shuffle": True, "seed": 3}, {"disjoint": True}], ids=str)
 def test_whole_epochs(options: dict[str, Any]) -> None:
     with make(batch_size=20, **options) as loader:
-        found = footprint(loader)
+        found = footprint(loader.pipeline)
         assert (found.num_batches, found.batches_of_epoch) == (5, 5) and found.feature_bytes == {"node": 32}
         assert loader.epoch == -1 and loader.stats().batches == 0
         check(found, *epochs(loader))
     with pytest.raises(LoaderClosed):
-        footprint(loader)
+        footprint(loader.pipeline)
 
 
 def test_typed_graphs_of_several_parts(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_typed_graphs_of_several_parts(tmp_path: Path) -> None:
     with GraphLoader.from_store(
         store.path, input_nodes="paper", num_neighbors=[3, 2], batch_size=16, shuffle=True, progress=False, backend="inprocess"
     ) as loader:
-        found = footprint(loader, 4)
+        found = footprint(loader.pipeline, 4)
         assert found.feature_bytes == {"paper": 16, "tag": 18} and found.all_feature_bytes == 60 * 16 + 20 * 18
         check(found, *epochs(loader))
 
@@ -75,18 +75,18 @@ def test_some_batches_of_an_epoch() -> None:
     """Spread over it, and those of the second epoch between those of the first; progress is told."""
     data = plain(num_nodes=90)
     with make(data, batch_size=10, shuffle=False, num_neighbors=[0]) as loader:
-        found = footprint(loader, 3)
+        found = footprint(loader.pipeline, 3)
         assert np.flatnonzero(found.touches["node"]).tolist() == [*range(10), *range(30, 40), *range(60, 70)]
         assert np.flatnonzero(found.touches_after["node"]).tolist() == [*range(10, 20), *range(40, 50), *range(70, 80)]
         assert found.savings().saved_by(30 * 32) == 0 and found.best_savings().saved_by(30 * 32) == 1
         told = loader.history.stages[-1]
         assert (told.stage, told.state, told.done, told.total, told.unit) == ("footprint", "done", 6, 6, "batches")
-        assert footprint(loader).num_batches == 9
+        assert footprint(loader.pipeline).num_batches == 9
         for count in 0, 10, True, 2.0, "all":
             with pytest.raises(PlanError, match="num_batches must be a whole number from 1 to 9"):
-                footprint(loader, count)  # type: ignore[arg-type]
+                footprint(loader.pipeline, count)  # type: ignore[arg-type]
     with make(batch_size=200, drop_last=True) as loader, pytest.raises(PlanError, match="no batches to look at"):
-        footprint(loader)
+        footprint(loader.pipeline)
 
 
 def test_a_graph_without_features() -> None:
@@ -94,6 +94,6 @@ def test_a_graph_without_features() -> None:
     del data.x
     data.num_nodes = 100
     with make(data) as loader:
-        found = footprint(loader, 1)
+        found = footprint(loader.pipeline, 1)
     assert found.all_feature_bytes == 0 and found.touches["node"].sum() > 7
     assert found.savings().saved.tolist() == [0.0] * len(found.savings().saved)

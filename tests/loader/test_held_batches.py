@@ -191,7 +191,7 @@ def test_memory_stays_where_it_is_over_many_epochs() -> None:
 
         def leased() -> int:
             gc.collect()
-            return loader._stream.status().buffer_bytes  # what the card shows
+            return loader.status().buffer_bytes  # what the card shows
 
         list(loader)
         before = leased()
@@ -205,4 +205,4 @@ def test_memory_stays_where_it_is_over_many_epochs() -> None:
 def test_loaders_hold_no_more_than_one_copy_of_the_users_features() -> None:
     data = plain()
     with GraphLoader.from_pyg(data, num_neighbors=[2], progress=False) as loader:
-        assert loader._graph.arrays.nodes["node"][0].arrays["x"].ctypes.data == data.x.data_ptr()
+        assert loader.pipeline.graph.arrays.nodes["node"][0].arrays["x"].ctypes.data == data.x.data_ptr()

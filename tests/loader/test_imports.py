@@ -18,7 +18,7 @@ def test_imports_are_over_before_an_epoch_begins(monkeypatch: pytest.MonkeyPatch
     """Else the first picture of a session would show little but them."""
     states = []
     with make() as loader:
-        monkeypatch.setattr("gnnkit.loader.facade.load_batch_classes", lambda: states.append(loader.status().state))
+        monkeypatch.setattr("gnnkit.loader.pipeline.load_batch_classes", lambda: states.append(loader.status().state))
         next(iter(loader))
     assert states == ["ready"]
 

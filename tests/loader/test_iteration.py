@@ -290,7 +290,7 @@ def test_a_batch_that_is_ready_comes_before_the_error_of_the_next(monkeypatch: p
     with make(input_nodes=torch.arange(10), batch_size=2, device="meta", transform=broken, prefetch=4) as loader:
         batches = iter(loader)
         ready = threading.Event()
-        while loader._stream.status().batches_ready < 3:  # so that the next one is looked at when the one before is handed out
+        while loader.status().batches_ready < 3:  # so that the next one is looked at when the one before is handed out
             ready.wait(0.01)
         assert [next(batches).x.device.type for _ in range(2)] == ["meta", "meta"]
         with pytest.raises(ValueError, match="the third"):
@@ -305,7 +305,7 @@ def test_an_epoch_that_cannot_begin_is_still_the_next_one(monkeypatch: pytest.Mo
         whole = list(loader)
         state = loader.state_dict()
         with monkeypatch.context() as broken:
-            broken.setattr(loader._stream, "start_epoch", fail)
+            broken.setattr(loader.pipeline.stream, "start_epoch", fail)
             for begin in (loader.__iter__, loader.resume):
                 with pytest.raises(MemoryLimitError):
                     begin()
@@ -313,7 +313,7 @@ def test_an_epoch_that_cannot_begin_is_still_the_next_one(monkeypatch: pytest.Mo
         assert len(list(loader)) == len(whole) and loader.epoch == 1
         found = [next(iter(other))]
         with monkeypatch.context() as broken:
-            broken.setattr(other._stream, "start_epoch", fail)
+            broken.setattr(other.pipeline.stream, "start_epoch", fail)
             with pytest.raises(MemoryLimitError):
                 iter(other)
         found += list(other.resume())  # of the epoch that broke off, not of the one that could not begin

@@ -310,4 +310,4 @@ def test_a_forked_child_drops_batches_without_harm() -> None:
 def test_two_loaders_share_one_graph() -> None:
     data = plain()
     with GraphLoader.from_pyg(data, num_neighbors=[2], progress=False, input_nodes="train") as train, train.for_split("valid") as valid:
-        assert train._graph is valid._graph
+        assert train.pipeline.graph is valid.pipeline.graph

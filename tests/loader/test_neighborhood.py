@@ -79,10 +79,10 @@ def test_seeds_of_every_way_of_sampling(options: dict[str, Any]) -> None:
         batch = loader.peek()
         for place in 0, 3, 6:
             seed = int(batch.n_id[place])
-            check(neighborhood(loader, seed, batch), batch, [("node", place)], loader.plan.sampling.num_hops)
-        assert neighborhood(loader, None, batch).n_id[0] == batch.n_id[0]
-        assert neighborhood(loader).n_id.tolist() == neighborhood(loader, None, loader.peek()).n_id.tolist()
-        asked = neighborhood(loader, torch.tensor([41]))
+            check(neighborhood(loader.pipeline, seed, batch), batch, [("node", place)], loader.plan.sampling.num_hops)
+        assert neighborhood(loader.pipeline, None, batch).n_id[0] == batch.n_id[0]
+        assert neighborhood(loader.pipeline).n_id.tolist() == neighborhood(loader.pipeline, None, loader.peek()).n_id.tolist()
+        asked = neighborhood(loader.pipeline, torch.tensor([41]))
         check(asked, loader.sample([41]), [("node", 0)], loader.plan.sampling.num_hops)
         assert loader.epoch == -1  # nothing was begun
 
@@ -92,7 +92,7 @@ def test_typed_graphs() -> None:
         for batch in loader:
             for place in 0, batch["paper"].batch_size - 1:
                 seed = int(batch["paper"].n_id[place])
-                check(neighborhood(loader, seed, batch), batch, [("paper", place)], 2)
+                check(neighborhood(loader.pipeline, seed, batch), batch, [("paper", place)], 2)
 
 
 @pytest.mark.parametrize("negatives", [None, "binary", "triplet"])
@@ -104,7 +104,7 @@ def test_links(negatives: Any, disjoint: bool) -> None:
         batch = loader.peek()
         for number in 0, 4:
             link = links[:, int(batch.input_id[number])]
-            found = neighborhood(loader, link, batch)
+            found = neighborhood(loader.pipeline, link, batch)
             ends = found.n_id[[found.pairs[0].source, found.pairs[0].target]].tolist()
             assert ends == link.tolist() and found.pairs[0].kind == "link" and len(found.pairs) == 1
             if negatives == "triplet":
@@ -112,18 +112,18 @@ def test_links(negatives: Any, disjoint: bool) -> None:
             else:
                 places = batch.edge_label_index[:, number].tolist()
             check(found, batch, [("node", place) for place in dict.fromkeys(places)], 2)
-        assert neighborhood(loader, (5, 17)).n_id[:2].tolist() == [5, 17]
+        assert neighborhood(loader.pipeline, (5, 17)).n_id[:2].tolist() == [5, 17]
         with pytest.raises(PlanError, match="no link from 5 to 5"):
-            neighborhood(loader, (5, 5), batch)
+            neighborhood(loader.pipeline, (5, 5), batch)
         with pytest.raises(PlanError, match="the source and the target of a link, got 5"):
-            neighborhood(loader, 5)
+            neighborhood(loader.pipeline, 5)
 
 
 def test_links_of_typed_graphs() -> None:
     data = typed()
     with make(data, edge_label_index=(("tag", "on", "paper"), data["tag", "on", "paper"].edge_index[:, :30])) as loader:
         batch = loader.peek()
-        found = neighborhood(loader, None, batch)
+        found = neighborhood(loader.pipeline, None, batch)
         check(found, batch, [("tag", int(batch["tag", "on", "paper"].edge_label_index[0, 0])), ("paper", 0)], 2)
         assert [found.node_types[t] for t in found.node_type[:2]] == ["tag", "paper"]
 
@@ -136,7 +136,7 @@ def test_anchors_and_their_labels(output: Any) -> None:
     ):
         for batch in loader:
             for place in range(batch["user"].batch_size):
-                found = neighborhood(loader, int(batch["user"].n_id[place]), batch)
+                found = neighborhood(loader.pipeline, int(batch["user"].n_id[place]), batch)
                 roots: list[Node] = [("user", place)]
                 for kind in "positive", "negative":
                     own = []
@@ -167,7 +167,7 @@ def test_pagerank(kind: str) -> None:
     options |= {"edge_label_index": data.edge_index[:, :20]} if kind == "links" else {"input_nodes": None if kind == "plain" else "paper"}
     with make(data, **options) as loader:
         batch = loader.peek()
-        found = neighborhood(loader, None, batch)
+        found = neighborhood(loader.pipeline, None, batch)
         stores = {("node", "to", "node"): batch} if not hasattr(batch, "edge_types") else {t: batch[t] for t in batch.edge_types}
         roots = [0] if kind != "links" else batch.edge_label_index[:, 0].tolist()
         hops: dict[Node, int] = {}
@@ -191,12 +191,12 @@ def test_what_cannot_be_found() -> None:
         batch = loader.peek()
         absent = next(i for i in range(100) if i not in batch.n_id[:7].tolist())
         with pytest.raises(PlanError, match=f"(?s)the batch has no seed {absent}.*first batch_size of n_id"):
-            neighborhood(loader, absent, batch)
+            neighborhood(loader.pipeline, absent, batch)
         for seed in "zero", 0.5, [1, 2]:
             with pytest.raises(PlanError, match="the id of one node"):
-                neighborhood(loader, seed)
+                neighborhood(loader.pipeline, seed)
         with pytest.raises(PlanError, match="ids go from 0|0 to 99|out of range"):
-            neighborhood(loader, 100)
+            neighborhood(loader.pipeline, 100)
         del batch.n_id
         with pytest.raises(PlanError, match="(?s)no tensor 'n_id'.*before a transform"):
-            neighborhood(loader, None, batch)
+            neighborhood(loader.pipeline, None, batch)

@@ -33,7 +33,7 @@ def test_official_splits(name: str, tmp_path: Path) -> None:
         edge_type = ("drug", "drug-protein", "protein")
         options["edge_label_index"] = (edge_type, "train")
     with GraphLoader.from_ogb(name, **options) as loader:
-        plain, splits = loader.schema.is_homogeneous, loader._graph.link_splits[edge_type]
+        plain, splits = loader.schema.is_homogeneous, loader.pipeline.graph.link_splits[edge_type]
         for split in splits:
             arrays = splits[split]
             for batch in loader if split == "train" else loader.for_links((edge_type, split)):

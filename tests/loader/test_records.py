@@ -84,8 +84,8 @@ def test_every_moment_of_an_epoch_is_in_one_of_them() -> None:
 def test_booking_a_batch_costs_next_to_nothing() -> None:
     """A batch of OGBN-Products takes 40 ms; 0.2 % of these are 80 microseconds, on a machine that may be busy."""
     with make() as loader:
-        subgraph = loader._stream.sample_now(0, 0)
-        state = EpochState.begin(0, loader._batches.schedule(), Control(History(lambda event: None)))
+        subgraph = loader.pipeline.stream.sample_now(0, 0)
+        state = EpochState.begin(0, loader.pipeline.batches.schedule(), Control(History(lambda event: None)))
         costs = []
         for _ in range(20):
             started = time.thread_time()

@@ -59,7 +59,7 @@ def test_loaders_of_one_store_share_it(path: Path) -> None:
         GraphLoader.from_store(path, **OPTIONS) as second,
         first.for_split("valid") as third,
     ):
-        assert first._graph is second._graph is third._graph
+        assert first.pipeline.graph is second.pipeline.graph is third.pipeline.graph
         assert sum(batch.batch_size for batch in third) == 5
         assert first.store.path == path
 
@@ -98,7 +98,7 @@ def test_what_a_store_was_not_built_with(tmp_path: Path) -> None:
 
 def test_batches_are_the_same_before_while_and_after_the_graph_moves_into_memory(path: Path) -> None:
     with GraphLoader.from_store(path, weight="weight", memory_budget=0, seed=3, **OPTIONS) as loader:
-        assert loader._stream.status().graph_bytes == 0
+        assert loader.status().graph_bytes == 0
         expected = [list(loader) for _ in range(40)]
     del loader
     options: dict[str, Any] = {"weight": "weight", "memory_budget": 1 << 28, "seed": 3, "backend": InProcess(num_threads=2), **OPTIONS}
@@ -106,8 +106,8 @@ def test_batches_are_the_same_before_while_and_after_the_graph_moves_into_memory
         for epoch in expected:
             for batch, wanted in zip(loader, epoch, strict=True):
                 same(batch, wanted)
-        assert loader._graph.memory(None).wait(60)
-        assert loader._stream.status().graph_bytes > 0
+        assert loader.pipeline.graph.memory(None).wait(60)
+        assert loader.status().graph_bytes > 0
         loader.set_epoch(0)
         for batch, wanted in zip(loader, expected[0], strict=True):
             same(batch, wanted)

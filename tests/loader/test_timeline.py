@@ -69,22 +69,22 @@ def test_an_epoch_whose_begin_is_forgotten() -> None:
 def test_what_is_not_known() -> None:
     with make() as loader:
         with pytest.raises(PlanError, match="no batch has been handed out yet"):
-            timeline(loader.records)
+            timeline(loader.pipeline.records)
         list(loader)
         with pytest.raises(PlanError, match=r"(?s)nothing is known of epoch 3.*the last batches are of epoch 0$"):
-            timeline(loader.records, 3)
+            timeline(loader.pipeline.records, 3)
         list(loader)
         with pytest.raises(PlanError, match=r"(?s)epoch 'first'.*epochs 0 to 1$"):
-            timeline(loader.records, "first")  # type: ignore[arg-type]
+            timeline(loader.pipeline.records, "first")  # type: ignore[arg-type]
 
 
 def test_an_epoch_that_has_run() -> None:
     """Nobody does two things at once, and everything lies within the epoch."""
     with make(backend="inprocess") as loader:
         list(loader)
-        before = timeline(loader.records)
+        before = timeline(loader.pipeline.records)
         list(loader)
-        found = timeline(loader.records)
+        found = timeline(loader.pipeline.records)
     assert (before.epoch, found.epoch, found.batches, found.unseen) == (0, 1, len(loader), 0)
     rows = [np.concatenate(list(spans.values())) for spans in found.workers.values()] + [np.concatenate(list(found.consumer.values()))]
     assert sum(len(spans["sample"]) for spans in found.workers.values()) == len(loader)

@@ -61,7 +61,7 @@ def started(transfer: DeviceTransfer, subgraph: Any) -> list[weakref.ref[Any]]:
 def test_what_is_copied_from_stays_until_it_is_copied(transfer: DeviceTransfer) -> None:
     """Also tensors that the sampled batch knows nothing of, such as numbers shown for 8 bits."""
     with make() as loader:
-        samples = [loader._stream.sample_now(0, index) for index in range(3)]
+        samples = [loader.pipeline.stream.sample_now(0, index) for index in range(3)]
     first = started(transfer, samples.pop())
     second = started(transfer, samples.pop())
     assert all(kept() is not None for kept in first + second)
@@ -72,7 +72,7 @@ def test_what_is_copied_from_stays_until_it_is_copied(transfer: DeviceTransfer) 
 
 def test_a_forgotten_transfer_waits_for_its_copies(transfer: DeviceTransfer) -> None:
     with make() as loader:
-        samples = [loader._stream.sample_now(0, index) for index in range(2)]
+        samples = [loader.pipeline.stream.sample_now(0, index) for index in range(2)]
     own = DeviceTransfer(torch.device("cuda", 1))
     kept = started(own, samples.pop()) + started(own, samples.pop())
     assert all(one() is not None for one in kept)
@@ -91,6 +91,6 @@ def test_the_batch_is_completed_on_the_stream_of_copies(transfer: DeviceTransfer
         return data
 
     with make() as loader:
-        subgraph = loader._stream.sample_now(0, 0)
+        subgraph = loader.pipeline.stream.sample_now(0, 0)
     moved, event = transfer.start(Batch(x=torch.ones(3)), subgraph, complete)
     assert order == ["completed", "recorded"] and moved.z.tolist() == [2.0] * 3 and event is Event.made[0]

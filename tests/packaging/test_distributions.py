@@ -86,9 +86,7 @@ def test_the_sdist_holds_the_project(tmp_path: Path) -> None:
 def test_the_wheel_runs_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
-    code = (
-        "import gnnkit, pathlib\nfrom gnnkit.datasets.shipped import shipped_data_dir\nprint(gnnkit.__file__); print(shipped_data_dir())\n"
-    )
+    code = "import gnnkit, pathlib\nfrom gnnkit.shipped import shipped_data_dir\nprint(gnnkit.__file__); print(shipped_data_dir())\n"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path / "site")}, capture_output=True, text=True
     )

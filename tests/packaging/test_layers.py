@@ -13,18 +13,36 @@ from tests.helpers.machine import ROOT
 # From the top of the house to its ground: a room knows only rooms that stand further down in this list.
 ORDER = (
     *("__main__", "cli", "demo", "bench"),
-    *("__init__", "graph_loader", "serving", "partitioning", "capacity"),
-    *("ui", "export", "jobs", "distributed", "loader", "splitters"),
+    *("__init__", "jobs", "capacity", "partitioning"),
+    "graph_loader",
+    *("export", "distributed", "serving", "ui", "loader", "splitters"),
     *("backends", "cluster", "runtime"),
     *("sampling", "datasets", "storage", "kernels"),
-    *("vendor", "samplers", "plan", "source", "schema", "events", "host", "files", "waiting", "errors", "rendering", "units"),
+    *(
+        "vendor",
+        "samplers",
+        "plan",
+        "source",
+        "schema",
+        "events",
+        "host",
+        "files",
+        "waiting",
+        "shipped",
+        "errors",
+        "rendering",
+        "units",
+        "version",
+    ),
 )
 # What the rooms of sampling and storage may not know, beside what is above them.
 PROCESS_MODULES = ("multiprocessing", "subprocess", "torch.distributed", "torch.multiprocessing")
 VENDORS = {"ogb", "graphlearn_torch"}
-MODULES = sorted(ROOT.glob("gnnkit/**/*.py"))
+MODULES = sorted(path for path in ROOT.glob("gnnkit/**/*.py") if path.parent != ROOT / "gnnkit/export/templates")
 # Scripts that run under an interpreter of a peer library, where gnnkit itself is absent.
 PEER_SCRIPTS = ROOT / "gnnkit/bench/peers"
+# Programs that an export copies for a user to start from: they import what users import.
+PROGRAMS = ROOT / "gnnkit/export/templates"
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
@@ -80,7 +98,7 @@ def test_imports_point_down() -> None:
 @pytest.mark.parametrize(
     ("own", "line"),
     [
-        ("storage", "from gnnkit.loader import GraphLoader"),
+        ("storage", "from gnnkit.graph_loader import GraphLoader"),
         ("sampling", "def f():\n    import gnnkit.runtime.ring"),
         ("storage", "from gnnkit import GraphLoader"),
         ("storage", "from ..ui import cards"),

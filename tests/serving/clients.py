@@ -104,7 +104,7 @@ def _obey(work: Callable[[], Iterator[Any]], said: int, told: int) -> int:
 
 def server_of(loader: GraphLoader) -> dict[int, int]:
     """Pids of the servers that a loader is connected with, by rank."""
-    return dict(loader._stream.status().details.get("server_pids", {}))
+    return dict(loader.status().details.get("server_pids", {}))
 
 
 def leftovers(home: Path) -> list[Path]:

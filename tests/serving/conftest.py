@@ -14,7 +14,7 @@ from tests.hosts.setups import build
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A homogeneous graph in two parts."""
-    from gnnkit.kernels.jit import warm
+    from gnnkit.sampling.kinds import warm
 
     warm()
     yield build(Path(tmp_path_factory.mktemp("served")), 2)

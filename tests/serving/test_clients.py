@@ -227,7 +227,7 @@ def test_a_loader_that_is_not_used_gives_its_servers_up(store: Store) -> None:
         iterator = iter(loader)
         found = digests([next(iterator)])
         pids = server_of(loader).values()
-        assert wait_until(lambda: all(is_gone(pid) for pid in pids), 20) and loader._stream.status().state == "idle"
+        assert wait_until(lambda: all(is_gone(pid) for pid in pids), 20) and loader.status().state == "idle"
         found += digests(iterator)
         assert found == expected(store)[0]
 
@@ -252,9 +252,9 @@ def test_trainers_may_come_first(store: Store, tmp_path: Path) -> None:
     try:
         with GraphLoader.from_store(store.path, backend="inprocess", progress=False, **OPTIONS) as reference:
             plan = replace(reference.plan, backend=backend.to_json())
-            with GraphLoader(plan, reference._graph, events.append) as loader:
+            with GraphLoader(plan, reference.pipeline.graph, events.append) as loader:
                 assert digests(loader) == digests(reference)
-                assert loader._stream.status().details["servers"] == f"2 servers at unix:{folder}"
+                assert loader.status().details["servers"] == f"2 servers at unix:{folder}"
     finally:
         thread.join()
         for handle in handles:
@@ -297,7 +297,7 @@ def test_servers_with_different_stores(store: Store, stores: dict[int, Store], t
 def test_the_token_is_in_no_plan(servers: GraphStoreServers, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     backend = GraphStore(address=servers.address, token=servers.token)
     with GraphLoader.from_store(store.path, backend=backend, progress=False, **OPTIONS) as loader:
-        shown = [json.dumps(loader.plan.to_json()), repr(loader), repr(backend), repr(loader._stream.status())]
+        shown = [json.dumps(loader.plan.to_json()), repr(loader), repr(backend), repr(loader.status())]
         assert all(servers.token not in text for text in shown)
         assert backend_from_json(loader.plan.backend) == backend == GraphStore(address=str(servers.folder))
     assert resolve_backend("graph_store") == GraphStore()

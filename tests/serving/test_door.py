@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from gnnkit.cluster.serving.listener import ClientListener
-from gnnkit.cluster.serving.sessions import Sessions
+from gnnkit.cluster.serving.sessions import ClientSessions
 from gnnkit.errors import PlanError
 from gnnkit.runtime.wire import Wire
 from gnnkit.serving import GraphStoreServers, serve
@@ -163,7 +163,7 @@ def test_an_answer_that_cannot_be_sent_is_an_error_of_the_one_who_asked() -> Non
         def details(self) -> dict[str, Any]:
             return {}
 
-    sessions, (ours, theirs) = Sessions(Host(), dict), Wire.pair()
+    sessions, (ours, theirs) = ClientSessions(Host(), dict), Wire.pair()
     sessions.enter(Wire(theirs), {"client": "a"})
     assert ours.next().kind == "welcome"
     ours.send("call", number=4, name="describe", args={})

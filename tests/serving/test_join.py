@@ -383,10 +383,10 @@ def test_servers_of_other_formats() -> None:
     assert roster.missing() == [1] and "different formats" in roster.refused[1]
 
 
-def test_the_courier_is_killed(hosts: TwoHosts) -> None:
+def test_the_server_proxy_is_killed(hosts: TwoHosts) -> None:
     with hosts.joining() as courier:
         courier.join(READY_S)
-        (pid,) = [p.pid for p in family()[0].children() if "courier" in " ".join(p.cmdline())]
+        (pid,) = [p.pid for p in family()[0].children() if "server_proxy" in " ".join(p.cmdline())]
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(GnnkitError, match=f"the courier \\(pid {pid}\\) was killed"):
             for _ in range(100):

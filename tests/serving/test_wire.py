@@ -51,7 +51,7 @@ def joined(servers: GraphStoreServers, store: Store, **options: Any) -> GraphLoa
 
 def receiver(loader: GraphLoader) -> int:
     """Pid of a loader's receiving process."""
-    return int(loader._stream.status().details["pids"][0])
+    return int(loader.status().details["pids"][0])
 
 
 def check(loader: GraphLoader, store: Store, epochs: int = 2, **options: Any) -> None:
@@ -99,7 +99,7 @@ def test_loaders_share_the_servers(servers: GraphStoreServers, store: Store) -> 
         assert len(others) == 9 and int(first.input_id.numel()) == 8
         check(train, store, 1)
         check(valid, store, 1, input_nodes="valid")
-        wire = train._stream.status().details["wire"]
+        wire = train.status().details["wire"]
         assert wire["received"] > sum(batch.x.nbytes for batch in others) and wire["sent"] > 0
         assert len(servers.status()["servers"]) == 2
         with pytest.raises(PlanError, match="not this process's to restart"):
@@ -259,8 +259,8 @@ def test_servers_and_workers_that_are_killed(store: Store, tmp_path: Path) -> No
 
         worker = worker_pids(servers)[0, 0]
         os.kill(worker, signal.SIGSTOP)  # it will have something to do when it dies
-        received, reader = loader._stream.status().details["wire"]["received"], Reader(loader)
-        assert wait_until(lambda: loader._stream.status().details["wire"]["received"] > received, 30), "the other server goes on"
+        received, reader = loader.status().details["wire"]["received"], Reader(loader)
+        assert wait_until(lambda: loader.status().details["wire"]["received"] > received, 30), "the other server goes on"
         os.kill(worker, signal.SIGKILL)
         assert reader.ended.wait(60) and "sampling process 0 of server 0" in str(reader.error)
         check(loader, store, 1)

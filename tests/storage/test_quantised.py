@@ -16,7 +16,6 @@ from hypothesis.extra import numpy as hnp
 
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import Event
-from gnnkit.sampling.dequantize import dequantize_rows
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
     HOMOGENEOUS_NODE_TYPE,
@@ -29,6 +28,7 @@ from gnnkit.schema import (
 )
 from gnnkit.storage.build import build_store
 from gnnkit.storage.convert import float32_to_bfloat16
+from gnnkit.storage.dequantize import dequantize_rows
 from gnnkit.storage.manifest_io import write_manifest
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.repartition import repartition

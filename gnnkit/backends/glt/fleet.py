@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.batch_wait import SLICE_S
+from gnnkit.backends.glt import driver
 from gnnkit.backends.glt.cluster import Cluster
 from gnnkit.errors import GnnkitError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink, Stage
@@ -22,7 +23,6 @@ from gnnkit.runtime.wire import Message
 if TYPE_CHECKING:
     from gnnkit.backends.glt.options import Glt
 
-_MODULE = "gnnkit.backends.glt.driver"
 _AGAIN = "iterate the loader again: its processes are started anew"
 _AGAIN_EVERYWHERE = "make the loader again on every host"
 
@@ -54,7 +54,7 @@ class Fleet:
         check_descriptors(count)
         self._shared = graph.share_now() if plan.store is None else None
         folder = new_run(options.log_dir, {"store": None if plan.store is None else plan.store.path})
-        crew_options = SupervisorOptions(count, 1, module=_MODULE, environment=self._cluster.environment())
+        crew_options = SupervisorOptions(count, 1, module=driver.__name__, environment=self._cluster.environment())
         self.crew = Supervisor(crew_options, folder, _greeter(weakref.ref(self)))
 
     def start(self) -> None:

@@ -40,7 +40,7 @@ def options(backend: Any) -> dict[str, Any]:
 def batches_here() -> list[Any]:
     """An epoch's batches, sampled by threads of this process and checked against the graph."""
     from gnnkit.backends.inprocess import InProcess
-    from gnnkit.loader import GraphLoader
+    from gnnkit.graph_loader import GraphLoader
 
     with GraphLoader.from_pyg(graph(), **options(InProcess(num_threads=1))) as loader:
         batches = list(loader)
@@ -83,7 +83,7 @@ def try_graph_store() -> str:
 
 def _compare(backend: Any, whose: str) -> str:
     """What a backend gives from a store in parts, compared with ``batches_here``."""
-    from gnnkit.loader import GraphLoader
+    from gnnkit.graph_loader import GraphLoader
     from gnnkit.loader.digest import batches_digest
     from gnnkit.partitioning import partition
 
@@ -108,7 +108,7 @@ def try_hosts() -> str:
 def try_glt() -> str:
     """Has graphlearn-torch sample an epoch, whose draws are its own, and checks it against the graph."""
     from gnnkit.backends.glt.options import Glt
-    from gnnkit.loader import GraphLoader
+    from gnnkit.graph_loader import GraphLoader
 
     with GraphLoader.from_pyg(graph(), **options(Glt(num_workers=1))) as loader:
         batches = list(loader)

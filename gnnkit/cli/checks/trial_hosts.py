@@ -48,7 +48,7 @@ def try_hosts() -> str:
 def _share(store: str | Path, addresses: Sequence[str], rank: int) -> str:
     """The digest of one host's share of an epoch."""
     from gnnkit.backends.colocated import Colocated
-    from gnnkit.loader import GraphLoader
+    from gnnkit.graph_loader import GraphLoader
     from gnnkit.loader.digest import batches_digest
 
     backend = Colocated(num_workers=1, hosts=tuple(addresses))

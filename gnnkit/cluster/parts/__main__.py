@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gnnkit.runtime.entry import run
 
+if TYPE_CHECKING:
+    from gnnkit.cluster.parts.loop import PartServiceLoop
+
+
+def _load() -> type[PartServiceLoop]:
+    from gnnkit.cluster.parts.loop import PartServiceLoop  # what it imports may fail, which is reported
+
+    return PartServiceLoop
+
+
 if __name__ == "__main__":
-    run("gnnkit.cluster.parts.loop", "PartServiceLoop")
+    run(_load)

@@ -9,11 +9,11 @@ from gnnkit.cluster.parts.allocation import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer
 from gnnkit.cluster.parts.visits import attendance, visit_actions
 from gnnkit.errors import StoreError
-from gnnkit.kernels.jit import warm
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.shared_graph import SharedGraph
 from gnnkit.runtime.watch import Watch
 from gnnkit.runtime.wire import Message, Wire
+from gnnkit.sampling.kinds import warm
 from gnnkit.storage.paging import expect_random_access
 from gnnkit.storage.store import Store
 

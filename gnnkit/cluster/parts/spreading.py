@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.parts.allocation import keep_freed_memory
 from gnnkit.cluster.parts.client import FlightOwners, Peer
 from gnnkit.cluster.parts.visits import attendance
-from gnnkit.kernels.jit import warm
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.pids import start_ticks
 from gnnkit.sampling.hosts import PartMap, hot_rows
+from gnnkit.sampling.kinds import warm
 from gnnkit.sampling.sampler import BatchSampler
 from gnnkit.sampling.scratch import NodeScratch
 from gnnkit.sampling.spread_sampler import spread_sampler
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.store import Store
+
+if TYPE_CHECKING:
+    from gnnkit.runtime.worker_sampling import WorkerGraph
 
 # Sampling threads of a process, at least: most of the time they wait for other hosts.
 LEAST_THREADS = 4
@@ -66,6 +69,14 @@ class Spreading:
         # Whoever started this process has been waiting since then, and is to hear which host is missing.
         left_s = float(hosts["start_timeout_s"]) - _age_s()
         self._attendance.begin(max(1.0, _SHARE * left_s))
+
+    def session(self, graph: WorkerGraph, plan: LoaderPlan) -> None:
+        """None: batches are walked here, with the neighbours that other hosts answer."""
+        return
+
+    def report(self) -> dict[str, Any]:
+        """Nothing is sent with batches."""
+        return {}
 
     def leave(self) -> None:
         """Tells the other hosts that this process needs them no more."""

@@ -1,6 +1,6 @@
 """The receiving end of the wire: a child of the trainer that fetches batches from servers of other hosts, into the trainer's ring.
 
-It is a sampling process like others (``gnnkit.runtime.worker``), but has an outline of the store instead of parts, and no graph. Of each
+It is a sampling process like others (``gnnkit.cluster.worker``), but has an outline of the store instead of parts, and no graph. Of each
 batch it asks one server for the structure, and the owners of its nodes and edges for their rows, all over Arrow Flight. The rest of a
 batch is made as anywhere else, so it is the same.
 

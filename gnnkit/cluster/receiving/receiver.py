@@ -18,13 +18,14 @@ from gnnkit.cluster.parts.visits import attendance
 from gnnkit.cluster.receiving import threads_for
 from gnnkit.cluster.receiving.servers import ServerLines, Wanted
 from gnnkit.errors import PlanError
-from gnnkit.kernels.jit import warm
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.worker_jobs import NowJob, SampleJob, TrialJob
 from gnnkit.runtime.worker_sampling import WorkerChannel
 from gnnkit.sampling.hosts import PartMap
+from gnnkit.sampling.kinds import warm
 from gnnkit.sampling.received import WalkedRequest
 from gnnkit.sampling.sampler import BatchSampler
+from gnnkit.sampling.scratch import NodeScratch
 from gnnkit.sampling.spread_sampler import receiving_sampler
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import SampleRequest
@@ -70,7 +71,15 @@ class BatchReceiver:
         """Tells the servers that this process needs them no more."""
         self._attendance.leave()
 
-    def sampler(self, tables: GraphTables, plan: LoaderPlan) -> BatchSampler:
+    def session(self, graph: WorkerGraph, plan: LoaderPlan) -> ReceivingChannel:
+        """The session of a loader whose batches servers walk."""
+        return ReceivingChannel(graph, plan, self)
+
+    def report(self) -> dict[str, Any]:
+        """The bytes that were received and sent so far, which are sent with each batch."""
+        return {"traffic": [self.traffic.received, self.traffic.sent]}
+
+    def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
         """A sampler for one thread."""
         return receiving_sampler(tables, plan.sampling, self._where, self.lines, plan.cached)
 

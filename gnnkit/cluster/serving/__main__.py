@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gnnkit.runtime.entry import run
 
+if TYPE_CHECKING:
+    from gnnkit.cluster.serving.loop import ServerLoop
+
+
+def _load() -> type[ServerLoop]:
+    from gnnkit.cluster.serving.loop import ServerLoop  # what it imports may fail, which is reported
+
+    return ServerLoop
+
+
 if __name__ == "__main__":
-    run("gnnkit.cluster.serving.loop", "ServerLoop")
+    run(_load)

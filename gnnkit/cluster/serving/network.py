@@ -25,9 +25,9 @@ from gnnkit.cluster.serving.membership import BEAT_S, Member, Membership, hosts_
 from gnnkit.cluster.serving.remote_actions import RemoteSessionActions
 from gnnkit.errors import GnnkitError, StartTimeout
 from gnnkit.host import total_memory
-from gnnkit.kernels.jit import warm
 from gnnkit.plan import Placement
 from gnnkit.runtime.shared_graph import SharedGraph
+from gnnkit.sampling.kinds import warm
 from gnnkit.storage.layout import FORMAT_VERSION
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.manifest_io import read_manifest

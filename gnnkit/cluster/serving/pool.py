@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from gnnkit.cluster import worker
 from gnnkit.errors import GnnkitError, WorkerStopped
 from gnnkit.runtime.children import ChildProcess
 from gnnkit.runtime.graph_handle import GraphHandle
@@ -102,7 +103,7 @@ class ServedWorkers:
         check_descriptors(options.workers)
         check_start_memory(options.workers, options.threads, graph.arrays.schema)
         title = f"sampling process {{rank}} of server {options.server}"
-        crew_options = SupervisorOptions(options.workers, options.threads, title=title, advice=_ADVICE)
+        crew_options = SupervisorOptions(options.workers, options.threads, worker.__name__, title=title, advice=_ADVICE)
         self.crew = Supervisor(crew_options, new_run(options.log_root, {"store": str(store.path), "server": options.server}), self._greet)
 
     def start(self) -> None:

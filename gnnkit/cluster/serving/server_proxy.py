@@ -21,7 +21,7 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,14 +33,15 @@ from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, StartTimeout,
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.plan import Placement
 from gnnkit.runtime.children import ChildProcess, end_all
-from gnnkit.runtime.entry import run
+from gnnkit.runtime.entry import Loop, run
 from gnnkit.runtime.exit_reason import describe_end
 from gnnkit.runtime.logs import with_tail
 from gnnkit.runtime.registry import RunFolder, new_run
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.vitals import Vitals
 from gnnkit.runtime.waker import Waker
-from gnnkit.runtime.wire import Message
+from gnnkit.runtime.watch import Watch
+from gnnkit.runtime.wire import Message, Wire
 from gnnkit.waiting import SLICE_S, is_done
 
 _MODULE = "gnnkit.cluster.serving.server_proxy"
@@ -285,5 +286,11 @@ def _end(child: ChildProcess, folder: RunFolder, owner: int) -> None:
         folder.close()
 
 
+def _load() -> Callable[[Wire, Watch], Loop]:
+    from gnnkit.cluster.serving.server_proxy_loop import ServerProxyLoop  # pyarrow.flight, which the trainer does without
+
+    return ServerProxyLoop
+
+
 if __name__ == "__main__":
-    run("gnnkit.cluster.serving.server_proxy_loop", "ServerProxyLoop")
+    run(_load)

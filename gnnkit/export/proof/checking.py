@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnnkit.errors import BatchTimeout, StartTimeout, WorkerDied
-from gnnkit.events import Stage
+from gnnkit.events import Stage, ignore_events
 from gnnkit.export.job import PLAN
 from gnnkit.export.proof.run import Command, TrialRun, last_lines, running
 from gnnkit.export.proof.trial import Trial
@@ -88,7 +88,7 @@ class Check:
             StartTimeout: No batch came in time.
             BatchTimeout: Not all batches came in time.
         """
-        from gnnkit.loader import GraphLoader
+        from gnnkit.loader.opening import open_plan  # torch_geometric
 
         plan, world_size = self._folder / PLAN, trial.job.world_size
         reference.save(plan)
@@ -100,7 +100,7 @@ class Check:
         with running(commands, trial.num_hosts, trial.folder, self._folder) as job:
             of_epoch = 0
             for rank in range(world_size):
-                with GraphLoader.from_plan(plan, rank=rank, world_size=world_size, progress=False) as loader:
+                with open_plan(plan, rank=rank, world_size=world_size, events=ignore_events) as loader:
                     of_epoch += len(loader)
                     for batch in recorded(loader, rank, self._steps):
                         wanted.append(batch)

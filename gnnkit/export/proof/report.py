@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gnnkit.export.proof.comparison import Difference
-from gnnkit.ui.shown import Shown
+from gnnkit.rendering import Shown
 from gnnkit.units import format_count, format_duration
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import gnnkit
 from gnnkit.cluster.namespaces import INTERFACE, host_address
 from gnnkit.cluster.placing import shares
 from gnnkit.errors import PlanError
@@ -213,7 +212,7 @@ def base_environment(folder: Path) -> dict[str, str]:
         folder: Has them in ``bin``, and takes temporary files in ``tmp``.
     """
     kept = {name: value for name, value in os.environ.items() if not _TOLD.fullmatch(name)}
-    own = str(Path(gnnkit.__file__).parent.parent)
+    own = str(Path(__file__).parents[3])
     return {
         **kept,
         "PATH": os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", os.defpath)]),

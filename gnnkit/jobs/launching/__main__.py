@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gnnkit.runtime.entry import run
 
+if TYPE_CHECKING:
+    from gnnkit.jobs.launching.rank import RankWork
+
+
+def _load() -> type[RankWork]:
+    from gnnkit.jobs.launching.rank import RankWork  # what it imports may fail, which is reported
+
+    return RankWork
+
+
 if __name__ == "__main__":
-    run("gnnkit.jobs.launching.rank", "RankWork")
+    run(_load)

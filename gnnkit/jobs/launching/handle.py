@@ -10,7 +10,7 @@ from gnnkit.errors import GnnkitError, PlanError, interruptible
 from gnnkit.jobs.launching.job import Job
 from gnnkit.jobs.launching.packing import unpack_result
 from gnnkit.jobs.launching.rank_state import RunState, RunStatus
-from gnnkit.ui.shown import Shown
+from gnnkit.rendering import Shown
 
 if TYPE_CHECKING:
     from gnnkit.ui.cards import Card
@@ -120,7 +120,7 @@ class RunHandle(Shown):
         return self._values[rank]
 
     def _card(self) -> Card:
-        from gnnkit.ui.launches import launch_card
+        from gnnkit.jobs.launching.card import launch_card
 
         return launch_card(self._job.spec.title, self._job.status(), None if self.error is None else _trace(self.error))
 

@@ -16,7 +16,7 @@ from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 
 if TYPE_CHECKING:
-    from gnnkit.loader import GraphLoader
+    from gnnkit.graph_loader import GraphLoader
 
 _PLAN = "plan.json"
 
@@ -33,7 +33,7 @@ class LaunchInputs:
     """
 
     def __init__(self, loader: GraphLoader, num_procs: int) -> None:
-        plan, self._graph = loader.plan, loader._graph
+        plan, self._graph = loader.plan, loader.pipeline.graph
         if plan.placement is not None and plan.placement.num_hosts > 1:
             raise PlanError(
                 f"the loader's graph is spread over {plan.placement.num_hosts} hosts, and launch() starts ranks on this one",
@@ -91,5 +91,5 @@ class LaunchInputs:
 
 def extra_of(loader: GraphLoader) -> Any:
     """What batches of a graph in memory carry beside what a store holds; None for a graph that is stored."""
-    graph = loader._graph
+    graph = loader.pipeline.graph
     return None if graph.store is not None else (dict(graph.extra), dict(graph.type_extra), graph.name)

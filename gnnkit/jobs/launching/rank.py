@@ -20,8 +20,8 @@ from gnnkit.runtime.watch import Watch
 from gnnkit.runtime.wire import PATIENCE_S, Message, Wire, from_memory, in_memory
 
 if TYPE_CHECKING:
+    from gnnkit.graph_loader import GraphLoader
     from gnnkit.jobs.context import Logged, TrainContext
-    from gnnkit.loader import GraphLoader
     from gnnkit.runtime.graph_handle import GraphHandle
 
 logger = logging.getLogger(__name__)

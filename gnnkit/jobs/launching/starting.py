@@ -16,8 +16,8 @@ from gnnkit.jobs.launching.packing import pack_code
 from gnnkit.jobs.launching.spec import LaunchSpec, fair_threads, made_directory
 
 if TYPE_CHECKING:
+    from gnnkit.graph_loader import GraphLoader
     from gnnkit.jobs.context import TrainContext
-    from gnnkit.loader import GraphLoader
 
 
 def launch(  # noqa: PLR0913 - every one is a word of the user's
@@ -56,7 +56,7 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
         PlanError: A value is unusable, the function cannot be sent to another process, or another launch runs in ``directory``.
         LoaderClosed: The loader is closed.
     """
-    from gnnkit.loader import GraphLoader
+    from gnnkit.graph_loader import GraphLoader
     from gnnkit.ui.progress import make_sink
 
     if not callable(train_fn):
@@ -64,9 +64,9 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
     _check_arguments(train_fn)
     if not isinstance(loader, GraphLoader):
         raise PlanError(f"loader must be a GraphLoader, got {type(loader).__name__}", "launch(train, loader, num_procs=2)")
-    loader._check_open()
+    loader.pipeline.check_open()
     check_count("num_procs", num_procs, 1)
-    sink, code = make_sink(progress), pack_code(train_fn, loader._transform, extra_of(loader))
+    sink, code = make_sink(progress), pack_code(train_fn, loader.pipeline.transform, extra_of(loader))
     provisions = LaunchInputs(loader, num_procs)
     folder = made_directory(directory)
     if folder is not None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +14,11 @@ from gnnkit.loader.advice.search import Search, Trial
 from gnnkit.loader.advice.space import Point, Space, space_of
 from gnnkit.loader.advice.trial import TrainStep, batches_for, beside, check_seconds, run_trial
 from gnnkit.loader.advice.wording import backend_options, in_words
-from gnnkit.ui.cards import Card, Table
-from gnnkit.ui.shown import Shown
-from gnnkit.ui.streams import write_now
+from gnnkit.rendering import Shown
 from gnnkit.units import format_duration, format_rate
 
 if TYPE_CHECKING:
-    from gnnkit.loader.facade import GraphLoader
+    from gnnkit.loader.pipeline import Pipeline
 
 # Trials are a quarter of all combinations at most, and never more than this.
 _PART_OF_GRID, _MOST_TRIALS, _LEAST_TRIALS = 4, 16, 3
@@ -66,26 +63,9 @@ class AutotuneResult(Shown):
             return f"Nothing that was tried is faster than what the loader has: {self._words}.{why}"
         return f"Use {self._words}: {self.gain:.2f} times as fast as before. A loader with it: loader.with_backend(**result.options)."
 
-    def _card(self) -> Card:
-        names = list(self.best)
-        rows = [
-            (*(str(trial.options[name]) for name in names), format_rate(trial.seeds_per_s, "seeds"), _mark(self, trial))
-            for trial in self.trials
-        ]
-        facts = [
-            ("best", ", ".join(f"{name}={value!r}" for name, value in self.best.items())),
-            ("speed", f"{format_rate(self.seeds_per_s, 'seeds')}, {self.gain:.2f} times as before"),
-            ("tried", f"{len(self.trials)} trials in {format_duration(self.took_s)}; there are {self.grid_size} combinations"),
-        ]
-        return Card("autotune", "done", facts, sections=[("what was tried", Table((*names, "speed", ""), rows))], lead=self.sentence)
 
-
-def _mark(result: AutotuneResult, trial: Trial) -> str:
-    return "best" if trial.options == result.best else "before" if trial is result.trials[0] else ""
-
-
-def autotune(loader: GraphLoader, seconds: float = 60.0, train_step: TrainStep | None = None) -> AutotuneResult:
-    """Tries options on the loader's own batches and prints a line for each; the loader itself stays as it is, and its epoch too.
+def autotune(loader: Pipeline, seconds: float, train_step: TrainStep | None, say: Callable[[str], None]) -> AutotuneResult:
+    """Tries options on the loader's own batches and says a line for each; the loader itself stays as it is, and its epoch too.
 
     It goes from where the loader stands to more workers, threads and slots for as long as that is faster, leaves out what the measured
     times say cannot help, and tries the best ones again in turn. Measure on a machine that does nothing else meanwhile, in a loop that
@@ -95,21 +75,22 @@ def autotune(loader: GraphLoader, seconds: float = 60.0, train_step: TrainStep |
         loader: The loader.
         seconds: How long it may take, about; it often needs less.
         train_step: Called with each batch, as the loop would; None: batches are dropped, and what comes out is the fastest sampling.
+        say: Receives the lines.
 
     Raises:
         PlanError: ``seconds`` is no positive number, or the backend or the number of ranks leaves nothing to try.
         LoaderClosed: The loader is closed.
     """
     check_seconds(seconds)
-    loader._check_open()
-    return _Tuner(loader, float(seconds), train_step).run()
+    loader.check_open()
+    return _Tuner(loader, float(seconds), train_step, say).run()
 
 
 class _Tuner:
     """One run of ``autotune``."""
 
-    def __init__(self, loader: GraphLoader, seconds: float, train_step: TrainStep | None) -> None:
-        self._loader, self._train_step = loader, train_step
+    def __init__(self, loader: Pipeline, seconds: float, train_step: TrainStep | None, say: Callable[[str], None]) -> None:
+        self._loader, self._train_step, self._say = loader, train_step, say
         self._began_s = time.monotonic()
         self._deadline_s = self._began_s + seconds
         self._cpus, self._longest_s, self._number = available_cpus(), 0.0, 0
@@ -129,9 +110,11 @@ class _Tuner:
         return space_of(self._loader.plan, workers=workers, cpus=self._cpus, most_slots=most_slots)
 
     def run(self) -> AutotuneResult:
-        """Searches, and prints what it tries."""
+        """Searches, and says what it tries."""
         body = "an empty loop" if self._train_step is None else "your train_step"
-        _say(f"autotune: up to {self._most} of {len(self._space.grid())} combinations, {format_duration(self._trial_s)} each, with {body}")
+        self._say(
+            f"autotune: up to {self._most} of {len(self._space.grid())} combinations, {format_duration(self._trial_s)} each, with {body}"
+        )
         search = Search(self._space, self._try, self._most)
         search.go(self._start)
         best, backend = search.best, self._loader.plan.backend
@@ -148,7 +131,7 @@ class _Tuner:
             options=options,
             _words=in_words(backend, changed or best),
         )
-        _say(f"autotune: {result.sentence}")
+        self._say(f"autotune: {result.sentence}")
         return result
 
     def _try(self, point: Point) -> Trial | None:
@@ -160,7 +143,7 @@ class _Tuner:
         self._number += 1
         words = ", ".join(f"{name}={value!r}" for name, value in point.items())
         speed, why = format_rate(trial.seeds_per_s, "seeds"), _HOLDS_BACK.get(trial.bottleneck, "")
-        _say(f"{self._number:>4}  {words:<60}  {speed:>16}  {why}".rstrip())
+        self._say(f"{self._number:>4}  {words:<60}  {speed:>16}  {why}".rstrip())
         return trial
 
 
@@ -177,8 +160,3 @@ _HOLDS_BACK = {
     "handover": "batches are small",
     "start": "epochs are short",
 }
-
-
-def _say(line: str) -> None:
-    """A line where the caller's own prints go."""
-    write_now(sys.stdout, line + "\n")

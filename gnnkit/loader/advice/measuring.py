@@ -15,7 +15,7 @@ from gnnkit.runtime.graph_memory import copy_fits
 from gnnkit.runtime.limits import own_cpus
 
 if TYPE_CHECKING:
-    from gnnkit.loader.facade import GraphLoader
+    from gnnkit.loader.pipeline import Pipeline
 
 # Batches whose times are kept one by one.
 _MOST_WORK = 128
@@ -23,7 +23,7 @@ _MOST_WORK = 128
 _BEFORE_BATCHES = ("download", "ingest", "quantize", "partition", "compile", "start")
 
 
-def measure(loader: GraphLoader, seconds: float = 10.0) -> Measurement:
+def measure(loader: Pipeline, seconds: float = 10.0) -> Measurement:
     """What happened in the last ``seconds`` of a loader's loop, whether it still runs or not.
 
     Reads a few small files of /proc, and may be called from any thread.
@@ -32,7 +32,7 @@ def measure(loader: GraphLoader, seconds: float = 10.0) -> Measurement:
         loader: The loader.
         seconds: How far to look back from the last batch.
     """
-    loader._gauge.read()
+    loader.gauge.read()
     status, plan, records = loader.status(), loader.plan, last_records(loader.records, seconds)
     workers = max(1, status.workers)
     threads = workers * int(plan.backend.get("threads_per_worker", 1))
@@ -43,7 +43,7 @@ def measure(loader: GraphLoader, seconds: float = 10.0) -> Measurement:
         threads=threads,
         slots=status.slots,
         cpus=own_cpus(),
-        graph_bytes=loader._gauge.graph_bytes,
+        graph_bytes=loader.gauge.graph_bytes,
         copied_bytes=status.graph_bytes,
         will_copy=_will_copy(loader),
         free_bytes=available_memory(),
@@ -106,9 +106,9 @@ def _first_ones(records: Sequence[BatchRecord], threads: int) -> list[BatchRecor
     return found
 
 
-def _of_system(loader: GraphLoader, records: Sequence[BatchRecord]) -> dict[str, Any]:
+def _of_system(loader: Pipeline, records: Sequence[BatchRecord]) -> dict[str, Any]:
     """What the system says of the time in which the batches were sampled."""
-    readings = loader._gauge.around(records[0].asked_s, records[-1].delivered_s) if records else None
+    readings = loader.gauge.around(records[0].asked_s, records[-1].delivered_s) if records else None
     if readings is None:
         return {}
     first, last = readings
@@ -137,14 +137,14 @@ def _used(first: Reading, last: Reading) -> Counters | None:
     return Counters(*(sum(getattr(b, name) - getattr(a, name) for a, b in both) for name in Counters.__slots__))
 
 
-def _will_copy(loader: GraphLoader) -> bool:
+def _will_copy(loader: Pipeline) -> bool:
     """Whether the loader has a copy of its stored graph made; servers that somebody else has started decide for themselves."""
-    plan, graph = loader.plan, loader._graph
+    plan, graph = loader.plan, loader.graph
     is_own = plan.store is not None and plan.backend.get("address") is None and plan.backend["kind"] != "Glt"
     return is_own and graph.shared is None and copy_fits(graph.arrays, plan.runtime.memory_budget)
 
 
-def _is_remote(loader: GraphLoader) -> bool:
+def _is_remote(loader: Pipeline) -> bool:
     """Whether batches or parts of the graph come from other hosts."""
     plan = loader.plan
     address = str(plan.backend.get("address") or "unix:")

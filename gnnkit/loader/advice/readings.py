@@ -16,7 +16,7 @@ from gnnkit.events import Event
 from gnnkit.runtime.shared_graph import graph_nbytes
 
 if TYPE_CHECKING:
-    from gnnkit.loader.facade import GraphLoader
+    from gnnkit.loader.pipeline import Pipeline
     from gnnkit.runtime.graph_handle import GraphHandle
 
 # Least seconds between two readings while an epoch runs; one takes a fraction of a millisecond per process.
@@ -74,7 +74,7 @@ class Gauge:
         graph_bytes: Bytes of the graph's arrays on this host.
     """
 
-    def __init__(self, loader: GraphLoader, graph: GraphHandle) -> None:
+    def __init__(self, loader: Pipeline, graph: GraphHandle) -> None:
         self._loader, self.graph_bytes = weakref.ref(loader), graph_nbytes(graph.arrays)
         self._readings: deque[Reading] = deque(maxlen=_KEPT)
         self._due_s = -math.inf
@@ -150,7 +150,7 @@ def _idle_s() -> float:
     return ticks / float(os.sysconf("SC_CLK_TCK"))
 
 
-def _samplers(loader: GraphLoader) -> list[tuple[int, Sequence[int]]]:
+def _samplers(loader: Pipeline) -> list[tuple[int, Sequence[int]]]:
     """Who samples for a loader: pids, with the threads that do it where others run beside them; in this process, those of all loaders."""
     if loader.plan.backend["kind"] == "InProcess":
         threads = [t.native_id for t in threading.enumerate() if t.name.startswith(_SAMPLER) and t.native_id is not None]

@@ -18,7 +18,7 @@ from gnnkit.loader.advice.space import Point
 from gnnkit.loader.advice.wording import backend_options
 
 if TYPE_CHECKING:
-    from gnnkit.loader.facade import GraphLoader
+    from gnnkit.loader.pipeline import Pipeline
 
 # Batches that a speed is made of, at least.
 _LEAST_BATCHES = 4
@@ -36,7 +36,7 @@ def check_seconds(seconds: Any) -> None:
         raise PlanError(f"seconds must be a positive number, got {seconds!r}")
 
 
-def beside(loader: GraphLoader, options: Point) -> GraphLoader:
+def beside(loader: Pipeline, options: Point) -> Pipeline:
     """A loader of like batches with other options, which reports nothing to the reader.
 
     Args:
@@ -47,10 +47,10 @@ def beside(loader: GraphLoader, options: Point) -> GraphLoader:
     rest = {name: value for name, value in options.items() if name not in own}
     backend = {name: value for name, value in {**loader.plan.backend, **own}.items() if name != "token"}
     # Of another seed: a loader of the same plan would take this one's place in its processes, as a cell that is run again does.
-    return loader._elsewhere(backend_from_json(backend), {"seed": loader.plan.batching.seed ^ 1, **rest}, ignore_events)
+    return loader.with_backend(backend_from_json(backend), {"seed": loader.plan.batching.seed ^ 1, **rest}, ignore_events)
 
 
-def batches_for(loader: GraphLoader, seconds: float, train_step: TrainStep | None, warm_up: int = 0) -> Iterator[float]:
+def batches_for(loader: Pipeline, seconds: float, train_step: TrainStep | None, warm_up: int = 0) -> Iterator[float]:
     """Goes through the batches of epoch after epoch, for some time and at least so many that there is something to tell.
 
     Args:
@@ -84,7 +84,7 @@ def batches_for(loader: GraphLoader, seconds: float, train_step: TrainStep | Non
                 return
 
 
-def run_trial(loader: GraphLoader, options: Point, seconds: float, train_step: TrainStep | None, cpus: int) -> Trial:
+def run_trial(loader: Pipeline, options: Point, seconds: float, train_step: TrainStep | None, cpus: int) -> Trial:
     """Measures how fast batches come with some options.
 
     Args:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.datasets.npz_member import NPY_DAMAGE
 from gnnkit.errors import DatasetError
 from gnnkit.files import open_regular, read_bounded
 from gnnkit.schema import (
@@ -26,6 +25,7 @@ from gnnkit.schema import (
     NodeTypeSchema,
 )
 from gnnkit.source import LinkSplits
+from gnnkit.storage.files import NPY_DAMAGE
 from gnnkit.storage.glt_format import layout as names
 from gnnkit.storage.glt_format import pickles
 from gnnkit.storage.glt_format.layout import GltLayout

@@ -12,7 +12,7 @@ from gnnkit.ui.format import clean
 from gnnkit.units import format_duration
 
 if TYPE_CHECKING:
-    from gnnkit.loader.facade import GraphLoader
+    from gnnkit.loader.pipeline import Pipeline
 
 _BETWEEN_CELLS = "Clicks wait until the running cell has ended; to act now, interrupt it: loader.resume() goes on afterwards."
 
@@ -30,7 +30,7 @@ class Actions:
         changed: Called when ``note`` or ``is_busy`` has changed.
     """
 
-    def __init__(self, loader: weakref.ref[GraphLoader], *, at_once: bool) -> None:
+    def __init__(self, loader: weakref.ref[Pipeline], *, at_once: bool) -> None:
         self._loader = loader
         self.changed: Callable[[], None] = lambda: None
         self._said = ""
@@ -56,7 +56,7 @@ class Actions:
         """Closes the loader, beside everything else."""
         self._begin(lambda loader: loader.close(), "stopping \N{HORIZONTAL ELLIPSIS}", "stopped: the loader is closed")
 
-    def _toggle(self, loader: GraphLoader) -> str:
+    def _toggle(self, loader: Pipeline) -> str:
         if loader.is_paused:
             loader.unpause()
             return ""
@@ -65,12 +65,12 @@ class Actions:
         loader.pause()
         return "paused: the loop waits for its next batch"
 
-    def _restart(self, loader: GraphLoader) -> str:
+    def _restart(self, loader: Pipeline) -> str:
         began = time.monotonic()
         loader.restart_workers()
         return f"workers restarted in {format_duration(time.monotonic() - began)}"
 
-    def _begin(self, act: Callable[[GraphLoader], str | None], during: str, after: str = "") -> None:
+    def _begin(self, act: Callable[[Pipeline], str | None], during: str, after: str = "") -> None:
         with self._lock:
             if self.is_busy:
                 return
@@ -86,7 +86,7 @@ class Actions:
         # What takes seconds would keep other clicks waiting.
         threading.Thread(target=run, name="gnnkit-dashboard-action", daemon=True).start()
 
-    def _guard(self, act: Callable[[GraphLoader], str]) -> None:
+    def _guard(self, act: Callable[[Pipeline], str]) -> None:
         loader = self._loader()
         try:
             self._said = "the loader is gone" if loader is None else act(loader)

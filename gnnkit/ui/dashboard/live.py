@@ -19,13 +19,13 @@ from gnnkit.ui.kernel import CellPort, renders_live, renders_widgets, running_sh
 from gnnkit.ui.options import get_options, resolve_progress
 
 if TYPE_CHECKING:
-    from gnnkit.loader.facade import GraphLoader
+    from gnnkit.loader.pipeline import Pipeline
 
 _LEAST_INTERVAL_S, _LONGEST_INTERVAL_S = 0.1, 60.0
 # HTML is laid out anew with each drawing, and where nobody watches only what stays matters.
 _HTML_EVERY_S, _UNWATCHED_EVERY_S = 1.0, 5.0
 # The dashboard of each loader that is being drawn.
-_shown: weakref.WeakKeyDictionary[GraphLoader, Watch] = weakref.WeakKeyDictionary()
+_shown: weakref.WeakKeyDictionary[Pipeline, Watch] = weakref.WeakKeyDictionary()
 
 
 class Dashboard:
@@ -44,12 +44,12 @@ class Dashboard:
         PlanError: ``interval_s`` is no number of seconds between 0.1 and 60.
     """
 
-    def __init__(self, loader: GraphLoader, interval_s: float = 0.5) -> None:
+    def __init__(self, loader: Pipeline, interval_s: float = 0.5) -> None:
         is_number = isinstance(interval_s, (int, float)) and not isinstance(interval_s, bool)
         if not is_number or not _LEAST_INTERVAL_S <= interval_s <= _LONGEST_INTERVAL_S:
             raise PlanError(f"interval_s must be between {_LEAST_INTERVAL_S:g} and {_LONGEST_INTERVAL_S:g} seconds, got {interval_s!r}")
         self._loader, self._interval_s = weakref.ref(loader), float(interval_s)
-        self._title = loader._graph.name
+        self._title = loader.graph.name
         # What is shown has an observer of its own, which belongs to its thread.
         self._observer, self._lock = Observer(self._title), threading.Lock()
         self._watch: Watch | None = None
@@ -85,7 +85,7 @@ class Dashboard:
         else:
             self._follow(loader, shell)
 
-    def _follow(self, loader: GraphLoader, shell: Any) -> None:
+    def _follow(self, loader: Pipeline, shell: Any) -> None:
         """Shows it in the cell that runs, and has it drawn from now on."""
         before = _shown.pop(loader, None)
         if before is not None:

@@ -20,8 +20,8 @@ from gnnkit.units import format_duration
 
 if TYPE_CHECKING:
     from gnnkit.backends.base import StreamStatus
-    from gnnkit.loader.facade import GraphLoader
     from gnnkit.loader.history import StageState
+    from gnnkit.loader.pipeline import Pipeline
     from gnnkit.runtime.process_status import ProcessStatus
 
 # Shares are of the recent past, rates of the last seconds: long enough to be calm, short enough to follow a change.
@@ -57,7 +57,7 @@ class Observer:
         self._split: _Split = (), (), ""
         self.last = Snapshot(title, "", "ready")
 
-    def look(self, loader: GraphLoader, *, still: bool = False) -> Snapshot:
+    def look(self, loader: Pipeline, *, still: bool = False) -> Snapshot:
         """What there is to show now. Costs about what has happened since the last look.
 
         Args:
@@ -116,7 +116,7 @@ class Observer:
         """When the newest batch that was seen had been asked for, as ``time.monotonic()`` counts; -inf before the first."""
         return self._minute.seen_s
 
-    def _rates(self, loader: GraphLoader, until: float, elapsed: float) -> tuple[Series, Series]:
+    def _rates(self, loader: Pipeline, until: float, elapsed: float) -> tuple[Series, Series]:
         """Batches and seeds per second; ``elapsed`` as in ``_shares``."""
         batches, seeds = self._minute.rates(until)
         # A young epoch has no whole seconds of its own, and one that is over counts as a whole.
@@ -126,7 +126,7 @@ class Observer:
             return Series(batches, stats.batches / max(span, 1e-9)), Series(seeds, stats.seeds / max(span, 1e-9))
         return Series(batches, sum(batches[-_RATE_OF_S:]) / _RATE_OF_S), Series(seeds, sum(seeds[-_RATE_OF_S:]) / _RATE_OF_S)
 
-    def _shares(self, loader: GraphLoader, status: StreamStatus, until: float, elapsed: float) -> _Split:
+    def _shares(self, loader: Pipeline, status: StreamStatus, until: float, elapsed: float) -> _Split:
         """Whose time went where.
 
         Args:
@@ -206,7 +206,7 @@ class Observer:
         own = [busy for worker, busy in minute.busy(now, _SHARES_OF_S).items() if _process_of(worker) == name]
         return min(1.0, sum(own) / (wall * len(own))) if own and wall > 0 else math.nan
 
-    def _advise(self, loader: GraphLoader, now: float, elapsed: float) -> str:
+    def _advise(self, loader: Pipeline, now: float, elapsed: float) -> str:
         """The sentence, thought over now and then while an epoch runs and once when it is over; ``elapsed`` as in ``_shares``."""
         running, seen_s = elapsed != math.inf, self._minute.seen_s
         due = elapsed >= _ADVICE_AFTER_S and now - self._advised_s >= _ADVICE_EVERY_S if running else seen_s > self._advised_of_s
@@ -227,7 +227,7 @@ def _process_of(worker: str) -> str:
     return worker if not thread.isdigit() else owner.rstrip(", ") or "trainer"
 
 
-def _where(loader: GraphLoader, status: StreamStatus) -> str:
+def _where(loader: Pipeline, status: StreamStatus) -> str:
     kind = str(loader.plan.backend["kind"])
     one, many = ("thread", "threads") if kind == "InProcess" else ("process", "processes")
     return f"{kind}, {status.workers} {one if status.workers == 1 else many}"

@@ -20,7 +20,7 @@ from gnnkit.ui.dashboard.observer import Observer
 from gnnkit.ui.dashboard.places import Place
 
 if TYPE_CHECKING:
-    from gnnkit.loader.facade import GraphLoader
+    from gnnkit.loader.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -45,7 +45,7 @@ class Watch:
         interval_s: Least seconds between two looks while it is live.
     """
 
-    def __init__(self, loader: GraphLoader, observer: Observer, place: Place, interval_s: float) -> None:
+    def __init__(self, loader: Pipeline, observer: Observer, place: Place, interval_s: float) -> None:
         # A queue, because the garbage collector calls back on threads that may hold an event's lock.
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         bell = self._bell

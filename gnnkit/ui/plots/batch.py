@@ -31,7 +31,7 @@ from gnnkit.units import format_short
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from gnnkit.loader.facade import GraphLoader
+    from gnnkit.loader.pipeline import Pipeline
     from gnnkit.ui.plots.picture import Picture
 
 # Nodes that can be told apart in a picture of this size, and those whose ids can be read.
@@ -42,7 +42,7 @@ _MAX_TYPES_IN_LEGEND = 14
 _MANY = 200
 
 
-def plot_batch(loader: GraphLoader, seed: Any = None, batch: Any = None) -> Picture:
+def plot_batch(loader: Pipeline, seed: Any = None, batch: Any = None) -> Picture:
     """Draws what was sampled around one seed: rings are hops, and lines lead to the node for which a neighbour was sampled.
 
     A link is drawn with both of its ends in the middle, an anchor with its labels. A node that is met again stays where it was met first,

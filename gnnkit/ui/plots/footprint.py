@@ -14,7 +14,7 @@ from gnnkit.units import format_bytes, format_short
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from gnnkit.loader.facade import GraphLoader
+    from gnnkit.loader.pipeline import Pipeline
     from gnnkit.ui.plots.picture import Picture
 
 _MAX_NODE_TYPES = 6
@@ -22,7 +22,7 @@ _MAX_NODE_TYPES = 6
 _NAMED_SIZES = (0.05, 0.2, 0.5)
 
 
-def plot_footprint(loader: GraphLoader, num_batches: int | None = None) -> Picture:
+def plot_footprint(loader: Pipeline, num_batches: int | None = None) -> Picture:
     """Draws how often nodes are touched, and what a cache of the features that are touched most would save.
 
     The cache is filled by what batches of one epoch touch and judged by batches of the next one; a dashed line says what it could save at

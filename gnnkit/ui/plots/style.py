@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit.errors import PlanError
+from gnnkit.loader.pipeline import Pipeline
 from gnnkit.units import format_short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-    from gnnkit.loader.facade import GraphLoader
     from gnnkit.storage.store import Store
     from gnnkit.ui.plots.picture import Picture
 
@@ -122,14 +122,14 @@ def label_of(name: str) -> str:
     return shown if len(shown) <= _MAX_LETTERS else f"{shown[: _MAX_LETTERS - 1]}…"
 
 
-def name_of(owner: GraphLoader | Store) -> str:
+def name_of(owner: Pipeline | Store) -> str:
     """The name of the graph that a loader or a store is of."""
-    return owner._graph.name if hasattr(owner, "_graph") else owner.name
+    return owner.graph.name if isinstance(owner, Pipeline) else owner.name
 
 
-def note(picture: Picture, owner: GraphLoader | Store, *remarks: str) -> None:
+def note(picture: Picture, owner: Pipeline | Store, *remarks: str) -> None:
     """Writes a line below everything: the name of the graph, its notice, and remarks; in several lines where it is long."""
-    graph = owner._graph if hasattr(owner, "_graph") else owner
+    graph = owner.graph if isinstance(owner, Pipeline) else owner
     words = "; ".join([graph.name, *([graph.notice] if graph.notice else []), *remarks])
     # About as many letters as a line has room for.
     lines = textwrap.wrap(words, int(picture.get_figwidth() * _LETTERS_PER_INCH))

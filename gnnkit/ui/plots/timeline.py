@@ -14,7 +14,7 @@ from gnnkit.units import format_duration
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from gnnkit.loader.facade import GraphLoader
+    from gnnkit.loader.pipeline import Pipeline
     from gnnkit.ui.plots.picture import Picture
 
 # What the rows of the consumer are called, in the order of ``CONSUMER_STEPS``, and the number of their colour.
@@ -28,7 +28,7 @@ _WORTH_A_ROW = 0.002
 _ROW_INCHES, _MAX_INCHES = 0.26, 12.0
 
 
-def plot_timeline(loader: GraphLoader, epoch: int | None = None) -> Picture:
+def plot_timeline(loader: Pipeline, epoch: int | None = None) -> Picture:
     """Draws what each worker of a loader did when in an epoch, what the loop did, and how many batches were waiting for it.
 
     Args:

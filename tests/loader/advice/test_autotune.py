@@ -12,7 +12,6 @@ import pytest
 import gnnkit
 from gnnkit import Colocated, GraphLoader, InProcess
 from gnnkit.errors import LoaderClosed, PlanError
-from gnnkit.loader.advice.autotune import autotune
 from tests.helpers.machine import in_time
 from tests.loader.graphs import make, plain, seeds
 
@@ -60,7 +59,7 @@ def test_a_slow_training_step_is_found_out_in_one_trial(capsys: pytest.CaptureFi
         pause.wait(0.02)
 
     with make(batch_size=20, backend=InProcess(num_threads=2)) as loader:
-        found = autotune(loader, 30.0, train_step)
+        found = loader.autotune(30.0, train_step)
     out = capsys.readouterr().out
     assert "with your train_step" in out and "the loop takes the time" in out
     assert len(found.trials) == 1 and found.gain == 1.0 and set(given) == {20}

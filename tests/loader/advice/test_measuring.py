@@ -35,7 +35,7 @@ def test_how_far_to_look_back() -> None:
 
 def test_what_is_measured_is_what_has_happened() -> None:
     with make(prefetch=3, backend=InProcess(num_threads=2), batch_size=5) as loader:
-        before = measure(loader)
+        before = measure(loader.pipeline)
         assert (before.batches, before.threads, before.slots, before.prefetch) == (0, 2, 5, 3)
         assert advise(before).bottleneck == "none"
         expected = [seeds([batch]) for _ in range(2) for batch in loader]
@@ -44,9 +44,9 @@ def test_what_is_measured_is_what_has_happened() -> None:
         for _ in range(2):
             for batch in loader:
                 again.append(seeds([batch]))
-                measure(loader)
+                measure(loader.pipeline)
         assert again == expected, "looking changes nothing"
-        found = measure(loader, 1e9)
+        found = measure(loader.pipeline, 1e9)
         records = list(loader.records)
         assert (found.batches, found.seeds) == (len(records), sum(map(len, expected)) * 2)
         assert sum(found.shares.values()) == pytest.approx(1.0)
@@ -64,12 +64,12 @@ def test_a_slow_loop_and_a_slow_transform_are_named() -> None:
         for _ in range(4):
             for _batch in loader:
                 pause.wait(0.03)
-        assert advise(measure(loader)).bottleneck == "consumer"
+        assert advise(measure(loader.pipeline)).bottleneck == "consumer"
     with make(batch_size=20, transform=lambda batch: pause.wait(0.03) or batch) as loader:
         for _ in range(4):
             for _batch in loader:
                 pass
-        assert advise(measure(loader)).bottleneck == "transform"
+        assert advise(measure(loader.pipeline)).bottleneck == "transform"
 
 
 def test_counters_are_those_of_the_threads_that_sample() -> None:
@@ -111,7 +111,7 @@ def test_counters_are_those_of_the_threads_that_sample() -> None:
 def test_readings_are_taken_now_and_then_while_an_epoch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnnkit.loader.advice.readings._GAP_S", 1e9)
     with make(batch_size=20) as loader:
-        gauge = loader._gauge
+        gauge = loader.pipeline.gauge
         assert gauge.around(0.0, 1e12) is None, "there is none yet"
         list(loader)
         count = len(gauge._readings)
@@ -129,7 +129,7 @@ def test_what_the_system_does_not_say_is_not_known(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("gnnkit.loader.advice.readings._idle_s", lambda: math.nan)
     with make() as loader:
         list(loader)
-        found = measure(loader)
+        found = measure(loader.pipeline)
         assert math.isnan(found.idle_cpus) and found.loop_cpus >= 0
 
 
@@ -144,11 +144,11 @@ def test_a_copy_in_memory_can_be_had_while_older_loaders_are_there(store: Path) 
     options: dict[str, Any] = {"num_neighbors": [3, 2], "batch_size": 7, "progress": False, "backend": InProcess(num_threads=1)}
     with GraphLoader.from_store(store, memory_budget=0, **options) as old:
         expected = [seeds([batch]) for batch in old]
-        assert not measure(old).will_copy and old.status().graph_bytes == 0
+        assert not measure(old.pipeline).will_copy and old.status().graph_bytes == 0
         with GraphLoader.from_store(store, memory_budget=1 << 30, **options) as new:
-            assert new._graph.memory(0).wait(HANG_S)
+            assert new.pipeline.graph.memory(0).wait(HANG_S)
             assert new.status().graph_bytes == old.status().graph_bytes > 0, "one copy for both"
-            assert measure(new).copied_bytes > 0 and not measure(new).will_copy
+            assert measure(new.pipeline).copied_bytes > 0 and not measure(new.pipeline).will_copy
             old.set_epoch(0)
             assert [seeds([batch]) for batch in old] == [seeds([batch]) for batch in new] == expected
 
@@ -165,11 +165,11 @@ def test_processes_are_measured_too(store: Path) -> None:
         with GraphLoader.from_store(store, **own) as new:
             assert new.status().graph_bytes == old.status().graph_bytes > 0, "a copy that is there is used"
             assert [seeds([batch]) for batch in old] == [seeds([batch]) for batch in new]
-        found = measure(loader)
+        found = measure(loader.pipeline)
         assert (found.kind, found.workers, found.threads) == ("Colocated", 1, 2)
         assert found.slots == loader.status().slots > 2
         assert set(found.busy_of) <= {"process 0, thread 0", "process 0, thread 1"} and found.busy > 0
         pids = {process.pid for process in loader.status().processes} - {os.getpid()}
-        assert set(loader._gauge._readings[-1].samplers) == pids
+        assert set(loader.pipeline.gauge._readings[-1].samplers) == pids
         assert 0 <= found.loop_cpus < 64 and 0 <= found.blocked <= 1 and 0 <= found.starved <= 1
         assert advise(found).sentence

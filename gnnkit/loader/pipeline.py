@@ -1,14 +1,16 @@
-"""``GraphLoader``: the words of the user become a plan, a backend samples it, and PyG batches come out."""
+"""An opened plan: what iterates, samples single batches, keeps the epoch, and is watched and held back."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gnnkit.backends import backend_from_json
+from gnnkit.backends.base import Backend, StreamStatus
 from gnnkit.backends.joined import remember
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink
@@ -17,35 +19,34 @@ from gnnkit.loader.building import BatchBuilder
 from gnnkit.loader.caching import open_stream
 from gnnkit.loader.control import Control
 from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState
-from gnnkit.loader.exporting import LoaderExporting
+from gnnkit.loader.graphs import placed_graph
 from gnnkit.loader.history import History
-from gnnkit.loader.inference import WholeGraphInference
 from gnnkit.loader.link_arrays import to_links
-from gnnkit.loader.opening import LoaderSources
+from gnnkit.loader.options import LoaderOptions
+from gnnkit.loader.planned import checked_inputs
+from gnnkit.loader.ranks import check_same_epoch
+from gnnkit.loader.records import Records
+from gnnkit.loader.sampling_words import resolve_sampling
 from gnnkit.loader.served import check_is_here
-from gnnkit.loader.siblings import LoaderSiblings
 from gnnkit.loader.stats import EpochStats
-from gnnkit.loader.watching import LoaderWatching
 from gnnkit.loader.words import to_ids
-from gnnkit.plan import InputLinks, LoaderPlan
+from gnnkit.plan import InputLinks, Inputs, LoaderPlan, Sampling
+from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_handle import GraphHandle
 from gnnkit.sampling.collate import load_batch_classes
 from gnnkit.schema import GraphSchema
+from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data, HeteroData
-
-    from gnnkit.distributed.base_loader import BaseDistLoader
     from gnnkit.loader.feature_cache import FeatureCache
 
 STATE_VERSION = 1
 
 
-class GraphLoader(LoaderSources, LoaderSiblings, LoaderExporting, LoaderWatching, WholeGraphInference):
-    """Iterates over sampled neighbourhoods of a graph as PyG batches.
+class Pipeline:
+    """A plan with its graph, its stream of batches and its epochs: the machinery of ``GraphLoader``, and all that packages below it need.
 
-    Made by ``from_ogb``, ``from_pyg``, ``from_store``, ``from_source`` or ``from_plan``. A loader may be iterated any number of times, one
-    iteration at a time; each is the next epoch, also when the one before was abandoned.
+    All members may be used from any thread.
 
     Args:
         plan: What is sampled.
@@ -53,11 +54,25 @@ class GraphLoader(LoaderSources, LoaderSiblings, LoaderExporting, LoaderWatching
         events: Where progress goes.
         transform: Called on each batch before it is copied to ``device``; after that where features are cached there.
         device: Where batches are copied to; None leaves them in memory.
-        cache: Features on that device which another loader on the same graph has; used where the plan asks for as many.
+        cache: Features on that device which another pipeline on the same graph has; used where the plan asks for as many.
 
     Attributes:
-        plan: The plan, ``plan.to_json()`` is JSON.
+        plan: See above.
+        graph: See above.
+        events: Where progress goes, without this pipeline's history.
+        transform: See above.
+        device: See above.
+        cache: The features that are kept on the device; None where none are.
+        stream: Where batches come from.
+        batches: The plan's list of batches.
+        gauge: Readings of what the system counts while epochs run.
         epoch: The epoch that is running or ran last; -1 before the first.
+        next_epoch: The epoch that the next iteration runs.
+
+    Raises:
+        PlanError: The device is not there, or the backend or the graph does not allow what the plan says.
+        MemoryLimitError: There is no memory for it.
+        StartTimeout: The processes that sample are not ready in time.
     """
 
     def __init__(
@@ -74,54 +89,58 @@ class GraphLoader(LoaderSources, LoaderSiblings, LoaderExporting, LoaderWatching
         self.epoch = -1
         history = events if isinstance(events, History) else History(events)
         self._control = Control(history)
-        self._graph, self._events = graph, history.sink  # siblings have a history of their own
-        self._transform, self._device = transform, device
-        self._next_epoch = self._first_batch = 0
+        self.graph, self.events = graph, history.sink  # pipelines beside this one have a history of their own
+        self.transform, self.device = transform, device
+        self.next_epoch = self._first_batch = 0
         self._moved = False  # by set_epoch() or load_state_dict() since the last iteration began
         self._state: EpochState | None = None
         check_is_here(backend_from_json(plan.backend), graph)
         opened = open_stream(plan, graph, history, device, cache)
-        self._stream, self._cache = opened.stream, opened.cache
+        self.stream, self.cache = opened.stream, opened.cache
         builder = BatchBuilder(graph.arrays.schema, opened.plan, graph.extra, graph.type_extra)
-        self._steps = BatchSteps.of(builder, transform, device, self._cache)
-        self._batches = _batch_list(self.plan, graph)
+        self._steps = BatchSteps.of(builder, transform, device, self.cache)
+        self.batches = BatchList(plan, graph)
         self._closed = False
-        self._lent: weakref.ref[BaseDistLoader] | None = None
-        self._gauge = Gauge(self, graph)
+        self.gauge = Gauge(self, graph)
         remember(self)
-        weakref.finalize(self, self._stream.close).atexit = False
+        weakref.finalize(self, self.stream.close).atexit = False
 
     # Iteration -------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Batches of this rank in one epoch."""
-        return len(self._batches.schedule())
+        return len(self.batches.schedule())
 
-    def __iter__(self) -> Iterator[Data | HeteroData]:
+    def __iter__(self) -> Iterator[Any]:
         """Starts the next epoch; an iteration that is under way ends."""
-        return self._begin(self._steps)
+        return self.begin(self._steps)
 
-    def _begin(self, steps: BatchSteps) -> EpochIterator:
-        """Starts the next epoch, with the given steps on each batch's way."""
-        self._check_open()
-        if steps is not self._steps and self._cache is not None:
+    def begin(self, steps: BatchSteps) -> EpochIterator:
+        """Starts the next epoch, with the given steps on each batch's way.
+
+        Raises:
+            LoaderClosed: It is closed.
+            PlanError: Features are cached on a device, and the steps are others than its own; or ranks are on different epochs.
+        """
+        self.check_open()
+        if steps is not self._steps and self.cache is not None:
             raise PlanError("batches of a loader with feature_cache are put together on its device", "make it without feature_cache")
-        epoch, first_batch = self._next_epoch, self._first_batch
+        epoch, first_batch = self.next_epoch, self._first_batch
         with self.history.noting(f"the beginning of epoch {epoch}"):
             if self._state is not None:
                 self._state.give_up("newer")
-            _check_same_epoch(self.plan, epoch)
+            check_same_epoch(self.plan, epoch)
             if steps is self._steps:
                 load_batch_classes()  # before the clock of any batch runs: it takes seconds
-            self._stream.start_epoch(epoch, first_batch)
+            self.stream.start_epoch(epoch, first_batch)
         # Only now: an epoch that could not be started is still the next one.
-        self.epoch, self._next_epoch, self._first_batch, self._moved = epoch, epoch + 1, 0, False
-        self._state = EpochState.begin(self.epoch, self._batches.schedule(first_batch), self._control)
+        self.epoch, self.next_epoch, self._first_batch, self._moved = epoch, epoch + 1, 0, False
+        self._state = EpochState.begin(self.epoch, self.batches.schedule(first_batch), self._control)
         if self._closed:  # by another thread meanwhile, which could not know of it
             self._state.give_up("closed")
-        return EpochIterator(self, self._stream, self._state, steps, self._control, self.plan.runtime.batch_timeout_s)
+        return EpochIterator(self, self.stream, self._state, steps, self._control, self.plan.runtime.batch_timeout_s)
 
-    def resume(self) -> Iterator[Data | HeteroData]:
+    def resume(self) -> Iterator[Any]:
         """Goes on with the epoch that broke off, at the first batch that was not handed out; the same batches come as without the break.
 
         For ``WorkerDied``, an exception of your own, KeyboardInterrupt or ``break``; after ``load_state_dict`` it goes on from that state.
@@ -130,30 +149,30 @@ class GraphLoader(LoaderSources, LoaderSiblings, LoaderExporting, LoaderWatching
         """
         state = self._state
         if state is not None and not self._moved:
-            before = self._next_epoch, self._first_batch
-            self._next_epoch, self._first_batch = state.epoch, state.schedule.next_batch(state.steps_done)
+            before = self.next_epoch, self._first_batch
+            self.next_epoch, self._first_batch = state.epoch, state.schedule.next_batch(state.steps_done)
             try:
                 return iter(self)
             except BaseException:  # the next iteration is a whole epoch again
-                self._next_epoch, self._first_batch = before
+                self.next_epoch, self._first_batch = before
                 raise
         return iter(self)
 
-    def peek(self) -> Data | HeteroData:
+    def peek(self) -> Any:
         """The first batch that the next iteration will give; the epoch does not advance.
 
         Raises:
             PlanError: There is none: no input nodes, or fewer than a batch with ``drop_last``.
         """
-        self._check_open()
-        schedule = self._batches.schedule(self._first_batch)
+        self.check_open()
+        schedule = self.batches.schedule(self._first_batch)
         if not len(schedule):
             raise PlanError("there is no batch to peek at: an epoch of this loader has none", "see len(loader) and input_nodes")
         with self.history.noting():
             load_batch_classes()
-            return self._steps.all(self._stream.sample_now(self._next_epoch, schedule.turn(0).batch_index))
+            return self._steps.all(self.stream.sample_now(self.next_epoch, schedule.turn(0).batch_index))
 
-    def sample(self, input_nodes: Any, *, epoch: int = 0, index: int = 0) -> Data | HeteroData:
+    def sample(self, input_nodes: Any, *, epoch: int = 0, index: int = 0) -> Any:
         """Samples around inputs of your choice, as this loader does.
 
         Args:
@@ -164,7 +183,7 @@ class GraphLoader(LoaderSources, LoaderSiblings, LoaderExporting, LoaderWatching
         Raises:
             PlanError: An id is out of range, or it, ``epoch`` or ``index`` is no whole number.
         """
-        self._check_open()
+        self.check_open()
         epoch, index = _whole_number(epoch, "epoch"), _whole_number(index, "index")
         inputs = self.plan.inputs
         if isinstance(inputs, InputLinks):
@@ -179,7 +198,7 @@ class GraphLoader(LoaderSources, LoaderSiblings, LoaderExporting, LoaderWatching
             ids = to_ids(input_nodes, schema.num_nodes, "input_nodes")
         with self.history.noting():
             load_batch_classes()
-            return self._steps.all(self._stream.sample_now(epoch, index, ids))
+            return self._steps.all(self.stream.sample_now(epoch, index, ids))
 
     # State -----------------------------------------------------------------------------------------------------------
 
@@ -189,14 +208,14 @@ class GraphLoader(LoaderSources, LoaderSiblings, LoaderExporting, LoaderWatching
         Raises:
             PlanError: It is negative or no whole number.
         """
-        self._next_epoch, self._first_batch, self._moved = _whole_number(epoch, "epoch"), 0, True
+        self.next_epoch, self._first_batch, self._moved = _whole_number(epoch, "epoch"), 0, True
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
 
         Call it on every rank after the same number of steps; every rank's answer is the same.
         """
-        epoch, next_batch = self._next_epoch, self._first_batch
+        epoch, next_batch = self.next_epoch, self._first_batch
         state = self._state
         if state is not None and not state.finished and not self._moved:
             epoch, next_batch = state.epoch, state.schedule.next_batch(state.steps_done)
@@ -206,7 +225,7 @@ class GraphLoader(LoaderSources, LoaderSiblings, LoaderExporting, LoaderWatching
             "epoch": epoch,
             "next_batch": next_batch,
             "batch_size": batching.batch_size,
-            "num_seeds": self._batches.num_seeds,
+            "num_seeds": self.batches.num_seeds,
             "seed": batching.seed,
         }
 
@@ -224,7 +243,7 @@ class GraphLoader(LoaderSources, LoaderSiblings, LoaderExporting, LoaderWatching
         for name in ("version", "batch_size", "num_seeds", "seed"):
             if state[name] != expected[name]:
                 raise PlanError(f"the state has {name}={state[name]!r}, this loader has {expected[name]!r}", hint)
-        next_batch, num_batches = state["next_batch"], self._batches.schedule().num_batches
+        next_batch, num_batches = state["next_batch"], self.batches.schedule().num_batches
         if isinstance(next_batch, bool) or not isinstance(next_batch, int) or not 0 <= next_batch <= num_batches:
             raise PlanError(f"the state has next_batch={next_batch!r}, an epoch has {num_batches} batches", hint)
         self.set_epoch(state["epoch"])
@@ -234,17 +253,71 @@ class GraphLoader(LoaderSources, LoaderSiblings, LoaderExporting, LoaderWatching
         """Counters of the epoch that is running or ran last."""
         return EpochStats() if self._state is None else self._state.stats()
 
-    # Siblings and lifetime ---------------------------------------------------------------------------------------------
+    # Its state -------------------------------------------------------------------------------------------------------
+
+    def status(self) -> StreamStatus:
+        """What the loader is doing: "ready", "sampling", "paused", "idle" or "closed", with its processes and its memory."""
+        status = self.stream.status()
+        return replace(status, state="paused") if self.is_paused and status.state != "closed" else status
+
+    @property
+    def records(self) -> Records:
+        """What became of each of the last batches."""
+        return self._control.records
+
+    @property
+    def history(self) -> History:
+        """Stages, messages and the last error since the loader was made."""
+        return self._control.history
+
+    # Holding it ------------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Holds the next batch back until ``unpause``; workers fill their slots meanwhile, and then idle.
+
+        ``batch_timeout_s`` does not run; ``close()``, a newer iteration and an interrupt end the wait. With several ranks, all wait for
+        the one that is paused as soon as they meet it, for as long as their process group allows.
+
+        Raises:
+            LoaderClosed: The loader is closed.
+        """
+        self.check_open()
+        self._control.gate.shut()
+
+    def unpause(self) -> None:
+        """Lets a paused loader go on."""
+        self._control.gate.open()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether ``pause`` holds the next batch back."""
+        return self._control.gate.is_shut
+
+    def restart_workers(self) -> None:
+        """Ends the threads or processes that sample and starts others; returns once they are there. Loaders that share them get them too.
+
+        The running epoch goes on with the same batches.
+
+        Raises:
+            LoaderClosed: The loader is closed.
+            PlanError: They are somebody else's: servers that were joined, or graphlearn-torch's.
+            StartTimeout: The new ones are not there in time.
+        """
+        self.check_open()
+        with self.history.noting():
+            self.stream.restart(self.plan.runtime.start_timeout_s)
+
+    # Beside and after it ----------------------------------------------------------------------------------------------------
 
     @property
     def schema(self) -> GraphSchema:
         """Node types, edge types, sizes and arrays of the graph."""
-        return self._graph.arrays.schema
+        return self.graph.arrays.schema
 
     @property
     def metadata(self) -> Mapping[str, Any]:
         """Facts about the dataset ("num_classes", "num_tasks", "task_type", "eval_metric", ...)."""
-        return self._graph.metadata
+        return self.graph.metadata
 
     @property
     def num_features(self) -> int:
@@ -255,49 +328,76 @@ class GraphLoader(LoaderSources, LoaderSiblings, LoaderExporting, LoaderWatching
         return 0 if spec is None else int(np.prod(spec.row_shape, dtype=np.int64))
 
     @property
-    def store(self) -> Any:
+    def store(self) -> Store | None:
         """The opened ``Store``, or None for a graph in memory."""
-        if self._graph.store is None:
-            return None
-        from gnnkit.storage.store import Store
+        stored = self.graph.store
+        return None if stored is None else Store.open(stored.path, self.graph.arrays.local_parts)
 
-        return Store.open(self._graph.store.path, self._graph.arrays.local_parts)
+    def with_backend(self, backend: Backend | str, changes: Mapping[str, Any], events: EventSink | None = None) -> Pipeline:
+        """The same batches from another backend, with other options where they are given; see ``changed``."""
+        batching = self.plan.batching
+        kept = {"shuffle": batching.shuffle, "remainder": batching.remainder, "backend": backend}
+        return self.changed(lambda sampling: checked_inputs(self.plan.inputs, sampling, self.graph), {**kept, **changes}, events)
 
-    @property
-    def dist_loader(self) -> BaseDistLoader:
-        """This loader as a ``graphlearn_torch.distributed.DistLoader``, for code that wants one; batches have its names beside PyG's.
+    def changed(
+        self,
+        inputs_on: Callable[[Sampling], tuple[Inputs, Sampling]],
+        changes: Mapping[str, Any],
+        events: EventSink | None = None,
+    ) -> Pipeline:
+        """A pipeline on the same graph with other options.
 
-        It is the same loader: iterating one advances the other, and closing either closes both. Needs graphlearn-torch.
+        Args:
+            inputs_on: Gives the inputs, and the sampling with what they change of it.
+            changes: The options that differ.
+            events: Where its progress goes; None is where this one's goes.
 
         Raises:
-            PlanError: graphlearn-torch is not installed.
+            PlanError: An option is unknown or its value unusable.
+            LoaderClosed: This one is closed.
         """
-        self._check_open()
-        lent = None if self._lent is None else self._lent()
-        if lent is None:
-            from gnnkit.distributed.adapter import lend
-
-            lent = lend(self)
-            self._lent = weakref.ref(lent)
-        return lent
+        self.check_open()
+        before = self.plan.sampling
+        options = LoaderOptions.of_plan(self.plan, self.transform, self.device).changed(changes)
+        sampling = resolve_sampling(
+            options,
+            self.schema,
+            edge_dir=before.edge_dir,
+            weight=before.weight,
+            time_attr=before.time_attr,
+            with_edge=before.with_edge,
+        )
+        inputs, sampling = inputs_on(sampling)
+        graph, placement = placed_graph(self.graph, options) if "placement" in changes else (self.graph, self.plan.placement)
+        plan = replace(
+            self.plan,
+            inputs=inputs,
+            sampling=sampling,
+            batching=options.batching(inputs),
+            backend=options.backend_json(placement),
+            runtime=options.runtime(),
+            placement=placement,
+        )
+        return Pipeline(plan, graph, events or self.events, transform=options.transform, device=options.device, cache=self.cache)
 
     def close(self) -> None:
-        """Stops sampling, from any thread: an iteration that waits raises ``LoaderClosed``. Batches that were handed out stay valid.
+        """Stops sampling: an iteration that waits raises ``LoaderClosed``. Batches that were handed out stay valid.
 
         Closing twice is fine.
         """
         self._closed = True
         if self._state is not None:
             self._state.give_up("closed")
-        self._stream.close()
+        self.stream.close()
 
-    def __enter__(self) -> GraphLoader:
+    def __enter__(self) -> Pipeline:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises ``LoaderClosed`` where it is closed."""
         if self._closed:
             raise LoaderClosed("the loader is closed", "create a new one")
 
@@ -306,16 +406,3 @@ def _whole_number(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
         raise PlanError(f"{what} must be a whole number of at least 0, got {value!r}")
     return int(value)
-
-
-def _batch_list(plan: LoaderPlan, graph: GraphHandle) -> Any:
-    from gnnkit.runtime.batches import BatchList
-
-    return BatchList(plan, graph)
-
-
-def _check_same_epoch(plan: LoaderPlan, epoch: int) -> None:
-    if plan.batching.world_size > 1:
-        from gnnkit.loader.ranks import check_same_epoch
-
-        check_same_epoch(plan, epoch)

@@ -13,7 +13,7 @@ def shipped_data_dir() -> Path:
     Raises:
         DatasetError: Neither is there: the installation is incomplete.
     """
-    package = Path(__file__).resolve().parents[1]
+    package = Path(__file__).resolve().parent
     candidates = (package / "data", package.parent / "data")
     for candidate in candidates:
         if (candidate / "cora").is_dir():

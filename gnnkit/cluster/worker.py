@@ -1,0 +1,37 @@
+"""The entry point of a sampling process: ``python -m gnnkit.cluster.worker``; a supervisor starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.runtime.entry import Loop, run
+
+if TYPE_CHECKING:
+    from gnnkit.runtime.watch import Watch
+    from gnnkit.runtime.wire import Wire
+    from gnnkit.runtime.worker_sampling import OtherHosts
+    from gnnkit.storage.store import Store
+
+
+def _connect(setup: Mapping[str, Any], store: Store, threads: int) -> OtherHosts | None:
+    """The way to other hosts; both bring the network library, which a run on one host does without."""
+    if setup["hosts"] is not None:
+        from gnnkit.cluster.parts.spreading import Spreading
+
+        return Spreading(setup["hosts"], store, threads)
+    if setup.get("servers") is not None:
+        from gnnkit.cluster.receiving.receiver import BatchReceiver
+
+        return BatchReceiver(setup["servers"], store)
+    return None
+
+
+def _load() -> Callable[[Wire, Watch], Loop]:
+    from gnnkit.runtime.worker_loop import WorkerLoop  # what it imports may fail, which is reported
+
+    return lambda wire, watch: WorkerLoop(wire, watch, _connect)
+
+
+if __name__ == "__main__":
+    run(_load)

@@ -1,0 +1,688 @@
+"""``GraphLoader``: a user's options become a plan, a backend samples it, and PyG batches come out."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gnnkit.backends.base import Backend, StreamStatus
+from gnnkit.errors import PlanError, interruptible
+from gnnkit.events import EventSink
+from gnnkit.loader import opening
+from gnnkit.loader.history import History
+from gnnkit.loader.input_words import InputWords
+from gnnkit.loader.options import Progress, takes_options
+from gnnkit.loader.pipeline import Pipeline
+from gnnkit.loader.records import Records
+from gnnkit.loader.stats import EpochStats
+from gnnkit.plan import LoaderPlan
+from gnnkit.rendering import Shown
+from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.schema import EdgeDir, EdgeType, GraphSchema
+from gnnkit.ui import progress as progress_ui
+from gnnkit.ui.streams import write_now
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
+
+    from gnnkit.distributed.base_loader import BaseDistLoader
+    from gnnkit.export.exporter import Exported
+    from gnnkit.loader.advice.autotune import AutotuneResult
+    from gnnkit.loader.advice.profile import Profile
+    from gnnkit.loader.embeddings import Embeddings
+    from gnnkit.loader.feature_cache import FeatureCache
+    from gnnkit.loader.inference import Layer
+    from gnnkit.plan import LabelOutput
+    from gnnkit.source import GraphSource
+    from gnnkit.ui.cards import Card
+    from gnnkit.ui.dashboard import Dashboard
+    from gnnkit.ui.plots.picture import Picture
+
+
+class GraphLoader(Shown):
+    """Iterates over sampled neighbourhoods of a graph as PyG batches.
+
+    Made by ``from_ogb``, ``from_pyg``, ``from_store``, ``from_source`` or ``from_plan``. A loader may be iterated any number of times, one
+    iteration at a time; each is the next epoch, also when the one before was abandoned. All methods may be called from any thread.
+
+    Args:
+        plan: What is sampled.
+        graph: The opened graph.
+        events: Where progress goes.
+        transform: Called on each batch before it is copied to ``device``; after that where features are cached there.
+        device: Where batches are copied to; None leaves them in memory.
+        cache: Features on that device which another loader on the same graph has; used where the plan asks for as many.
+
+    Attributes:
+        pipeline: The opened plan, to which this class adds the constructors and verbs of users.
+    """
+
+    def __init__(
+        self,
+        plan: LoaderPlan,
+        graph: GraphHandle,
+        events: EventSink,
+        *,
+        transform: Callable[[Any], Any] | None = None,
+        device: Any = None,
+        cache: FeatureCache | None = None,
+    ) -> None:
+        self._take(Pipeline(plan, graph, events, transform=transform, device=device, cache=cache))
+
+    def _take(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self._dist_loader: weakref.ref[BaseDistLoader] | None = None
+
+    @classmethod
+    def _over(cls, pipeline: Pipeline) -> GraphLoader:
+        loader = cls.__new__(cls)
+        loader._take(pipeline)
+        return loader
+
+    # Constructors ----------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    @takes_options(with_build=True)
+    def from_ogb(
+        cls,
+        name: str,
+        *,
+        input_nodes: Any = "train",
+        with_edge: bool | None = None,
+        undirected: bool = False,
+        root: str | Path | None = None,
+        store_dir: str | Path | None = None,
+        download: bool | Literal["auto"] = "auto",
+        progress: Progress = "auto",
+        **options: Any,
+    ) -> GraphLoader:
+        """A loader on one of OGB's datasets for node property prediction or link property prediction.
+
+        The first call downloads what is missing and builds a store; later ones open it at once.
+
+        Args:
+            name: ``"ogbn-products"``, ``"ogbn-arxiv"``, ``"ogbn-proteins"``, ``"ogbn-mag"`` or ``"ogbn-papers100M"``. Or one whose batches
+                start from the links of the split "train" unless ``edge_label_index`` says otherwise: ``"ogbl-collab"``, ``"ogbl-ppa"``,
+                ``"ogbl-citation2"``, ``"ogbl-ddi"``, ``"ogbl-wikikg2"``, ``"ogbl-biokg"`` or ``"ogbl-vessel"``.
+            input_nodes: What batches start from: a split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
+            with_edge: Whether batches carry edge ids; None: if the graph has edge features.
+            undirected: Adds reverse edges as PyG's ``ToUndirected`` does.
+            root: Folder of the datasets as OGB lays them out; None is ``$GNNKIT_HOME`` or the user's cache folder.
+            store_dir: Folder of built stores; None is ``<root>/stores`` where it is writable, else in the user's cache folder.
+            download: "auto" downloads up to 2 GB, True any size, False nothing.
+            progress: How progress is shown; False shows nothing, "epoch" also shows a bar per epoch.
+            **options: The loader's and the store's: see ``LoaderOptions`` and ``BuildOptions``.
+
+        Raises:
+            DatasetError: The dataset is unknown, not there and not to be downloaded, or damaged.
+            PlanError: An option is unknown or its value unusable; found before anything is downloaded.
+            StoreError: The store cannot be built or opened.
+        """
+        events = History(progress_ui.make_sink(progress))
+        return cls._over(
+            opening.open_ogb_dataset(
+                name,
+                options,
+                input_nodes,
+                with_edge=with_edge,
+                undirected=undirected,
+                root=root,
+                store_dir=store_dir,
+                download=download,
+                events=events,
+            )
+        )
+
+    @classmethod
+    @takes_options(with_build=True)
+    def from_source(
+        cls,
+        source: GraphSource,
+        *,
+        input_nodes: Any = "train",
+        with_edge: bool | None = None,
+        store_dir: str | Path | None = None,
+        progress: Progress = "auto",
+        **options: Any,
+    ) -> GraphLoader:
+        """A loader on anything that a store can be built from, e.g. ``gnnkit.datasets.products_like(0.1)``.
+
+        Args:
+            source: The graph.
+            input_nodes: See ``from_ogb``.
+            with_edge: See ``from_ogb``.
+            store_dir: See ``from_ogb``.
+            progress: See ``from_ogb``.
+            **options: See ``from_ogb``.
+
+        Raises:
+            PlanError: See ``from_ogb``.
+            StoreError: See ``from_ogb``.
+        """
+        events = History(progress_ui.make_sink(progress))
+        return cls._over(opening.open_source(source, options, input_nodes, with_edge=with_edge, store_dir=store_dir, events=events))
+
+    @classmethod
+    @takes_options(with_build=False)
+    def from_pyg(
+        cls,
+        data: Data | HeteroData,
+        *,
+        input_nodes: Any = None,
+        edge_dir: EdgeDir = "in",
+        weight: str | None = None,
+        time_attr: str | None = None,
+        with_edge: bool | None = None,
+        progress: Progress = "auto",
+        **options: Any,
+    ) -> GraphLoader:
+        """A loader on a PyG object in memory: its tensors are used as they are, and nothing is written.
+
+        Args:
+            data: The graph.
+            input_nodes: See ``from_ogb``.
+            edge_dir: See ``from_ogb``.
+            weight: See ``from_ogb``.
+            time_attr: See ``from_ogb``.
+            with_edge: See ``from_ogb``.
+            progress: See ``from_ogb``.
+            **options: See ``LoaderOptions``.
+
+        Raises:
+            PlanError: The object or an option's value is unusable.
+        """
+        events = History(progress_ui.make_sink(progress))
+        return cls._over(
+            opening.open_pyg(
+                data, options, input_nodes, edge_dir=edge_dir, weight=weight, time_attr=time_attr, with_edge=with_edge, events=events
+            )
+        )
+
+    @classmethod
+    @takes_options(with_build=False)
+    def from_store(
+        cls,
+        path: str | Path | None = None,
+        *,
+        input_nodes: Any = "train",
+        weight: str | None = None,
+        time_attr: str | None = None,
+        with_edge: bool | None = None,
+        progress: Progress = "auto",
+        **options: Any,
+    ) -> GraphLoader:
+        """A loader on a store that ``gnnkit partition`` or another loader built.
+
+        Args:
+            path: The store's folder. None is the store of the servers that ``backend=GraphStore(address=...)`` joins; with a path, theirs
+                must be the same one, if it is on this machine at all.
+            input_nodes: See ``from_ogb``.
+            weight: See ``from_ogb``; the store must have been built with it.
+            time_attr: Likewise.
+            with_edge: See ``from_ogb``; the store must hold edge ids.
+            progress: See ``from_ogb``.
+            **options: See ``LoaderOptions``.
+
+        Raises:
+            StoreError: There is no store, or it is damaged or too new.
+            PlanError: An option's value is unusable.
+        """
+        events = History(progress_ui.make_sink(progress))
+        return cls._over(
+            opening.open_stored(path, options, input_nodes, weight=weight, time_attr=time_attr, with_edge=with_edge, events=events)
+        )
+
+    @classmethod
+    @interruptible("from_plan()")
+    def from_plan(
+        cls,
+        path: str | Path | None = None,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        progress: Progress = "auto",
+        transform: Any = None,
+        device: Any = None,
+    ) -> GraphLoader:
+        """The loader of a plan that ``loader.plan.save(file)`` wrote: the same batches.
+
+        After ``gnnkit.distributed.initialize`` it samples where that has decided, whatever backend the file names.
+
+        Args:
+            path: The JSON file; a store's relative path in it is relative to the file. The store may have been cut into other parts than
+                the plan was made with. None is the plan that ``initialize`` was given.
+            rank: Which of the trainers this is; None is the plan's own, or what ``initialize`` has found.
+            world_size: Number of trainers, with ``rank``. The epoch's list of batches is the same for any number.
+            progress: See ``from_ogb``.
+            transform: See ``LoaderOptions``.
+            device: See ``LoaderOptions``.
+
+        Raises:
+            PlanError: The file is no plan, a value in it is unusable, or its graph was only in memory.
+            StoreError: The store is missing or is of another graph than the plan was made for.
+        """
+        events = History(progress_ui.make_sink(progress))
+        return cls._over(opening.open_plan(path, rank=rank, world_size=world_size, events=events, transform=transform, device=device))
+
+    # Iteration -------------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Batches of this rank in one epoch."""
+        return len(self.pipeline)
+
+    def __iter__(self) -> Iterator[Data | HeteroData]:
+        """Starts the next epoch; an iteration that is under way ends."""
+        return iter(self.pipeline)
+
+    def resume(self) -> Iterator[Data | HeteroData]:
+        """Goes on with the epoch that broke off, at the first batch that was not handed out; the same batches come as without the break.
+
+        For ``WorkerDied``, an exception of your own, KeyboardInterrupt or ``break``; after ``load_state_dict`` it goes on from that state.
+        An epoch that is complete has no batch left; before the first one, it begins. With several ranks all of them call it, after the
+        same number of steps.
+        """
+        return self.pipeline.resume()
+
+    def peek(self) -> Data | HeteroData:
+        """The first batch that the next iteration will give; the epoch does not advance.
+
+        Raises:
+            PlanError: There is none: no input nodes, or fewer than a batch with ``drop_last``.
+        """
+        batch: Data | HeteroData = self.pipeline.peek()
+        return batch
+
+    def sample(self, input_nodes: Any, *, epoch: int = 0, index: int = 0) -> Data | HeteroData:
+        """Samples around inputs of your choice, as this loader does.
+
+        Args:
+            input_nodes: Ids ``[k]`` or a mask, of the loader's input type; for a loader of links ``[2, k]`` ids of sources and targets.
+            epoch: First half of the key that draws differ by; the same key gives the same batch.
+            index: Second half.
+
+        Raises:
+            PlanError: An id is out of range, or it, ``epoch`` or ``index`` is no whole number.
+        """
+        batch: Data | HeteroData = self.pipeline.sample(input_nodes, epoch=epoch, index=index)
+        return batch
+
+    @property
+    def plan(self) -> LoaderPlan:
+        """The plan; ``plan.to_json()`` is JSON."""
+        return self.pipeline.plan
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is running or ran last; -1 before the first."""
+        return self.pipeline.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iteration run ``epoch``, from its start.
+
+        Raises:
+            PlanError: It is negative or no whole number.
+        """
+        self.pipeline.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
+
+        Call it on every rank after the same number of steps; every rank's answer is the same.
+        """
+        return self.pipeline.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next iteration give exactly the batches that were left when ``state`` was taken.
+
+        Raises:
+            PlanError: The state is of another kind of loader, or damaged.
+        """
+        self.pipeline.load_state_dict(state)
+
+    def stats(self) -> EpochStats:
+        """Counters of the epoch that is running or ran last."""
+        return self.pipeline.stats()
+
+    # The graph -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> GraphSchema:
+        """Node types, edge types, sizes and arrays of the graph."""
+        return self.pipeline.schema
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Facts about the dataset ("num_classes", "num_tasks", "task_type", "eval_metric", ...)."""
+        return self.pipeline.metadata
+
+    @property
+    def num_features(self) -> int:
+        """Width of ``x`` of the input nodes' type, of the sources' for links; 0 where they have none."""
+        return self.pipeline.num_features
+
+    @property
+    def store(self) -> Any:
+        """The opened ``Store``, or None for a graph in memory."""
+        return self.pipeline.store
+
+    # Other loaders on the same graph ---------------------------------------------------------------------------------------
+
+    def for_split(self, input_nodes: Any, *, input_time: Any = None, **changes: Any) -> GraphLoader:
+        """A loader of other nodes; other options where they are given.
+
+        Args:
+            input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
+            input_time: See ``InputWords``.
+            **changes: Any of ``num_neighbors``, ``sampler``, ``batch_size``, ``shuffle`` (False unless given), ``drop_last``, ``replace``,
+                ``disjoint``, ``subgraph_type``, ``temporal_strategy``, ``seed``, ``remainder``, ``transform``, ``device``, ``backend``,
+                ``feature_cache``, ``placement``.
+
+        Raises:
+            PlanError: An option is unknown or its value unusable.
+        """
+        words = InputWords(input_nodes=input_nodes, input_time=input_time)
+        graph = self.pipeline.graph
+        return self._over(self.pipeline.changed(lambda sampling: (words.resolve(sampling, graph), sampling), changes))
+
+    def for_links(self, edge_label_index: Any, **changes: Any) -> GraphLoader:
+        """A loader of links, as PyG's ``LinkNeighborLoader``.
+
+        Args:
+            edge_label_index: ``[2, n]`` ids of sources and targets, a split's name, ``(edge type, either of these)``, or an edge type for
+                all its edges; None for all edges of a homogeneous graph.
+            **changes: ``edge_label``, ``edge_label_time``, ``neg_sampling``, ``neg_amount``, ``neg_strict``, ``exclude_edges`` (see
+                ``LinkOptions``), and those of ``for_split``.
+
+        Raises:
+            PlanError: An option is unknown or its value unusable.
+        """
+        return self._over(opening.links_beside(self.pipeline, edge_label_index, changes))
+
+    def for_anchors(
+        self,
+        positive: EdgeType | list[EdgeType],
+        negative: EdgeType | list[EdgeType | None] | None = None,
+        *,
+        input_nodes: Any = None,
+        cap: int | None = None,
+        output: LabelOutput = "dict",
+        **changes: Any,
+    ) -> GraphLoader:
+        """A loader of anchors, each with the nodes that it is to be told together with, and apart from.
+
+        Args:
+            positive: The edge type of the positive labels, as it leads from anchors to labels; or several.
+            negative: The same for negative labels; for several positive types a list of as many, None where there are none.
+            input_nodes: The anchors: a split's name, ids, a mask, or None for all nodes of the type.
+            cap: Labels of each kind that an anchor keeps, at most; None keeps all.
+            output: "dict" gives ``{number of an anchor: numbers of its labels}``, "edge_index" ``[2, e]``.
+            **changes: Those of ``for_split``.
+
+        Raises:
+            PlanError: A type is unknown, or stored the wrong way round, or an option's value is unusable.
+        """
+        inputs = {"positive": positive, "negative": negative, "cap": cap, "output": output}
+        return self._over(opening.anchors_beside(self.pipeline, input_nodes, inputs, changes))
+
+    def with_backend(self, backend: Backend | str, **changes: Any) -> GraphLoader:
+        """The same batches from somewhere else.
+
+        Args:
+            backend: Where sampling happens, see ``LoaderOptions``.
+            **changes: Those of ``for_split``.
+
+        Raises:
+            PlanError: An option is unknown or its value unusable.
+        """
+        return self._over(self.pipeline.with_backend(backend, changes))
+
+    @property
+    def dist_loader(self) -> BaseDistLoader:
+        """This loader as a ``graphlearn_torch.distributed.DistLoader``, for code that wants one; batches have its names beside PyG's.
+
+        It is the same loader: iterating one advances the other, and closing either closes both. Needs graphlearn-torch.
+
+        Raises:
+            PlanError: graphlearn-torch is not installed.
+        """
+        self.pipeline.check_open()
+        made = None if self._dist_loader is None else self._dist_loader()
+        if made is None:
+            from gnnkit.distributed.adapter import dist_loader_over  # graphlearn-torch
+
+            made = dist_loader_over(self.pipeline)
+            self._dist_loader = weakref.ref(made)
+        return made
+
+    # What it does, and holding it ------------------------------------------------------------------------------------------
+
+    def status(self) -> StreamStatus:
+        """What the loader is doing: "ready", "sampling", "paused", "idle" or "closed", with its processes and its memory."""
+        return self.pipeline.status()
+
+    @property
+    def records(self) -> Records:
+        """What became of each of the last batches."""
+        return self.pipeline.records
+
+    @property
+    def history(self) -> History:
+        """Stages, messages and the last error since the loader was made."""
+        return self.pipeline.history
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether ``pause`` holds the next batch back."""
+        return self.pipeline.is_paused
+
+    def pause(self) -> None:
+        """Holds the next batch back until ``unpause``; workers fill their slots meanwhile, and then idle.
+
+        ``batch_timeout_s`` does not run; ``close()``, a newer iteration and an interrupt end the wait. With several ranks, all wait for
+        the one that is paused as soon as they meet it, for as long as their process group allows.
+
+        Raises:
+            LoaderClosed: The loader is closed.
+        """
+        self.pipeline.pause()
+
+    def unpause(self) -> None:
+        """Lets a paused loader go on."""
+        self.pipeline.unpause()
+
+    def restart_workers(self) -> None:
+        """Ends the threads or processes that sample and starts others; returns once they are there. Loaders that share them get them too.
+
+        The running epoch goes on with the same batches.
+
+        Raises:
+            LoaderClosed: The loader is closed.
+            PlanError: They are somebody else's: servers that were joined, or graphlearn-torch's.
+            StartTimeout: The new ones are not there in time.
+        """
+        self.pipeline.restart_workers()
+
+    # How it shows itself, and advice ---------------------------------------------------------------------------------------
+
+    def dashboard(self, interval_s: float = 0.5) -> Dashboard:
+        """A view of the loader that goes on while it runs; see ``gnnkit.ui.dashboard``.
+
+        Args:
+            interval_s: Seconds between two looks, 0.1 to 60.
+
+        Raises:
+            PlanError: ``interval_s`` is something else.
+        """
+        from gnnkit.ui.dashboard import Dashboard  # ipywidgets
+
+        return Dashboard(self.pipeline, interval_s)
+
+    def profile(self, seconds: float = 10.0) -> Profile:
+        """Where the time goes, and what limits the loader; see ``gnnkit.loader.advice``.
+
+        Args:
+            seconds: How long it is looked at.
+        """
+        from gnnkit.loader.advice.profile import profile  # rarely used
+
+        return profile(self.pipeline, seconds)
+
+    def autotune(self, seconds: float = 60.0, train_step: Callable[[Any], Any] | None = None) -> AutotuneResult:
+        """Tries numbers of workers, threads, slots and batches ahead, and says which are best; see ``gnnkit.loader.advice``.
+
+        Args:
+            seconds: How long it may take, about.
+            train_step: What the loop does with a batch; None: nothing.
+        """
+        from gnnkit.loader.advice.autotune import autotune  # rarely used
+
+        return autotune(self.pipeline, seconds, train_step, lambda line: write_now(sys.stdout, line + "\n"))
+
+    def plot_batch(self, seed: Any = None, batch: Any = None) -> Picture:
+        """One seed's sampled neighbourhood, hop by hop; see ``gnnkit.ui.plots.batch``.
+
+        Args:
+            seed: An id of the input type, for links the ids of both ends; None takes the first one of the batch.
+            batch: A batch of this loader; None samples around ``seed``, or takes the next batch, without advancing the epoch.
+        """
+        from gnnkit.ui.plots.batch import plot_batch  # matplotlib
+
+        return plot_batch(self.pipeline, seed, batch)
+
+    def plot_timeline(self, epoch: int | None = None) -> Picture:
+        """What each worker did when, and what the consumer did; see ``gnnkit.ui.plots.timeline``.
+
+        Args:
+            epoch: Which epoch; None takes the last one.
+        """
+        from gnnkit.ui.plots.timeline import plot_timeline  # matplotlib
+
+        return plot_timeline(self.pipeline, epoch)
+
+    def plot_footprint(self, num_batches: int | None = None) -> Picture:
+        """How often nodes are touched, and what a cache of the features touched most would save; see ``gnnkit.ui.plots.footprint``.
+
+        Args:
+            num_batches: Batches to sample, of each of the next two epochs; None takes 32, or all where there are fewer.
+        """
+        from gnnkit.ui.plots.footprint import plot_footprint  # matplotlib
+
+        return plot_footprint(self.pipeline, num_batches)
+
+    def _card(self) -> Card:
+        from gnnkit.ui.loaders import loader_card  # only when it is looked at
+
+        pipeline = self.pipeline
+        return loader_card(self.plan, pipeline.graph, self.status(), self.stats(), len(self), self.history.last_error)
+
+    # Inference, export, end ------------------------------------------------------------------------------------------------
+
+    def inference(
+        self,
+        layers: Sequence[Layer],
+        out: str | Path | None = None,
+        *,
+        input_nodes: Any = None,
+        batch_size: int | None = None,
+        device: Any = None,
+        keep_layers: bool = False,
+        progress: Progress = "auto",
+    ) -> Embeddings:
+        """Embeddings of all nodes, layer by layer, each from all neighbours of a node.
+
+        A layer is a function of a batch with one hop of all neighbours. It returns a row for each seed, ``[batch_size, ...]``, or for each
+        node of the batch, of which the seeds' are taken; of a typed graph, those of the seeds' type, or a dict of all types' tensors as
+        ``HeteroConv`` gives it. After the first layer, ``x`` holds the rows of the layer before. Layers run without gradients; call
+        ``model.eval()`` before.
+
+        It is one process's work: with several ranks, call it on one of them while the others keep their loaders open.
+
+        Args:
+            layers: The model's layers, first to last.
+            out: Folder to write to, which must not exist: ``<out>/layer<k>/<node type>.npy``. It is there once all of it is. None is a
+                temporary one, which goes with the result.
+            input_nodes: Nodes whose embeddings are wanted, as for ``for_split``; layers before the last run over all nodes. None is all.
+            batch_size: Seeds per batch; None is the loader's.
+            device: Where batches are copied to; None is the loader's.
+            keep_layers: Keeps the files of all layers, not of the last one only.
+            progress: How progress is shown, as for ``from_ogb``.
+
+        Raises:
+            PlanError: ``out`` exists, or another process is writing it, or a layer returns something else than such rows.
+            StoreError: The embeddings cannot be written.
+        """
+        from gnnkit.loader.inference import check_layers, infer  # rarely used
+
+        self.pipeline.check_open()
+        functions = check_layers(self.pipeline.graph, layers, out, keep_layers)
+        with progress_ui.make_sink(progress) as events:
+            return infer(self.pipeline, functions, out, input_nodes, (batch_size, device), keep_layers, events)
+
+    def export(  # noqa: PLR0913
+        self,
+        directory: str | Path,
+        launcher: Literal["torchrun", "slurm", "kubernetes"] = "torchrun",
+        nodes: int = 1,
+        procs_per_node: int = 1,
+        storage_nodes: int = 0,
+        servers_per_node: int = 1,
+        interface: str | None = None,
+        train: Callable[..., Any] | str | Path | None = None,
+        *,
+        placement: Literal["replicate", "partition"] | None = None,
+        gpus_per_proc: int | None = None,
+        overwrite: bool = False,
+        verify: bool = False,
+    ) -> Exported:
+        """Writes this loader and a train function as a job for several GPUs or nodes, whose batches are the same.
+
+        The directory holds the plan, ``train.py``, what starts it, pinned requirements and a README with the exact commands. It appears
+        whole or not at all. See ``docs/exporting.md``.
+
+        Args:
+            directory: The directory; an earlier export in it is replaced, and what else lies in it stays.
+            launcher: What starts the job.
+            nodes: Nodes with trainers.
+            procs_per_node: Trainers (ranks) on each.
+            storage_nodes: Nodes with storage servers, for ``GraphStore``.
+            servers_per_node: Storage servers on each of those.
+            interface: Name or address of the interface that nodes talk to each other on; None: the one that leads to the first node.
+            train: ``train(loader, ctx)``, as ``gnnkit.launch`` takes it: it is written as source, with the imports, functions, classes
+                and constants that it uses. Or the path of a Python file that defines it. None: GraphSAGE with DDP and checkpoints.
+            placement: "partition" has each node that holds the graph hold its share of the parts, "replicate" all of it; None is
+                "partition" where the backend can ask other nodes. A store with too few parts is cut anew by the script ``stage.sh``.
+            gpus_per_proc: GPUs to ask for per rank, 0 or 1; None: 1 if this machine has one.
+            overwrite: Writes over exported files that somebody has changed.
+            verify: Then runs the job on this machine and compares its batches with those of the plan.
+
+        Raises:
+            PlanError: A value is unusable; the graph is only in memory; the function uses something that cannot be brought along; the
+                directory is something else, or files of it were changed.
+            StoreError: The store is missing or damaged.
+        """
+        from gnnkit.export.exporter import JobOptions, export_plan  # rarely used
+
+        transform = self.pipeline.transform
+        if transform is not None:
+            raise PlanError(
+                f"transform={transform!r} is not part of the plan, and a job's batches would be without it",
+                "call it in train: for batch in loader: batch = transform(batch)",
+            )
+        options = JobOptions(launcher, nodes, procs_per_node, storage_nodes, servers_per_node, interface, placement, gpus_per_proc)
+        return export_plan(self.plan, directory, options, train=train, overwrite=overwrite, verify=verify)
+
+    def close(self) -> None:
+        """Stops sampling, from any thread: an iteration that waits raises ``LoaderClosed``. Batches that were handed out stay valid.
+
+        Closing twice is fine.
+        """
+        self.pipeline.close()
+
+    def __enter__(self) -> GraphLoader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
