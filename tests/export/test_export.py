@@ -127,7 +127,7 @@ def test_stage_cuts_the_store_that_the_plan_names(
     """The step of the README for real; before it the plan's store is missing, and after it the batches are the notebook's."""
     shutil.copytree(str(loader.plan.store and loader.plan.store.path), tmp_path / "stores/tiny")
     with GraphLoader.from_store(tmp_path / "stores/tiny", num_neighbors=[3, 2], batch_size=16, progress=False) as own:
-        monkeypatch.setattr(loader, "plan", own.plan)
+        monkeypatch.setattr(loader.pipeline, "plan", own.plan)
     job = export("Colocated", nodes=3)
     plan = LoaderPlan.load(job / "plan.json")
     assert plan.store is not None

@@ -54,7 +54,7 @@ def loader() -> Iterator[GraphLoader]:
 
 
 def watch_of(loader: GraphLoader, wall: Wall) -> Watch:
-    watch = Watch(loader, Observer("tiny"), wall, 0.01)
+    watch = Watch(loader.pipeline, Observer("tiny"), wall, 0.01)
     watch.start()
     return watch
 
@@ -114,9 +114,9 @@ def test_a_loop_that_was_left_makes_a_picture_that_stays(loader: GraphLoader) ->
     for step, _ in enumerate(loader):
         if step == 3:
             break
-    first = observer.look(loader, still=True)
+    first = observer.look(loader.pipeline, still=True)
     assert first.stages[-1].state == "running" and first.batches.now > 0 and first.consumer
-    assert all(observer.look(loader, still=True).lasting() == first.lasting() for _ in range(3))
+    assert all(observer.look(loader.pipeline, still=True).lasting() == first.lasting() for _ in range(3))
 
 
 def test_errors_and_other_stages_have_their_place() -> None:
@@ -182,7 +182,7 @@ def test_one_that_cannot_be_drawn_ends_and_says_so(loader: GraphLoader) -> None:
 def test_looking_takes_little_time(loader: GraphLoader, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 0.5, 1.0, 1.04, 2.0, 2.002])
     wall = Wall()
-    watch = Watch(loader, Observer("tiny"), wall, 0.5)
+    watch = Watch(loader.pipeline, Observer("tiny"), wall, 0.5)
     monkeypatch.setattr("gnnkit.ui.dashboard.watch.time.thread_time", lambda: next(times))
     # A first look that imports and compiles, one on a busy machine, and one as they are.
     waits = [watch.look() for _ in range(3)]
