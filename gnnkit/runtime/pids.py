@@ -15,7 +15,7 @@ from typing import Any
 _LOOK_S = 0.02
 
 
-def place() -> dict[str, Any]:
+def pid_space() -> dict[str, Any]:
     """What a pid's meaning depends on: the boot and the pid namespace."""
     try:
         return {"boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "namespace": os.readlink("/proc/self/ns/pid")}
@@ -25,7 +25,7 @@ def place() -> dict[str, Any]:
 
 def is_of_here(record: dict[str, Any]) -> bool:
     """Whether a run was made in this boot of this host or container; the pids of others mean nothing here."""
-    return all(record.get(name) == value for name, value in place().items())
+    return all(record.get(name) == value for name, value in pid_space().items())
 
 
 def start_ticks(pid: int) -> int | None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from gnnkit.errors import PlanError
 from gnnkit.files import private_folder, read_bounded, temporary_home
-from gnnkit.runtime.pids import is_alive, is_of_here, place, send_signal, start_ticks, wait_for_end
+from gnnkit.runtime.pids import is_alive, is_of_here, pid_space, send_signal, start_ticks, wait_for_end
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class RunFolder:
         self.path = root / f"{os.getpid()}-{secrets.token_hex(4)}"
         self.path.mkdir(mode=0o700)
         pid = os.getpid()
-        self._record = {**facts, **place(), "kind": kind, "pid": pid, "ticks": start_ticks(pid), "program": _program()}
+        self._record = {**facts, **pid_space(), "kind": kind, "pid": pid, "ticks": start_ticks(pid), "program": _program()}
         self._record |= {"started": time.time(), "children": []}
         self._write()
 
