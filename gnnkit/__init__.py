@@ -27,7 +27,7 @@ _HOMES = {
     "LayerWise": "gnnkit.samplers",
     "LoaderPlan": "gnnkit.plan",
     "PPR": "gnnkit.samplers",
-    "RunHandle": "gnnkit.jobs.launching.handle",
+    "RunHandle": "gnnkit.jobs.launching.starting",
     "Store": "gnnkit.storage.store",
     "TrainContext": "gnnkit.jobs.context",
     "add_label_edges": "gnnkit.datasets.label_edges",
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from gnnkit.graph_loader import GraphLoader as GraphLoader
     from gnnkit.jobs.context import TrainContext as TrainContext
     from gnnkit.jobs.launching import launch as launch
-    from gnnkit.jobs.launching.handle import RunHandle as RunHandle
+    from gnnkit.jobs.launching.starting import RunHandle as RunHandle
     from gnnkit.partitioning import partition as partition
     from gnnkit.plan import LoaderPlan as LoaderPlan
     from gnnkit.samplers import HGT as HGT

@@ -12,15 +12,14 @@ from gnnkit.backends.base import Backend, StreamStatus
 from gnnkit.errors import PlanError, interruptible
 from gnnkit.events import EventSink
 from gnnkit.loader import opening
-from gnnkit.loader.history import History
-from gnnkit.loader.input_words import InputWords
+from gnnkit.loader.epoch import EpochStats
+from gnnkit.loader.history import History, Records
+from gnnkit.loader.inputs import InputWords
 from gnnkit.loader.options import Progress, takes_options
 from gnnkit.loader.pipeline import Pipeline
-from gnnkit.loader.records import Records
-from gnnkit.loader.stats import EpochStats
 from gnnkit.plan import LoaderPlan
 from gnnkit.rendering import Shown
-from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema
 from gnnkit.ui import progress as progress_ui
 from gnnkit.ui.streams import write_now
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
     from gnnkit.export.exporter import Exported
     from gnnkit.loader.advice.autotune import AutotuneResult
     from gnnkit.loader.advice.profile import Profile
-    from gnnkit.loader.embeddings import Embeddings
     from gnnkit.loader.feature_cache import FeatureCache
-    from gnnkit.loader.inference import Layer
+    from gnnkit.loader.inference import Embeddings, Layer
     from gnnkit.plan import LabelOutput
     from gnnkit.source import GraphSource
     from gnnkit.ui.cards import Card

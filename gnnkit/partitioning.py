@@ -151,9 +151,8 @@ def partition(  # noqa: PLR0913
 
 def _job(graph: Any, store: Store | None, path: Path, options: BuildOptions) -> BuildJob:
     """What is to be built where, from the store where there is one of the same graph."""
-    from gnnkit.storage.build import source_job
+    from gnnkit.storage.build import repartition_job, source_job
     from gnnkit.storage.catalog import default_store_dir, find_same_graph
-    from gnnkit.storage.repartition import repartition_job
 
     if store is None:
         store = find_same_graph(graph, options, default_store_dir(), but=path)

@@ -11,13 +11,12 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.placing import PlacementWord
-from gnnkit.cluster.serving.fleet import ServerFleet
-from gnnkit.cluster.serving.server_state import processes_of
+from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
 from gnnkit.cluster.serving.spec import ServerSpec, split_place
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError
 from gnnkit.events import EventSink
 from gnnkit.rendering import Shown
-from gnnkit.storage.manifest_io import read_manifest
+from gnnkit.storage.manifest import read_manifest
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:

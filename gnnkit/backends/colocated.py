@@ -6,13 +6,12 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from gnnkit.backends.base import BatchStream
-from gnnkit.backends.checks import check_concurrency, check_count, check_seconds, folder_or_none, size_in_bytes
+from gnnkit.backends.base import BatchStream, check_concurrency, check_count, check_seconds, folder_or_none, size_in_bytes
 from gnnkit.cluster.hosts import split_address
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import auto_threads
 
 if TYPE_CHECKING:

@@ -8,16 +8,13 @@ from dataclasses import InitVar, asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.backends.base import BatchStream
-from gnnkit.backends.checks import check_concurrency, check_count, check_seconds, folder_or_none, size_in_bytes
+from gnnkit.backends.base import BatchStream, check_concurrency, check_count, check_seconds, folder_or_none, size_in_bytes
 from gnnkit.cluster.receiving import threads_for
-from gnnkit.cluster.serving.addresses import has_any_port
-from gnnkit.cluster.serving.credentials import address_text, remember_token
-from gnnkit.cluster.serving.spec import UNIX_PREFIX, split_place
+from gnnkit.cluster.serving.spec import UNIX_PREFIX, address_text, has_any_port, remember_token, split_place
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle
 
 if TYPE_CHECKING:
     from gnnkit.backends.worker_pool import OnStarted, WorkerPool
@@ -114,7 +111,7 @@ class GraphStore:
     def hire(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, newcomer: OnStarted) -> WorkerPool:
         """Finds the servers' sampling processes; see ``PoolOptions.hire``."""
         if self.address is None:
-            from gnnkit.backends.own_servers import hire_own_servers
+            from gnnkit.backends.server_pool import hire_own_servers
 
             return hire_own_servers(self, plan, graph, events, newcomer)
         if self.folder is None and has_any_port(str(self.address)):

@@ -19,7 +19,7 @@ from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.buffers import BlockPool
-from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import auto_threads
 from gnnkit.runtime.process_status import look_at
 from gnnkit.sampling.kinds import prepare, warm

@@ -12,18 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus
-from gnnkit.backends.batch_wait import SLICE_S, BatchWait
-from gnnkit.backends.pool_registry import crews
-from gnnkit.backends.requests import NOBODY
 from gnnkit.backends.scheduler import Scheduler
-from gnnkit.backends.session import Session
-from gnnkit.backends.shared_pool import SharedPool
+from gnnkit.backends.session import NOBODY, SLICE_S, BatchWait, Session
+from gnnkit.backends.shared_pool import SharedPool, crews
 from gnnkit.backends.stored_graph import in_order
 from gnnkit.errors import LoaderClosed, StartTimeout
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.buffers import BlockPool
-from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
 from gnnkit.runtime.shared_block import mapped

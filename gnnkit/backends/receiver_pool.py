@@ -8,22 +8,20 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.local_pool import LocalWorkerPool
-from gnnkit.backends.own_servers import OwnServers
+from gnnkit.backends.server_pool import OwnServers
 from gnnkit.cluster import worker
 from gnnkit.cluster.receiving import threads_for
 from gnnkit.cluster.serving.connection import client_id
-from gnnkit.cluster.serving.credentials import required
 from gnnkit.cluster.serving.joining import Servers, join, read_ca, receiver_setup
 from gnnkit.cluster.serving.server_proxy import Joined
-from gnnkit.cluster.serving.spec import split_place
+from gnnkit.cluster.serving.spec import required, split_place
 from gnnkit.errors import PlanError, StoreError, WorkerStopped
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.graph_sharing import GraphSharing
-from gnnkit.runtime.preflight import check_descriptors, check_start_memory
+from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
+from gnnkit.runtime.limits import check_descriptors, check_start_memory
 from gnnkit.runtime.process_status import ProcessStatus
-from gnnkit.runtime.registry import RunFolder, new_run
+from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.runtime.supervisor import Death, SupervisorOptions
 from gnnkit.runtime.wire import Message
 from gnnkit.storage.store import Store

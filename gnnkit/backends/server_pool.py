@@ -1,29 +1,384 @@
-"""The sampling processes of servers on this host, in the place of processes of one's own; see ``gnnkit.cluster.serving``."""
+"""The workers of servers on this host as a pool: servers of this process's own or joined ones, and the links to them."""
 
 from __future__ import annotations
 
 import os
 import select
+import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.backends.server_link import LAST_BREATH_S, Member, ServerLink
-from gnnkit.cluster.serving.connection import Connection
-from gnnkit.cluster.serving.unix_join import UnixJoin, join_folder
-from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied
+from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
+from gnnkit.cluster.serving.connection import Connection, UnixJoin, Welcome, join_folder
+from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
+from gnnkit.cluster.serving.spec import ServerSpec
+from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.events import EventSink
-from gnnkit.runtime.process_status import ProcessStatus, lane_of, look_at
+from gnnkit.plan import LoaderPlan, StoreRef
+from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.runtime.limits import check_descriptors, check_start_memory
+from gnnkit.runtime.process_status import ProcessStatus, lane_of, look_at, process_state
+from gnnkit.runtime.remote import error_from_json
+from gnnkit.runtime.runs import with_tail
+from gnnkit.runtime.shared_block import SharedBlock
 from gnnkit.runtime.supervisor import Death
-from gnnkit.runtime.vitals import UNSEEN, Signs
-from gnnkit.runtime.wire import Message
+from gnnkit.runtime.vitals import UNSEEN, Signs, Vitals
+from gnnkit.runtime.wire import Message, Wire
 
 if TYPE_CHECKING:
-    from gnnkit.backends.own_servers import OwnServers
+    from gnnkit.backends.graph_store import GraphStore
     from gnnkit.backends.worker_pool import OnStarted
+
+# Between two looks at loaders that may not be used.
+_LEAST_GAP_S, _MOST_GAP_S = 0.05, 30.0
+
+
+class OwnServers:
+    """Servers of this process.
+
+    Args:
+        options: The backend's options.
+        plan: The plan of the first loader.
+        graph: The graph.
+        events: Receives the stages of a build, where the graph is only in memory.
+
+    Attributes:
+        store: What they serve.
+        fleet: The servers.
+
+    Raises:
+        PlanError: The system's limits do not allow it, or there is no folder for logs or for a graph in memory.
+        MemoryLimitError: There is no memory for it.
+        StoreError: A graph in memory cannot be written.
+    """
+
+    def __init__(self, options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
+        workers = options.num_servers * options.workers_per_server
+        check_descriptors(options.num_servers + workers)
+        check_start_memory(options.num_servers + workers, options.threads_per_worker, graph.arrays.schema)
+        self._temporary: TemporaryStore | None = None
+        if plan.store is None:
+            self._temporary = temporary_store(graph, events)
+        self.store: StoreRef = plan.store if self._temporary is None else self._temporary.reference  # type: ignore[assignment]
+        spec = ServerSpec(
+            self.store.path,
+            self.store.fingerprint,
+            options.num_servers,
+            options.workers_per_server,
+            options.threads_per_worker,
+            addresses=() if options.address is None else (str(options.address),),
+            join_timeout_s=options.join_timeout_s,
+            start_timeout_s=plan.runtime.start_timeout_s,
+            log_dir=options.log_dir,
+            memory_budget=plan.runtime.memory_budget,
+        )
+        self.fleet = ServerFleet(spec)
+        self._stopped = threading.Event()
+        if options.idle_timeout_s is None:
+            return
+        try:
+            threading.Thread(target=_tidy, args=(self._stopped, options.idle_timeout_s), name="gnnkit-idle", daemon=True).start()
+        except BaseException:  # an interrupt
+            self.stop()
+            raise
+
+    @property
+    def ranks(self) -> range:
+        """Their numbers."""
+        return self.fleet.spec.ranks
+
+    @property
+    def error(self) -> GnnkitError | None:
+        """What one of them has died of, where nobody has started it again; that somebody has had it ended comes first."""
+        errors = [error for rank in self.ranks if (error := self.error_of(rank)) is not None]
+        return next((error for error in errors if isinstance(error, WorkerStopped)), errors[0] if errors else None)
+
+    def check(self) -> None:
+        """Raises what keeps them from coming."""
+        error = self.error
+        if error is not None:
+            raise error
+
+    def error_of(self, rank: int) -> GnnkitError | None:
+        """What one of them has died of, where nobody has started it again."""
+        return self.fleet.error_of(rank)
+
+    def revive(self) -> None:
+        """Starts those again that are not there."""
+        self.fleet.revive()
+
+    def restart(self) -> None:
+        """Ends them and starts them again."""
+        self.fleet.restart()
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Of those that are there."""
+        return frozenset(server["pid"] for server in self.fleet.status()["servers"] if server["pid"] is not None)
+
+    def are_there_without(self, pids: frozenset[int]) -> bool:
+        """Whether all are ready, and none of them is one of ``pids``."""
+        return self.fleet.state == "ready" and len(self.pids) == len(self.ranks) and self.pids.isdisjoint(pids)
+
+    def statuses(self) -> Iterator[ProcessStatus]:
+        """What the system says of each of them and of its sampling processes."""
+        return processes_of(self.fleet.status())
+
+    def stop(self) -> None:
+        """Ends them."""
+        self._stopped.set()
+        self.fleet.stop()
+        self._temporary = None
+
+
+def _tidy(stopped: threading.Event, idle_timeout_s: float) -> None:
+    """A thread: takes the places of loaders that are not used, also while nothing else of gnnkit's runs; the last one's servers end."""
+    from gnnkit.backends.shared_pool import crews
+
+    gap_s = max(_LEAST_GAP_S, min(idle_timeout_s / 4, _MOST_GAP_S))
+    while not stopped.wait(gap_s):
+        with crews().lock:
+            crews().tidy()
+
+
+def hire_own_servers(options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink, newcomer: OnStarted) -> ServerWorkerPool:
+    """Starts servers and joins them; see ``PoolOptions.hire``."""
+    own = OwnServers(options, plan, graph, events)
+    try:
+        servers = join_folder(own.fleet.folder, "starter", plan.runtime.start_timeout_s, events, own.store.fingerprint, own.check)
+    except BaseException:
+        own.stop()
+        raise
+    return ServerWorkerPool(servers, newcomer, own)
+
+
+# The most messages taken from one process before the others have their turn.
+_TURN = 64
+# After a connection has ended, the explanation takes no longer than this.
+LAST_BREATH_S = 2.0
+_ENDED = ("ended", "gone")
+_HINT = "go on with loader.resume(), or have it wait for another one by itself with GraphStore(max_restarts=...)"
+
+
+@dataclass(eq=False)
+class Member:
+    """A sampling process of a server.
+
+    Attributes:
+        worker: Its number at its server.
+        pid: Its process.
+        log: Its log.
+        wire: The connection to it.
+        ended: ``time.monotonic()`` when the connection was found to have ended; None while it lasts.
+    """
+
+    worker: int
+    pid: int
+    log: Path
+    wire: Wire
+    ended: float | None = None
+
+    def hear(self) -> Iterator[Message]:
+        """Yields what it has said, up to a limit."""
+        self.wire.flush()
+        try:
+            for _ in range(_TURN):
+                message = self.wire.receive()
+                if message is None:
+                    return
+                yield message
+        except EOFError:
+            self.ended = self.ended or time.monotonic()
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """What a server has said about the end of one of its processes.
+
+    Attributes:
+        error: Why it ended.
+        again: Whether the server starts another one by itself.
+    """
+
+    error: GnnkitError
+    again: bool
+
+
+class ServerLink:
+    """A server that has welcomed this process.
+
+    Args:
+        connection: The connection to it.
+        welcome: What it has said of itself.
+        most: Processes that are wanted of it.
+
+    Attributes:
+        welcome: What it has said of itself.
+        workers: Processes that it is to have.
+        members: Its sampling processes that this process is connected with, by their numbers at the server.
+        asked: Whether it has been asked for processes that are not there.
+        graph_bytes: Bytes of its copy of the graph, when it was last asked.
+    """
+
+    def __init__(self, connection: Connection, welcome: Welcome, most: int) -> None:
+        self.connection, self.welcome = connection, welcome
+        self.workers = min(welcome.workers, most)
+        self.members: dict[int, Member] = {}
+        self.asked, self.graph_bytes = False, 0
+        self._vitals: Vitals | None = None
+        self._losses: dict[int, _Loss] = {}
+        self._introductions: list[Message] = []
+        self._failure: GnnkitError | None = None
+        self._ended: float | None = None
+        self.ask()
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"server {self.welcome.rank} (pid {self.welcome.pid})"
+
+    @property
+    def expected(self) -> int:
+        """Its processes that are there or will be: all but those that have died and that nobody starts again."""
+        gone = sum(not loss.again for worker, loss in self._losses.items() if worker not in self.members)
+        return self.workers - (0 if self.asked else gone)
+
+    def ask(self) -> None:
+        """Asks for the processes, and for those that have died once more."""
+        if not self.asked:
+            self.asked = True
+            self._losses = {worker: loss for worker, loss in self._losses.items() if worker in self.members}
+            self.connection.enlist()
+
+    def hear(self) -> None:
+        """Takes what the server has said."""
+        try:
+            self.connection.flush()
+            for message in self.connection.listen():
+                if message.kind == "worker":
+                    self._introductions.append(message)
+                elif message.kind == "lost":
+                    worker = int(message.body["worker"])
+                    error = error_from_json(message.body["error"], f"sampling process {worker} of {self.name}", WorkerDied)
+                    self._losses[worker] = _Loss(error, bool(message.body["again"]))
+                elif message.kind == "failed":
+                    self._failure = error_from_json(message.body["error"], self.name, WorkerDied)
+                elif message.kind == "status":
+                    self.graph_bytes = int(message.body["graph_bytes"])
+        except EOFError:
+            self._ended = self._ended or time.monotonic()
+
+    def newcomers(self) -> list[int]:
+        """Meets the processes that the server has introduced, once those whose places they take are off the books; their numbers."""
+        waiting, came = self._introductions, []
+        self._introductions = []
+        for message in waiting:
+            worker = int(message.body["worker"])
+            if worker in self.members:
+                self._introductions.append(message)
+            elif worker >= self.workers:
+                message.close()
+            else:
+                self._meet(worker, message)
+                came.append(worker)
+        if len(self.members) == self.workers:
+            self.asked = False
+        return came
+
+    def _meet(self, worker: int, message: Message) -> None:
+        body, (wire_fd, vitals_fd) = message.body, message.fds
+        if self._vitals is None:
+            self._vitals = Vitals(SharedBlock.attach(vitals_fd, writable=False))
+        else:
+            os.close(vitals_fd)
+        self._losses.pop(worker, None)
+        self.members[worker] = Member(worker, int(body["pid"]), Path(body["log"]), Wire(socket.socket(fileno=wire_fd)))
+
+    def signs(self, worker: int) -> Signs:
+        """What one of its processes last showed of itself."""
+        return UNSEEN if self._vitals is None else self._vitals.signs(worker)
+
+    def statuses(self) -> Iterator[ProcessStatus]:
+        """What the system says of its sampling processes."""
+        for worker, member in sorted(dict(self.members).items()):
+            yield look_at(f"server {self.welcome.rank}, process {worker}", member.pid, member.log, self.signs(worker).busy_s)
+
+    def describe(self, worker: int) -> str | None:
+        """Who a process is, and what the system says it and the server are doing."""
+        member = self.members.get(worker)
+        if member is None:
+            return None
+        own, its = process_state(member.pid), process_state(self.welcome.pid)
+        beside = "" if its == "running" else f", which is {its}"
+        return f"sampling process {worker} (pid {member.pid}) of {self.name}{beside} is {own}"
+
+    # Ends -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def ended_s(self) -> float | None:
+        """Seconds since the server was found to have ended; None while it lasts."""
+        return None if self._ended is None else time.monotonic() - self._ended
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the server has gone, and its processes with it: they may write to this process's memory until they end."""
+        return self._ended is not None and all(member.ended is not None for member in self.members.values())
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether something has begun to end, and it is not clear yet what came of it."""
+        if self._ended is not None or process_state(self.welcome.pid) in _ENDED:
+            return not self.is_gone
+        return any(process_state(member.pid) in _ENDED for member in self.members.values())
+
+    def end_of_server(self, known: GnnkitError | None, others: frozenset[int]) -> Death:
+        """The death of the server, and of all its processes.
+
+        Args:
+            known: What its starter knows of it, if that is this process.
+            others: See ``Death``.
+        """
+        what = f"{self.name} at {self.connection.folder} is gone"
+        if isinstance(known, WorkerDied):
+            known = type(known)(known.message, _HINT)
+        error = self._failure or known or WorkerDied(with_tail(what, self.welcome.log), _HINT)
+        return Death(error, what, others, remedy="it is waited for")
+
+    def deaths(self) -> Iterator[tuple[int, Death]]:
+        """Yields the processes that have ended while the server lasts, once it has said why or has had the time to."""
+        if self._ended is not None:
+            return
+        for worker, member in list(self.members.items()):
+            loss = self._losses.get(worker)
+            if member.ended is None or (loss is None and time.monotonic() - member.ended < LAST_BREATH_S):
+                continue
+            what = f"sampling process {worker} (pid {member.pid}) of {self.name} is gone"
+            error = WorkerDied(with_tail(what, member.log), _HINT) if loss is None else loss.error
+            self.members.pop(worker).wire.close()
+            yield worker, _death(error, is_replaced=loss is not None and loss.again)
+        for worker, loss in list(self._losses.items()):
+            if worker not in self.members and self.asked and not loss.again:  # it did not even start
+                yield worker, _death(loss.error)
+                self.asked = False
+
+    def close(self) -> None:
+        """Leaves the server."""
+        for message in self._introductions:
+            message.close()
+        for member in self.members.values():
+            member.wire.close()
+        self.connection.close()
+
+
+def _death(error: GnnkitError, *, is_replaced: bool = False) -> Death:
+    summary = error.message.splitlines()[0].partition(";")[0]
+    return Death(error, summary, remedy="its server is asked for another one", is_replaced=is_replaced)
+
 
 _SLICE_S = 0.05
 # Servers that have gone are looked for so often.

@@ -1,27 +1,236 @@
-"""A loader's place in a crew: its own plan, ring, epoch and credit, beside those of the other loaders."""
+"""A loader's session in a worker pool: its plan, ring, epoch, credit and requests outside an epoch."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from gnnkit.backends.requests import Requests
-from gnnkit.backends.scheduler import Scheduler
-from gnnkit.backends.slots import SlotPlan
-from gnnkit.errors import GnnkitError, MemoryLimitError
+from gnnkit.backends.scheduler import Job, Scheduler
+from gnnkit.backends.worker_pool import PoolOptions, WorkerPool
+from gnnkit.errors import BatchTimeout, GnnkitError, MemoryLimitError, PlanError
 from gnnkit.events import Event, EventSink
+from gnnkit.host import available_memory
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
-from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.remote import error_from_json
+from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.runtime.limits import check_ring_memory
+from gnnkit.runtime.remote import error_from_json, fresh
+from gnnkit.runtime.ring import Ring, slot_size
 from gnnkit.runtime.shared_block import mapped
+from gnnkit.runtime.vitals import STALE_S
 from gnnkit.runtime.wire import Message
 from gnnkit.sampling.schedule import Schedule
 
-if TYPE_CHECKING:
-    from gnnkit.backends.worker_pool import PoolOptions
+# Slots that batches of the user's may lie in: the one in use, the one before it that a loop still names, and one more.
+_LEASED = 3
+# A slot is larger than the largest batch so far by this part.
+_HEADROOM = 0.25
+_LEAST_SLOT = 4096
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """What rings of one loader look like.
+
+    Attributes:
+        options: The backend's options.
+        plan: The loader's plan.
+    """
+
+    options: PoolOptions
+    plan: LoaderPlan
+
+    @property
+    def in_flight_each(self) -> int:
+        """Batches that a process is given at a time."""
+        return max(self.options.worker_concurrency, self.options.threads_per_worker)
+
+    def wanted(self, num_workers: int) -> int:
+        """Slots for so many processes, where ``channel_size`` allows as many."""
+        return num_workers * self.in_flight_each + self.plan.runtime.prefetch + _LEASED
+
+    @staticmethod
+    def window(num_slots: int) -> int:
+        """Steps that may be under way: at least one slot stays for sampling, whatever the user holds."""
+        return max(1, num_slots - min(_LEASED, num_slots // 2))
+
+    def ring(self, largest: int, num_workers: int) -> Ring[Job]:
+        """A ring for batches of up to ``largest`` bytes, and somewhat more, from so many processes.
+
+        Raises:
+            PlanError: ``channel_size`` does not hold two of them.
+            MemoryLimitError: It does not fit.
+        """
+        needed, bound = max(_LEAST_SLOT, largest), self.options.channel_bytes
+        size = slot_size(needed + int(needed * _HEADROOM))
+        # Fewer slots where memory is short; half of it is left for everybody else.
+        num_slots = min(self.wanted(num_workers), max(2, available_memory() // 2 // size))
+        if bound is not None:
+            if bound // slot_size(needed) < 2:
+                raise PlanError(
+                    f"channel_size={self.options.channel_size!r} does not hold two batches of {needed / 1e6:.1f} MB",
+                    "raise channel_size, lower batch_size or num_neighbors, or leave channel_size out",
+                )
+            size = size if bound // size >= 2 else slot_size(needed)
+            num_slots = min(num_slots, bound // size)
+        check_ring_memory(num_slots * size, num_slots)
+        try:
+            return Ring(num_slots, size, pinned_for=self.plan.runtime.pin_device)
+        except OSError as error:
+            raise MemoryLimitError(
+                f"no shared memory of {num_slots * size / 1e6:.0f} MB for batches: {error}", "lower batch_size"
+            ) from error
+
+
+# In place of a process's number.
+NOBODY = -1
+
+
+@dataclass
+class _Request:
+    rank: int
+    answer: Message | GnnkitError | Literal["again"] | None = None
+
+
+class Requests:
+    """Who was asked for what, and what came back. Only the stream's lock's holder may use it."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, _Request] = {}
+        self._last = 0
+
+    def begin(self) -> int:
+        """A new request, which nobody has been sent; its number."""
+        self._last += 1
+        self._open[self._last] = _Request(NOBODY)
+        return self._last
+
+    def rank_of(self, number: int) -> int:
+        """Who is asked; ``NOBODY`` before ``ask``."""
+        return self._open[number].rank
+
+    def ask(self, number: int, rank: int) -> None:
+        """Books who is asked."""
+        self._open[number].rank = rank
+
+    def answer(self, number: int, message: Message) -> None:
+        """Books an answer; one that nobody waits for any more is thrown away."""
+        if number in self._open:
+            self._open[number].answer = message
+        else:
+            message.close()
+
+    def lost(self, rank: int | None, error: GnnkitError | None) -> None:
+        """Books that a process (None: all) will not answer: because of an error, or because somebody else is to be asked."""
+        for request in self._open.values():
+            if request.rank == (request.rank if rank is None else rank) and request.answer is None:
+                request.answer = "again" if error is None else error
+
+    def result(self, number: int) -> Message | Literal["again"] | None:
+        """What came back so far; "again" where the request is to be made again.
+
+        Raises:
+            GnnkitError: Nothing will.
+        """
+        request = self._open[number]
+        answer = request.answer
+        if isinstance(answer, GnnkitError):
+            raise fresh(answer)
+        if isinstance(answer, Message):
+            request.answer = None  # it is the caller's
+        return answer
+
+    def end(self, number: int) -> None:
+        """Forgets a request, and throws away an answer that nobody took."""
+        request = self._open.pop(number, None)
+        if request is not None and isinstance(request.answer, Message):
+            request.answer.close()
+
+
+# Longest time that a wait goes without looking around: at other threads, closed loaders and interrupts.
+SLICE_S = 0.05
+
+
+class BatchWait:
+    """One wait.
+
+    Args:
+        crew: The processes.
+        timeout_s: The deadline; 0 waits for nothing.
+        what: What is waited for, for the error.
+    """
+
+    def __init__(self, crew: WorkerPool, timeout_s: float, what: str) -> None:
+        self._crew, self._timeout_s, self._what = crew, timeout_s, what
+        self._started = self._since = time.monotonic()
+        self._deadline = self._started + timeout_s
+        self._clocks = self._look()
+        self._warned = False
+
+    def _look(self) -> dict[int, int]:
+        return {rank: self._crew.signs(rank).cpu_ns for rank in self._crew.pids}
+
+    @property
+    def left_s(self) -> float:
+        """Seconds to the deadline."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def check(self, ranks: list[int]) -> str | None:
+        """Looks at the processes that could bring what is waited for.
+
+        Args:
+            ranks: Their numbers.
+
+        Returns:
+            A warning that is due now, or None.
+
+        Raises:
+            BatchTimeout: The deadline has passed and none of them is sampling.
+        """
+        now = time.monotonic()
+        if self._timeout_s > 0 and not self._warned and now - self._started >= self._timeout_s / 2 and self._is_sampling(ranks):
+            self._warned = True
+            return f"waiting for {self._what} for {now - self._started:.1f} s; {self._whereabouts(ranks)}"
+        if now < self._deadline:
+            return None
+        # A process on a busy machine must have had time to show what it is doing.
+        if self._timeout_s > 0 and now - self._since < STALE_S and self._is_fresh(ranks):
+            self._deadline = self._since + STALE_S
+            return None
+        if self._timeout_s > 0 and (self._is_sampling(ranks) or self._is_starting()):
+            self._since, self._deadline, self._clocks = now, now + self._timeout_s, self._look()
+            return None
+        raise BatchTimeout(
+            f"no batch within {self._timeout_s:g} s ({self._what}); {self._whereabouts(ranks)}",
+            "raise batch_timeout_s, lower num_neighbors or batch_size, or close the loader and make it again",
+        )
+
+    def _is_fresh(self, ranks: list[int]) -> bool:
+        return any(self._crew.signs(rank).is_fresh for rank in ranks)
+
+    def _is_sampling(self, ranks: list[int]) -> bool:
+        """Whether one of them is alive, at a batch, and has used its processor since the last look: a hung disk does not count."""
+        for rank in ranks:
+            signs = self._crew.signs(rank)
+            if signs.is_fresh and signs.step >= 0 and signs.cpu_ns > self._clocks.get(rank, 0):
+                return True
+        return False
+
+    def _is_starting(self) -> bool:
+        return self._crew.is_starting  # which has a deadline of its own
+
+    def _whereabouts(self, ranks: list[int]) -> str:
+        said = []
+        for rank in ranks:
+            who, signs = self._crew.describe(rank), self._crew.signs(rank)
+            if who is None:
+                continue
+            seen = "was never seen" if signs.seen_s == float("inf") else f"was last seen {signs.seen_s:.1f} s ago"
+            doing = f", sampling step {signs.step} for {signs.busy_s:.1f} s" if signs.step >= 0 else ""
+            said.append(f"{who} and {seen}{doing}")
+        return "; ".join(said) or "no sampling process has it"
 
 
 class Session:

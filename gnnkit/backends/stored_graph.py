@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
-from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.registry import RunFolder, new_run
+from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.sampling.subgraph import BatchLayout
 from gnnkit.schema import EdgeType, NodeType, reverse_edge_type
 from gnnkit.storage.arrays import GraphArrays

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from gnnkit.errors import GnnkitError
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.runtime.supervisor import Death
 from gnnkit.runtime.vitals import Signs

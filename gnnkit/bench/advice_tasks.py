@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.bench.loading import make_loader
+from gnnkit.bench.kinds import make_loader
 
 if TYPE_CHECKING:
     from gnnkit.loader.advice import Advice
@@ -59,7 +59,7 @@ def _advice(loader: Pipeline, body: Body) -> Advice:
 
 def _run(loader: Pipeline, seconds: float, body: Body) -> float:
     """Seeds per second of a loop."""
-    from gnnkit.loader.advice.trial import batches_for
+    from gnnkit.loader.advice.search import batches_for
 
     times = list(batches_for(loader, seconds, body, warm_up=max(2, loader.status().slots)))
     return (len(times) - 1) * loader.plan.batching.batch_size / (times[-1] - times[0])
@@ -67,7 +67,7 @@ def _run(loader: Pipeline, seconds: float, body: Body) -> float:
 
 def _followed(slow: Pipeline, body: Body, advice: Advice, stack: contextlib.ExitStack) -> tuple[Pipeline, Body]:
     """The loop as the advice wants it."""
-    from gnnkit.loader.advice.trial import beside
+    from gnnkit.loader.advice.search import beside
 
     if isinstance(body, _Waiting):
         return slow, _Waiting(body.seconds / 2)
@@ -126,7 +126,7 @@ def _dropped_cache(options: argparse.Namespace, stack: contextlib.ExitStack) -> 
 @contextlib.contextmanager
 def _pages_dropped(loader: Pipeline) -> Iterator[None]:
     """Has the system forget the pages of a loader's store, again and again."""
-    from gnnkit.runtime.shared_graph import graph_arrays
+    from gnnkit.runtime.graph_memory import graph_arrays
 
     assert loader.plan.store is not None
     maps = {id(found): found for array in graph_arrays(loader.graph.arrays) if (found := _map_of(array)) is not None}
@@ -166,8 +166,7 @@ def autotuned(options: argparse.Namespace) -> dict[str, Any]:
     """Autotunes a loader of one thread, tries every combination, and compares both choices in turn and both times."""
     from gnnkit.backends.inprocess import InProcess
     from gnnkit.host import available_cpus
-    from gnnkit.loader.advice.space import space_of
-    from gnnkit.loader.advice.trial import run_trial
+    from gnnkit.loader.advice.search import run_trial, space_of
 
     cpus = available_cpus()
     with make_loader(options, backend=InProcess(num_threads=1)) as loader:

@@ -49,7 +49,7 @@ class BenchGraph:
 
     def kind_store(self, kind: str) -> Path:
         """A store for a kind of batches: with weights, times or labels where it needs them."""
-        from gnnkit.bench.kind_graph import WRAPPERS
+        from gnnkit.bench.kinds import WRAPPERS
         from gnnkit.storage.build import build_store
         from gnnkit.storage.options import BuildOptions
 

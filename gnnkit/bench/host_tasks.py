@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gnnkit.bench.loading import make_loader, time_epochs
-from gnnkit.bench.processors import ProcessorWatch
+from gnnkit.bench.kinds import make_loader, time_epochs
+from gnnkit.bench.process import ProcessorWatch
 from gnnkit.cluster.namespaces import INTERFACE
 
 

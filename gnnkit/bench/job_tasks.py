@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gnnkit.bench.loading import make_loader
+from gnnkit.bench.kinds import make_loader
 
 RANKS = 2
 # The job that is verified: nodes, ranks of each, and batches of its epoch.

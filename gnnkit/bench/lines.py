@@ -1,9 +1,202 @@
-"""The lines of the table: who is compared with whom in what, and the figures that gnnkit is to reach."""
+"""The lines of the table: who is compared with whom in what, how each is computed, and the figures to reach."""
 
 from __future__ import annotations
 
-from gnnkit.bench.job_lines import JOB_LINES
-from gnnkit.bench.line import Line, Target
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gnnkit.bench.process import Measurement
+
+Better = Literal["at least", "at most"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure to reach.
+
+    Attributes:
+        of: What the figure is about: "ratio", or "value" for gnnkit's own.
+        better: Its direction.
+        limit: The figure, in the row's unit or as a ratio.
+    """
+
+    of: Literal["ratio", "value"]
+    better: Better
+    limit: float
+
+    def met(self, value: float | None, ratio: float | None) -> bool | None:
+        """Whether it is reached; None where it could not be measured."""
+        figure = ratio if self.of == "ratio" else value
+        if figure is None:
+            return None
+        return figure >= self.limit if self.better == "at least" else figure <= self.limit
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A resource that excuses missed figures where it is nearly used up.
+
+    Attributes:
+        what: The resource.
+        key: The share of it that was in use, among the contender's values.
+        own_key: The share that was in use by the contender itself.
+        least: From which share on it counts as the limit.
+    """
+
+    what: str
+    key: str
+    own_key: str
+    least: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table.
+
+    Attributes:
+        row: The row of ``BenchOptions.rows`` that it belongs to.
+        title: What is compared.
+        unit: "seeds/s", "s", "B", "x" (a share).
+        contender: Who is measured, and ``key`` of its values.
+        peer: Who it is compared with, or None.
+        key: Name of the measured value; "peak" and "anonymous" are seen from outside.
+        bigger: Whether the ratio is gnnkit's value over the peer's (True) or the other way round.
+        targets: Figures to reach.
+        bound: What limits the contender, if it does not reach them; None: nothing that would excuse it.
+    """
+
+    row: str
+    title: str
+    unit: str
+    contender: str
+    key: str
+    peer: str | None = None
+    bigger: bool = True
+    targets: tuple[Target, ...] = ()
+    bound: Bound | None = None
+
+
+Measurements = Mapping[str, Sequence[Measurement]]
+# Figures to reach hold for a graph of OGBN-Products' size; on a small one fixed costs are all there is.
+FULL_SCALE = 1.0
+_SEEN: dict[str, Callable[[Measurement], float]] = {"peak": lambda m: m.peak_bytes, "anonymous": lambda m: m.anonymous_bytes}
+
+
+def value_of(measurements: Measurements, contender: str, key: str) -> float | None:
+    """The median of one value over a contender's runs; None where it has none."""
+    seen = _SEEN.get(key)
+    values = [float(m.values[key]) if seen is None else seen(m) for m in measurements.get(contender, ())]
+    return statistics.median(values) if values else None
+
+
+def contenders_of(rows: Sequence[str]) -> list[str]:
+    """Every process that some rows need, each once."""
+    names = [name for line in LINES if line.row in rows for name in (line.contender, line.peer) if name]
+    return list(dict.fromkeys(names))
+
+
+@dataclass(frozen=True)
+class Result:
+    """A line with its figures.
+
+    Attributes:
+        line: What was compared.
+        value: gnnkit's median, None where it could not be measured.
+        peer_value: The peer's median.
+        ratio: See ``Line.bigger``.
+        met: Whether every target is reached, or the line's bound; None at another scale, without targets, or where a figure is missing.
+        note: Why something is missing.
+        bound_share: How much of the line's bound was in use; None where it has none, or was not measured.
+        own_share: How much of it the contender itself used.
+        limited: Whether ``met`` is owed to the bound.
+    """
+
+    line: Line
+    value: float | None
+    peer_value: float | None
+    ratio: float | None
+    met: bool | None
+    note: str
+    bound_share: float | None = None
+    own_share: float | None = None
+    limited: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form."""
+        line = self.line
+        return {
+            "row": line.row,
+            "title": line.title,
+            "unit": line.unit,
+            "gnnkit": self.value,
+            "peer": line.peer,
+            "peer_value": self.peer_value,
+            "ratio": self.ratio,
+            "targets": [{"of": t.of, "better": t.better, "limit": t.limit} for t in line.targets],
+            "met": self.met,
+            "bound": line.bound
+            and {"what": line.bound.what, "least": line.bound.least, "share": self.bound_share, "own_share": self.own_share},
+            "limited": self.limited,
+            "note": self.note,
+        }
+
+
+def evaluate(line: Line, measurements: Measurements, missing: Mapping[str, str], scale: float) -> Result:
+    """Computes a line from the measurements.
+
+    Args:
+        line: The line.
+        measurements: By contender.
+        missing: ``{contender: why it was not measured}``.
+        scale: Size of the graph.
+    """
+    value = value_of(measurements, line.contender, line.key)
+    peer_value = value_of(measurements, line.peer, line.key) if line.peer else None
+    ratio = None
+    if value and peer_value:
+        ratio = value / peer_value if line.bigger else peer_value / value
+    verdicts = [target.met(value, ratio) for target in line.targets]
+    bound = line.bound
+    share, own_share = (value_of(measurements, line.contender, key) for key in (bound.key, bound.own_key)) if bound else (None, None)
+    met, limited = None, False
+    if scale >= FULL_SCALE and verdicts and None not in verdicts:
+        limited = not all(verdicts) and bound is not None and share is not None and share >= bound.least
+        met = all(verdicts) or limited
+    names = [name for name in (line.contender, line.peer or "") if name in missing]
+    note = "; ".join(f"{name}: {missing[name]}" for name in names)
+    return Result(line, value, peer_value, ratio, met, note, share, own_share, limited)
+
+
+_PROCESSORS = Bound("processors", "busy", "own_busy", 0.9)
+_TWO_RANKS = {
+    "hosts-replicated": "two hosts with a rank, a process and the whole graph each, against one such host",
+    "hosts": "two hosts with a rank, a process and a part each, against one with both parts",
+}
+JOB_LINES = (
+    *(
+        Line("ranks", what, "seeds/s", contender, "seeds_per_s", "one-rank", targets=(Target("ratio", "at least", 1.3),), bound=_PROCESSORS)
+        for contender, what in _TWO_RANKS.items()
+    ),
+    Line(
+        "launch",
+        "start of launch() with two ranks to the end of the first training step",
+        "s",
+        "launch",
+        "first_step_s",
+        targets=(Target("value", "at most", 10),),
+    ),
+    Line(
+        "verify",
+        "an exported job's 2 x 2 ranks and this process, through an epoch of 100 batches each compared",
+        "s",
+        "verify",
+        "verify_s",
+        targets=(Target("value", "at most", 60),),
+    ),
+)
+
 
 _KINDS = {
     "link-binary": ("links and as many drawn pairs", "LinkNeighborLoader"),

@@ -1,19 +1,111 @@
-"""One measurement is one process: nothing is left over from another, and its memory is seen from outside."""
+"""One measurement is one process: its time, its memory seen from outside, and how busy processors are."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from gnnkit.errors import GnnkitError
+
+_GRAPH, _RING = "/memfd:gnnkit-graph", "/memfd:gnnkit-ring"
+
+
+def children_running(module: str) -> list[int]:
+    """Pids of this process's children, theirs included, that run ``python -m module``."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if module in child.cmdline():
+                found.append(child.pid)
+        except psutil.Error:  # gone meanwhile
+            continue
+    return found
+
+
+def footprint(pids: Iterable[int], store: Path) -> dict[str, float]:
+    """Proportional set sizes (PSS: a page that ``n`` processes map counts as one ``n``-th for each), summed over processes.
+
+    Args:
+        pids: The processes.
+        store: Folder of the store that they map.
+
+    Returns:
+        Bytes: "graph_bytes" (its copy in huge pages and the pages of the store's files), "ring_bytes" and "own_bytes", which is
+        everything else: heap, stacks, libraries; and "processes", how many there were.
+    """
+    sizes = {"graph_bytes": 0.0, "ring_bytes": 0.0, "own_bytes": 0.0, "processes": 0.0}
+    for pid in pids:
+        sizes["processes"] += 1
+        for name, nbytes in _mappings(pid):
+            if name.startswith((_GRAPH, f"{store.resolve()}/")):
+                sizes["graph_bytes"] += nbytes
+            elif name.startswith(_RING):
+                sizes["ring_bytes"] += nbytes
+            else:
+                sizes["own_bytes"] += nbytes
+    return sizes
+
+
+def _mappings(pid: int) -> Iterable[tuple[str, int]]:
+    """Name and PSS of each mapping, from ``/proc/<pid>/smaps`` (see proc_pid_smaps(5))."""
+    name = ""
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        word, _, rest = line.partition(" ")
+        if not word.endswith(":"):  # "start-end perms offset dev inode   name"
+            fields = line.split(maxsplit=5)
+            name = fields[5] if len(fields) > 5 else ""
+        elif word == "Pss:":
+            yield name, int(rest.split()[0]) * 1024
+
+
+_IDLE = ("idle", "iowait")
+
+
+class ProcessorWatch:
+    """Watches the processors that this process may use, from when it is made."""
+
+    def __init__(self) -> None:
+        self._own, (self._idle, _), self._start = _own_seconds(), _idle_seconds(), time.perf_counter()
+
+    def shares(self) -> dict[str, float]:
+        """What has been in use since.
+
+        Returns:
+            Shares of all that these processors could have done: "busy", with anybody's work, which counts time that a hypervisor gave to
+            others, and "own_busy", with that of this process and its children.
+        """
+        (idle, count), own, elapsed = _idle_seconds(), _own_seconds(), time.perf_counter() - self._start
+        busy = 1.0 - (idle - self._idle) / (elapsed * count)
+        return {"busy": min(1.0, max(0.0, busy)), "own_busy": (own - self._own) / (elapsed * count)}
+
+
+def _idle_seconds() -> tuple[float, int]:
+    """Seconds in which the processors that this process may use had nothing to do, summed over them, and how many they are."""
+    every, mine = psutil.cpu_times(percpu=True), os.sched_getaffinity(0)
+    processors = [times for number, times in enumerate(every) if number in mine] or every
+    return sum(getattr(times, name, 0.0) for times in processors for name in _IDLE), len(processors)
+
+
+def _own_seconds() -> float:
+    """Processor time of this process and the children that it has now, theirs included."""
+    this, seconds = psutil.Process(), 0.0
+    for process in (this, *this.children(recursive=True)):
+        try:
+            seconds += sum(process.cpu_times()[:2])
+        except psutil.Error:  # gone meanwhile
+            continue
+    return seconds
+
 
 # How often memory is looked at; what lives shorter than this may be missed.
 _LOOK_EVERY_S = 0.02

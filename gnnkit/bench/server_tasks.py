@@ -14,9 +14,9 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from gnnkit.bench.footprint import children_running, footprint
 from gnnkit.bench.host_tasks import interface_bytes
-from gnnkit.bench.loading import make_loader, time_epochs
+from gnnkit.bench.kinds import make_loader, time_epochs
+from gnnkit.bench.process import children_running, footprint
 
 _SPLITS = ("train", "valid", "test")
 # Memory for batches of each client of `server_memory`: with their own default, eight of them would take all that a machine has.

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.bench import advice_tasks, host_tasks, job_tasks, server_tasks
-from gnnkit.bench.kinds import KINDS, kind_epoch
-from gnnkit.bench.loading import make_loader, time_epochs
+from gnnkit.bench.kinds import KINDS, kind_epoch, make_loader, time_epochs
 from gnnkit.bench.process import STARTED
 
 _MOST_BATCHES_FOR_LIMIT = 32
@@ -59,7 +58,7 @@ def epoch(options: argparse.Namespace) -> dict[str, Any]:
 
 def worker_memory(options: argparse.Namespace) -> dict[str, Any]:
     """What sampling processes occupy after some epochs, by what it is for."""
-    from gnnkit.bench.footprint import children_running, footprint
+    from gnnkit.bench.process import children_running, footprint
 
     with make_loader(options) as loader:
         start = time.perf_counter()
@@ -95,7 +94,7 @@ def _in_huge_pages(rows: NDArray[Any]) -> NDArray[Any]:
 
 def _gather_speed(rows: NDArray[Any], batches: list[NDArray[np.int64]], options: argparse.Namespace) -> float:
     """Seeds per second of gathering alone; a thread takes the next batch as soon as it has done one."""
-    from gnnkit.sampling.fill import GATHER, fill
+    from gnnkit.sampling.batch_writer import GATHER, fill
 
     most = max(map(len, batches))
     outs = [np.ones((most, *rows.shape[1:]), rows.dtype) for _ in range(options.threads)]

@@ -1,18 +1,375 @@
-"""What each node of a run needs, and what would hold it back."""
+"""What each node of a run needs, and what would hold it back: from sizes, bounds and measured rates."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from pathlib import Path
 from typing import Any, Literal
 
-from gnnkit.capacity.batch import BatchSize
-from gnnkit.capacity.graph import SizedGraph
-from gnnkit.capacity.rates import Rates
 from gnnkit.cluster.placing import REPLICATED_SHARE
 from gnnkit.errors import PlanError
-from gnnkit.runtime.preflight import start_memory
+from gnnkit.files import read_bounded
+from gnnkit.loader.inputs import resolve_fan_outs
+from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
+from gnnkit.runtime.limits import start_memory
+from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
+from gnnkit.storage.layout import FEATURE_NAME, MANIFEST_NAME, check_buildable, part_of, store_schema, weighted_edge_types
+from gnnkit.storage.manifest import Manifest, canonical_options, read_manifest
+from gnnkit.storage.numbering import contiguous
+from gnnkit.storage.options import BuildOptions
 from gnnkit.units import format_bytes
+
+# Ids in batches are int64, an edge index has two; seeds carry their place among the inputs.
+_ID_BYTES, _EDGE_BYTES = 8, 16
+# Each array begins at a cache line.
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """A batch, or the mean of several.
+
+    Attributes:
+        nodes: ``{node type: nodes}``, seeds included.
+        edges: ``{edge type: edges}``.
+        source: Where the numbers come from, in words.
+    """
+
+    nodes: Mapping[NodeType, float]
+    edges: Mapping[EdgeType, float]
+    source: str
+
+    @property
+    def num_nodes(self) -> float:
+        """Nodes of all types."""
+        return sum(self.nodes.values())
+
+    @property
+    def num_edges(self) -> float:
+        """Edges of all types."""
+        return sum(self.edges.values())
+
+    def nbytes(self, schema: GraphSchema, batch_size: int, with_edge: bool) -> int:
+        """Bytes of its arrays, at most: each one is counted with the gap to the next."""
+        total, arrays = _ID_BYTES * batch_size, 1
+        for node_type, count in self.nodes.items():
+            specs = schema.node_types[node_type].arrays.values()
+            total += math.ceil(count) * (_ID_BYTES + sum(spec.row_nbytes for spec in specs))
+            arrays += 1 + len(specs)
+        for edge_type, count in self.edges.items():
+            edge_specs = schema.edge_types[edge_type].arrays.values()
+            total += math.ceil(count) * (_EDGE_BYTES + _ID_BYTES * with_edge + sum(spec.row_nbytes for spec in edge_specs))
+            arrays += 2 + len(edge_specs)
+        return total + arrays * _ALIGNMENT
+
+    def row_bytes(self, schema: GraphSchema) -> float:
+        """Bytes of what is gathered for its nodes and edges, ids left out."""
+        nodes = sum(n * sum(s.row_nbytes for s in schema.node_types[t].arrays.values()) for t, n in self.nodes.items())
+        return nodes + sum(n * sum(s.row_nbytes for s in schema.edge_types[t].arrays.values()) for t, n in self.edges.items())
+
+
+def most(
+    schema: GraphSchema, fan_outs: Mapping[EdgeType, Sequence[int]], seed_type: NodeType, batch_size: int, edge_dir: EdgeDir
+) -> BatchSize:
+    """Nodes and edges of a batch on a graph of which only the sizes are known.
+
+    Every node draws its full fan-out, and draws fall on all nodes alike: of all ways to draw independently that gives the most different
+    nodes. Graphs with hubs, or nodes of few edges, have fewer. It is a mean: single batches may have somewhat more.
+
+    Raises:
+        PlanError: A fan-out is -1: all neighbours can be any number.
+    """
+    if any(count < 0 for fan in fan_outs.values() for count in fan):
+        raise PlanError("fan-outs of -1 cannot be bounded on paper", "give the store: its batches are then sampled and counted")
+    hops = max(map(len, fan_outs.values()), default=0)
+    nodes = dict.fromkeys(schema.node_types, 0.0) | {seed_type: float(min(batch_size, schema.node_types[seed_type].num_nodes))}
+    edges, frontier = dict.fromkeys(schema.edge_types, 0.0), {seed_type: nodes[seed_type]}
+    for hop in range(hops):
+        drawn: dict[NodeType, float] = {}
+        for edge_type, fan in fan_outs.items():
+            neighbor, owner = (edge_type[0], edge_type[2]) if edge_dir == "in" else (edge_type[2], edge_type[0])
+            count = min(frontier.get(owner, 0.0) * fan[hop], float(schema.edge_types[edge_type].num_edges))
+            edges[edge_type] += count
+            drawn[neighbor] = drawn.get(neighbor, 0.0) + count
+        frontier = {}
+        for node_type, count in drawn.items():
+            total = schema.node_types[node_type].num_nodes
+            # Of the nodes that are not in the batch yet, the share that so many draws hit.
+            found = (total - nodes[node_type]) * -math.expm1(-count / total) if total else 0.0
+            frontier[node_type] = found
+            nodes[node_type] += found
+    used = {t: n for t, n in edges.items() if n or any(fan_outs.get(t, ()))}
+    return BatchSize(nodes, used, "at most on average, from sizes and fan-outs")
+
+
+@dataclass(frozen=True)
+class SizedGraph:
+    """A graph and its store.
+
+    Attributes:
+        name: What it is called.
+        source: Where its sizes come from, in words.
+        schema: The graph as stored.
+        splits: ``{node type: {split: number of ids}}``.
+        part_bytes: Bytes of each part's files.
+        shared_bytes: Bytes of the files that every host has.
+        store: The store's folder; None where there is none yet.
+        plan: The plan that named it; None without one.
+    """
+
+    name: str
+    source: str
+    schema: GraphSchema
+    splits: Mapping[NodeType, Mapping[str, int]]
+    part_bytes: tuple[int, ...]
+    shared_bytes: int
+    store: Path | None = None
+    plan: LoaderPlan | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole store, its manifest left out."""
+        return sum(self.part_bytes) + self.shared_bytes
+
+
+def sized_graph(source: str, options: BuildOptions) -> SizedGraph:
+    """The graph that a name, the folder of a store or the file of a plan stands for.
+
+    Args:
+        source: An OGB dataset's name, which is looked up and not downloaded; a store's folder; or a plan's file.
+        options: How the store is to be built; for a store that is there, only the number of parts is read.
+
+    Raises:
+        DatasetError: The dataset is unknown.
+        StoreError: The store cannot be opened.
+        PlanError: The plan cannot be read, or the options do not fit the graph.
+    """
+    path = Path(source).expanduser()
+    if path.is_file():
+        plan = LoaderPlan.load(path)
+        if plan.store is None:
+            raise PlanError(f"the graph of the plan {source!r} was only in memory", "give a store")
+        return _of_store(Path(plan.store.path), options, plan)
+    if (path / MANIFEST_NAME).is_file() or "/" in source:
+        return _of_store(path, options, None)
+    from gnnkit.datasets.registry import published_graph
+
+    graph = published_graph(source)
+    return planned(source, "sizes that OGB publishes", graph.schema, graph.splits, options)
+
+
+def _of_store(path: Path, options: BuildOptions, plan: LoaderPlan | None) -> SizedGraph:
+    manifest = read_manifest(path)
+    if manifest.num_parts != options.num_parts:
+        cut = replace(manifest.options, num_parts=options.num_parts, partition=options.partition)
+        found = planned(manifest.name, f"the store {path}, cut anew", manifest.schema, manifest.splits, cut)
+        return replace(found, store=path, plan=plan)
+    by_part, shared = _by_part({name: entry.size for name, entry in manifest.files.items()}, manifest.num_parts)
+    return SizedGraph(manifest.name, f"the store {path}", manifest.schema, manifest.splits, by_part, shared, path, plan)
+
+
+def planned(name: str, source: str, schema: GraphSchema, splits: Mapping[NodeType, Mapping[str, int]], options: BuildOptions) -> SizedGraph:
+    """The sizes that a store would have if its parts had the same share of nodes and edges: exact in sum, but for the width of offsets."""
+    check_buildable(schema, options)
+    options, stored = canonical_options(options), store_schema(schema, options)
+    parts = options.num_parts
+    manifest = Manifest(
+        name, None, "", "", stored, options,
+        node_bounds={t: tuple(map(int, contiguous(nodes.num_nodes, parts).bounds)) for t, nodes in stored.node_types.items()},
+        edge_counts={t: _even(edges.num_edges, parts) for t, edges in stored.edge_types.items()},
+        cuts={},
+        weight_exponents=dict.fromkeys(weighted_edge_types(schema, options), 0),
+        renumbered=frozenset(stored.node_types if parts > 1 and options.partition != "contiguous" else ()),
+        cached={t: (int(options.cache_ratio * stored.node_types[t].num_nodes),) * parts for t in _cached_types(stored, options)},
+        splits=splits,
+    )  # fmt: skip
+    sizes = {name: spec.file_nbytes for name, spec in manifest.file_specs().items()}
+    by_part, shared = _by_part(sizes, parts)
+    return SizedGraph(name, source, stored, splits, by_part, shared)
+
+
+def _cached_types(schema: GraphSchema, options: BuildOptions) -> list[NodeType]:
+    """The node types of which parts replicate features."""
+    return [t for t, nodes in schema.node_types.items() if options.cache_ratio > 0 and FEATURE_NAME in nodes.arrays]
+
+
+def _even(count: int, parts: int) -> tuple[int, ...]:
+    return tuple(count * (part + 1) // parts - count * part // parts for part in range(parts))
+
+
+def _by_part(sizes: Mapping[str, int], num_parts: int) -> tuple[tuple[int, ...], int]:
+    found, shared = [0] * num_parts, 0
+    for name, size in sizes.items():
+        part = part_of(name)
+        if part is None:
+            shared += size
+        else:
+            found[part] += size
+    return tuple(found), shared
+
+
+# Large enough that batches do not cover the graph, small enough to be made in seconds.
+_SCALE, _BATCH_SIZE = 0.05, 256
+_MEASURED_S, _LEAST_BATCHES = 2.0, 8
+_BENCH_RUN = "gnnkit"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one sampling thread does in a second: it goes along edges, and copies rows of features. Either may be what holds it back.
+
+    Attributes:
+        edges_per_s: Edges sampled, with the rows that come with them.
+        bytes_per_s: Bytes of the rows that were copied meanwhile.
+        source: Where the numbers come from, in words.
+    """
+
+    edges_per_s: float
+    bytes_per_s: float
+    source: str
+
+    def seconds(self, num_edges: float, row_bytes: float) -> float:
+        """What a batch takes one thread: rows wider than those that were measured take longer in proportion."""
+        return max(num_edges / self.edges_per_s, row_bytes / self.bytes_per_s)
+
+
+def measure(num_neighbors: Sequence[int]) -> Rates:
+    """Samples a generated graph of OGBN-Products' kind in one thread of this process for two seconds.
+
+    Args:
+        num_neighbors: The fan-outs; -1 counts as 15.
+    """
+    from gnnkit import datasets
+    from gnnkit.backends.inprocess import InProcess
+    from gnnkit.graph_loader import GraphLoader  # numba
+
+    fan_out = [15 if count < 0 else count for count in num_neighbors]
+    source = datasets.products_like(_SCALE)
+    row = sum(spec.row_nbytes for nodes in source.schema.node_types.values() for spec in nodes.arrays.values())
+    edges = nodes = batches = 0
+    with tempfile.TemporaryDirectory(prefix="gnnkit-capacity-") as folder:
+        options: dict[str, Any] = {"num_neighbors": fan_out, "batch_size": _BATCH_SIZE, "backend": InProcess(1), "progress": False}
+        with GraphLoader.from_source(source, store_dir=folder, **options) as loader:
+            loader.peek()  # kernels are compiled, and the graph is in memory
+            start = time.perf_counter()
+            for batch in loader:
+                edges, nodes, batches = edges + batch.num_edges, nodes + batch.num_nodes, batches + 1
+                elapsed = time.perf_counter() - start
+                if elapsed > _MEASURED_S and batches >= _LEAST_BATCHES:
+                    break
+    what = f"measured here: {batches} batches of a generated graph of {source.num_nodes:,} nodes in memory, one thread, {elapsed:.1f} s"
+    return Rates(edges / elapsed, nodes * row / elapsed, what)
+
+
+def from_bench(path: Path) -> Rates:
+    """The rates behind the seeds per second that ``gnnkit bench --json`` recorded for sampling in threads of one process.
+
+    A record counts seeds: how many edges those were is bounded as for the graph that is asked about, so that both err alike.
+
+    Raises:
+        PlanError: The file is no such record.
+    """
+    from gnnkit import datasets
+
+    try:
+        value = json.loads(read_bounded(path))
+        seeds = statistics.median(float(run["seeds_per_s"]) for run in value["runs"][_BENCH_RUN])
+        scale, batch_size, threads = float(value["scale"]), int(value["batch_size"]), int(value["num_threads"])
+        fan_out = [int(count) for count in value["num_neighbors"]]
+        machine = value["machine"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        hint = "write one with gnnkit bench --json > bench.json; it needs the row of gnnkit's own sampling"
+        raise PlanError(f"{str(path)!r} is no record of gnnkit bench: {type(error).__name__}: {error}", hint) from error
+    schema = datasets.products_like(scale).schema
+    (node_type,), (edge_type,) = schema.node_types, schema.edge_types
+    size = most(schema, {edge_type: fan_out}, node_type, batch_size, "in")
+    batches_per_s = seeds / batch_size / threads
+    what = f"recorded in {path} on {machine.get('cpu', 'a machine that it does not name')}: {seeds:,.0f} seeds/s with {threads} threads"
+    return Rates(batches_per_s * size.num_edges, batches_per_s * size.row_bytes(schema), what)
+
+
+_LOOKED_AT = 8
+_USUAL_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is sampled.
+
+    Attributes:
+        num_neighbors: Fan-outs, the same for all edge types.
+        batch_size: Seeds of a batch.
+        seeds_each: Nodes that one seed stands for: 2 for a link.
+        with_edge: Whether batches carry edge ids.
+    """
+
+    num_neighbors: tuple[int, ...]
+    batch_size: int
+    seeds_each: int = 1
+    with_edge: bool = False
+
+
+def asked(graph: SizedGraph, num_neighbors: Sequence[int] | None, batch_size: int | None) -> Asked:
+    """What a user asks about, with what a plan says where he does not.
+
+    Raises:
+        PlanError: Nobody says what is sampled, or the plan samples in a way that is not counted here.
+    """
+    links, with_edge = graph.name.startswith("ogbl-"), False
+    if graph.plan is not None:
+        sampling = graph.plan.sampling
+        links, with_edge = isinstance(graph.plan.inputs, InputLinks), sampling.with_edge
+        batch_size = graph.plan.batching.batch_size if batch_size is None else batch_size
+        if num_neighbors is None and isinstance(sampling, NeighborSampling):
+            fans = set(sampling.num_neighbors.values()) - {(0,) * sampling.num_hops}
+            num_neighbors = fans.pop() if len(fans) == 1 else None
+    if num_neighbors is None:
+        raise PlanError("num_neighbors is missing", "give one number per hop: --num-neighbors 15,10,5")
+    return Asked(tuple(num_neighbors), _USUAL_BATCH if batch_size is None else batch_size, 1 + links, with_edge)
+
+
+def batch_of(graph: SizedGraph, wanted: Asked) -> BatchSize:
+    """The size of a batch: the mean of some that are sampled, or a bound where there is no store."""
+    if graph.store is not None and wanted.seeds_each == 1:
+        return _sampled(graph.store, wanted, _seed_type(graph))
+    fan_outs = resolve_fan_outs(list(wanted.num_neighbors), graph.schema)
+    return most(graph.schema, fan_outs, _seed_type(graph), wanted.seeds_each * wanted.batch_size, "in")
+
+
+def _seed_type(graph: SizedGraph) -> NodeType:
+    """The node type with a training split, else the first one."""
+    return next((t for t, splits in graph.splits.items() if "train" in splits), next(iter(graph.schema.node_types)))
+
+
+def _sampled(store: Path, wanted: Asked, seed_type: NodeType) -> BatchSize:
+    from gnnkit.backends.inprocess import InProcess
+    from gnnkit.graph_loader import GraphLoader  # numba
+    from gnnkit.storage.store import Store
+
+    splits = Store.open(store).splits.get(seed_type, {})
+    options: dict[str, Any] = {"num_neighbors": list(wanted.num_neighbors), "batch_size": wanted.batch_size, "backend": InProcess()}
+    inputs = (seed_type, "train" if "train" in splits else None)
+    with GraphLoader.from_store(store, input_nodes=inputs, memory_budget=0, progress=False, **options) as loader:
+        schema = loader.schema
+        nodes, edges, count = dict.fromkeys(schema.node_types, 0), dict.fromkeys(schema.edge_types, 0), 0
+        for batch in islice(loader, _LOOKED_AT):
+            count += 1
+            for t in nodes:
+                nodes[t] += int(batch.num_nodes if schema.is_homogeneous else batch[t].num_nodes)
+            for e in edges:
+                edges[e] += int(batch.num_edges if schema.is_homogeneous else batch[e].num_edges)
+    if not count:
+        raise PlanError(f"the store {store} has no full batch of {wanted.batch_size} seeds", "lower the batch size")
+    mean = BatchSize({t: n / count for t, n in nodes.items()}, {e: n / count for e, n in edges.items()}, "")
+    return replace(mean, source=f"the mean of {count} batches, sampled from the store")
+
 
 # Batches under way: one with each worker's thread, those ahead of the trainer, and those that it holds; see ``backends.slots``.
 _AHEAD_AND_HELD, _SLOT_HEADROOM = 5, 1.25

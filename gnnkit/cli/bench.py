@@ -29,7 +29,7 @@ def bench(
     """
     from gnnkit.bench import BenchOptions, run_bench
     from gnnkit.bench.options import ROWS
-    from gnnkit.bench.table import COLUMNS, cells, markdown
+    from gnnkit.bench.report import COLUMNS, cells, markdown
     from gnnkit.ui.progress import make_sink
 
     named = {"glt": glt_python, "pyg": pyg_python, "graphbolt": graphbolt_python}

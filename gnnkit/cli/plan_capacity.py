@@ -12,9 +12,7 @@ from gnnkit.cli.output import OK, WARNING, show_json, show_line, show_rows
 from gnnkit.errors import PlanError
 
 if TYPE_CHECKING:
-    from gnnkit.capacity.estimate import Cluster, Estimate
-    from gnnkit.capacity.graph import SizedGraph
-    from gnnkit.capacity.rates import Rates
+    from gnnkit.capacity.estimate import Cluster, Estimate, Rates, SizedGraph
 
 _BITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
@@ -44,11 +42,8 @@ def plan_capacity(
     Sizes come from what OGB publishes or from a store, rates from a measurement of some seconds on this machine. Exit code 1 if the
     graph does not fit.
     """
-    from gnnkit.backends.checks import size_in_bytes
-    from gnnkit.capacity.estimate import Cluster, estimate
-    from gnnkit.capacity.graph import sized_graph
-    from gnnkit.capacity.rates import from_bench, measure
-    from gnnkit.capacity.sampling import asked, batch_of
+    from gnnkit.backends.base import size_in_bytes
+    from gnnkit.capacity.estimate import Cluster, asked, batch_of, estimate, from_bench, measure, sized_graph
     from gnnkit.host import available_cpus, total_memory
     from gnnkit.storage.options import BuildOptions
 

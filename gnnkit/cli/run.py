@@ -49,7 +49,7 @@ def run(
 
 def _prepare(plan: Path) -> None:
     from gnnkit.jobs.environment import find_node
-    from gnnkit.jobs.preparing import prepare
+    from gnnkit.jobs.running import prepare
     from gnnkit.ui.progress import make_sink
 
     show_line(prepare(plan, *find_node(), make_sink("auto")))
@@ -57,10 +57,9 @@ def _prepare(plan: Path) -> None:
 
 def _train(plan: Path, train: Path | None, directory: Path, device: str, record: str | None) -> None:
     from gnnkit.errors import GnnkitError
+    from gnnkit.jobs.context import LogLines
     from gnnkit.jobs.environment import find_place
-    from gnnkit.jobs.lines import LogLines
-    from gnnkit.jobs.running import run_training
-    from gnnkit.jobs.train_file import load_train
+    from gnnkit.jobs.running import load_train, run_training
 
     place = find_place()
     lines, code = LogLines(show_line), ERROR  # it could not run, so far

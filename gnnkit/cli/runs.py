@@ -79,9 +79,8 @@ def logs(
     as_json: bool = _JSON,
 ) -> None:
     """Show what the processes of a run have written."""
-    from gnnkit.runtime.run_control import follow as watch
-    from gnnkit.runtime.run_control import logs_of
-    from gnnkit.runtime.runs import find_runs, newest
+    from gnnkit.runtime.runs import find_runs, logs_of, newest
+    from gnnkit.runtime.runs import follow as watch
 
     if follow and as_json:
         raise PlanError("--follow writes text, as it comes", "leave --json or --follow out")
@@ -115,8 +114,7 @@ def stop(
 
     Exit code 1 if a process is still there.
     """
-    from gnnkit.runtime.run_control import stop_run
-    from gnnkit.runtime.runs import find_runs
+    from gnnkit.runtime.runs import find_runs, stop_run
     from gnnkit.ui.runs import stopped_line
 
     if bool(runs) == all_:
@@ -146,7 +144,7 @@ def cleanup(
 
     Exit code 1 if something cannot be removed.
     """
-    from gnnkit.runtime.run_control import clean_up
+    from gnnkit.runtime.runs import clean_up
     from gnnkit.ui.runs import cleaned_line, run_facts
 
     done = clean_up(_roots(log_dir), failed=failed, elsewhere=elsewhere)

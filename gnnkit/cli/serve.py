@@ -30,7 +30,7 @@ def serve(
 
     Without --token-file the token comes from $GNNKIT_TOKEN or $GNNKIT_TOKEN_FILE, or one is made and its file is named.
     """
-    from gnnkit.cluster.serving.tokens import read_token
+    from gnnkit.cluster.serving.spec import read_token
     from gnnkit.serving import run_in_foreground
     from gnnkit.serving import serve as start
 

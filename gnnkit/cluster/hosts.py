@@ -1,19 +1,223 @@
-"""Which hosts a run has, and which of them this one is: from what the user wrote, from the process group, or from torchrun.
-
-Topology comes from what every rank says about itself or was told, never from host names (``gnnkit.cluster.topology``).
-"""
+"""The hosts of a run: ranks grouped by node, facts exchanged through the process group's store, addresses and interfaces."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
+import time
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
-from gnnkit.cluster.exchange import environment_int, exchange, own_facts, store_host
-from gnnkit.cluster.topology import group_ranks
-from gnnkit.errors import PlanError
+from gnnkit.errors import PlanError, StartTimeout
+from gnnkit.host import total_memory
+
+_LOCAL_RANK_HINT = "start every rank with torchrun, or give local_process_rank and local_process_world_size on every rank"
+_EQUAL_HINT = "every node needs the same number of processes: start as many on each"
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """What a rank says about itself.
+
+    Attributes:
+        host: Identity of the running system and of its namespaces; processes with the same one share memory and files. Empty
+            where the system has none.
+        local_rank: Its place on its node, where it was told.
+        local_world_size: Processes of its node, where it was told.
+        node_rank: Its node, where it was told.
+        address: Address of its host that other ranks have used, or empty.
+        route: Address from which its packets leave, or empty.
+        memory: Bytes of memory that its host has for it.
+    """
+
+    host: str
+    local_rank: int | None = None
+    local_world_size: int | None = None
+    node_rank: int | None = None
+    address: str = ""
+    route: str = ""
+    memory: int = 0
+
+
+def group_ranks(facts: Sequence[RankFacts]) -> list[list[int]]:
+    """Groups ranks by node.
+
+    Ranks that were told their local rank are grouped by the node rank they were told. Without one they are grouped by host, and
+    where a local rank occurs more than once on a host, each occurrence belongs to a further node on it. Ranks that were told
+    nothing are grouped by host.
+
+    Args:
+        facts: One per rank, in the order of ranks.
+
+    Returns:
+        The ranks of each node, in the order of their local ranks; all nodes have equally many.
+
+    Raises:
+        PlanError: Only some ranks were told, the local ranks of a node are not 0, 1, 2, ..., or nodes have different counts.
+    """
+    told = [fact.local_rank is not None for fact in facts]
+    if any(told) and not all(told):
+        without = [rank for rank, known in enumerate(told) if not known]
+        raise PlanError(f"ranks {without} do not know their local rank, the other ranks do", _LOCAL_RANK_HINT)
+    nodes = _told_nodes(facts) if all(told) else _host_nodes(facts)
+    counts = {node: len(ranks) for node, ranks in enumerate(nodes)}
+    if len(set(counts.values())) > 1:
+        raise PlanError(f"nodes have different numbers of ranks: {_listed(counts, nodes)}", _EQUAL_HINT)
+    return nodes
+
+
+def _host_nodes(facts: Sequence[RankFacts]) -> list[list[int]]:
+    nodes: dict[str, list[int]] = {}
+    for rank, fact in enumerate(facts):
+        if not fact.host:
+            raise PlanError(f"rank {rank} runs on a system without a boot id, which would tell who shares its host", _LOCAL_RANK_HINT)
+        nodes.setdefault(fact.host, []).append(rank)
+    return list(nodes.values())
+
+
+def _told_nodes(facts: Sequence[RankFacts]) -> list[list[int]]:
+    by_node = all(fact.node_rank is not None for fact in facts)
+    seen: dict[tuple[str, int], int] = defaultdict(int)
+    nodes: dict[Any, dict[int, int]] = {}
+    for rank, fact in enumerate(facts):
+        local_rank = int(fact.local_rank or 0)
+        key: Any = fact.node_rank
+        if not by_node:
+            key = (fact.host, seen[fact.host, local_rank])
+            seen[fact.host, local_rank] += 1
+        members = nodes.setdefault(key, {})
+        if local_rank in members:
+            raise PlanError(
+                f"ranks {members[local_rank]} and {rank} are both local rank {local_rank} of node {key}",
+                "processes that were started by a rank inherit its LOCAL_RANK: give them their own, or unset it",
+            )
+        members[local_rank] = rank
+    ordered = [nodes[key] for key in sorted(nodes)] if by_node else list(nodes.values())
+    for node, members in enumerate(ordered):
+        _check_node(node, members, facts)
+    return [[members[local_rank] for local_rank in range(len(members))] for members in ordered]
+
+
+def _check_node(node: int, members: dict[int, int], facts: Sequence[RankFacts]) -> None:
+    if sorted(members) != list(range(len(members))):
+        raise PlanError(f"node {node} has the local ranks {sorted(members)}, expected 0 to {len(members) - 1}", _LOCAL_RANK_HINT)
+    for rank in members.values():
+        expected = facts[rank].local_world_size
+        if expected is not None and expected != len(members):
+            raise PlanError(
+                f"rank {rank} was told that its node has {expected} processes, "
+                f"but {len(members)} are there: ranks {sorted(members.values())}",
+                _EQUAL_HINT,
+            )
+
+
+def _listed(counts: dict[int, int], nodes: Sequence[Sequence[int]]) -> str:
+    return ", ".join(f"node {node} has {count} (ranks {', '.join(map(str, nodes[node]))})" for node, count in counts.items())
+
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# Processes that share these see the same files, shared memory, processes and interfaces.
+_NAMESPACES = ("ipc", "mnt", "net", "pid")
+_ROUTE_PROBE = ("192.0.2.1", 9)  # an address for documentation: decides the route, nothing is sent
+
+
+def host_identity() -> str:
+    """Identity of the running system and of the namespaces this process is in; empty where there is no boot id."""
+    try:
+        boot_id = _BOOT_ID.read_text().strip()
+        namespaces = [os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES]
+    except OSError:
+        return ""
+    return " ".join([boot_id, *namespaces])
+
+
+def environment_int(name: str) -> int | None:
+    """A number of torchrun's environment, or None where it is not set.
+
+    Raises:
+        PlanError: The variable is no whole number of at least 0.
+    """
+    text = os.environ.get(name)
+    if text is None or text == "":
+        return None
+    if not text.isascii() or not text.isdigit():
+        raise PlanError(f"{name}={text!r} in the environment is no whole number", "unset it, or start the process with torchrun")
+    return int(text)
+
+
+def own_facts(local_rank: int | None, local_world_size: int | None) -> RankFacts:
+    """What this rank, in an initialised process group, says about itself.
+
+    Args:
+        local_rank: Its local rank where it was given; None takes the environment's, with node rank and local world size.
+        local_world_size: The number of processes of its node where it was given.
+    """
+    node_rank = None
+    if local_rank is None:
+        local_rank, local_world_size = environment_int("LOCAL_RANK"), environment_int("LOCAL_WORLD_SIZE")
+        node_rank = environment_int("GROUP_RANK")
+    address = store_host() or os.environ.get("MASTER_ADDR", "")
+    return RankFacts(host_identity(), local_rank, local_world_size, node_rank, address, route_address(), total_memory())
+
+
+def exchange(facts: RankFacts, topic: str, timeout_s: float) -> list[RankFacts]:
+    """Publishes this rank's facts and waits for those of all others.
+
+    Args:
+        facts: This rank's.
+        topic: Ranks that exchange under the same name see each other's facts; a rank's facts stay there for later calls.
+        timeout_s: Seconds to wait for all of them.
+
+    Returns:
+        One per rank of the process group, in the order of ranks.
+
+    Raises:
+        StartTimeout: A rank did not publish in time; names the missing ranks.
+    """
+    import torch.distributed as dist
+
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    store = dist.distributed_c10d._get_default_store()
+    keys = [f"gnnkit/runtime/{topic}/{other}" for other in range(world_size)]
+    store.set(keys[rank], json.dumps(asdict(facts)))
+    deadline = time.monotonic() + timeout_s
+    for other, key in enumerate(keys):
+        try:
+            store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+        except RuntimeError as error:
+            missing = [other, *(late for late in range(other + 1, world_size) if not store.check([keys[late]]))]
+            raise StartTimeout(
+                f"rank {rank} heard nothing from ranks {missing} within {timeout_s:g} s",
+                "every rank of the process group has to get here: all make the loader or call resolve_runtime, in the same way",
+            ) from error
+    return [RankFacts(**json.loads(store.get(key))) for key in keys]
+
+
+def route_address() -> str:
+    """The address from which packets to other hosts leave; empty without a route."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ROUTE_PROBE)
+            return str(probe.getsockname()[0])
+        except OSError:
+            return ""
+
+
+def store_host() -> str:
+    """The address under which this rank reached the process group's store, where that is a TCP store."""
+    import torch.distributed as dist
+
+    store: Any = dist.distributed_c10d._get_default_store()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return str(getattr(store, "host", ""))
+
 
 HOST_VARIABLE = "GNNKIT_HOST"
 _INIT_HINT = "call torch.distributed.init_process_group before making the loader, or write Colocated(hosts=('10.0.0.1:7000', ...))"

@@ -1,34 +1,100 @@
-"""Keeps this host's part service running: started once, started again when it dies, and left running until other hosts are done.
-
-One per process and store, in the trainer of local rank 0, whatever number of loaders use it. A thread listens to the service, because it
-must be started again also while the trainer computes, and stay when the last loader has been closed.
-"""
+"""This host's part services: what they serve, and the supervisor that starts, restarts and ends them."""
 
 from __future__ import annotations
 
 import logging
 import os
 import select
+import socket
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from gnnkit.cluster.hosts import join_address
 from gnnkit.cluster.leases import LeaseTable
-from gnnkit.cluster.part_spec import ServiceSpec, check_free
-from gnnkit.errors import GnnkitError, StartTimeout, WorkerDied, WorkerStopped
-from gnnkit.runtime.children import ChildProcess, end_all
-from gnnkit.runtime.exit_reason import describe_end
-from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.logs import with_tail
-from gnnkit.runtime.registry import RunFolder
+from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped
+from gnnkit.runtime.graph_memory import GraphHandle, SharedGraph
 from gnnkit.runtime.remote import error_from_json, fresh
-from gnnkit.runtime.shared_graph import SharedGraph
+from gnnkit.runtime.runs import RunFolder, with_tail
+from gnnkit.runtime.supervisor import ChildProcess, describe_end, end_all
 from gnnkit.runtime.vitals import Vitals
-from gnnkit.runtime.waker import Waker
-from gnnkit.runtime.wire import Message
+from gnnkit.runtime.wire import Message, Waker
+
+
+@dataclass(frozen=True)
+class ServiceSpec:
+    """What a part service serves, and where.
+
+    Attributes:
+        store: The store's folder.
+        fingerprint: The store's fingerprint.
+        parts: The parts of this host.
+        host: This host's number.
+        clients: Hosts that get parts from it.
+        ip: The one address that it listens on.
+        port: The port; 0 takes any that is free.
+        token: What clients have to know.
+        start_timeout_s: Seconds that starting may take; also those that a host which never came is waited for.
+        linger_timeout_s: Seconds that other hosts are served at the end of the process.
+        log_root: Folder of its log's folder.
+    """
+
+    store: str
+    fingerprint: str
+    parts: tuple[int, ...]
+    host: int
+    clients: tuple[int, ...]
+    ip: str
+    port: int
+    token: str
+    start_timeout_s: float
+    linger_timeout_s: float
+    log_root: Path
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What loaders must have in common to share a service."""
+        return self.store, self.fingerprint, self.parts, self.clients, self.ip, self.port, self.token
+
+    def __repr__(self) -> str:
+        return f"ServiceSpec(parts {list(self.parts)} of {self.store} at {self.ip})"  # without the token
+
+
+def check_free(spec: ServiceSpec) -> None:
+    """Refuses an address that somebody listens on; see ``require_free``.
+
+    Raises:
+        PlanError: Somebody does, or the address is none of this host's.
+    """
+    hint = "choose another port, or end whoever has it; loaders of two stores need a port each"
+    require_free(spec.ip, spec.port, f"the parts of host {spec.host} cannot be served", hint)
+
+
+def require_free(ip: str, port: int, what: str, hint: str) -> None:
+    """Refuses an address that somebody listens on: a service itself would share it with another of the same user.
+
+    Args:
+        ip: The address.
+        port: The port; 0 is always free.
+        what: What cannot be done, for the message.
+        hint: What to do about it.
+
+    Raises:
+        PlanError: Somebody does, or the address is none of this host's.
+    """
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((ip, port))
+        except OSError as error:
+            raise PlanError(f"{what} at {join_address(ip, port)}: {error.strerror or error}", hint) from error
+
 
 logger = logging.getLogger(__name__)
 
@@ -308,3 +374,53 @@ class PartServiceSupervisor:
         self._ending = True
         self._waker.wake()
         self.finished.wait(_LAST_BREATH_S)
+
+
+# Ending a process takes no longer: it is killed at last.
+_END_S = 12.0
+_keepers: dict[tuple[Any, ...], PartServiceSupervisor] = {}
+_ports: dict[tuple[Any, ...], int] = {}
+_lock = threading.RLock()
+
+
+def keep_service(spec: ServiceSpec, graph: GraphHandle, user: int, stop: Callable[[], None]) -> PartServiceSupervisor:
+    """The part service of this process for a store, started unless it runs.
+
+    Args:
+        spec: What it serves, and where.
+        graph: The graph.
+        user: Number of whoever needs it, for ``PartServiceSupervisor.leave``.
+        stop: Ends that user; called before the process ends.
+
+    Raises:
+        StartTimeout: It was not ready in time, or ended.
+        PlanError: The address is taken, or the system's limits do not allow it.
+    """
+    key = (os.getpid(), *spec.key)  # a forked child has none of its parent's
+    while True:
+        with _lock:
+            keeper = _keepers.get(key)
+            if keeper is None:
+                # Other hosts know the address: a service that comes back is found where the last one was.
+                known = _ports.get(key, spec.port)
+                keeper = _keepers[key] = PartServiceSupervisor(
+                    replace(spec, port=known), graph, {user: stop}, lambda ended: _forget(key, ended)
+                )
+                _ports[key] = keeper.spec.port
+                weakref.finalize(keeper, _linger, weakref.ref(keeper))  # at the end of the interpreter
+                return keeper
+        if keeper.enter(user, stop):
+            return keeper
+        keeper.finished.wait(_END_S)  # it has begun to end; the next one takes its address over
+
+
+def _forget(key: tuple[Any, ...], keeper: PartServiceSupervisor) -> None:
+    with _lock:
+        if _keepers.get(key) is keeper:
+            del _keepers[key]
+
+
+def _linger(reference: weakref.ref[PartServiceSupervisor]) -> None:
+    keeper = reference()
+    if keeper is not None:
+        keeper.linger()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.runtime.entry import Loop, run
 
 if TYPE_CHECKING:
-    from gnnkit.runtime.watch import Watch
+    from gnnkit.runtime.vitals import Watch
     from gnnkit.runtime.wire import Wire
-    from gnnkit.runtime.worker_sampling import OtherHosts
+    from gnnkit.runtime.worker import OtherHosts
     from gnnkit.storage.store import Store
 
 
@@ -28,7 +28,7 @@ def _connect(setup: Mapping[str, Any], store: Store, threads: int) -> OtherHosts
 
 
 def _load() -> Callable[[Wire, Watch], Loop]:
-    from gnnkit.runtime.worker_loop import WorkerLoop  # what it imports may fail, which is reported
+    from gnnkit.runtime.worker import WorkerLoop  # what it imports may fail, which is reported
 
     return lambda wire, watch: WorkerLoop(wire, watch, _connect)
 

@@ -11,7 +11,7 @@ _HOMES = {
     "PyGSource": "gnnkit.datasets.pyg",
     "cora": "gnnkit.datasets.citations",
     "evaluator": "gnnkit.datasets.ogb",
-    "graph_from_pyg": "gnnkit.datasets.pyg_arrays",
+    "graph_from_pyg": "gnnkit.datasets.pyg",
     "ogb_names": "gnnkit.datasets.registry",
     "open_ogb": "gnnkit.datasets.ogb",
     "products_like": "gnnkit.datasets.synthetic",
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gnnkit.datasets.ogb import evaluator as evaluator
     from gnnkit.datasets.ogb import open_ogb as open_ogb
     from gnnkit.datasets.pyg import PyGSource as PyGSource
-    from gnnkit.datasets.pyg_arrays import graph_from_pyg as graph_from_pyg
+    from gnnkit.datasets.pyg import graph_from_pyg as graph_from_pyg
     from gnnkit.datasets.registry import ogb_names as ogb_names
     from gnnkit.datasets.synthetic import products_like as products_like
     from gnnkit.datasets.synthetic_ogb import write_ogb_layout as write_ogb_layout

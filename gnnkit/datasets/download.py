@@ -1,24 +1,148 @@
-"""Downloading one file over HTTP: resumed after a cut, also by a later process, and never waiting without end."""
+"""Downloading over HTTP, resumed after a cut and never waiting without end, and unpacking what came."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
+import queue
+import shutil
+import socket
+import stat
+import threading
 import time
-from collections.abc import Callable, Mapping
+import zipfile
+import zlib
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gnnkit.datasets.contact import pause, pieces_of, within
 from gnnkit.errors import DatasetError
 from gnnkit.events import Stage
 from gnnkit.files import read_bounded
-from gnnkit.units import format_duration, format_rate
+from gnnkit.units import format_bytes, format_duration, format_rate
+from gnnkit.waiting import SLICE_S, begin_apart, is_done
 
 if TYPE_CHECKING:
     import httpx
+
+R = TypeVar("R")
+
+# Pieces of a body that may have come and not been taken yet, of 64 KiB at most.
+_MOST_PIECES = 16
+# A connection that was shut down lets go of its reader at once.
+_FAREWELL_S = 1.0
+
+
+def pause(seconds: float) -> None:
+    """Lets time pass."""
+    is_done(Future[None](), seconds)
+
+
+def within(seconds: float, work: Callable[[], R]) -> R:
+    """Does ``work`` in a thread and leaves it there if it takes too long: name resolution, for one, knows no time-out.
+
+    Raises:
+        TimeoutError: It took longer than ``seconds``.
+    """
+    outcome = begin_apart(work, "gnnkit-contact", daemon=True)
+    if not is_done(outcome, seconds):
+        raise TimeoutError
+    return outcome.result()
+
+
+def pieces_of(response: httpx.Response) -> Generator[bytes, None, None]:
+    """Yields a body in the pieces in which it comes: a chunk that is waited for would be lost in a cut.
+
+    Close it before the response, if not all of it was taken: it ends the thread that reads.
+
+    Args:
+        response: One that streams; its own time-out ends the wait for a server that stalls.
+
+    Raises:
+        httpx.TransportError: The connection broke, or the server stalls.
+    """
+    came: queue.SimpleQueue[bytes | BaseException | None] = queue.SimpleQueue()
+    permits: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            for data in response.iter_raw():
+                came.put(data)
+                if not permits.get():
+                    return
+            came.put(None)
+        except BaseException as error:  # handed over: the caller raises it
+            came.put(error)
+
+    for _ in range(_MOST_PIECES - 1):
+        permits.put(True)
+    reader = threading.Thread(target=read, name="gnnkit-download", daemon=True)
+    is_over = False
+    try:
+        reader.start()  # which waits for it, so that an interrupt may come here too
+        while True:
+            piece = _take(came)
+            is_over = piece is None or isinstance(piece, BaseException)
+            if piece is None:
+                return
+            if isinstance(piece, BaseException):
+                raise piece
+            yield piece
+            permits.put(True)
+    finally:
+        if not is_over:
+            permits.put(False)
+            _shut_down(response)
+            with contextlib.suppress(RuntimeError):  # it was about to start
+                reader.join(_FAREWELL_S)
+
+
+def _take(results: queue.SimpleQueue[R]) -> R:
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return results.get(timeout=SLICE_S)
+
+
+def _shut_down(response: httpx.Response) -> None:
+    """Ends what the reader waits for. Closing would not: who reads from a descriptor that is closed goes on waiting."""
+    stream = response.extensions.get("network_stream")
+    connection = None if stream is None else stream.get_extra_info("socket")
+    if isinstance(connection, socket.socket):
+        with contextlib.suppress(OSError):  # it has ended already
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+def free_disk(folder: Path) -> int:
+    """Bytes that may be written into ``folder``, or into the nearest one above it that exists."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def require_disk(folder: Path, needs: dict[str, int], what: str) -> None:
+    """Refuses to begin what would fill the disk.
+
+    Args:
+        folder: Where it would be written.
+        needs: Bytes, by what they are for.
+        what: What would be written, for the error's text.
+
+    Raises:
+        DatasetError: There is less space than all needs together.
+    """
+    free, total = free_disk(folder), sum(needs.values())
+    if free < total:
+        parts = ", ".join(f"{format_bytes(count)} {name}" for name, count in needs.items())
+        raise DatasetError(
+            f"{what} needs {format_bytes(total)} of disk in {folder} ({parts}), where {format_bytes(free)} are free",
+            f"free {format_bytes(total - free)}, or pass root= with a folder on a larger disk",
+        )
+
 
 _RETRIED_STATUS = (408, 425, 429, 500, 502, 503, 504)
 _ETA_AFTER_S = 1.0
@@ -229,3 +353,80 @@ def _total(response: httpx.Response, start: int) -> int | None:
 
 def _continues(headers: Mapping[str, str], start: int) -> bool:
     return headers.get("Content-Range", "").startswith(f"bytes {start}-")
+
+
+# Datasets are compressed before they are archived: members shrink by a few per cent, not by 50 times.
+_MAX_RATIO = 50
+_ALWAYS_ALLOWED_BYTES = 100 << 20
+_MAX_MEMBERS = 100_000
+_CHUNK_BYTES = 1 << 20
+
+
+class DamagedArchive(DatasetError):
+    """The archive itself is to blame: keeping it would be of no use."""
+
+
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError)
+
+
+def unpack(archive: Path, folder: Path, *, stage: Stage) -> None:
+    """Unpacks a zip into ``folder``, which must be empty or missing.
+
+    Files are on the disk, not only in its cache, when this returns.
+
+    Args:
+        archive: The zip.
+        folder: Where to; left half-filled if this raises.
+        stage: Progress, in bytes written.
+
+    Raises:
+        DamagedArchive: The archive is truncated, corrupt or malicious.
+        DatasetError: It does not fit the disk, or the folder cannot be written.
+    """
+    try:
+        with zipfile.ZipFile(archive) as zipped:
+            items = zipped.infolist()
+            targets = [_target(archive, item) for item in items]
+            _check_sizes(archive, items, folder)
+            if len(set(targets)) != len(targets):
+                raise DamagedArchive(f"{archive} has two members of one name")
+            stage.update(0, sum(item.file_size for item in items))
+            for item, target in zip(items, targets, strict=True):
+                _write(zipped, item, folder / target, stage)
+    except _DAMAGE as error:
+        raise DamagedArchive(f"{archive} is corrupt: {error}") from error
+    except OSError as error:
+        message = f"cannot unpack {archive} into {folder}: {error.strerror or error}"
+        raise DatasetError(message, "is there space, and may you write there?") from error
+
+
+def _target(archive: Path, item: zipfile.ZipInfo) -> PurePosixPath:
+    """The member's path inside the folder."""
+    path = PurePosixPath(item.filename)
+    mode = item.external_attr >> 16
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in item.filename or ":" in path.parts[0]:
+        raise DamagedArchive(f"{archive} would write outside its folder: {item.filename!r}", "do not use this archive")
+    if mode and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_IFMT(mode) == 0):
+        raise DamagedArchive(f"{archive} holds {item.filename!r}, which is neither a file nor a folder", "do not use this archive")
+    return path
+
+
+def _check_sizes(archive: Path, items: list[zipfile.ZipInfo], folder: Path) -> None:
+    unpacked, packed = sum(item.file_size for item in items), archive.stat().st_size
+    if len(items) > _MAX_MEMBERS or unpacked > max(_ALWAYS_ALLOWED_BYTES, _MAX_RATIO * packed):
+        raise DamagedArchive(f"{archive} would unpack from {packed} bytes to {unpacked} in {len(items)} files", "do not use this archive")
+    require_disk(folder, {"unpacked": unpacked}, f"unpacking {archive.name}")
+
+
+def _write(zipped: zipfile.ZipFile, item: zipfile.ZipInfo, target: Path, stage: Stage) -> None:
+    if item.is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # The member's checksum is compared when its end is read; it gives no more bytes than the size it declares.
+    with zipped.open(item) as source, target.open("xb") as file:
+        while data := source.read(_CHUNK_BYTES):
+            file.write(data)
+            stage.advance(len(data))
+        file.flush()
+        os.fsync(file.fileno())

@@ -52,11 +52,11 @@ def open_ogb(
     check_release(info, tree, events)
     source: GraphSource
     if info.is_binary:
-        from gnnkit.datasets.ogb_npz import open_binary_layout
+        from gnnkit.datasets.ogb_layouts import open_binary_layout
 
         source = open_binary_layout(info, tree)
     else:
-        from gnnkit.datasets.ogb_csv import open_csv_layout
+        from gnnkit.datasets.ogb_layouts import open_csv_layout
 
         source = open_csv_layout(info, tree)
     if undirected:

@@ -14,14 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from gnnkit.datasets.download import PATIENT, RetryPolicy, discard, download
+from gnnkit.datasets.download import PATIENT, DamagedArchive, RetryPolicy, discard, download, free_disk, require_disk, unpack
 from gnnkit.datasets.ogb_tree import find_tree
-from gnnkit.datasets.preflight import free_disk, require_disk
 from gnnkit.datasets.registry import OgbInfo
-from gnnkit.datasets.unzip import DamagedArchive, unpack
 from gnnkit.errors import DatasetError
 from gnnkit.events import EventSink, Stage, ignore_events
-from gnnkit.storage.resources import check_memory
+from gnnkit.storage.staging import check_memory
 from gnnkit.units import format_bytes
 
 AUTO_LIMIT_BYTES = 2_000_000_000

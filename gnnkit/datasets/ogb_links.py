@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.datasets.ogb_pickle import read_saved
-from gnnkit.datasets.ogb_table import RESTORE_HINT
-from gnnkit.datasets.ogb_values import check_ids
+from gnnkit.datasets.ogb_table import RESTORE_HINT, check_ids
 from gnnkit.errors import DatasetError
 from gnnkit.schema import EdgeType, GraphSchema
-from gnnkit.storage.resources import check_memory
+from gnnkit.storage.staging import check_memory
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.datasets.ogb_links import SPLITS, OgbLinkSplits
-from gnnkit.datasets.ogb_table import CsvTable
+from gnnkit.datasets.ogb_table import CsvTable, check_ids
 from gnnkit.datasets.ogb_tree import OgbTree, content_digest
-from gnnkit.datasets.ogb_values import check_ids
 from gnnkit.datasets.registry import OgbInfo
 from gnnkit.errors import DatasetError
 from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, NodeTypeSchema

@@ -1,4 +1,4 @@
-"""A user's PyG ``Data`` or ``HeteroData`` as a graph source; nothing is copied that can be looked at where it is."""
+"""A user's PyG ``Data`` or ``HeteroData``: as a graph source, and as the arrays that sampling reads where they lie."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.datasets.pyg_tensors import as_rows, edge_index_of
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.host import available_cpus
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
     HOMOGENEOUS_NODE_TYPE,
     ArraySpec,
+    EdgeDir,
     EdgeType,
     EdgeTypeSchema,
     GraphSchema,
@@ -27,9 +27,99 @@ from gnnkit.schema import (
     NodeTypeSchema,
 )
 from gnnkit.source import CHUNK_ROWS, LinkSplits
+from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart
+from gnnkit.storage.edge_values import (
+    as_times,
+    check_time_attr,
+    check_weights,
+    time_order,
+    timed_edge_types,
+    weight_exponent,
+    weight_prefix,
+)
+from gnnkit.storage.kernels import count_degrees, place_edges
 
 if TYPE_CHECKING:
+    import torch
     from torch_geometric.data import Data, HeteroData
+
+
+def as_rows(value: Any, where: str) -> tuple[NDArray[Any], ArraySpec]:
+    """A tensor as a C-contiguous NumPy array on the same memory; a CUDA or non-contiguous tensor is copied.
+
+    Args:
+        value: A dense tensor or NumPy array ``[n, ...]``.
+        where: Its name in error messages.
+
+    Returns:
+        The array, bfloat16 as uint16 bit patterns, and the specification of a row.
+
+    Raises:
+        PlanError: It is sparse, or of a dtype that cannot be stored.
+    """
+    import torch
+
+    if isinstance(value, np.ndarray):
+        value = _tensor_of(value, where)
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_quantized:
+        kind = str(value.layout) if isinstance(value, torch.Tensor) else type(value).__name__
+        raise PlanError(f"{where} must be a dense tensor, got {kind}", f"use {where}.to_dense(), or delete it")
+    value = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    if value.dtype == torch.bfloat16:
+        rows = value.view(torch.int16).numpy().view(np.uint16)
+        return rows, ArraySpec("bfloat16", tuple(rows.shape[1:]))
+    try:
+        rows = value.numpy()
+    except TypeError as error:
+        raise PlanError(f"{where} has the dtype {value.dtype}, which NumPy does not know", "convert it first") from error
+    return rows, ArraySpec(rows.dtype.name, tuple(rows.shape[1:]))
+
+
+def edge_index_of(store: Any, where: str) -> NDArray[Any]:
+    """The edges of a PyG storage, int64 or int32 ``[2, num_edges]``; ids are not checked.
+
+    Args:
+        store: The storage.
+        where: Its name in error messages, with the dot behind it.
+
+    Raises:
+        PlanError: Edges are held as ``adj`` or ``adj_t``, or are missing.
+        DatasetError: ``edge_index`` has another dtype or shape.
+    """
+    import torch
+
+    for name in ("adj_t", "adj"):
+        if name in store:
+            raise PlanError(
+                f"{where}{name} holds the edges as a sparse matrix; gnnkit reads edge_index",
+                f"leave out the transform ToSparseTensor, or delete {where}{name} and set {where}edge_index",
+            )
+    if "edge_index" not in store:
+        raise PlanError(f"{where}edge_index is missing", "a graph without edges has torch.empty(2, 0, dtype=torch.long)")
+    value = store["edge_index"]
+    if isinstance(value, np.ndarray):
+        value = _tensor_of(value, f"{where}edge_index")
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        raise DatasetError(f"{where}edge_index must be a dense tensor, got {type(value).__name__}")
+    if value.dtype not in (torch.int64, torch.int32):
+        raise DatasetError(f"{where}edge_index has the dtype {value.dtype}; ids are torch.int64", f"{where}edge_index.long()")
+    if value.dim() != 2 or value.size(0) != 2:
+        transposed = value.dim() == 2 and value.size(1) == 2
+        hint = f"{where}edge_index.t().contiguous()" if transposed else "row 0 holds the sources, row 1 the targets"
+        raise DatasetError(f"{where}edge_index has the shape {list(value.shape)}, expected [2, num_edges]", hint)
+    # An EdgeIndex, a subclass with checks of its own, is looked at as the plain tensor that it is.
+    return value.detach().as_subclass(torch.Tensor).cpu().contiguous().numpy()
+
+
+def _tensor_of(array: NDArray[Any], where: str) -> torch.Tensor:
+    import torch
+
+    try:
+        # PyTorch has no read-only tensors and warns of memory that is.
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+    except (TypeError, ValueError) as error:
+        raise PlanError(f"{where} has the dtype {array.dtype}, which PyTorch does not know", "convert it first") from error
+
 
 # PyG's names of the masks of the official splits, and ours of the splits.
 SPLIT_MASKS = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
@@ -277,3 +367,123 @@ def _known(table: Mapping[Any, Any], key: Any, what: str) -> Any:
         names = [str(name) for name in table]
         raise PlanError(f"unknown {what} {key!r}{near_matches(str(key), names)}", f"known: {names}")
     return table[key]
+
+
+_INT32_END = 1 << 31
+_NO_IDS = np.empty(0, np.int64)
+_NO_IDS_32 = np.empty(0, np.int32)
+
+
+def graph_from_pyg(
+    data: Data | HeteroData | PyGSource,
+    *,
+    edge_dir: EdgeDir = "in",
+    weight: str | None = None,
+    time_attr: str | None = None,
+    with_edge: bool | None = None,
+) -> GraphArrays:
+    """A graph of one part on a user's own tensors.
+
+    Node arrays are the tensors' memory. New are the compressed edges (4 bytes an edge and 4 or 8 a node), their ids if wanted,
+    and edge arrays, which are copied into the order of the compressed edges.
+
+    Args:
+        data: The graph; a ``PyGSource`` spares looking at it twice.
+        edge_dir: "in" compresses edges by target, "out" by source.
+        weight: Name of the edge-level attribute ``[num_edges]`` to sample by; edge types without it are sampled uniformly.
+        time_attr: Name of the attributes ``[n]`` or ``[n, 1]`` with the times of nodes or edges, by which each node's edges are then sorted
+            (see ``gnnkit.storage.edge_values``); None leaves them in the graph's order.
+        with_edge: Whether to keep edge ids; None keeps those of edge types that carry arrays.
+
+    Returns:
+        One part; store ids are the dataset's ids.
+
+    Raises:
+        PlanError: See ``PyGSource``; or ``edge_dir``, ``weight`` or ``time_attr`` is unknown, a weight is negative or not finite, or
+            times are no integers.
+        DatasetError: See ``PyGSource``; or an id in ``edge_index`` is out of range.
+    """
+    source = data if isinstance(data, PyGSource) else PyGSource(data)
+    schema = source.schema
+    if edge_dir not in ("in", "out"):
+        raise PlanError(f"edge_dir must be 'in' or 'out', got {edge_dir!r}")
+    if weight is not None:
+        _check_weight_name(source, weight)
+    check_time_attr(schema, time_attr)
+    for node_type, node_schema in schema.node_types.items():
+        if node_schema.num_nodes >= _INT32_END:
+            raise PlanError(f"{node_type!r} has {node_schema.num_nodes} nodes; a type may have up to {_INT32_END - 1}")
+    nodes = {
+        node_type: (NodePart({name: source.node_array(node_type, name) for name in node_schema.arrays}),)
+        for node_type, node_schema in schema.node_types.items()
+    }
+    edges = {edge_type: (_compress(source, edge_type, edge_dir, weight, time_attr, with_edge),) for edge_type in schema.edge_types}
+    bounds = {node_type: np.array([0, node_schema.num_nodes], np.int64) for node_type, node_schema in schema.node_types.items()}
+    return GraphArrays(schema, edge_dir, nodes, edges, bounds, dict.fromkeys(schema.node_types), (0,))
+
+
+def _compress(
+    source: PyGSource, edge_type: EdgeType, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool | None
+) -> EdgePart:
+    """Sorts edges by their owner, stably: one pass counts, one places; then those of each owner by their times."""
+    edge_schema = source.schema.edge_types[edge_type]
+    owner_end, other_end = (1, 0) if edge_dir == "in" else (0, 1)
+    num_owners = source.schema.node_types[edge_type[2 * owner_end]].num_nodes
+    num_others = source.schema.node_types[edge_type[2 * other_end]].num_nodes
+    indptr = np.zeros(num_owners + 1, np.int64)
+    for chunk in source.edge_chunks(edge_type):
+        bad = count_degrees(chunk[owner_end], chunk[other_end], _NO_IDS_32, num_owners, num_others, 0, num_owners, indptr[1:])
+        assert bad < 0, "edge_chunks has checked the ids"
+    np.cumsum(indptr, out=indptr)
+
+    keep_ids = bool(edge_schema.arrays) if with_edge is None else with_edge
+    indices = np.empty(edge_schema.num_edges, np.int32)
+    edge_id = np.empty(edge_schema.num_edges, _id_dtype(edge_schema.num_edges)) if keep_ids else None
+    arrays = {name: np.empty((edge_schema.num_edges, *spec.row_shape), spec.numpy_dtype) for name, spec in edge_schema.arrays.items()}
+    cursor, first = indptr[:-1].copy(), 0
+    for chunk in source.edge_chunks(edge_type):
+        count = chunk.shape[1]
+        place = np.empty(count, np.int64) if keep_ids or arrays else _NO_IDS
+        place_edges(
+            chunk[owner_end], chunk[other_end], _NO_IDS, first, _NO_IDS_32, _NO_IDS_32, 0, num_owners, cursor, 0, indices, _NO_IDS_32, place
+        )  # fmt: skip
+        if edge_id is not None:
+            edge_id[place] = np.arange(first, first + count)
+        for name, rows in arrays.items():
+            rows[place] = source.edge_array(edge_type, name)[first : first + count]
+        first += count
+    timed = timed_edge_types(source.schema, edge_dir, time_attr)
+    times = None
+    if time_attr is not None and edge_type in timed:
+        own = timed[edge_type] is None
+        times = as_times(arrays[time_attr]) if own else as_times(source.node_array(edge_type[2 * other_end], time_attr))[indices]
+        if (order := time_order(indptr, times)) is not None:
+            times, indices = times[order], indices[order]
+            edge_id = None if edge_id is None else edge_id[order]
+            arrays = {name: rows[order] for name, rows in arrays.items()}
+        elif own:
+            times = times.copy()  # an array of its own, as everywhere
+    prefix = _weight_prefix(source, edge_type, weight, indptr, arrays) if weight in arrays else None
+    return EdgePart(indptr.astype(_id_dtype(edge_schema.num_edges), copy=False), indices, edge_id, prefix, arrays, times)
+
+
+def _weight_prefix(
+    source: PyGSource, edge_type: EdgeType, weight: str, indptr: NDArray[np.int64], arrays: dict[str, NDArray[Any]]
+) -> NDArray[np.uint64]:
+    largest = check_weights(source.edge_array(edge_type, weight), edge_type, weight)
+    return weight_prefix(indptr, arrays[weight], weight_exponent(largest))
+
+
+def _check_weight_name(source: PyGSource, weight: str) -> None:
+    known = {name: spec for edge_schema in source.schema.edge_types.values() for name, spec in edge_schema.arrays.items()}
+    if weight not in known:
+        raise PlanError(f"unknown weight {weight!r}{near_matches(weight, list(known))}", f"edge-level attributes: {sorted(known)}")
+    for edge_type, edge_schema in source.schema.edge_types.items():
+        spec = edge_schema.arrays.get(weight)
+        if spec is not None and (spec.row_shape or spec.dtype == "bfloat16" or np.dtype(spec.dtype).kind not in "fiu"):
+            got = f"{spec.dtype} [num_edges{''.join(f', {size}' for size in spec.row_shape)}]"
+            raise PlanError(f"the weight {weight!r} of {edge_type} is {got}; weights are numbers [num_edges]", "use .view(-1).float()")
+
+
+def _id_dtype(end: int) -> type[np.int32 | np.int64]:
+    return np.int32 if end < _INT32_END else np.int64

@@ -1,26 +1,257 @@
-"""``undirected=True``: the edges of PyG's ``ToUndirected``, made by streaming.
-
-Relations between different node types get a reverse type (``rev_<relation>``). Relations within one node type get their
-inverse edges merged into them, sorted by (source, target), each pair once, the arrays of merged edges added up.
-"""
+"""``undirected=True``: the edges of PyG's ``ToUndirected``, made by streaming and an external bucket sort."""
 
 from __future__ import annotations
 
 import hashlib
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.datasets.merge import MergedEdges, merge_with_inverses
-from gnnkit.errors import PlanError
+from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
-from gnnkit.schema import EdgeType, EdgeTypeSchema, GraphSchema, NodeType, edge_type_name
+from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, edge_type_name
 from gnnkit.source import GraphSource, LinkSplits
+
+_KEY = "key"
+_MAX_BUCKETS = 64
+_READ_ROWS = 1 << 18
+_LARGEST_KEY = np.iinfo(np.int64).max
+
+
+class Spool:
+    """Rows in nameless files, one file per array, appended to and then read from the start as often as wanted."""
+
+    def __init__(self, specs: Mapping[str, ArraySpec], folder: Path) -> None:
+        self.specs = dict(specs)
+        self.num_rows = 0
+        self._lock = threading.Lock()
+        self._files: dict[str, IO[bytes]] = {}
+        for name in specs:
+            self._files[name] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+
+    def append(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Adds rows: ``{name: [k, *row_shape]}``."""
+        for name, file in self._files.items():
+            data = np.ascontiguousarray(rows[name]).data.cast("B") if rows[name].size else memoryview(b"")
+            while len(data):
+                data = data[file.write(data) :]
+        self.num_rows += len(rows[_KEY])
+
+    def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        """Rows ``[start, stop)`` of one array."""
+        spec = self.specs[name]
+        out = np.empty((stop - start, *spec.row_shape), spec.numpy_dtype)
+        with self._lock:
+            file = self._files[name]
+            file.seek(start * spec.row_nbytes)
+            view = out.reshape(-1).view(np.uint8).data
+            while len(view):
+                count = file.readinto(view)  # type: ignore[attr-defined]
+                if not count:
+                    raise DatasetError("a scratch file became shorter while it was being read", "is the disk healthy?")
+                view = view[count:]
+        return out
+
+    def chunks(self, rows: int = _READ_ROWS) -> Iterator[dict[str, NDArray[Any]]]:
+        """Yields all arrays side by side."""
+        for start in range(0, self.num_rows, rows):
+            yield {name: self.read(name, start, min(start + rows, self.num_rows)) for name in self.specs}
+
+    def close(self) -> None:
+        """Gives the disk space back."""
+        for file in self._files.values():
+            file.close()
+
+    def __del__(self) -> None:
+        # Sources are dropped rather than closed; without this an unclosed file would warn.
+        self.close()
+
+
+@dataclass(frozen=True)
+class MergedEdges:
+    """The result: edges sorted by (source, target), each once.
+
+    Attributes:
+        num_nodes: Nodes of the type at both ends.
+        spool: Keys and arrays of the edges.
+    """
+
+    num_nodes: int
+    spool: Spool
+
+    @property
+    def num_edges(self) -> int:
+        """Edges that are left."""
+        return self.spool.num_rows
+
+    def edge_chunks(self) -> Iterator[NDArray[np.int64]]:
+        """Yields ``[2, k]``."""
+        for start in range(0, self.num_edges, _READ_ROWS):
+            keys = self.spool.read(_KEY, start, min(start + _READ_ROWS, self.num_edges))
+            edges = np.empty((2, len(keys)), np.int64)
+            np.divmod(keys, self.num_nodes, out=(edges[0], edges[1]))
+            yield edges
+
+    def array_chunks(self, name: str) -> Iterator[NDArray[Any]]:
+        """Yields ``[k, *row_shape]``."""
+        step = max(1, min(_READ_ROWS, (8 << 20) // max(1, self.spool.specs[_array_key(name)].row_nbytes)))
+        for start in range(0, self.num_edges, step):
+            yield self.spool.read(_array_key(name), start, min(start + step, self.num_edges))
+
+
+def merge_with_inverses(
+    source: GraphSource, edge_type: EdgeType, num_nodes: int, *, folder: Path, memory_bytes: int, stage: Stage
+) -> MergedEdges:
+    """Reads all edges of a type and gives them with their inverses, merged.
+
+    Args:
+        source: The graph.
+        edge_type: A type with the same node type at both ends.
+        num_nodes: Nodes of that type.
+        folder: Where scratch files go; made if it is missing.
+        memory_bytes: Size of bucket to sort in memory; sorting takes about three times that.
+        stage: Progress, in edges of both directions, once for spooling and once for sorting.
+
+    Raises:
+        DatasetError: The scratch folder cannot be written, or its disk is full.
+    """
+    if num_nodes > 0 and num_nodes > _LARGEST_KEY // num_nodes:
+        raise DatasetError(f"{num_nodes} nodes are too many to make the graph undirected")
+    arrays = source.schema.edge_types[edge_type].arrays
+    specs = {_KEY: ArraySpec("int64"), **{_array_key(name): spec for name, spec in arrays.items()}}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        out = Spool(specs, folder)
+        total_bytes = 2 * source.schema.edge_types[edge_type].num_edges * sum(spec.row_nbytes for spec in specs.values())
+        sorter = _Sorter(specs, folder, max(1, memory_bytes // 3), out, stage)
+        rows = _both_directions(source, edge_type, num_nodes, list(arrays), stage)
+        sorter.sort(rows, 0, num_nodes * num_nodes, total_bytes)
+    except OSError as error:
+        hint = "free some space, or set GNNKIT_HOME to a folder on a larger disk"
+        raise DatasetError(f"cannot keep the undirected edges in {folder}: {error.strerror or error}", hint) from error
+    return MergedEdges(num_nodes, out)
+
+
+@dataclass(frozen=True)
+class _Sorter:
+    specs: Mapping[str, ArraySpec]
+    folder: Path
+    bucket_bytes: int
+    out: Spool
+    stage: Stage
+
+    def sort(self, rows: Iterator[dict[str, NDArray[Any]]], low: int, high: int, total_bytes: int) -> None:
+        """Appends ``rows``, whose keys are in ``[low, high)``, to the output, sorted and merged."""
+        # Twice as many as would do if keys were spread evenly.
+        num_buckets = max(1, min(_MAX_BUCKETS, 2 * total_bytes // self.bucket_bytes, high - low))
+        width = -(-(high - low) // num_buckets) if high > low else 1
+        buckets: list[Spool | None] = [None] * num_buckets
+        for chunk in rows:
+            self._scatter(chunk, buckets, low, width)
+        for index, bucket in enumerate(buckets):
+            if bucket is None:
+                continue
+            start = low + index * width
+            nbytes = bucket.num_rows * sum(spec.row_nbytes for spec in self.specs.values())
+            if nbytes <= self.bucket_bytes:
+                keys = {name: bucket.read(name, 0, bucket.num_rows) for name in self.specs}
+                self.out.append(_merged(keys))
+                self.stage.advance(bucket.num_rows)
+            elif width == 1:
+                self._merge_one_key(bucket)
+            else:
+                self.sort(bucket.chunks(), start, min(high, start + width), nbytes)
+            bucket.close()
+
+    def _scatter(self, chunk: Mapping[str, NDArray[Any]], buckets: list[Spool | None], low: int, width: int) -> None:
+        index = ((chunk[_KEY] - low) // width).astype(np.uint16)
+        # NumPy sorts 16-bit integers stably by radix, in linear time.
+        order = np.argsort(index, kind="stable")
+        bounds = np.searchsorted(index[order], np.arange(len(buckets) + 1))
+        ordered = {name: values[order] for name, values in chunk.items()}
+        for number in np.flatnonzero(np.diff(bounds)):
+            if buckets[number] is None:
+                buckets[number] = Spool(self.specs, self.folder)
+            bucket = buckets[number]
+            assert bucket is not None
+            bucket.append({name: values[bounds[number] : bounds[number + 1]] for name, values in ordered.items()})
+
+    def _merge_one_key(self, bucket: Spool) -> None:
+        """One edge, repeated more often than fits the memory."""
+        total: dict[str, NDArray[Any]] | None = None
+        for chunk in bucket.chunks():
+            rows = chunk if total is None else {name: np.concatenate([total[name], chunk[name]]) for name in chunk}
+            total = _merged(rows)
+            self.stage.advance(len(chunk[_KEY]))
+        if total is not None:
+            self.out.append(total)
+
+
+def _merged(rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Sorts rows by key and adds up those of equal keys, in their order."""
+    keys = rows[_KEY]
+    if len(rows) == 1:
+        ordered = np.sort(keys)
+        return {_KEY: ordered[_starts(ordered)]}
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    starts = _starts(ordered)
+    merged = {name: np.add.reduceat(values[order], starts, axis=0, dtype=values.dtype) for name, values in rows.items() if name != _KEY}
+    return {_KEY: ordered[starts], **merged}
+
+
+def _starts(ordered: NDArray[np.int64]) -> NDArray[np.int64]:
+    first = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return np.flatnonzero(first)
+
+
+def _both_directions(
+    source: GraphSource, edge_type: EdgeType, num_nodes: int, names: Sequence[str], stage: Stage
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yields edges and their inverses as keys, with their arrays."""
+    arrays = {name: _Rows(source.edge_array_chunks(edge_type, name)) for name in names}
+    for edges in source.edge_chunks(edge_type):
+        count = edges.shape[1]
+        keys = np.concatenate([edges[0] * num_nodes + edges[1], edges[1] * num_nodes + edges[0]])
+        values = {name: rows.take(count) for name, rows in arrays.items()}
+        yield {_KEY: keys, **{_array_key(name): np.concatenate([value, value]) for name, value in values.items()}}
+        stage.advance(2 * count)
+
+
+class _Rows:
+    """Hands over a stream of chunks in pieces of another size."""
+
+    def __init__(self, chunks: Iterator[NDArray[Any]]) -> None:
+        self._chunks = chunks
+        self._kept: list[NDArray[Any]] = []
+        self._num_kept = 0
+
+    def take(self, count: int) -> NDArray[Any]:
+        """The next ``count`` rows."""
+        while self._num_kept < count:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                raise DatasetError(f"an edge array ends {count - self._num_kept} rows before its edges do")
+            self._kept.append(chunk.copy())
+            self._num_kept += len(chunk)
+        rows = np.concatenate(self._kept) if len(self._kept) != 1 else self._kept[0]
+        self._kept = [rows[count:]]
+        self._num_kept = len(rows) - count
+        return rows[:count]
+
+
+def _array_key(name: str) -> str:
+    # Apart from the key's own name, whatever an array is called.
+    return f"array {name}"
+
 
 # Changes whenever the same source would be made undirected in another way.
 _VERSION = 1

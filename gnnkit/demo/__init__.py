@@ -46,7 +46,7 @@ def run_demo(
     import torch
 
     from gnnkit.demo.graphs import compare_on_products_like, train_on_cora, train_on_products_like
-    from gnnkit.demo.report import Report
+    from gnnkit.demo.training import Report
     from gnnkit.ui.progress import make_sink
 
     report = Report(sys.stdout if stream is None else stream)

@@ -16,53 +16,53 @@ from typing import TYPE_CHECKING, Any
 
 # Ours: names and the modules they live in; importing this package imports none of them.
 _HOMES = {
-    "ABLPInputNodes": "requests",
+    "ABLPInputNodes": "server_values",
     "BaseDistLoader": "base_loader",
     "DEFAULT_HOMOGENEOUS_EDGE_TYPE": "label_edges",
     "DEFAULT_HOMOGENEOUS_NODE_TYPE": "label_edges",
     "DEFAULT_MASTER_INFERENCE_PORT": "resolve",
-    "DEFAULT_NUM_CPU_THREADS": "worker_options",
-    "DatasetSchema": "dataset_schema",
+    "DEFAULT_NUM_CPU_THREADS": "loader_options",
+    "DatasetSchema": "store_views",
     "DistABLPLoader": "ablp_loader",
     "DistContext": "context",
     "DistDataset": "dataset",
-    "DistFeature": "features",
-    "DistGraph": "graph",
+    "DistFeature": "store_views",
+    "DistGraph": "store_views",
     "DistLinkNeighborLoader": "link_neighbor_loader",
     "DistNeighborLoader": "neighbor_loader",
     "DistNodeAnchorLinkSplitter": "splitters",
     "DistNodeSplitter": "splitters",
     "DistRole": "context",
-    "DistSamplingProducer": "sampling_producer",
+    "DistSamplingProducer": "connection",
     "DistServer": "dist_server",
     "DistSubGraphLoader": "subgraph_loader",
     "DistributedContext": "resolve",
-    "DistributedRuntimeInfo": "runtime_info",
-    "FeatureInfo": "dataset_schema",
-    "FetchABLPInputRequest": "requests",
-    "FetchNodesRequest": "requests",
-    "GraphStoreInfo": "cluster_info",
-    "InitSamplingBackendRequest": "requests",
-    "KHopNeighborSamplerOptions": "sampler_options",
-    "PPRSamplerOptions": "sampler_options",
-    "PartitionBook": "partition_book",
-    "RangePartitionBook": "partition_book",
-    "RegisterBackendRequest": "requests",
+    "DistributedRuntimeInfo": "resolve",
+    "FeatureInfo": "store_views",
+    "FetchABLPInputRequest": "server_values",
+    "FetchNodesRequest": "server_values",
+    "GraphStoreInfo": "resolve",
+    "InitSamplingBackendRequest": "server_values",
+    "KHopNeighborSamplerOptions": "loader_options",
+    "PPRSamplerOptions": "loader_options",
+    "PartitionBook": "store_views",
+    "RangePartitionBook": "store_views",
+    "RegisterBackendRequest": "server_values",
     "RemoteDistDataset": "remote_dataset",
-    "RemoteReceivingChannel": "remote_channel",
-    "SamplerOptions": "sampler_options",
-    "ServerSlice": "sharding",
+    "RemoteReceivingChannel": "connection",
+    "SamplerOptions": "loader_options",
+    "ServerSlice": "server_values",
     "async_request_server": "graph_client",
-    "build_partition_book": "partition_book",
-    "compute_server_assignments": "sharding",
-    "create_sampling_config": "sampling_config",
+    "build_partition_book": "store_views",
+    "compute_server_assignments": "server_values",
+    "create_sampling_config": "loader_options",
     "exit_client": "life_cycle",
     "get_context": "context",
-    "get_graph_store_info": "cluster_info",
-    "get_ids_on_rank": "partition_book",
-    "get_sampler_pool": "sampler_pool",
+    "get_graph_store_info": "resolve",
+    "get_ids_on_rank": "store_views",
+    "get_sampler_pool": "graph_client",
     "get_server": "graph_server",
-    "get_total_ids": "partition_book",
+    "get_total_ids": "store_views",
     "init_client": "graph_client",
     "init_server": "graph_server",
     "initialize": "life_cycle",
@@ -71,18 +71,18 @@ _HOMES = {
     "label_edge_type_to_message_passing_edge_type": "label_edges",
     "message_passing_to_negative_label": "label_edges",
     "message_passing_to_positive_label": "label_edges",
-    "patch_fanout_for_sampling": "fan_outs",
+    "patch_fanout_for_sampling": "label_edges",
     "reduce_dist_dataset": "dataset",
     "request_server": "graph_client",
     "resolve_runtime": "resolve",
-    "resolve_sampler_options": "sampler_options",
+    "resolve_sampler_options": "loader_options",
     "reverse_edge_type": "label_edges",
     "select_label_edge_types": "label_edges",
     "select_ssl_positive_label_edges": "splitters",
-    "shard_nodes_by_process": "seed_nodes",
+    "shard_nodes_by_process": "seeds",
     "shutdown_client": "graph_client",
     "wait_and_shutdown_server": "graph_server",
-    "worker_seed_ranges": "seed_ranges",
+    "worker_seed_ranges": "seeds",
 }
 
 # Graphlearn-torch's own: modules of graphlearn_torch, and the names that are taken from them as they are.
@@ -195,20 +195,16 @@ __all__ = [
 if TYPE_CHECKING:
     from gnnkit.distributed.ablp_loader import DistABLPLoader as DistABLPLoader
     from gnnkit.distributed.base_loader import BaseDistLoader as BaseDistLoader
-    from gnnkit.distributed.cluster_info import GraphStoreInfo as GraphStoreInfo
-    from gnnkit.distributed.cluster_info import get_graph_store_info as get_graph_store_info
+    from gnnkit.distributed.connection import DistSamplingProducer as DistSamplingProducer
+    from gnnkit.distributed.connection import RemoteReceivingChannel as RemoteReceivingChannel
     from gnnkit.distributed.context import DistContext as DistContext
     from gnnkit.distributed.context import DistRole as DistRole
     from gnnkit.distributed.context import get_context as get_context
     from gnnkit.distributed.dataset import DistDataset as DistDataset
     from gnnkit.distributed.dataset import reduce_dist_dataset as reduce_dist_dataset
-    from gnnkit.distributed.dataset_schema import DatasetSchema as DatasetSchema
-    from gnnkit.distributed.dataset_schema import FeatureInfo as FeatureInfo
     from gnnkit.distributed.dist_server import DistServer as DistServer
-    from gnnkit.distributed.fan_outs import patch_fanout_for_sampling as patch_fanout_for_sampling
-    from gnnkit.distributed.features import DistFeature as DistFeature
-    from gnnkit.distributed.graph import DistGraph as DistGraph
     from gnnkit.distributed.graph_client import async_request_server as async_request_server
+    from gnnkit.distributed.graph_client import get_sampler_pool as get_sampler_pool
     from gnnkit.distributed.graph_client import init_client as init_client
     from gnnkit.distributed.graph_client import request_server as request_server
     from gnnkit.distributed.graph_client import shutdown_client as shutdown_client
@@ -223,45 +219,49 @@ if TYPE_CHECKING:
     )
     from gnnkit.distributed.label_edges import message_passing_to_negative_label as message_passing_to_negative_label
     from gnnkit.distributed.label_edges import message_passing_to_positive_label as message_passing_to_positive_label
+    from gnnkit.distributed.label_edges import patch_fanout_for_sampling as patch_fanout_for_sampling
     from gnnkit.distributed.label_edges import reverse_edge_type as reverse_edge_type
     from gnnkit.distributed.label_edges import select_label_edge_types as select_label_edge_types
     from gnnkit.distributed.life_cycle import exit_client as exit_client
     from gnnkit.distributed.life_cycle import initialize as initialize
     from gnnkit.distributed.life_cycle import is_initialized as is_initialized
     from gnnkit.distributed.link_neighbor_loader import DistLinkNeighborLoader as DistLinkNeighborLoader
+    from gnnkit.distributed.loader_options import DEFAULT_NUM_CPU_THREADS as DEFAULT_NUM_CPU_THREADS
+    from gnnkit.distributed.loader_options import KHopNeighborSamplerOptions as KHopNeighborSamplerOptions
+    from gnnkit.distributed.loader_options import PPRSamplerOptions as PPRSamplerOptions
+    from gnnkit.distributed.loader_options import SamplerOptions as SamplerOptions
+    from gnnkit.distributed.loader_options import create_sampling_config as create_sampling_config
+    from gnnkit.distributed.loader_options import resolve_sampler_options as resolve_sampler_options
     from gnnkit.distributed.neighbor_loader import DistNeighborLoader as DistNeighborLoader
-    from gnnkit.distributed.partition_book import PartitionBook as PartitionBook
-    from gnnkit.distributed.partition_book import RangePartitionBook as RangePartitionBook
-    from gnnkit.distributed.partition_book import build_partition_book as build_partition_book
-    from gnnkit.distributed.partition_book import get_ids_on_rank as get_ids_on_rank
-    from gnnkit.distributed.partition_book import get_total_ids as get_total_ids
-    from gnnkit.distributed.remote_channel import RemoteReceivingChannel as RemoteReceivingChannel
     from gnnkit.distributed.remote_dataset import RemoteDistDataset as RemoteDistDataset
-    from gnnkit.distributed.requests import ABLPInputNodes as ABLPInputNodes
-    from gnnkit.distributed.requests import FetchABLPInputRequest as FetchABLPInputRequest
-    from gnnkit.distributed.requests import FetchNodesRequest as FetchNodesRequest
-    from gnnkit.distributed.requests import InitSamplingBackendRequest as InitSamplingBackendRequest
-    from gnnkit.distributed.requests import RegisterBackendRequest as RegisterBackendRequest
     from gnnkit.distributed.resolve import DEFAULT_MASTER_INFERENCE_PORT as DEFAULT_MASTER_INFERENCE_PORT
     from gnnkit.distributed.resolve import DistributedContext as DistributedContext
+    from gnnkit.distributed.resolve import DistributedRuntimeInfo as DistributedRuntimeInfo
+    from gnnkit.distributed.resolve import GraphStoreInfo as GraphStoreInfo
+    from gnnkit.distributed.resolve import get_graph_store_info as get_graph_store_info
     from gnnkit.distributed.resolve import resolve_runtime as resolve_runtime
-    from gnnkit.distributed.runtime_info import DistributedRuntimeInfo as DistributedRuntimeInfo
-    from gnnkit.distributed.sampler_options import KHopNeighborSamplerOptions as KHopNeighborSamplerOptions
-    from gnnkit.distributed.sampler_options import PPRSamplerOptions as PPRSamplerOptions
-    from gnnkit.distributed.sampler_options import SamplerOptions as SamplerOptions
-    from gnnkit.distributed.sampler_options import resolve_sampler_options as resolve_sampler_options
-    from gnnkit.distributed.sampler_pool import get_sampler_pool as get_sampler_pool
-    from gnnkit.distributed.sampling_config import create_sampling_config as create_sampling_config
-    from gnnkit.distributed.sampling_producer import DistSamplingProducer as DistSamplingProducer
-    from gnnkit.distributed.seed_nodes import shard_nodes_by_process as shard_nodes_by_process
-    from gnnkit.distributed.seed_ranges import worker_seed_ranges as worker_seed_ranges
-    from gnnkit.distributed.sharding import ServerSlice as ServerSlice
-    from gnnkit.distributed.sharding import compute_server_assignments as compute_server_assignments
+    from gnnkit.distributed.seeds import shard_nodes_by_process as shard_nodes_by_process
+    from gnnkit.distributed.seeds import worker_seed_ranges as worker_seed_ranges
+    from gnnkit.distributed.server_values import ABLPInputNodes as ABLPInputNodes
+    from gnnkit.distributed.server_values import FetchABLPInputRequest as FetchABLPInputRequest
+    from gnnkit.distributed.server_values import FetchNodesRequest as FetchNodesRequest
+    from gnnkit.distributed.server_values import InitSamplingBackendRequest as InitSamplingBackendRequest
+    from gnnkit.distributed.server_values import RegisterBackendRequest as RegisterBackendRequest
+    from gnnkit.distributed.server_values import ServerSlice as ServerSlice
+    from gnnkit.distributed.server_values import compute_server_assignments as compute_server_assignments
     from gnnkit.distributed.splitters import DistNodeAnchorLinkSplitter as DistNodeAnchorLinkSplitter
     from gnnkit.distributed.splitters import DistNodeSplitter as DistNodeSplitter
     from gnnkit.distributed.splitters import select_ssl_positive_label_edges as select_ssl_positive_label_edges
+    from gnnkit.distributed.store_views import DatasetSchema as DatasetSchema
+    from gnnkit.distributed.store_views import DistFeature as DistFeature
+    from gnnkit.distributed.store_views import DistGraph as DistGraph
+    from gnnkit.distributed.store_views import FeatureInfo as FeatureInfo
+    from gnnkit.distributed.store_views import PartitionBook as PartitionBook
+    from gnnkit.distributed.store_views import RangePartitionBook as RangePartitionBook
+    from gnnkit.distributed.store_views import build_partition_book as build_partition_book
+    from gnnkit.distributed.store_views import get_ids_on_rank as get_ids_on_rank
+    from gnnkit.distributed.store_views import get_total_ids as get_total_ids
     from gnnkit.distributed.subgraph_loader import DistSubGraphLoader as DistSubGraphLoader
-    from gnnkit.distributed.worker_options import DEFAULT_NUM_CPU_THREADS as DEFAULT_NUM_CPU_THREADS
 
 
 def __getattr__(name: str) -> Any:

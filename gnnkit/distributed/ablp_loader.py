@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from gnnkit.distributed.ablp_inputs import AnchorSamplerInput, local_anchors, server_anchors
 from gnnkit.distributed.loader_modes import Mode, RemoteMode
 from gnnkit.distributed.neighbor_loader import DistNeighborLoader
-from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
-from gnnkit.loader.anchor_labels import LabelReader
+from gnnkit.distributed.resolve import DistributedRuntimeInfo
+from gnnkit.distributed.seeds import AnchorSamplerInput, local_anchors, server_anchors
+from gnnkit.loader.building import LabelReader
 from gnnkit.plan import LabelOutput
 from gnnkit.schema import EdgeType, NodeType
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gnnkit.distributed.dataset import DistDataset
     from gnnkit.distributed.remote_dataset import RemoteDistDataset
-    from gnnkit.distributed.requests import ABLPInputNodes
+    from gnnkit.distributed.server_values import ABLPInputNodes
 
 Anchors: TypeAlias = Union["torch.Tensor", tuple[NodeType, "torch.Tensor"], Mapping[int, "ABLPInputNodes"]]
 

@@ -9,11 +9,11 @@ import numpy as np
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.colocated import Colocated
 from gnnkit.distributed.base_loader import BaseDistLoader
+from gnnkit.distributed.connection import DistSamplingProducer
 from gnnkit.distributed.dataset import DistDataset
-from gnnkit.distributed.dataset_schema import DatasetSchema
-from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
-from gnnkit.distributed.sampler_options import KHopNeighborSamplerOptions
-from gnnkit.distributed.sampling_producer import DistSamplingProducer
+from gnnkit.distributed.loader_options import KHopNeighborSamplerOptions
+from gnnkit.distributed.resolve import DistributedRuntimeInfo
+from gnnkit.distributed.store_views import DatasetSchema
 from gnnkit.errors import PlanError
 from gnnkit.plan import InputNodes, NeighborSampling
 from gnnkit.vendor import glt

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gnnkit.distributed.dataset_schema import EDGE_FEATURES, NODE_FEATURES, DatasetSchema, FeatureInfo
 from gnnkit.distributed.label_edges import is_label_edge_type
 from gnnkit.distributed.sample_message import MessageFormat
-from gnnkit.loader.anchor_labels import LabelReader
+from gnnkit.distributed.store_views import EDGE_FEATURES, NODE_FEATURES, DatasetSchema, FeatureInfo
+from gnnkit.loader.building import LabelReader
 from gnnkit.runtime.buffers import BlockPool
 from gnnkit.sampling.collate import BatchContents, Dequantizer, collate
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey

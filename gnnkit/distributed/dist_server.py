@@ -6,10 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from gnnkit.distributed.dataset_schema import DatasetSchema, FeatureInfo, Quantizations
-from gnnkit.distributed.requests import FetchABLPInputRequest, FetchNodesRequest, InitSamplingBackendRequest, RegisterBackendRequest
 from gnnkit.distributed.server_values import (
     Described,
+    FetchABLPInputRequest,
+    FetchNodesRequest,
+    InitSamplingBackendRequest,
+    RegisterBackendRequest,
     book_of,
     config_words,
     cut_of,
@@ -21,6 +23,7 @@ from gnnkit.distributed.server_values import (
     size_of,
     tensor_of,
 )
+from gnnkit.distributed.store_views import DatasetSchema, FeatureInfo, Quantizations
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.schema import EdgeDir, EdgeType, NodeType
 
@@ -28,8 +31,8 @@ if TYPE_CHECKING:
     import torch
 
     from gnnkit.distributed.dataset import DistDataset
-    from gnnkit.distributed.partition_book import AnyBook
     from gnnkit.distributed.sample_message import SampleMessage
+    from gnnkit.distributed.store_views import AnyBook
 
 _logger = logging.getLogger(__name__)
 

@@ -1,30 +1,239 @@
-"""Processes that use the graph of servers, by graphlearn-torch's names: over gnnkit's servers, without torch RPC.
-
-    init_client(num_servers=2, num_clients=2, client_rank=0, master_addr="10.0.0.1", master_port=7000)
-    request_server(0, DistServer.get_dataset_meta)
-    shutdown_client()
-
-The token is that of ``$GNNKIT_TOKEN`` or of the file ``$GNNKIT_TOKEN_FILE`` names, unless it is given. ``master_addr="unix:<folder>"``
-is the way to servers of this host, whose folder is their ``address``; the port does not matter then.
-"""
+"""Processes that use the graph of servers, by graphlearn-torch's names: over gnnkit's servers, without torch RPC."""
 
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
+from gnnkit.cluster.serving.connection import Connection, UnixJoin, join_folder
+from gnnkit.cluster.serving.spec import required
 from gnnkit.distributed import context
-from gnnkit.distributed.rendezvous import check_counts, meeting_address
-from gnnkit.errors import PlanError
+from gnnkit.distributed.process_group import check_counts, meeting_address
+from gnnkit.errors import LoaderClosed, PlanError, WorkerDied
+from gnnkit.events import EventSink, ignore_events
 
 if TYPE_CHECKING:
     import torch
 
     from gnnkit.backends.graph_store import GraphStore
-    from gnnkit.distributed.servers_client import ServersClient
+
+# Calls that are under way at a time, at most; further ones wait for their turn.
+_MOST_CALLS = 32
+# A call may take so long unless somebody says otherwise: fetching waits for a batch.
+CALL_TIMEOUT_S = 180.0
+# Threads of calls notice within moments that the conversation is over.
+_FAREWELL_S = 5.0
+_LEFT, _AGAIN = "the servers were left", "join them again with init_client() or gnnkit.distributed.initialize()"
+
+
+class Transport(Protocol):
+    """How servers are reached."""
+
+    def call(self, rank: int, name: str, args: Any, timeout_s: float) -> Any:
+        """Has a server answer a call; from any thread, several at a time."""
+        ...
+
+    def close(self) -> None:
+        """Ends the conversation: the client has left."""
+        ...
+
+
+class ServersClient:
+    """A conversation. Closing it is leaving: servers give up what this client has registered.
+
+    Args:
+        transport: How servers are reached.
+        num_servers: How many there are.
+
+    Attributes:
+        num_servers: How many there are.
+    """
+
+    def __init__(self, transport: Transport, num_servers: int) -> None:
+        self.num_servers = num_servers
+        self._transport = transport
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._under_way = 0
+        self._is_closed = False
+
+    def call(self, rank: int, name: str, args: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        """Has a server answer, and waits for it.
+
+        Args:
+            rank: The server.
+            name: What it is to do; see ``gnnkit.cluster.serving.server_api``.
+            args: A value of ``gnnkit.cluster.serving.codec``.
+            timeout_s: Seconds to wait.
+
+        Raises:
+            LoaderClosed: The servers were left.
+            GnnkitError: What the server refuses with, or what has become of it.
+        """
+        try:
+            return self._transport.call(rank, name, args, timeout_s)
+        except WorkerDied as error:
+            if self._is_closed:  # it is this end that has gone
+                raise LoaderClosed(_LEFT, _AGAIN) from error
+            raise
+
+    def submit(self, rank: int, name: str, args: Any, convert: Callable[[Any], Any]) -> torch.futures.Future[Any]:
+        """As ``call``, without waiting.
+
+        Args:
+            rank: See ``call``.
+            name: See ``call``.
+            args: See ``call``.
+            convert: What is done with the answer.
+
+        Raises:
+            LoaderClosed: The servers were left.
+        """
+        from torch.futures import Future
+
+        future: Future[Any] = Future()
+
+        def ask() -> None:
+            try:
+                future.set_result(convert(self.call(rank, name, args)))
+            except Exception as error:
+                future.set_exception(error)
+
+        with self._lock:
+            if self._is_closed:
+                raise LoaderClosed(_LEFT, _AGAIN)
+            self._under_way += 1
+            if len(self._threads) < min(self._under_way, _MOST_CALLS):
+                # Daemons: a fetch that waits for its batch must not keep the process from ending, as those of an executor do.
+                self._threads.append(threading.Thread(target=self._work, name="gnnkit-requests", daemon=True))
+                self._threads[-1].start()
+            self._waiting.put(ask)
+        return future
+
+    def _work(self) -> None:
+        while (ask := self._waiting.get()) is not None:
+            ask()
+            with self._lock:
+                self._under_way -= 1
+
+    def close(self) -> None:
+        """Leaves; calls that are under way or wait for their turn end with an error. Closing twice is fine."""
+        with self._lock:
+            self._is_closed, threads, self._threads = True, self._threads, []
+            for _ in threads:
+                self._waiting.put(None)
+        self._transport.close()
+        for thread in threads:
+            thread.join(_FAREWELL_S)
+
+
+def open_session(backend: GraphStore, events: EventSink = ignore_events) -> ServersClient:
+    """Joins the servers of a backend, and waits until all of them are there.
+
+    Args:
+        backend: Says where they are, and how long to wait for them.
+        events: Is told which are missing.
+
+    Raises:
+        StartTimeout: They were not in time; names those that are missing.
+        PlanError: They refuse this client, for example its token.
+    """
+    address = str(backend.address)
+    if backend.folder is not None:
+        servers = join_folder(backend.folder, "trainer", backend.join_timeout_s, events)
+        return ServersClient(_Here(servers, backend.folder, address), len(servers.connections))
+    from gnnkit.backends.receiver_pool import servers_of
+
+    courier = servers_of(backend).courier()
+    try:
+        return ServersClient(courier, len(courier.join(backend.join_timeout_s, events).servers))
+    except BaseException:
+        courier.close()
+        raise
+
+
+class _Here:
+    """Servers of this host that have been joined; a connection that has broken is made again when it is needed.
+
+    Args:
+        servers: The connections.
+        folder: The servers' folder.
+        address: The same as users write it, for the token.
+    """
+
+    def __init__(self, servers: UnixJoin, folder: Path, address: str) -> None:
+        self._connections = servers.connections
+        self._folder, self._address = folder, address
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def call(self, rank: int, name: str, args: Any, timeout_s: float) -> Any:
+        """See ``Transport``."""
+        with self._lock:
+            if self._is_closed:
+                raise LoaderClosed(_LEFT, _AGAIN)
+            connection = self._connections.get(rank)
+            if connection is None:  # it was gone, and may be back
+                connection = self._connections[rank] = Connection.open(self._folder, rank, required(self._address), timeout_s)
+        try:
+            return connection.call(name, args, timeout_s)
+        except WorkerDied:
+            with self._lock:
+                if self._connections.get(rank) is connection:
+                    del self._connections[rank]
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        """See ``Transport``."""
+        with self._lock:
+            self._is_closed, connections = True, list(self._connections.values())
+            self._connections.clear()
+        for connection in connections:
+            connection.close()
+
+
+_lock = threading.Lock()
+_pool: ThreadPool | None = None
+_num_samplers = 0
+
+
+def get_sampler_pool() -> tuple[ThreadPool | None, int]:
+    """The pool that ``initialize`` made for a client, and its size; ``(None, size)`` where it made none.
+
+    DGL's pool is one of processes that sample for a trainer. Here servers' processes do, and the pool is what asks several of them at
+    a time: ``pool.map(loader.sample, lists_of_ids)``, ``pool.apply_async(loader.sample, (ids,))``. It has as many threads as
+    ``GNNKIT_NUM_SAMPLERS`` says that a server has processes; none is made where that is 0 or not set, nor in standalone mode.
+    """
+    with _lock:
+        return _pool, _num_samplers
+
+
+def open_pool(num_samplers: int) -> None:
+    """Makes the pool; one that is there is closed."""
+    global _pool, _num_samplers
+    close_pool()
+    with _lock:
+        _num_samplers = num_samplers
+        _pool = ThreadPool(num_samplers) if num_samplers else None
+
+
+def close_pool() -> None:
+    """Ends the pool: what it has begun is finished, what waits is dropped."""
+    global _pool, _num_samplers
+    with _lock:
+        pool, _pool, _num_samplers = _pool, None, 0
+    if pool is not None:
+        pool.terminate()
+        pool.join()
+
 
 _logger = logging.getLogger(__name__)
 
@@ -37,7 +246,6 @@ class _Client:
     backend: GraphStore
 
 
-_lock = threading.Lock()
 _client: _Client | None = None
 
 
@@ -84,7 +292,6 @@ def init_client(  # noqa: PLR0913
 def join_servers(backend: GraphStore, num_servers: int | None, num_clients: int, rank: int, group_name: str | None, what: str) -> None:
     """Joins the servers of a backend as client ``rank``; see ``init_client``."""
     global _client
-    from gnnkit.distributed.servers_client import open_session
     from gnnkit.ui.progress import make_sink
 
     context.check_free(what)

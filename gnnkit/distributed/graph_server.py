@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.serving.spec import UNIX_PREFIX
 from gnnkit.distributed import context
-from gnnkit.distributed.rendezvous import check_counts, meeting_address
+from gnnkit.distributed.process_group import check_counts, meeting_address
 from gnnkit.errors import PlanError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def init_server(  # noqa: PLR0913
 def _start(
     store: Store | Path, num_servers: int, rank: int, address: str, num_clients: int, token: str | None, options: dict[str, Any]
 ) -> GraphStoreServers:
-    from gnnkit.cluster.serving.credentials import required
+    from gnnkit.cluster.serving.spec import required
     from gnnkit.serving import serve
 
     servers = serve(

@@ -23,7 +23,8 @@ from gnnkit.backends.base import Backend
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.backends.joined import Joined, join, part
 from gnnkit.cluster.serving.spec import UNIX_PREFIX
-from gnnkit.distributed import context, graph_client, sampler_pool
+from gnnkit.distributed import context, graph_client
+from gnnkit.distributed.graph_client import close_pool, open_pool
 from gnnkit.distributed.roles import PLAN, Role, find_role
 from gnnkit.errors import PlanError
 from gnnkit.loader.planned import check_planned
@@ -71,7 +72,7 @@ def initialize(plan: str | Path | None = None) -> None:
             _initialized_by = os.getpid()
             atexit.register(exit_client)
             join(Joined(backend, file))
-            sampler_pool.open_pool((role.num_samplers or 0) if role.kind == "client" else 0)
+            open_pool((role.num_samplers or 0) if role.kind == "client" else 0)
             return
     _serve(role, written, file, named)
 
@@ -97,7 +98,7 @@ def exit_client() -> None:
             part()
         finally:
             try:
-                sampler_pool.close_pool()
+                close_pool()
             finally:
                 if (current := context.get_context()) is not None and current.is_client():
                     graph_client.shutdown_client()
@@ -125,7 +126,7 @@ def _graph_store(plan: LoaderPlan) -> GraphStore | None:
 
 def _serve(role: Role, plan: LoaderPlan | None, file: Path | None, named: GraphStore | None) -> NoReturn:
     """Serves the plan's store until that is over, and ends the process."""
-    from gnnkit.cluster.serving.credentials import required
+    from gnnkit.cluster.serving.spec import required
     from gnnkit.serving import run_in_foreground, serve
 
     options: dict[str, Any] = {}
@@ -154,7 +155,7 @@ def _planned_store(plan: LoaderPlan | None, file: Path | None) -> Path:
         PlanError: There is no plan, or it has no store.
         StoreError: The store is missing or is of another graph than the plan was made for.
     """
-    from gnnkit.storage.manifest_io import read_manifest
+    from gnnkit.storage.manifest import read_manifest
 
     if plan is None or file is None or plan.store is None:
         found = f"{PLAN} is not set" if plan is None else f"the graph of the plan {str(file)!r} was only in memory"

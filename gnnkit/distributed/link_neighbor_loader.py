@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.distributed.link_seeds import local_links, server_links
 from gnnkit.distributed.loader_modes import Mode, RemoteMode
 from gnnkit.distributed.neighbor_loader import DistNeighborLoader
-from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
-from gnnkit.loader.link_words import LinkOptions
+from gnnkit.distributed.resolve import DistributedRuntimeInfo
+from gnnkit.distributed.seeds import local_links, server_links
+from gnnkit.loader.inputs import LinkOptions
 from gnnkit.plan import ExcludeEdges
 from gnnkit.schema import EdgeType
 from gnnkit.vendor import glt

@@ -6,14 +6,14 @@ from typing import Any
 
 from gnnkit.backends.base import Backend
 from gnnkit.distributed.dataset import DistDataset
-from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
-from gnnkit.distributed.sampler_options import PPRSamplerOptions, SamplerOptions
+from gnnkit.distributed.loader_options import PPRSamplerOptions, SamplerOptions
+from gnnkit.distributed.resolve import DistributedRuntimeInfo
 from gnnkit.errors import PlanError
 from gnnkit.loader.graphs import open_store
+from gnnkit.loader.inputs import resolve_fan_outs, resolve_input_nodes
 from gnnkit.loader.planned import check_store_has
-from gnnkit.loader.words import resolve_fan_outs, resolve_input_nodes
 from gnnkit.plan import Batching, Inputs, LoaderPlan, NeighborSampling, Placement, RuntimeOptions, Sampling, SubgraphType
-from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import EdgeType
 from gnnkit.storage.store import Store
 from gnnkit.vendor import glt

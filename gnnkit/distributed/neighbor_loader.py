@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from gnnkit.distributed.base_loader import BaseDistLoader
 from gnnkit.distributed.loader_modes import Mode, device_of, mode_of, one_of, runtime_of, sampler_options_of
+from gnnkit.distributed.loader_options import SamplerOptions
 from gnnkit.distributed.remote_dataset import RemoteDistDataset
-from gnnkit.distributed.resolve import DistributedContext
-from gnnkit.distributed.runtime_info import DistributedRuntimeInfo
-from gnnkit.distributed.sampler_options import SamplerOptions
+from gnnkit.distributed.resolve import DistributedContext, DistributedRuntimeInfo
 from gnnkit.schema import EdgeDir, EdgeType, NodeType
 
 if TYPE_CHECKING:

@@ -6,18 +6,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.distributed import process_group
-from gnnkit.distributed.dataset_schema import DatasetSchema, FeatureInfo, Quantizations
 from gnnkit.distributed.label_edges import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
-from gnnkit.distributed.sharding import ServerSlice, compute_server_assignments
+from gnnkit.distributed.server_values import ServerSlice, compute_server_assignments
+from gnnkit.distributed.store_views import DatasetSchema, FeatureInfo, Quantizations
 from gnnkit.errors import PlanError
 from gnnkit.schema import EdgeDir, EdgeType, NodeType
 
 if TYPE_CHECKING:
     import torch
 
-    from gnnkit.distributed.cluster_info import GraphStoreInfo
-    from gnnkit.distributed.partition_book import AnyBook
-    from gnnkit.distributed.requests import ABLPInputNodes
+    from gnnkit.distributed.resolve import GraphStoreInfo
+    from gnnkit.distributed.server_values import ABLPInputNodes
+    from gnnkit.distributed.store_views import AnyBook
 
 
 class RemoteDistDataset:
@@ -119,7 +119,7 @@ class RemoteDistDataset:
         """
         import torch
 
-        from gnnkit.distributed.requests import FetchNodesRequest
+        from gnnkit.distributed.server_values import FetchNodesRequest
 
         owner = self._node_type(node_type)
         slices = self._slices(rank, world_size)
@@ -152,7 +152,7 @@ class RemoteDistDataset:
         """
         import torch
 
-        from gnnkit.distributed.requests import ABLPInputNodes, FetchABLPInputRequest
+        from gnnkit.distributed.server_values import ABLPInputNodes, FetchABLPInputRequest
 
         if (anchor_node_type is None) != (supervision_edge_type is None):
             raise PlanError(

@@ -22,12 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gnnkit.cluster.serving.addresses import wire_addresses
-from gnnkit.cluster.serving.credentials import address_text
-from gnnkit.cluster.serving.spec import UNIX_PREFIX
-from gnnkit.distributed.ip_config import read_ip_config
+from gnnkit.cluster.serving.spec import UNIX_PREFIX, address_text, wire_addresses
+from gnnkit.distributed.process_group import read_ip_config
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.loader.words import resolve_rank
+from gnnkit.loader.inputs import resolve_rank
 
 ROLE, SERVER_ID, ADDRESSES = "GNNKIT_ROLE", "GNNKIT_SERVER_ID", "GNNKIT_ADDRESSES"
 NUM_SERVERS, NUM_CLIENTS, NUM_SAMPLERS = "GNNKIT_NUM_SERVERS", "GNNKIT_NUM_CLIENTS", "GNNKIT_NUM_SAMPLERS"

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 
 from gnnkit.errors import SamplingError
-from gnnkit.plan.ppr import PPR_RELATION
+from gnnkit.plan.sampling import PPR_RELATION
 from gnnkit.sampling.collate import BatchContents
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey
 from gnnkit.schema import (

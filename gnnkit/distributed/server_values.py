@@ -1,4 +1,4 @@
-"""What travels to servers as plain values and arrays, and back: records and tensors on a script's side."""
+"""Values that travel to servers and back: requests with GiGL's fields, records and tensors as plain values and arrays."""
 
 from __future__ import annotations
 
@@ -11,18 +11,158 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gnnkit.distributed.dataset_schema import DatasetSchema
-from gnnkit.distributed.features import as_tensor
-from gnnkit.distributed.partition_book import AnyBook, RangePartitionBook
+from gnnkit.cluster.serving.store_api import Fraction, fractions
+from gnnkit.distributed.loader_options import PPRSamplerOptions
 from gnnkit.distributed.sample_message import MessageFormat, SampleMessage
-from gnnkit.distributed.sampler_options import PPRSamplerOptions
-from gnnkit.distributed.sharding import ServerSlice
+from gnnkit.distributed.store_views import AnyBook, DatasetSchema, RangePartitionBook, as_tensor
 from gnnkit.errors import PlanError
 from gnnkit.runtime.remote import layout_from_json
 from gnnkit.samplers import PPR
 from gnnkit.sampling.collate import contents_of
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
+
+
+@dataclass(frozen=True)
+class FetchNodesRequest:
+    """Asks a server for ids of its nodes.
+
+    Attributes:
+        split: "train", "val", "test", or None for all nodes.
+        node_type: Their type; None for a homogeneous graph.
+        server_slice: The fraction that is wanted; None is all.
+    """
+
+    split: str | None = None
+    node_type: NodeType | None = None
+    server_slice: ServerSlice | None = None
+
+
+@dataclass(frozen=True)
+class FetchABLPInputRequest:
+    """Asks a server for anchors and their labels.
+
+    Attributes:
+        split: "train", "val" or "test".
+        node_type: The anchors' type.
+        supervision_edge_type: The type that is supervised, as it leads away from the anchors.
+        server_slice: The fraction of the anchors that is wanted; None is all.
+        max_labels_per_anchor_node: Labels per anchor, at most; None is all.
+    """
+
+    split: str
+    node_type: NodeType
+    supervision_edge_type: EdgeType
+    server_slice: ServerSlice | None = None
+    max_labels_per_anchor_node: int | None = None
+
+
+@dataclass(frozen=True)
+class InitSamplingBackendRequest:
+    """Asks a server for a sampling backend.
+
+    Attributes:
+        backend_key: Its name: whoever asks for the same gets the same.
+        worker_options: ``RemoteDistSamplingWorkerOptions``; the server's workers are there already.
+        sampler_options: ``KHopNeighborSamplerOptions``, ``PPRSamplerOptions``, or None.
+        sampling_config: ``SamplingConfig``, the same for everybody who uses the name.
+    """
+
+    backend_key: str
+    worker_options: Any
+    sampler_options: Any
+    sampling_config: Any
+
+
+@dataclass(frozen=True)
+class RegisterBackendRequest:
+    """Registers an input with a sampling backend.
+
+    Attributes:
+        backend_id: What ``init_sampling_backend`` gave.
+        worker_key: The input's name: trainers that register the same one divide its batches among themselves.
+        sampler_input: ``NodeSamplerInput``.
+        sampling_config: The backend's.
+        buffer_capacity: Batches that are sampled ahead, at most.
+        buffer_size: Taken and not used: batches take the memory that they take.
+    """
+
+    backend_id: int
+    worker_key: str
+    sampler_input: Any
+    sampling_config: Any
+    buffer_capacity: int
+    buffer_size: int | str | None = None
+
+
+@dataclass(frozen=True)
+class ABLPInputNodes:
+    """Anchors and their labels.
+
+    Attributes:
+        anchor_nodes: int64 ``[n]``.
+        anchor_node_type: Their type.
+        labels: By supervised edge type: positive labels int64 ``[n, m]`` and negative ones ``[n, k]`` or None, filled up with -1.
+    """
+
+    anchor_nodes: torch.Tensor
+    anchor_node_type: NodeType
+    labels: Mapping[EdgeType, tuple[torch.Tensor, torch.Tensor | None]]
+
+
+@dataclass(frozen=True)
+class ServerSlice:
+    """A trainer's fraction of what a server has.
+
+    Attributes:
+        server_rank: The server.
+        start_numerator: The fraction begins at ``start_numerator / denominator``,
+        end_numerator: and ends before ``end_numerator / denominator``.
+        denominator: Number of trainers.
+
+    Raises:
+        PlanError: The numbers are no fraction.
+    """
+
+    server_rank: int
+    start_numerator: int
+    end_numerator: int
+    denominator: int
+
+    def __post_init__(self) -> None:
+        if self.denominator < 1 or not 0 <= self.start_numerator <= self.end_numerator <= self.denominator:
+            raise PlanError(
+                f"{self.start_numerator}/{self.denominator} to {self.end_numerator}/{self.denominator} is no fraction of a server",
+                "numerators go from 0 to the denominator, which is at least 1",
+            )
+
+    def slice_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The fraction of a tensor ``[n, ...]``: a view, or the tensor itself where it is all of it."""
+        start, end = Fraction(self.server_rank, self.start_numerator, self.end_numerator, self.denominator).bounds(len(tensor))
+        return tensor if (start, end) == (0, len(tensor)) else tensor[start:end]
+
+
+def compute_server_assignments(num_servers: int, num_compute_nodes: int, compute_rank: int) -> dict[int, ServerSlice]:
+    """What one trainer gets of which servers; servers of which it gets nothing are left out.
+
+    Over all trainers every element of every server is assigned exactly once, and each trainer asks at most
+    ``ceil(num_servers / num_compute_nodes) + 1`` servers. Fractions are even, numbers are where servers have as many seeds as each other.
+
+    Args:
+        num_servers: Servers, at least 1.
+        num_compute_nodes: Trainers, at least 1.
+        compute_rank: The trainer.
+
+    Raises:
+        PlanError: A number is too small, or there is no such trainer.
+    """
+    for name, value in (("num_servers", num_servers), ("num_compute_nodes", num_compute_nodes)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise PlanError(f"{name} must be a whole number of at least 1, got {value!r}")
+    if isinstance(compute_rank, bool) or not isinstance(compute_rank, int) or not 0 <= compute_rank < num_compute_nodes:
+        raise PlanError(f"there is no compute_rank {compute_rank!r} of {num_compute_nodes}", f"ranks go from 0 to {num_compute_nodes - 1}")
+    return {share.piece: ServerSlice(*share) for share in fractions(num_servers, num_compute_nodes, compute_rank)}
+
 
 _CONFIG_WORDS = ("batch_size", "shuffle", "drop_last", "with_edge", "with_weight", "edge_dir", "seed")
 

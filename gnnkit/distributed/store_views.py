@@ -1,29 +1,620 @@
-"""A store as graphlearn-torch's vocabulary sees it: books, local graphs, features, labels and splits, all in dataset ids."""
+"""A store in graphlearn-torch's vocabulary: partition books, local graphs, features, labels and splits, in the dataset's ids."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gnnkit.distributed.dataset_schema import EDGE_FEATURES, NODE_FEATURES, NODE_LABELS, torch_dtype
-from gnnkit.distributed.features import DistFeature, LocalFeature, as_tensor
-from gnnkit.distributed.graph import LocalGraph
-from gnnkit.distributed.partition_book import LazyPartitionBook, PartitionBook, RangePartitionBook, RenumberedPartitionBook, look_up
-from gnnkit.distributed.parts import check_part
+from gnnkit.distributed.label_edges import is_labeled_homogeneous
 from gnnkit.errors import PlanError
-from gnnkit.schema import EdgeType, NodeType
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType, Quantization
 from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.convert import plain_rows
 from gnnkit.storage.layout import part_folder
-from gnnkit.storage.manifest_io import read_manifest
-from gnnkit.storage.part_ids import EdgeRows, NodeRows, dataset_ids, part_edge_ids
+from gnnkit.storage.manifest import read_manifest
+from gnnkit.storage.part_ids import EdgeRows, NodeRows, all_dataset_ids, dataset_ids, part_edge_ids
 from gnnkit.storage.store import Store
+
+GraphType: TypeAlias = NodeType | EdgeType
+
+
+def check_part(partition_idx: int, num_partitions: int) -> None:
+    """Makes sure that there is such a part.
+
+    Raises:
+        PlanError: There is not.
+    """
+    if isinstance(partition_idx, bool) or num_partitions < 1 or not 0 <= partition_idx < num_partitions:
+        raise PlanError(f"there is no part {partition_idx} of {num_partitions}", f"parts go from 0 to {num_partitions - 1}")
+
+
+def by_type(value: Any, graph_type: GraphType | None, what: str) -> Any:
+    """The value of a type in a dict by type; ``value`` itself where it is no dict.
+
+    Args:
+        value: A dict by type, or the only value of a homogeneous graph.
+        graph_type: The type; None will do for a homogeneous graph.
+        what: What is looked for, for the error.
+
+    Raises:
+        PlanError: There is none for the type, or no type is given and there are several.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    if graph_type is None or graph_type not in value:
+        wanted = "no type is given" if graph_type is None else f"none for {graph_type!r}"
+        raise PlanError(f"there is {what} for each of the types {list(value)}, and {wanted}", "name one of these types")
+    return value[graph_type]
+
+
+T = TypeVar("T")
+Quantizations: TypeAlias = dict[str, Quantization] | dict[T, dict[str, Quantization]]
+
+NODE_FEATURES = "x"
+NODE_LABELS = "y"
+EDGE_FEATURES = "edge_attr"
+
+
+@dataclass(frozen=True)
+class FeatureInfo:
+    """Features of a type.
+
+    Attributes:
+        dim: Numbers per node or edge, at least 1.
+        dtype: Their type.
+    """
+
+    dim: int
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        if isinstance(self.dim, bool) or not isinstance(self.dim, int) or self.dim < 1:
+            raise PlanError(f"a feature's dim must be a whole number of at least 1, got {self.dim!r}")
+
+
+@dataclass(frozen=True)
+class DatasetSchema:
+    """A dataset's types and features.
+
+    Attributes:
+        is_homogeneous_with_labeled_edge_type: Whether it is a homogeneous graph with label edges, which is stored typed and
+            yields homogeneous batches.
+        edge_types: All edge types, label types included; None for a homogeneous graph.
+        node_feature_info: Features of the nodes: one record for a homogeneous graph, a dict of the types that have features for
+            a typed one, None where there are none.
+        edge_feature_info: The same for edges.
+        edge_dir: "in" (sampling walks from targets to sources) or "out".
+        node_quantization: What the numbers of quantised node arrays stand for, ``{array: Quantization}``; such dicts by type for a typed
+            graph; None where no array is quantised. Features that are quantised count as float32, which is what batches have.
+        edge_quantization: The same for edges.
+    """
+
+    is_homogeneous_with_labeled_edge_type: bool
+    edge_types: list[EdgeType] | None
+    node_feature_info: FeatureInfo | dict[NodeType, FeatureInfo] | None
+    edge_feature_info: FeatureInfo | dict[EdgeType, FeatureInfo] | None
+    edge_dir: EdgeDir
+    node_quantization: Quantizations[NodeType] | None = None
+    edge_quantization: Quantizations[EdgeType] | None = None
+
+    def __post_init__(self) -> None:
+        if self.edge_dir not in ("in", "out"):
+            raise PlanError(f"edge_dir must be 'in' or 'out', got {self.edge_dir!r}")
+        typed = self.edge_types is not None
+        for name, info in (("node_feature_info", self.node_feature_info), ("edge_feature_info", self.edge_feature_info)):
+            if info is not None and isinstance(info, Mapping) != typed:
+                kind, wanted = ("typed", "a dict by type") if typed else ("homogeneous", "one FeatureInfo")
+                raise PlanError(f"{name} of a {kind} dataset must be {wanted}, got {info!r}")
+        if self.is_homogeneous_with_labeled_edge_type and not is_labeled_homogeneous(self.edge_types or ()):
+            raise PlanError(
+                f"the edge types {self.edge_types} are not those of a homogeneous graph with labels",
+                f"expected {HOMOGENEOUS_EDGE_TYPE} and its label types",
+            )
+
+    @classmethod
+    def from_graph(cls, schema: GraphSchema, edge_dir: EdgeDir) -> DatasetSchema:
+        """The schema of a stored graph.
+
+        Args:
+            schema: Its types and arrays; "x" and "edge_attr" are features.
+            edge_dir: The direction in which it is compressed.
+        """
+        nodes = {name: info for name, t in schema.node_types.items() if (info := feature_info(t.arrays.get(NODE_FEATURES)))}
+        edges = {name: info for name, t in schema.edge_types.items() if (info := feature_info(t.arrays.get(EDGE_FEATURES)))}
+        by_node = {name: found for name, t in schema.node_types.items() if (found := _quantized(t.arrays))}
+        by_edge = {name: found for name, t in schema.edge_types.items() if (found := _quantized(t.arrays))}
+        if schema.is_homogeneous:
+            infos = nodes.get(HOMOGENEOUS_NODE_TYPE), edges.get(HOMOGENEOUS_EDGE_TYPE)
+            return cls(False, None, *infos, edge_dir, by_node.get(HOMOGENEOUS_NODE_TYPE), by_edge.get(HOMOGENEOUS_EDGE_TYPE))
+        edge_types = list(schema.edge_types)
+        return cls(is_labeled_homogeneous(edge_types), edge_types, nodes or None, edges or None, edge_dir, by_node or None, by_edge or None)
+
+
+def feature_info(spec: ArraySpec | None) -> FeatureInfo | None:
+    """What an array's rows are as features: rows of several dimensions count as flat ones, single numbers as one. None for None."""
+    if spec is None:
+        return None
+    size = 1
+    for length in spec.row_shape:
+        size *= length
+    return FeatureInfo(size, torch_dtype(spec)) if size else None
+
+
+def _quantized(arrays: Mapping[str, ArraySpec]) -> dict[str, Quantization]:
+    return {name: spec.quantization for name, spec in arrays.items() if spec.quantization is not None}
+
+
+def torch_dtype(spec: ArraySpec) -> torch.dtype:
+    """Torch's name of the element type that an array has in a batch."""
+    import torch
+
+    dtype: Any = getattr(torch, spec.batch_dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise PlanError(f"torch has no element type {spec.dtype!r}")
+    return dtype
+
+
+class PartitionBook(ABC):
+    """Says which part owns an id; ``book[ids]`` with int64 ``[k]`` gives int64 ``[k]``."""
+
+    @abstractmethod
+    def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
+        """Parts of ids, of the same shape."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of ids."""
+
+    @abstractmethod
+    def ids_of(self, partition_idx: int) -> torch.Tensor:
+        """int64 ``[k]``: the ids that a part owns, ascending."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where ids are looked up."""
+        return torch.device("cpu")
+
+    def id_filter(self, node_pb: AnyBook, partition_idx: int) -> torch.Tensor:
+        """The ids that a part owns by the book ``node_pb``; under the name by which graphlearn-torch asks a book."""
+        return get_ids_on_rank(node_pb, partition_idx)
+
+
+AnyBook: TypeAlias = PartitionBook | torch.Tensor
+
+
+class RangePartitionBook(PartitionBook):
+    """A book of parts that own one range of ids each; parts may be empty.
+
+    Args:
+        partition_ranges: First id and last id + 1 of each part, from 0 and without gaps.
+        partition_idx: The part that ``id2index`` is for.
+
+    Raises:
+        PlanError: The ranges have gaps or run backwards, or there is no such part.
+    """
+
+    def __init__(self, partition_ranges: Sequence[tuple[int, int]], partition_idx: int) -> None:
+        bounds = [0, *(end for _, end in partition_ranges)]
+        if not partition_ranges or [start for start, _ in partition_ranges] != bounds[:-1] or bounds != sorted(bounds):
+            raise PlanError(f"partition_ranges must be ranges from 0 on without gaps, got {list(partition_ranges)}")
+        if not 0 <= partition_idx < len(partition_ranges):
+            raise PlanError(f"there is no part {partition_idx}", f"parts go from 0 to {len(partition_ranges) - 1}")
+        self.partition_bounds = torch.tensor(bounds[1:], dtype=torch.int64)
+        self.partition_idx = partition_idx
+        self._starts = bounds[:-1]
+
+    def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
+        return torch.searchsorted(self.partition_bounds, _checked(indices, len(self)), right=True)
+
+    def __len__(self) -> int:
+        return int(self.partition_bounds[-1])
+
+    def ids_of(self, partition_idx: int) -> torch.Tensor:
+        """See ``PartitionBook``."""
+        return torch.arange(self._starts[partition_idx], int(self.partition_bounds[partition_idx]), dtype=torch.int64)
+
+    @property
+    def id2index(self) -> OffsetId2Index:
+        """From an id of the part ``partition_idx`` to its row there."""
+        return OffsetId2Index(self._starts[self.partition_idx])
+
+
+class OffsetId2Index:
+    """Maps the ids of a range to rows: ``id - offset``."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
+        return ids - self.offset
+
+
+class RenumberedPartitionBook(PartitionBook):
+    """The book of a store that numbers its nodes part by part; costs nothing beside the store's own mapped table.
+
+    Args:
+        store_ids: Integers ``[num_nodes]``, the store's number of each of the dataset's ids.
+        bounds: int64 ``[num_parts + 1]``; part ``p`` owns the store's numbers from ``bounds[p]`` up to ``bounds[p + 1]``.
+    """
+
+    def __init__(self, store_ids: NDArray[Any], bounds: NDArray[np.int64]) -> None:
+        self._store_ids, self._bounds = store_ids, bounds
+
+    def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
+        numbers = self._store_ids[_checked(indices, len(self)).numpy()]
+        return torch.from_numpy(np.searchsorted(self._bounds[1:], numbers, side="right"))
+
+    def __len__(self) -> int:
+        return len(self._store_ids)
+
+    def ids_of(self, partition_idx: int) -> torch.Tensor:
+        """See ``PartitionBook``."""
+        low, high = self._bounds[partition_idx : partition_idx + 2]
+        return torch.from_numpy(np.flatnonzero((self._store_ids >= low) & (self._store_ids < high)))
+
+
+class LazyPartitionBook(PartitionBook):
+    """A book whose table is made when something is first looked up in it.
+
+    Args:
+        make: Returns integers ``[num_ids]``, each id's part.
+        num_ids: Its length.
+    """
+
+    def __init__(self, make: Callable[[], NDArray[Any]], num_ids: int) -> None:
+        self._make, self._num_ids = make, num_ids
+        self._table: NDArray[Any] | None = None
+
+    def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(self._parts()[_checked(indices, len(self)).numpy()].astype(np.int64))
+
+    def __len__(self) -> int:
+        return self._num_ids
+
+    def ids_of(self, partition_idx: int) -> torch.Tensor:
+        """See ``PartitionBook``."""
+        return torch.from_numpy(np.flatnonzero(self._parts() == partition_idx))
+
+    def _parts(self) -> NDArray[Any]:
+        if self._table is None:
+            self._table = self._make()
+        return self._table
+
+
+def build_partition_book(num_entities: int, rank: int, world_size: int) -> RangePartitionBook:
+    """A book of ranges whose sizes differ by at most 1, larger ones first.
+
+    Args:
+        num_entities: Number of ids.
+        rank: The part that its ``id2index`` is for.
+        world_size: Number of parts.
+
+    Raises:
+        PlanError: A number is too small, or there is no such part.
+    """
+    if num_entities < 0 or world_size < 1:
+        raise PlanError(f"{num_entities} ids cannot be cut into {world_size} parts")
+    share, more = divmod(num_entities, world_size)
+    bounds = [part * share + min(part, more) for part in range(world_size + 1)]
+    return RangePartitionBook(list(zip(bounds[:-1], bounds[1:], strict=True)), rank)
+
+
+def get_ids_on_rank(partition_book: AnyBook, rank: int) -> torch.Tensor:
+    """int64 ``[k]``: the ids that the part ``rank`` owns, ascending.
+
+    Args:
+        partition_book: A book, or a tensor ``[num_ids]`` with each id's part.
+        rank: The part.
+
+    Raises:
+        PlanError: The tensor is not one-dimensional, or the value is no book.
+    """
+    if isinstance(partition_book, PartitionBook):
+        return partition_book.ids_of(rank)
+    return torch.nonzero(_table(partition_book) == rank).view(-1)
+
+
+def get_total_ids(partition_book: AnyBook) -> int:
+    """Number of ids in a book; arguments and errors as for ``get_ids_on_rank``."""
+    return len(partition_book) if isinstance(partition_book, PartitionBook) else _table(partition_book).numel()
+
+
+def look_up(partition_book: AnyBook, ids: torch.Tensor) -> torch.Tensor:
+    """int64 ``[k]``: the parts of ids, by a book or by a tensor with each id's part.
+
+    Raises:
+        PlanError: An id is out of range or not a whole number, or the value is no book.
+    """
+    if isinstance(partition_book, PartitionBook):
+        return partition_book[ids]
+    table = _table(partition_book)
+    return table[_checked(ids, table.numel())].long()
+
+
+def _table(book: object) -> torch.Tensor:
+    if not isinstance(book, torch.Tensor):
+        raise PlanError(f"a partition book is a PartitionBook or a tensor with each id's part, got a {type(book).__name__}")
+    if book.dim() != 1 or book.is_floating_point():
+        raise PlanError(f"a partition book's tensor holds one whole number per id, got {book.dtype} of shape {list(book.shape)}")
+    return book
+
+
+def _checked(ids: torch.Tensor, count: int) -> torch.Tensor:
+    """Ids on the CPU as int64, once they have been found to be some: an index below 0 would count from the end."""
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise PlanError(f"ids must be whole numbers, got {ids.dtype}")
+    ids = ids.cpu().long()
+    if ids.numel():
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= count:
+            raise PlanError(f"there is no id {low if low < 0 else high}", f"ids go from 0 to {count - 1}")
+    return ids
+
+
+class LocalGraph:
+    """The edges of one type that one part owns; what is handed out is in the dataset's ids.
+
+    Args:
+        graph: The arrays of all parts.
+        edge_type: The type.
+        part: The part.
+        weight: Name of the edge array that holds weights, or None.
+    """
+
+    def __init__(self, graph: GraphArrays, edge_type: EdgeType, part: int, weight: str | None = None) -> None:
+        self._graph, self._edge_type, self._part, self._weight = graph, edge_type, part, weight
+        self._edges = graph.edges[edge_type][part]
+
+    @property
+    def layout(self) -> str:
+        """How edges are compressed: "CSC" by target, "CSR" by source."""
+        return "CSC" if self._graph.edge_dir == "in" else "CSR"
+
+    @property
+    def row_count(self) -> int:
+        """Nodes that own the edges."""
+        return len(self._edges.indptr) - 1
+
+    @property
+    def edge_count(self) -> int:
+        """Edges of this part."""
+        return len(self._edges.indices)
+
+    @property
+    def degrees(self) -> torch.Tensor:
+        """int64 ``[row_count]``, in the order of the part's nodes (ascending ids)."""
+        return torch.from_numpy(np.diff(np.asarray(self._edges.indptr, np.int64)))
+
+    @property
+    def edge_weights(self) -> torch.Tensor | None:
+        """float32 ``[edge_count]`` in the order of ``export_topology``, or None without weights."""
+        if self._weight is None or self._weight not in self._edges.arrays:
+            return None
+        return torch.from_numpy(np.array(self._edges.arrays[self._weight], np.float32))
+
+    def export_topology(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Copies the edges out, compressed over *all* nodes of the owning end, as graphlearn-torch keeps them.
+
+        Returns:
+            indptr: int64 ``[num_nodes + 1]`` by id; other parts' nodes have no edges here.
+            indices: int64 ``[edge_count]``, ids at the other end, in the dataset's edge order within a node.
+            edge_ids: int64 ``[edge_count]``; places in the store where it has no edge ids.
+        """
+        graph, edges = self._graph, self._edges
+        owner, other = graph.frontier_type(self._edge_type), graph.neighbor_type(self._edge_type)
+        counts = np.zeros(graph.schema.node_types[owner].num_nodes + 1, np.int64)
+        counts[dataset_ids(graph, owner, self._part) + 1] = np.diff(np.asarray(edges.indptr, np.int64))
+        # A part keeps its nodes in ascending order of ids, so that compressing over all nodes leaves edges where they are.
+        indices = all_dataset_ids(graph, other)[edges.indices]
+        edge_ids = np.array(part_edge_ids(graph, self._edge_type, self._part), np.int64)
+        return torch.from_numpy(np.cumsum(counts)), torch.from_numpy(indices), torch.from_numpy(edge_ids)
+
+
+class DistGraph:
+    """A part of a graph and the books that say what the other parts own.
+
+    Typed graphs have a dict by type wherever a homogeneous one has a single value.
+
+    Args:
+        num_partitions: Number of parts.
+        partition_idx: The part here.
+        local_graph: Its edges.
+        node_pb: Which part owns which node: partition books, or tensors with each id's part.
+        edge_pb: The same for edges; None where nobody asks.
+
+    Raises:
+        PlanError: There is no such part, or only some of graphs and books are dicts.
+    """
+
+    def __init__(
+        self,
+        num_partitions: int,
+        partition_idx: int,
+        local_graph: LocalGraph | Mapping[EdgeType, LocalGraph],
+        node_pb: AnyBook | Mapping[NodeType, AnyBook],
+        edge_pb: AnyBook | Mapping[EdgeType, AnyBook] | None = None,
+    ) -> None:
+        check_part(partition_idx, num_partitions)
+        typed = isinstance(local_graph, Mapping)
+        if any(book is not None and isinstance(book, Mapping) != typed for book in (node_pb, edge_pb)):
+            raise PlanError("local_graph, node_pb and edge_pb must all be dicts by type, or none of them")
+        self.num_partitions, self.partition_idx = num_partitions, partition_idx
+        self.local_graph, self.node_pb, self.edge_pb = local_graph, node_pb, edge_pb
+        self.data_cls = "hetero" if typed else "homo"
+
+    def get_local_graph(self, etype: EdgeType | None = None) -> LocalGraph:
+        """The edges of a type in the part here; a homogeneous graph has only one."""
+        graph: LocalGraph = by_type(self.local_graph, etype, "a graph")
+        return graph
+
+    def get_node_partitions(self, ids: torch.Tensor, ntype: NodeType | None = None) -> torch.Tensor:
+        """int64 ``[k]``: the parts that own nodes ``[k]`` of a type."""
+        return look_up(by_type(self.node_pb, ntype, "a partition book"), ids)
+
+    def get_edge_partitions(self, eids: torch.Tensor, etype: EdgeType | None = None) -> torch.Tensor:
+        """int64 ``[k]``: the parts that own edges ``[k]`` of a type.
+
+        Raises:
+            PlanError: There is no book of edges, an id is out of range, or the type is unknown.
+        """
+        if self.edge_pb is None:
+            raise PlanError("this DistGraph has no edge_pb", "give one when you make it")
+        return look_up(by_type(self.edge_pb, etype, "a partition book"), eids)
+
+
+class RowIndex(Protocol):
+    """Finds the rows of a part that belong to the dataset's ids."""
+
+    def rows(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """Rows ``[k]``; -1 for what belongs to another part."""
+        ...
+
+
+class LocalFeature:
+    """The features of one type in one part; ``feature[ids]`` copies rows.
+
+    Args:
+        rows: ``[num_local, *row_shape]``, mapped or in memory; bfloat16 as uint16 bit patterns, quantised ones as uint8.
+        spec: What a row looks like.
+        index: From the dataset's ids to rows.
+    """
+
+    def __init__(self, rows: NDArray[Any], spec: ArraySpec, index: RowIndex) -> None:
+        self._rows, self._spec, self._index = rows, spec, index
+        self.dtype = torch_dtype(spec)
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of all local rows together."""
+        return torch.Size(self._rows.shape)
+
+    def size(self, dim: int) -> int:
+        """One of ``shape``."""
+        return int(self.shape[dim])
+
+    def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.cpu_get(ids)
+
+    def cpu_get(self, ids: torch.Tensor) -> torch.Tensor:
+        """Looks up features.
+
+        Args:
+            ids: The dataset's ids, integers ``[k]``, all of this part.
+
+        Returns:
+            ``[k, *row_shape]``, the caller's own; float32 of quantised ones.
+
+        Raises:
+            PlanError: An id belongs to another part, or to none.
+        """
+        wanted = ids.cpu().long().numpy()
+        rows = self._index.rows(wanted)
+        if rows.size and rows.min() < 0:
+            raise PlanError(f"this part has no features of id {int(wanted[rows < 0][0])}", "look up which part has, by the partition book")
+        return as_tensor(plain_rows(np.take(self._rows, rows, axis=0), self._spec), self.dtype)
+
+
+class DistFeature:
+    """Features of a whole graph: those of the part here, and those of parts that this process can read directly.
+
+    Typed graphs have a dict by type wherever a homogeneous one has a single value. ``feature[ids]`` or ``feature[type, ids]``
+    looks up ids of any part.
+
+    Args:
+        num_partitions: Number of parts.
+        partition_idx: The part here.
+        local_feature: Its features.
+        feature_pb: Which part has the features of which id: partition books, or tensors with each id's part.
+        local_only: Refuses ids of other parts even where they could be read.
+        rpc_router: Must be None: other parts are not fetched through graphlearn-torch's RPC.
+        device: Where results are put; None is the CPU.
+        peers: Features of other parts that this process can read, by part.
+
+    Raises:
+        PlanError: An ``rpc_router`` is given, there is no such part, or only one of features and books is a dict.
+    """
+
+    def __init__(
+        self,
+        num_partitions: int,
+        partition_idx: int,
+        local_feature: LocalFeature | Mapping[GraphType, LocalFeature],
+        feature_pb: AnyBook | Mapping[GraphType, AnyBook],
+        local_only: bool = False,
+        rpc_router: Any = None,
+        device: torch.device | None = None,
+        *,
+        peers: Mapping[int, LocalFeature | Mapping[GraphType, LocalFeature]] | None = None,
+    ) -> None:
+        if rpc_router is not None:
+            raise PlanError("gnnkit does not fetch features through graphlearn-torch's RPC, but got an rpc_router", "leave it out")
+        check_part(partition_idx, num_partitions)
+        if isinstance(local_feature, Mapping) != isinstance(feature_pb, Mapping):
+            raise PlanError("local_feature and feature_pb must both be dicts by type, or neither")
+        self.num_partitions, self.partition_idx = num_partitions, partition_idx
+        self.local_feature, self.feature_pb = local_feature, feature_pb
+        self.data_cls = "hetero" if isinstance(local_feature, Mapping) else "homo"
+        self.device = device
+        self._stores = {**({} if local_only else peers or {}), partition_idx: local_feature}
+
+    @classmethod
+    def from_store(cls, store: Store | str | Path, partition_idx: int = 0, *, of: Literal["node", "edge"] = "node") -> DistFeature:
+        """The features of a store, every part of it mapped.
+
+        Args:
+            store: The store, or its folder.
+            partition_idx: The part that counts as local.
+            of: "node" or "edge".
+
+        Raises:
+            PlanError: The store has no such features, or no such part.
+        """
+        return StoreViews.of(store).dist_feature(partition_idx, of)
+
+    def local_get(self, ids: torch.Tensor, input_type: GraphType | None = None) -> torch.Tensor:
+        """Features ``[k, *row_shape]`` of ids ``[k]`` of the part here, on the CPU; see ``LocalFeature.cpu_get``."""
+        feature: LocalFeature = by_type(self.local_feature, input_type, "features")
+        return feature.cpu_get(ids)
+
+    def async_get(self, ids: torch.Tensor, input_type: GraphType | None = None) -> torch.futures.Future[torch.Tensor]:
+        """A future of ``self[ids]``; it is done, since nothing is fetched from elsewhere."""
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        try:
+            future.set_result(self._get(ids, input_type))
+        except PlanError as error:
+            future.set_exception(error)  # type: ignore[arg-type]  # what torch annotates here is the result
+        return future
+
+    def __getitem__(self, input: torch.Tensor | tuple[GraphType, torch.Tensor]) -> torch.Tensor:
+        return self._get(input, None) if isinstance(input, torch.Tensor) else self._get(input[1], input[0])
+
+    def _get(self, ids: torch.Tensor, input_type: GraphType | None) -> torch.Tensor:
+        local = by_type(self.local_feature, input_type, "features")
+        parts = look_up(by_type(self.feature_pb, input_type, "a partition book"), ids)
+        found = torch.empty((ids.numel(), *local.shape[1:]), dtype=local.dtype)
+        for part in map(int, torch.unique(parts)):
+            if part not in self._stores:
+                missing = int(ids[(parts == part).to(ids.device)][0])
+                raise PlanError(
+                    f"part {part} has the features of id {missing}, and only those of the parts {sorted(self._stores)} can be read here",
+                    "map all parts with DistFeature.from_store, or ask the host that has the part",
+                )
+            chosen = parts == part
+            found[chosen] = by_type(self._stores[part], input_type, "features").cpu_get(ids.cpu()[chosen])
+        return found if self.device is None else found.to(self.device)
+
+
+def as_tensor(values: NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+    """An array as a tensor over the same memory; bfloat16 is given as uint16 bit patterns."""
+    return torch.from_numpy(values.view(np.int16)).view(dtype) if dtype == torch.bfloat16 else torch.from_numpy(values)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from types import FunctionType
 from typing import Any
 
 from gnnkit.errors import PlanError
-from gnnkit.export.installed import is_installed
-from gnnkit.export.names import MODULE_NAMES, names_of
+from gnnkit.export.names import MODULE_NAMES, is_installed, names_of
 from gnnkit.export.origins import Scope
 from gnnkit.files import read_text
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.backends.checks import check_count
+from gnnkit.backends.base import check_count
 from gnnkit.errors import PlanError, interruptible, near_matches
 from gnnkit.export.checks import file_source
 from gnnkit.export.job import LAUNCHERS, PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, Launcher

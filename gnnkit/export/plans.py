@@ -16,8 +16,7 @@ from gnnkit.plan import LoaderPlan, Placement, StoreRef
 from gnnkit.plan.files import path_from
 from gnnkit.storage.catalog import store_path
 from gnnkit.storage.layout import MANIFEST_NAME
-from gnnkit.storage.manifest import Manifest, store_fingerprint
-from gnnkit.storage.manifest_io import read_manifest
+from gnnkit.storage.manifest import Manifest, read_manifest, store_fingerprint
 from gnnkit.storage.options import BuildOptions, Partitioner
 from gnnkit.storage.outline import is_outline
 

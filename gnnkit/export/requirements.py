@@ -13,7 +13,7 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from gnnkit.export.installed import distributions_of
+from gnnkit.export.names import distributions_of
 
 _OWN = "gnnkit"
 _WHEEL = "build it there with `python -m build --wheel`, and install with `pip install --find-links FOLDER -r requirements.txt`"

@@ -11,22 +11,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from gnnkit.backends.checks import check_count
+from gnnkit.backends.base import check_count
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.cluster import namespaces
 from gnnkit.errors import PlanError
 from gnnkit.events import Stage
 from gnnkit.export.job import PLAN, STAGE
 from gnnkit.export.proof.checking import Check
-from gnnkit.export.proof.comparison import compare
 from gnnkit.export.proof.launching import about_launcher, job_commands, stage_command
-from gnnkit.export.proof.report import VerifyReport
-from gnnkit.export.proof.scaling import TrialJob, fitting, read_job
-from gnnkit.export.proof.trial import Trial, set_up
+from gnnkit.export.proof.report import VerifyReport, compare
+from gnnkit.export.proof.trial import Trial, TrialJob, fitting, read_job, set_up
 from gnnkit.export.writer import changed_files
 from gnnkit.plan import LoaderPlan
 from gnnkit.plan.files import path_in
-from gnnkit.runtime.registry import runs_root, sweep
+from gnnkit.runtime.runs import runs_root, sweep
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.store import Store
 

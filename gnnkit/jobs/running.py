@@ -1,24 +1,121 @@
-"""Calling a train function as one rank of a job: process group and loader before it, and both gone after it."""
+"""Running a train function as one rank of a job: preparing the node, loading ``train.py``, calling it, and cleaning up."""
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.errors import PlanError
+from gnnkit.errors import PlanError, near_matches
+from gnnkit.events import EventSink
 from gnnkit.jobs.checkpoint import Checkpoints
 from gnnkit.jobs.context import Report, TrainContext
-from gnnkit.jobs.devices import choose_device
-from gnnkit.jobs.environment import Place
+from gnnkit.jobs.environment import Place, choose_device
 from gnnkit.jobs.process_group import process_group
+from gnnkit.loader.planned import check_planned
 from gnnkit.plan import LoaderPlan
+from gnnkit.sampling.kinds import warm
+from gnnkit.storage.manifest import read_manifest
+from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
     from gnnkit.distributed.roles import Role
     from gnnkit.graph_loader import GraphLoader
+
+MODULE = "gnnkit_train"
+_HINT = "def train(loader, ctx): ..."
+
+
+def load_train(path: Path) -> Train:
+    """The function ``train`` of a file. Modules beside the file can be imported from it.
+
+    Raises:
+        PlanError: There is no such file, it is no Python, or has no function ``train`` of two arguments.
+    """
+    if not path.is_file():
+        raise PlanError(f"there is no file {str(path)!r}", "give the file with the train function: --train train.py")
+    module = _module(path)
+    found = getattr(module, "train", None)
+    if not callable(found):
+        names = [name for name, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == MODULE]
+        here = f"; it has {', '.join(names)}" if names else ""
+        raise PlanError(f"{str(path)!r} has no function 'train'{here}{near_matches('train', names)}", _HINT)
+    try:
+        inspect.signature(found).bind(None, None)
+    except TypeError as error:
+        raise PlanError(
+            f"train{inspect.signature(found)} in {str(path)!r} cannot be called as train(loader, ctx): {error}", _HINT
+        ) from error
+    train: Train = found
+    return train
+
+
+def _module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(MODULE, path)
+    if spec is None or spec.loader is None:
+        raise PlanError(f"{str(path)!r} is no Python file", "its name has to end in .py")
+    module = importlib.util.module_from_spec(spec)
+    # What the file defines can be pickled and looked up by its module's name, as in any module.
+    sys.modules[MODULE] = module
+    folder = str(path.absolute().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        where = f"{error.filename}, line {error.lineno}"
+        raise PlanError(
+            f"{where}: {error.msg}: {(error.text or '').strip()}", "correct the file; python -m py_compile shows the place"
+        ) from error
+    return module
+
+
+def prepare(plan: Path, node: int, num_nodes: int, events: EventSink) -> str:
+    """Compiles the sampling kernels, and checks the parts of the plan's store that this node needs.
+
+    Args:
+        plan: A plan file.
+        node: This node.
+        num_nodes: Nodes of the job.
+        events: Where progress goes.
+
+    Returns:
+        What was found, as a sentence.
+
+    Raises:
+        PlanError: The plan's graph was only in memory, or its placement is for another number of hosts.
+        StoreError: The store is missing, of another graph, or lacks a part that this node needs.
+    """
+    planned = LoaderPlan.load(plan)
+    role = find_plan_role(planned)
+    if planned.store is None:
+        raise PlanError("the plan's graph was only in memory", "build a store with gnnkit.partition() and a loader with from_store()")
+    warm(events)
+    if role.kind == "client":
+        return "kernels are compiled; the servers hold the store"
+    path, placement = Path(planned.store.path), planned.placement
+    manifest = read_manifest(path)
+    check_planned(planned.store, manifest, path)
+    if role.kind == "server":  # which parts are its own, servers agree on when they meet
+        return f"kernels are compiled, and {path} is the plan's store"
+    parts = None
+    if placement is not None and num_nodes > 1:
+        if placement.num_hosts != num_nodes:
+            raise PlanError(
+                f"the plan places parts on {placement.num_hosts} hosts, and the job has {num_nodes} nodes",
+                f"start {placement.num_hosts} nodes, or make the plan again",
+            )
+        parts = placement.hosts[node]
+    store = Store.open(path, parts)
+    held = "all parts" if parts is None else f"parts {', '.join(map(str, parts))}"
+    return f"kernels are compiled, and {held} of {os.fspath(store.path)} are here"
+
 
 Train = Callable[["GraphLoader", TrainContext], Any]
 

@@ -1,8 +1,11 @@
-"""One pass over the batches of a loader."""
+"""One pass over the batches of a loader, its counters, and the check that ranks run the same epoch."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import sys
 import threading
 import time
 from collections import deque
@@ -11,17 +14,111 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gnnkit.backends.base import BatchStream, EndOfEpoch
-from gnnkit.errors import BatchTimeout, LoaderClosed
+from gnnkit.errors import BatchTimeout, LoaderClosed, PlanError
 from gnnkit.events import Stage
-from gnnkit.loader.control import Control
-from gnnkit.loader.records import BatchRecord, Records
-from gnnkit.loader.stats import EpochStats
+from gnnkit.loader.history import BatchRecord, Control, Records
 from gnnkit.loader.transfer import DeviceTransfer, resolve_device
+from gnnkit.plan import LoaderPlan
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
 
 if TYPE_CHECKING:
     from gnnkit.loader.feature_cache import FeatureCache
+
+
+@dataclass
+class EpochStats:
+    """Counters of one epoch, as the consumer sees it.
+
+    ``paused_s + wait_s + collate_s + transform_s + transfer_s + consumer_s`` is ``wall_s``; ``sample_s`` and ``gather_s`` are spent by the
+    sampling threads or processes beside them, summed over all of them.
+
+    Attributes:
+        epoch: Which epoch.
+        batches: Batches delivered.
+        seeds: Seeds in them.
+        nodes: Nodes in them, seeds included.
+        edges: Edges in them.
+        nbytes: Bytes of their tensors as they were sampled.
+        cached_nbytes: Bytes of features that they came without, because they were on the device: see ``feature_cache``.
+        wall_s: From the start of the epoch to the last look.
+        paused_s: Held back by ``pause()``.
+        wait_s: Waiting for a sampled batch.
+        collate_s: Building PyG objects.
+        transform_s: The user's ``transform``.
+        transfer_s: Starting copies to the device.
+        consumer_s: Everything that happened between batches: the training step.
+        sample_s: Choosing neighbours.
+        gather_s: Copying features and ids.
+    """
+
+    epoch: int = 0
+    batches: int = 0
+    seeds: int = 0
+    nodes: int = 0
+    edges: int = 0
+    nbytes: int = 0
+    cached_nbytes: int = 0
+    wall_s: float = 0.0
+    paused_s: float = 0.0
+    wait_s: float = 0.0
+    collate_s: float = 0.0
+    transform_s: float = 0.0
+    transfer_s: float = 0.0
+    consumer_s: float = 0.0
+    sample_s: float = 0.0
+    gather_s: float = 0.0
+
+    def spent(self) -> tuple[float, float, float, float, float, float]:
+        """The consumer's time so far, in the order of ``BatchRecord``."""
+        return self.paused_s, self.wait_s, self.collate_s, self.transform_s, self.transfer_s, self.consumer_s
+
+    @property
+    def batches_per_s(self) -> float:
+        """Batches delivered per second of wall time."""
+        return self.batches / self.wall_s if self.wall_s else 0.0
+
+    @property
+    def seeds_per_s(self) -> float:
+        """Seeds delivered per second of wall time."""
+        return self.seeds / self.wall_s if self.wall_s else 0.0
+
+
+# How many iterations each plan has begun in this process: ranks compare their n-th iterations with each other.
+_iterations: dict[str, int] = {}
+
+
+def check_same_epoch(plan: LoaderPlan, epoch: int) -> None:
+    """Compares this rank's epoch with those that the other ranks have announced so far; it waits for nobody.
+
+    Every rank writes the epoch of its n-th iteration to the process group's key-value store and reads what is there already,
+    so whoever comes later sees the difference.
+
+    Raises:
+        PlanError: Another rank's n-th iteration of the same plan runs another epoch.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    batching = plan.batching
+    if batching.world_size != distributed.get_world_size():
+        return  # the ranks of this plan are not those of the process group
+    # What differs between hosts, and changes no batch, does not tell plans apart.
+    store = None if plan.store is None else replace(plan.store, path="")
+    shared = json.dumps(replace(plan, store=store, backend={}, batching=replace(batching, rank=0)).to_json(), sort_keys=True)
+    name = hashlib.sha256(shared.encode()).hexdigest()[:16]
+    iteration = _iterations[name] = _iterations.get(name, -1) + 1
+    announced = distributed.distributed_c10d._get_default_store()
+    prefix = f"gnnkit/{name}/{iteration}"
+    announced.set(f"{prefix}/{batching.rank}", str(epoch))
+    for rank in range(batching.world_size):
+        key = f"{prefix}/{rank}"
+        if rank != batching.rank and announced.check([key]) and int(announced.get(key)) != epoch:
+            raise PlanError(
+                f"rank {batching.rank} begins epoch {epoch}, rank {rank} epoch {int(announced.get(key))}",
+                "call set_epoch() with the same number on every rank, and iterate equally often",
+            )
+
 
 R = TypeVar("R")
 

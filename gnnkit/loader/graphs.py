@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
-from gnnkit.loader.link_words import wants_all_edges
-from gnnkit.loader.options import LoaderOptions, Words
-from gnnkit.loader.placing import Site
+from gnnkit.loader.inputs import wants_all_edges
+from gnnkit.loader.options import LoaderOptions, Site, Words
 from gnnkit.plan import Placement, StoreRef
-from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import GraphSchema
 from gnnkit.storage.options import BuildOptions
 

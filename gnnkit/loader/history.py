@@ -1,4 +1,4 @@
-"""What a loader has reported so far: its stages, its messages and its last error, for whoever looks later."""
+"""What a loader has reported: stages, messages, errors, a record of each batch; and the gate that holds it back."""
 
 from __future__ import annotations
 
@@ -9,11 +9,101 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from gnnkit.errors import LoaderClosed, interruptible
 from gnnkit.events import Event, EventSink
+
+# About a megabyte; an epoch of OGBN-Products has 193 batches of 1024.
+_KEPT = 4096
+
+
+class BatchRecord(NamedTuple):
+    """What became of one batch. Moments are ``time.monotonic()`` of this process; everything in seconds.
+
+    The consumer's times are those between the hand-over of the batch before and that of this one: ``consumer_s`` before ``asked_s``, the
+    others after it, one after another. On a device, where the next batch is prepared ahead, its preparation counts for the batch that is
+    handed out meanwhile. (A named tuple, because one is made for every batch: it costs a tenth of a frozen dataclass.)
+
+    Attributes:
+        epoch: The epoch.
+        index: Index in the epoch's list of batches.
+        worker: Who sampled it: "thread 0", "process 1", "process 1, thread 0" where processes have several, "server 0, process 1",
+            "receiver, thread 2"; "" where that is not known.
+        began_s: When its worker began to sample it; nan where that is not known.
+        sample_s: What the worker spent choosing neighbours.
+        gather_s: What it spent copying features and ids.
+        asked_s: When the consumer asked for it, the last time if it had asked before in vain.
+        paused_s: How long the loader was paused.
+        wait_s: Waiting for it.
+        collate_s: Building PyG objects.
+        transform_s: The user's ``transform``.
+        transfer_s: Starting copies to the device.
+        consumer_s: What the consumer did before it asked: the training step.
+        seeds: Seeds in it.
+        nodes: Nodes in it, seeds included.
+        edges: Edges in it.
+        nbytes: Bytes of its tensors as they were sampled.
+        ready: Batches that were sampled and waiting when it was asked for, itself included if it was.
+        cached_nbytes: Bytes of features that it came without, because they were on the device.
+    """
+
+    epoch: int
+    index: int  # type: ignore[assignment]  # a tuple's own method of that name is of no use here
+    worker: str
+    began_s: float
+    sample_s: float
+    gather_s: float
+    asked_s: float
+    paused_s: float
+    wait_s: float
+    collate_s: float
+    transform_s: float
+    transfer_s: float
+    consumer_s: float
+    seeds: int
+    nodes: int
+    edges: int
+    nbytes: int
+    ready: int
+    cached_nbytes: int = 0
+
+    @property
+    def delivered_s(self) -> float:
+        """When the consumer got it."""
+        return self.asked_s + self.paused_s + self.wait_s + self.collate_s + self.transform_s + self.transfer_s
+
+
+class Records:
+    """The last 4096 batches of all epochs of a loader, oldest first. May be read from any thread."""
+
+    def __init__(self) -> None:
+        self._kept: deque[BatchRecord] = deque(maxlen=_KEPT)
+        self.add = self._kept.append
+        """Books a batch."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[BatchRecord]:
+        # Copied in one step of the interpreter: a deque that grows meanwhile cannot be iterated.
+        return iter(self._kept.copy())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether each further batch makes it forget another."""
+        return len(self._kept) == self._kept.maxlen
+
+    def window(self, seconds: float) -> list[BatchRecord]:
+        """The batches that were handed out within the last ``seconds``."""
+        since = time.monotonic() - seconds
+        return [record for record in self if record.delivered_s >= since]
+
+    def of_epoch(self, epoch: int) -> list[BatchRecord]:
+        """The batches of an epoch that are still known."""
+        return [record for record in self if record.epoch == epoch]
+
 
 logger = logging.getLogger(__name__)
 
@@ -192,3 +282,57 @@ class History:
         if not isinstance(error, LoaderClosed):
             trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             self.last_error = LastError(type(error).__name__, str(error), trace, time.monotonic())
+
+
+# Longest time that a paused iteration goes without looking whether it is still wanted.
+_SLICE_S = 0.05
+
+
+class Gate:
+    """Batches pass while it is open. Any thread may open and shut it."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._open.set()
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether batches are held back."""
+        return not self._open.is_set()
+
+    def shut(self) -> None:
+        """Holds batches back."""
+        self._open.clear()
+
+    def open(self) -> None:
+        """Lets them pass."""
+        self._open.set()
+
+    def wait(self, limit_s: float, check: Callable[[], None]) -> bool:
+        """Waits until it is open; whether it is.
+
+        Args:
+            limit_s: Longest wait.
+            check: Called again and again; raises once nobody wants the batch any more.
+        """
+        deadline = time.monotonic() + limit_s
+        while not self._open.wait(max(0.0, min(_SLICE_S, deadline - time.monotonic()))):
+            check()
+            if time.monotonic() >= deadline:
+                return False
+        return True
+
+
+@dataclass(frozen=True)
+class Control:
+    """One loader's; it does not know the loader, so that watching keeps none alive.
+
+    Attributes:
+        history: What the loader reported.
+        records: What became of its batches.
+        gate: Holds them back.
+    """
+
+    history: History
+    records: Records = field(default_factory=Records)
+    gate: Gate = field(default_factory=Gate)

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
-from gnnkit.loader.anchor_words import resolve_anchors, without_labels
-from gnnkit.loader.decided import as_decided, as_rank, plan_file
 from gnnkit.loader.graphs import (
     check_undivided,
     find_or_build_store,
@@ -20,16 +18,22 @@ from gnnkit.loader.graphs import (
     stored_ids,
     warm_in_background,
 )
-from gnnkit.loader.input_words import LINK_WORDS
-from gnnkit.loader.link_words import LinkOptions, resolve_input_links, wants_all_edges, without_links
-from gnnkit.loader.options import LoaderOptions, Words, check_names, split_words
+from gnnkit.loader.inputs import (
+    LINK_WORDS,
+    LinkOptions,
+    resolve_anchors,
+    resolve_input_links,
+    resolve_sampling,
+    wants_all_edges,
+    without_labels,
+    without_links,
+)
+from gnnkit.loader.options import LoaderOptions, Site, Words, check_names, split_words
 from gnnkit.loader.pipeline import Pipeline
-from gnnkit.loader.placing import Site
-from gnnkit.loader.planned import check_store_has, checked_plan, open_planned_store
-from gnnkit.loader.sampling_words import resolve_sampling
+from gnnkit.loader.planned import as_decided, as_rank, check_store_has, checked_plan, open_planned_store, plan_file
 from gnnkit.loader.served import check_same_dataset, check_same_path, check_same_source, joins_servers, served_store
 from gnnkit.plan import LoaderPlan, Placement
-from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.options import BuildOptions
 
@@ -102,8 +106,10 @@ def open_pyg(
     events: EventSink,
 ) -> Pipeline:
     """Opens a PyG object as it is in memory; the arguments are those of ``GraphLoader.from_pyg``."""
-    from gnnkit.datasets.pyg import PyGSource  # torch_geometric
-    from gnnkit.datasets.pyg_arrays import graph_from_pyg  # torch_geometric
+    from gnnkit.datasets.pyg import (
+        PyGSource,  # torch_geometric
+        graph_from_pyg,  # torch_geometric
+    )
 
     words = split_words(options, input_nodes, None, with_build=False)
     index = words.inputs.edge_label_index

@@ -1,25 +1,21 @@
-"""The options that every way of making a loader shares."""
+"""The options that every constructor of a loader shares, and the hosts of its ranks."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from gnnkit.backends import resolve_backend
-from gnnkit.backends.base import Backend
-from gnnkit.backends.checks import size_in_bytes
-from gnnkit.cluster.hosts import ONE_HOST, find_hosts
-from gnnkit.cluster.placing import PlacementWord, check_placement
+from gnnkit.backends.base import Backend, size_in_bytes
+from gnnkit.cluster.hosts import ONE_HOST, Hosts, find_hosts
+from gnnkit.cluster.placing import PlacementWord, check_placement, place
 from gnnkit.errors import PlanError, interruptible, near_matches
-from gnnkit.loader.input_words import INPUT_WORDS, InputWords
-from gnnkit.loader.link_words import LinkOptions
-from gnnkit.loader.placing import Site
-from gnnkit.loader.sampling_words import HOP_WORDS, check_sampling_words
+from gnnkit.loader.inputs import HOP_WORDS, INPUT_WORDS, FanOuts, InputWords, LinkOptions, check_sampling_words, resolve_rank
 from gnnkit.loader.served import is_served
 from gnnkit.loader.transfer import resolve_device
-from gnnkit.loader.words import FanOuts, resolve_rank
 from gnnkit.plan import (
     Batching,
     InputNodes,
@@ -33,7 +29,38 @@ from gnnkit.plan import (
     TemporalStrategy,
 )
 from gnnkit.samplers import as_words
+from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.store import Store
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a loader runs.
+
+    Attributes:
+        word: What the user said about the placement.
+        hosts: The hosts of all its ranks.
+    """
+
+    word: PlacementWord
+    hosts: Hosts
+
+    def placement(self, manifest: Manifest, path: Path) -> Placement | None:
+        """The placement of a store's parts; see ``place``."""
+        return place(self.word, manifest, path, self.hosts)
+
+    def open(self, path: str | Path) -> Store:
+        """Opens the parts of a store that belong to this host.
+
+        Raises:
+            StoreError: There is no store, or it is damaged, or lacks a part that belongs here.
+            PlanError: The placement does not fit the hosts or the parts.
+        """
+        path = Path(path).expanduser().absolute()
+        placement = self.placement(read_manifest(path), path)
+        return Store.open(path, None if placement is None else placement.hosts[self.hosts.index])
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

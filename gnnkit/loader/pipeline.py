@@ -14,25 +14,19 @@ from gnnkit.backends.base import Backend, StreamStatus
 from gnnkit.backends.joined import remember
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink
-from gnnkit.loader.advice.readings import Gauge
+from gnnkit.loader.advice.measuring import Gauge
 from gnnkit.loader.building import BatchBuilder
-from gnnkit.loader.caching import open_stream
-from gnnkit.loader.control import Control
-from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState
+from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStats, check_same_epoch
+from gnnkit.loader.feature_cache import open_stream
 from gnnkit.loader.graphs import placed_graph
-from gnnkit.loader.history import History
-from gnnkit.loader.link_arrays import to_links
+from gnnkit.loader.history import Control, History, Records
+from gnnkit.loader.inputs import resolve_sampling, to_ids, to_links
 from gnnkit.loader.options import LoaderOptions
 from gnnkit.loader.planned import checked_inputs
-from gnnkit.loader.ranks import check_same_epoch
-from gnnkit.loader.records import Records
-from gnnkit.loader.sampling_words import resolve_sampling
 from gnnkit.loader.served import check_is_here
-from gnnkit.loader.stats import EpochStats
-from gnnkit.loader.words import to_ids
 from gnnkit.plan import InputLinks, Inputs, LoaderPlan, Sampling
 from gnnkit.runtime.batches import BatchList
-from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.collate import load_batch_classes
 from gnnkit.schema import GraphSchema
 from gnnkit.storage.store import Store

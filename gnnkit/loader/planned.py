@@ -1,33 +1,91 @@
-"""Plans that were written to a file: read back, and checked against the store as if a user had said what they say."""
+"""Plans that were written to a file: read back, put where ``gnnkit.distributed.initialize`` has decided, and checked against the store."""
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit.backends import backend_from_json
+from gnnkit.backends.joined import joined
 from gnnkit.cluster.hosts import find_hosts
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink
-from gnnkit.loader.anchor_words import checked_anchors, without_labels
-from gnnkit.loader.link_words import checked_links
-from gnnkit.loader.placing import Site
-from gnnkit.loader.sampling_words import check_reverses
+from gnnkit.loader.inputs import (
+    check_reverses,
+    checked_anchors,
+    checked_links,
+    resolve_fan_outs,
+    resolve_input_nodes,
+    resolve_rank,
+    without_labels,
+)
+from gnnkit.loader.options import Site
 from gnnkit.loader.served import is_served, joins_servers, served_store
-from gnnkit.loader.words import resolve_fan_outs, resolve_input_nodes
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Placement, Sampling, StoreRef
-from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import as_words
 from gnnkit.schema import GraphSchema
-
-_BRING_IT = (
-    "the plan's file names the store by a path relative to itself: move both together, or write where the store is into it (store, path)"
-)
 
 if TYPE_CHECKING:
     from gnnkit.storage.manifest import Manifest
     from gnnkit.storage.store import Store
+
+
+def plan_file(path: str | Path | None) -> Path:
+    """The file of a plan.
+
+    Args:
+        path: The file; None is the one that ``initialize`` was given.
+
+    Raises:
+        PlanError: It was given none.
+    """
+    if path is not None:
+        return Path(path)
+    decided = joined()
+    if decided is None or decided.plan is None:
+        raise PlanError(
+            "from_plan() was given no file, and neither was gnnkit.distributed.initialize",
+            "from_plan('plan.json'), or export GNNKIT_PLAN=plan.json and call initialize() first",
+        )
+    return decided.plan
+
+
+def as_decided(plan: LoaderPlan) -> LoaderPlan:
+    """A plan as ``initialize`` has it run: with its backend, and as the rank of the process group or of torchrun where there is one.
+
+    Without ``initialize`` it is as it was written. No batch of the epoch's list changes, only who gets which.
+    """
+    decided = joined()
+    if decided is None:
+        return plan
+    batching = plan.batching
+    distributed = sys.modules.get("torch.distributed")
+    in_group = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    if in_group or {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+        rank, world_size = resolve_rank(None, None)
+        batching = replace(batching, rank=rank, world_size=world_size)
+    return replace(plan, backend=decided.backend.to_json(), batching=batching)
+
+
+def as_rank(plan: LoaderPlan, rank: int | None, world_size: int | None) -> LoaderPlan:
+    """A plan for another rank, or as it is where none is given.
+
+    Raises:
+        PlanError: Only one of the two is given, or they make no sense.
+    """
+    if rank is None and world_size is None:
+        return plan
+    rank, world_size = resolve_rank(rank, world_size)
+    return replace(plan, batching=replace(plan.batching, rank=rank, world_size=world_size))
+
+
+_BRING_IT = (
+    "the plan's file names the store by a path relative to itself: move both together, or write where the store is into it (store, path)"
+)
 
 
 def open_planned_store(plan: LoaderPlan, events: EventSink) -> Store:

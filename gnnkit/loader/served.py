@@ -10,13 +10,12 @@ from typing import Any
 from gnnkit.backends import resolve_backend
 from gnnkit.backends.base import Backend
 from gnnkit.backends.graph_store import GraphStore
-from gnnkit.cluster.serving.addresses import has_any_port
+from gnnkit.cluster.serving.spec import has_any_port
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink
-from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.storage.layout import MANIFEST_NAME
-from gnnkit.storage.manifest import canonical_options
-from gnnkit.storage.manifest_io import read_manifest
+from gnnkit.storage.manifest import canonical_options, read_manifest
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.outline import is_outline
 from gnnkit.storage.store import Store
@@ -50,7 +49,7 @@ def served_store(backend: Backend | str, events: EventSink) -> Store:
     options = resolve_backend(backend)
     assert isinstance(options, GraphStore)
     if options.folder is not None:
-        from gnnkit.cluster.serving.unix_join import join_folder
+        from gnnkit.cluster.serving.connection import join_folder
 
         servers = join_folder(options.folder, "trainer", options.join_timeout_s, events)
         try:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError
-from gnnkit.loader.records import BatchRecord, Records
+from gnnkit.loader.history import BatchRecord, Records
 
 # What the consumer does between two batches, in this order; each is a field of ``BatchRecord``.
 CONSUMER_STEPS = ("consumer_s", "paused_s", "wait_s", "collate_s", "transform_s", "transfer_s")

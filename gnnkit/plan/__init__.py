@@ -3,19 +3,21 @@
 A plan says what is sampled and how; which process samples it is the ``backend``'s affair, and never changes a batch.
 """
 
-from gnnkit.plan.anchors import (
+from gnnkit.plan.inputs import (
     LABEL_COUNTS,
     LABEL_KINDS,
     LABEL_NODES,
     AnchorLabels,
+    ExcludeEdges,
     InputAnchors,
+    InputLinks,
+    InputNodes,
+    Inputs,
     LabelLists,
     LabelOutput,
+    NegativeSampling,
     label_name,
 )
-from gnnkit.plan.budgets import HGTSampling, LayerSampling
-from gnnkit.plan.inputs import InputNodes, Inputs
-from gnnkit.plan.links import ExcludeEdges, InputLinks, NegativeSampling
 from gnnkit.plan.loader import (
     PLAN_VERSION,
     Batching,
@@ -26,8 +28,16 @@ from gnnkit.plan.loader import (
     StoreRef,
     num_batches,
 )
-from gnnkit.plan.ppr import PPRChannel, PPRSampling
-from gnnkit.plan.sampling import NeighborSampling, Sampling, SubgraphType, TemporalStrategy
+from gnnkit.plan.sampling import (
+    HGTSampling,
+    LayerSampling,
+    NeighborSampling,
+    PPRChannel,
+    PPRSampling,
+    Sampling,
+    SubgraphType,
+    TemporalStrategy,
+)
 
 __all__ = [
     "AnchorLabels",

@@ -1,4 +1,4 @@
-"""What is sampled around the inputs of a batch."""
+"""Sampling around the inputs of a batch: hop by hop, by budgets, by personalised PageRank."""
 
 from __future__ import annotations
 
@@ -7,10 +7,189 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
 from gnnkit.errors import PlanError
-from gnnkit.plan.budgets import HGTSampling, LayerSampling
 from gnnkit.plan.encoding import edge_type_from_json
-from gnnkit.plan.ppr import PPRSampling
-from gnnkit.schema import EdgeDir, EdgeType
+from gnnkit.schema import EdgeDir, EdgeType, NodeType
+
+
+@dataclass(frozen=True)
+class HGTSampling:
+    """How nodes are sampled by budgets, see ``gnnkit.sampling.walkers.hgt``.
+
+    Attributes:
+        num_samples: ``{node type: nodes to draw in each iteration}``; every list has the same length, a type that is missing gets none.
+        edge_dir: The direction in which the store is compressed and sampled.
+        with_edge: Whether batches carry ``e_id``.
+    """
+
+    num_samples: Mapping[NodeType, tuple[int, ...]]
+    edge_dir: EdgeDir = "in"
+    with_edge: bool = False
+
+    @property
+    def weight(self) -> None:
+        """Budgets follow degrees, not weights."""
+        return None
+
+    @property
+    def time_attr(self) -> None:
+        """Time plays no part."""
+        return None
+
+    @property
+    def num_hops(self) -> int:
+        """Iterations."""
+        return max(map(len, self.num_samples.values()), default=0)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form."""
+        return {"kind": "hgt", "num_samples": _counts(self.num_samples), "edge_dir": self.edge_dir, "with_edge": self.with_edge}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> HGTSampling:
+        """Reverses ``to_json``."""
+        return cls(_counts_from(value["num_samples"]), value["edge_dir"], value["with_edge"])
+
+
+@dataclass(frozen=True)
+class LayerSampling:
+    """How nodes are sampled layer by layer, see ``gnnkit.sampling.walkers.layers``.
+
+    Attributes:
+        num_nodes: ``{node type: nodes to choose in each hop}``; every list has the same length, a type that is missing gets none.
+        edge_dir: The direction in which the store is compressed and sampled.
+        weight: Name of the edge array that the adjacency holds, or None where every edge counts alike.
+        with_edge: Whether batches carry ``e_id``.
+    """
+
+    num_nodes: Mapping[NodeType, tuple[int, ...]]
+    edge_dir: EdgeDir = "in"
+    weight: str | None = None
+    with_edge: bool = False
+
+    @property
+    def time_attr(self) -> None:
+        """Time plays no part."""
+        return None
+
+    @property
+    def num_hops(self) -> int:
+        """Hops."""
+        return max(map(len, self.num_nodes.values()), default=0)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form."""
+        shared = {"edge_dir": self.edge_dir, "weight": self.weight, "with_edge": self.with_edge}
+        return {"kind": "layer_wise", "num_nodes": _counts(self.num_nodes), **shared}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LayerSampling:
+        """Reverses ``to_json``."""
+        return cls(_counts_from(value["num_nodes"]), value["edge_dir"], value["weight"], value["with_edge"])
+
+
+def _counts(counts: Mapping[NodeType, tuple[int, ...]]) -> dict[str, list[int]]:
+    return {node_type: list(numbers) for node_type, numbers in sorted(counts.items())}
+
+
+def _counts_from(value: Mapping[str, Any]) -> dict[NodeType, tuple[int, ...]]:
+    return {node_type: tuple(map(int, numbers)) for node_type, numbers in value.items()}
+
+
+# The relation of a typed graph's edges from seeds to the nodes that they keep.
+PPR_RELATION = "ppr"
+
+
+@dataclass(frozen=True)
+class PPRChannel:
+    """A walk of its own along some of the edge types.
+
+    Attributes:
+        edge_types: The types that it follows, sorted.
+        ratio: Its share of a seed's nodes.
+        target: How many of them that is.
+    """
+
+    edge_types: tuple[EdgeType, ...]
+    ratio: float
+    target: int
+
+
+@dataclass(frozen=True)
+class PPRSampling:
+    """How nodes are chosen by personalised PageRank, see ``gnnkit.sampling.walkers.ppr``.
+
+    Attributes:
+        edge_types: The types that are walked along, sorted.
+        alpha: The probability of going back to the seed, in each step.
+        eps: What is left over at a node, relative to its degree and ``alpha``, below which it is not followed any more.
+        max_ppr_nodes: Nodes of each type that a seed keeps, at most.
+        enable_residual_topup: Whether nodes that were reached and not followed fill what is left of ``max_ppr_nodes``.
+        num_neighbors_per_hop: Edges of each type that a node is followed along, at most; -1 for all of them.
+        max_fetch_iterations: Rounds in which a seed's walk asks for neighbours, at most; None for any number.
+        channels: Walks that are kept apart; empty for a single one along ``edge_types``.
+        include_sampled_edges: Whether batches also hold the walked edges between their nodes.
+        edge_dir: The direction in which the store is compressed and sampled.
+        with_edge: Whether batches carry ``e_id``, of walked edges.
+    """
+
+    edge_types: tuple[EdgeType, ...]
+    alpha: float = 0.5
+    eps: float = 1e-4
+    max_ppr_nodes: int = 50
+    enable_residual_topup: bool = True
+    num_neighbors_per_hop: int = 1000
+    max_fetch_iterations: int | None = None
+    channels: tuple[PPRChannel, ...] = ()
+    include_sampled_edges: bool = False
+    edge_dir: EdgeDir = "in"
+    with_edge: bool = False
+
+    @property
+    def weight(self) -> None:
+        """Mass is shared out evenly."""
+        return None
+
+    @property
+    def time_attr(self) -> None:
+        """Time plays no part."""
+        return None
+
+    @property
+    def num_hops(self) -> int:
+        """A batch's nodes are all one edge away from their seeds."""
+        return 1
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form."""
+        return {
+            "kind": "ppr",
+            "edge_types": [list(edge_type) for edge_type in self.edge_types],
+            "alpha": self.alpha,
+            "eps": self.eps,
+            "max_ppr_nodes": self.max_ppr_nodes,
+            "enable_residual_topup": self.enable_residual_topup,
+            "num_neighbors_per_hop": self.num_neighbors_per_hop,
+            "max_fetch_iterations": self.max_fetch_iterations,
+            "channels": [
+                {"edge_types": [list(t) for t in channel.edge_types], "ratio": channel.ratio, "target": channel.target}
+                for channel in self.channels
+            ],
+            "include_sampled_edges": self.include_sampled_edges,
+            "edge_dir": self.edge_dir,
+            "with_edge": self.with_edge,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> PPRSampling:
+        """Reverses ``to_json``."""
+        channels = tuple(PPRChannel(_edge_types(c["edge_types"]), float(c["ratio"]), int(c["target"])) for c in value["channels"])
+        named = {name: given for name, given in value.items() if name not in ("kind", "edge_types", "channels")}
+        return cls(_edge_types(value["edge_types"]), channels=channels, **named)
+
+
+def _edge_types(value: Any) -> tuple[EdgeType, ...]:
+    return tuple(map(edge_type_from_json, value))
+
 
 SubgraphType: TypeAlias = Literal["directional", "bidirectional", "induced"]
 TemporalStrategy: TypeAlias = Literal["uniform", "last"]

@@ -1,16 +1,292 @@
-"""From a plan to sample requests: which seeds a batch has and which key it is drawn with. The same for every backend."""
+"""From a plan to sample requests: the inputs of each batch and the key that it is drawn with. The same for every backend."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.errors import PlanError, StoreError
 from gnnkit.kernels import stream
-from gnnkit.plan import Inputs, LoaderPlan
-from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.inputs import input_rows
+from gnnkit.plan import InputAnchors, InputLinks, InputNodes, Inputs, LoaderPlan
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.schedule import Schedule, epoch_order
-from gnnkit.sampling.walked import SampleRequest
+from gnnkit.sampling.walked import VERIFY_HINT, SampleRequest, damaged
+from gnnkit.schema import EdgeType
+from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.link_splits import id_rows
+
+OWN_NEGATIVES = ("neg_edge_index", "src_neg_index", "dst_neg_index")
+
+
+class LinkArrays:
+    """What an epoch's links are, and what goes with them.
+
+    A split's own pairs of negatives ("official") are inputs like its links, and stand behind them.
+
+    Args:
+        inputs: The plan's inputs.
+        graph: The graph that they are about.
+    """
+
+    def __init__(self, inputs: InputLinks, graph: GraphHandle) -> None:
+        self._inputs, self._graph = inputs, graph
+        self._is_official = inputs.neg_sampling is not None and inputs.neg_sampling.mode == "official"
+        self._split: Mapping[str, NDArray[Any]] = {} if inputs.split is None else graph.link_splits[inputs.edge_type][inputs.split]
+
+    @property
+    def num_inputs(self) -> int:
+        """Links of an epoch, with a split's own pairs of negatives."""
+        return self._num_links + self._num_negatives
+
+    @property
+    def _num_links(self) -> int:
+        if self._inputs.edge_label_index is not None:
+            return int(self._inputs.edge_label_index.shape[1])
+        if self._split:
+            return int(self._split["edge_label_index"].shape[1])
+        return self._graph.arrays.schema.edge_types[self._inputs.edge_type].num_edges
+
+    @property
+    def _num_negatives(self) -> int:
+        return int(self._split["neg_edge_index"].shape[1]) if self._is_official and "neg_edge_index" in self._split else 0
+
+    @property
+    def _given_label(self) -> NDArray[Any] | None:
+        return self._split.get("edge_label") if self._inputs.edge_label is None else self._inputs.edge_label
+
+    @property
+    def _time(self) -> NDArray[np.int64] | None:
+        return self._split.get("edge_label_time") if self._inputs.edge_label_time is None else self._inputs.edge_label_time
+
+    @cached_property
+    def _links(self) -> NDArray[Any]:
+        """``[2, num_inputs]`` dataset ids.
+
+        Raises:
+            StoreError: The split is damaged: it holds a node that does not exist.
+            PlanError: As ``edges_in_order``.
+        """
+        inputs, schema = self._inputs, self._graph.arrays.schema
+        if inputs.edge_label_index is not None:
+            return inputs.edge_label_index
+        if not self._split:
+            return edges_in_order(self._graph.arrays, inputs.edge_type)
+        for name in ("edge_label_index", *(OWN_NEGATIVES if self._is_official else ())):
+            for ids, count in id_rows(schema, inputs.edge_type, name, self._split[name]) if name in self._split else ():
+                if not 0 <= ids.min() <= ids.max() < count:
+                    raise StoreError(
+                        f"the split {inputs.split!r} of {inputs.edge_type} is damaged: {name} holds a node that does not exist", VERIFY_HINT
+                    )
+        if not self._num_negatives:
+            return self._split["edge_label_index"]
+        return np.concatenate([self._split["edge_label_index"], self._split["neg_edge_index"]], axis=1)
+
+    @cached_property
+    def _labels(self) -> NDArray[Any] | None:
+        """``[num_inputs, ...]`` labels; where 0 is to mean a negative, those that start from 0 are one higher."""
+        mode = None if self._inputs.neg_sampling is None else self._inputs.neg_sampling.mode
+        label = self._given_label
+        if mode != "binary" and not self._num_negatives:
+            return label
+        if label is not None and len(label) and label.min() == 0:
+            # A dtype whose largest number is taken has no room for one more.
+            is_full = label.dtype.kind in "biu" and (label.dtype == np.bool_ or label.max() == np.iinfo(label.dtype).max)
+            label = (label.astype(np.int64) if is_full else label) + 1
+        if self._num_negatives:
+            label = np.ones(self._num_links, np.float32) if label is None else label
+            label = np.concatenate([label, np.zeros((self._num_negatives, *label.shape[1:]), label.dtype)])
+        return label
+
+    def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+        """See ``InputRows.arrays``, and ``gnnkit.sampling.seeders.links.LinkSeeder`` for what there is.
+
+        Raises:
+            StoreError: The split is damaged.
+            PlanError: As ``edges_in_order``.
+        """
+        found: dict[str, NDArray[Any]] = {
+            name: np.ascontiguousarray(self._links[end][positions], np.int64) for end, name in enumerate(("src", "dst"))
+        }
+        if self._labels is not None:
+            found["label"] = np.ascontiguousarray(self._labels[positions])
+        if self._time is not None and not self._num_negatives:
+            found["time"] = np.ascontiguousarray(self._time[positions], np.int64)
+        if self._num_negatives:
+            found["is_negative"] = positions >= self._num_links
+        elif self._is_official:
+            for name, own in (("neg_src", "src_neg_index"), ("neg_dst", "dst_neg_index")):
+                if own in self._split:
+                    found[name] = np.ascontiguousarray(self._split[own][positions], np.int64)
+        return found
+
+    def given(self, values: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+        """See ``InputRows.given``; such links have no labels."""
+        return {"src": values[: len(values) // 2], "dst": values[len(values) // 2 :]}
+
+    def written_out(self) -> InputLinks:
+        """See ``InputRows.written_out``."""
+        assert not self._is_official, "a split's own negatives are read where they are stored"
+        if self._inputs.split is None:
+            return self._inputs
+        links = np.ascontiguousarray(self._links, np.int64)
+        return replace(self._inputs, split=None, edge_label_index=links, edge_label=self._given_label, edge_label_time=self._time)
+
+
+def edges_in_order(arrays: GraphArrays, edge_type: EdgeType) -> NDArray[Any]:
+    """Every edge of a type, in the order in which the dataset lists them.
+
+    Args:
+        arrays: The graph.
+        edge_type: The type.
+
+    Returns:
+        int32 or int64 ``[2, num_edges]`` dataset ids of sources and targets.
+
+    Raises:
+        PlanError: Parts are on other hosts, or the graph was stored without the edges' ids.
+        StoreError: An edge has an id that the dataset does not have.
+    """
+    if not arrays.is_whole:
+        raise PlanError(
+            f"all edges of {edge_type} are to be loaded, and some are on other hosts", "give them: edge_label_index=(edge type, tensor)"
+        )
+    num_edges = arrays.schema.edge_types[edge_type].num_edges
+    largest = max(_num_nodes(arrays, node_type) for node_type in (edge_type[0], edge_type[2])) - 1
+    found = np.empty((2, num_edges), np.int32 if largest < 1 << 31 else np.int64)
+    for p, part in enumerate(arrays.edges[edge_type]):
+        ids = part.edge_id
+        if ids is None:
+            raise missing_edge_ids(edge_type)
+        if len(ids) and not 0 <= ids.min() <= ids.max() < num_edges:
+            raise damaged(f"an edge of {edge_type} has an id that the dataset does not have")
+        found[:, ids] = edges_of_part(arrays, edge_type, p)
+    return found
+
+
+def edges_of_part(arrays: GraphArrays, edge_type: EdgeType, part: int) -> NDArray[Any]:
+    """The edges of a type that a part owns, in the order in which they are stored: ``[2, n]`` dataset ids of sources and targets."""
+    frontier, neighbor = arrays.frontier_type(edge_type), arrays.neighbor_type(edge_type)
+    edges, first, last = arrays.edges[edge_type][part], *arrays.node_bounds[frontier][part : part + 2]
+    own = np.repeat(_dataset_ids(arrays, frontier)[first:last], np.diff(edges.indptr))
+    other = _dataset_ids(arrays, neighbor)[edges.indices]
+    return np.stack([other, own] if arrays.edge_dir == "in" else [own, other])
+
+
+def missing_edge_ids(edge_type: EdgeType) -> PlanError:
+    """All edges are to be loaded, and nobody knows their order."""
+    return PlanError(
+        f"all edges of {edge_type} are to be loaded, and the graph was stored without the edges' ids, which say their order",
+        "build it with with_edge=True, or give the links: edge_label_index=(edge type, tensor)",
+    )
+
+
+def _num_nodes(arrays: GraphArrays, node_type: str) -> int:
+    """Nodes of a type."""
+    return arrays.schema.node_types[node_type].num_nodes
+
+
+def _dataset_ids(arrays: GraphArrays, node_type: str) -> NDArray[Any]:
+    """``[num_nodes]``: the dataset's id of each store id."""
+    ids = [part.global_id for part in arrays.nodes[node_type]]
+    if ids[0] is None:
+        return np.arange(_num_nodes(arrays, node_type), dtype=np.int64)
+    return np.concatenate([part for part in ids if part is not None])
+
+
+class InputRows(Protocol):
+    """A loader's inputs, by position."""
+
+    @property
+    def num_inputs(self) -> int:
+        """Inputs of an epoch."""
+        ...
+
+    def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+        """What is said about the inputs at these positions; see ``SampleRequest.arrays``."""
+        ...
+
+    def given(self, values: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+        """The same for inputs that a user has given: int64 ``[k]`` node ids, or ``[2 * k]`` sources and then targets."""
+        ...
+
+    def written_out(self) -> Inputs:
+        """The inputs without reference to a split of the graph."""
+        ...
+
+
+def input_rows(inputs: Inputs, graph: GraphHandle) -> InputRows:
+    """The inputs of a plan on a graph."""
+    if isinstance(inputs, InputLinks):
+        return LinkArrays(inputs, graph)
+    return NodeRows(inputs, graph)
+
+
+class NodeRows:
+    """``InputRows`` of nodes and of anchors.
+
+    Args:
+        inputs: The nodes.
+        graph: The graph that their ids belong to.
+    """
+
+    def __init__(self, inputs: InputNodes | InputAnchors, graph: GraphHandle) -> None:
+        self._inputs, self._graph = inputs, graph
+
+    @cached_property
+    def _ids(self) -> NDArray[np.int64] | None:
+        """int64 ``[n]`` dataset ids; None for every node of the type, in order.
+
+        Raises:
+            StoreError: The split is damaged: it holds a node that does not exist.
+        """
+        inputs = self._inputs
+        if inputs.ids is not None:
+            return inputs.ids
+        if inputs.split is None:
+            return None
+        ids = np.asarray(self._graph.splits[inputs.node_type][inputs.split])
+        if len(ids) and not 0 <= ids.min() <= ids.max() < self._num_nodes:
+            raise StoreError(f"the split {inputs.split!r} is damaged: it holds a node that does not exist", VERIFY_HINT)
+        return ids
+
+    @property
+    def _num_nodes(self) -> int:
+        return self._graph.arrays.schema.node_types[self._inputs.node_type].num_nodes
+
+    @property
+    def num_inputs(self) -> int:
+        """See ``InputRows.num_inputs``."""
+        return self._num_nodes if self._ids is None else len(self._ids)
+
+    def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+        """See ``InputRows.arrays``."""
+        found: dict[str, NDArray[Any]] = {"node": positions if self._ids is None else self._ids[positions].astype(np.int64)}
+        if isinstance(self._inputs, InputNodes) and self._inputs.time is not None:
+            found["time"] = self._inputs.time[positions]
+        if isinstance(self._inputs, InputAnchors):
+            found |= self._inputs.given(positions)
+        return found
+
+    def given(self, values: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+        """See ``InputRows.given``.
+
+        Raises:
+            PlanError: The labels of anchors came with the loader's own anchors.
+        """
+        if isinstance(self._inputs, InputAnchors) and self._inputs.given(np.empty(0, np.int64)):
+            raise PlanError(
+                "the labels came with this loader's own anchors, so those of other anchors are not known", "loader.peek() shows a batch"
+            )
+        return {"node": values}
+
+    def written_out(self) -> InputNodes | InputAnchors:
+        """See ``InputRows.written_out``."""
+        return self._inputs if self._inputs.split is None else replace(self._inputs, split=None, ids=self._ids)
 
 
 class BatchList:

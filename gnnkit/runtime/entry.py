@@ -1,4 +1,4 @@
-"""How every background process begins and ends, whatever it does; ``gnnkit.runtime.children`` starts them.
+"""How every background process begins and ends, whatever it does; ``gnnkit.runtime.supervisor`` starts them.
 
 They need neither torch nor the user's ``__main__``, and everything that they hold is gone when they are.
 """
@@ -15,8 +15,7 @@ from typing import NoReturn, Protocol
 
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.shared_block import SharedBlock
-from gnnkit.runtime.vitals import Vitals
-from gnnkit.runtime.watch import Watch, die_with_parent
+from gnnkit.runtime.vitals import Vitals, Watch, die_with_parent
 from gnnkit.runtime.wire import Wire
 
 

@@ -1,22 +1,215 @@
-"""One copy of a graph's arrays in huge pages, filled in the background while sampling already runs on the file mapping.
-
-Random rows come through a file mapping 1.3 times slower and more than through huge pages, because every row costs a walk of the
-page tables. The copy lies in a ``SharedBlock``, so that processes share it.
-"""
+"""A graph's arrays in memory: shared by descriptor, copied to huge pages in the background, opened once per process."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.errors import MemoryLimitError
 from gnnkit.host import available_memory
-from gnnkit.runtime.shared_graph import CopyStopped, SharedGraph, graph_nbytes, share
-from gnnkit.storage.arrays import GraphArrays
+from gnnkit.plan import StoreRef
+from gnnkit.runtime.shared_block import SharedBlock
+from gnnkit.runtime.supervisor import Supervisor
+from gnnkit.runtime.wire import Message
+from gnnkit.schema import GraphSchema, NodeType
+from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart
 from gnnkit.storage.paging import expect_random_access
 
+if TYPE_CHECKING:
+    from gnnkit.source import GraphSource, LinkSplits
+    from gnnkit.storage.options import BuildOptions
+
+K = TypeVar("K")
+V = TypeVar("V")
 logger = logging.getLogger(__name__)
+
+_ALIGN = 64
+# Bytes copied between two looks at whether the copy is still wanted.
+_CHUNK = 32 << 20
+
+
+class CopyStopped(Exception):
+    """The copy is no longer wanted."""
+
+
+def graph_arrays(graph: GraphArrays) -> Iterator[NDArray[Any]]:
+    """Every array of this host that sampling may read, in the order in which a shared block holds them."""
+    for node_type in graph.schema.node_types:
+        for node_part in graph.local_nodes(node_type):
+            yield from node_part.arrays.values()
+            if node_part.global_id is not None:
+                yield node_part.global_id
+    for edge_type in graph.schema.edge_types:
+        for edge_part in graph.local_edges(edge_type):
+            yield from (edge_part.indptr, edge_part.indices, *edge_part.arrays.values())
+            yield from (a for a in (edge_part.edge_id, edge_part.weight_prefix, edge_part.time) if a is not None)
+
+
+def _room(nbytes: int) -> int:
+    return -(-nbytes // _ALIGN) * _ALIGN
+
+
+def graph_nbytes(graph: GraphArrays) -> int:
+    """Bytes of a graph's arrays in a shared block."""
+    return sum(_room(array.nbytes) for array in graph_arrays(graph))
+
+
+@dataclass(frozen=True, eq=False)
+class SharedGraph:
+    """A graph in a shared block.
+
+    Attributes:
+        graph: Its arrays, on the block.
+        block: The block.
+        description: JSON that says what lies where in the block; with the block's descriptor, all that another process needs.
+    """
+
+    graph: GraphArrays
+    block: SharedBlock
+    description: Mapping[str, Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block."""
+        return self.block.nbytes
+
+    @classmethod
+    def attach(cls, fd: int, description: Mapping[str, Any], template: GraphArrays | None = None) -> SharedGraph:
+        """A graph that another process copied.
+
+        Args:
+            fd: The block's descriptor; taken over.
+            description: What came with it.
+            template: The same graph as this process knows it, for the schema and what the block does not hold; None makes both anew.
+
+        Raises:
+            OSError: The system refuses the mapping.
+        """
+        block = SharedBlock.attach(fd, writable=False)
+        return cls(_find(description, block.bytes, template), block, description)
+
+
+def share(graph: GraphArrays, stop: threading.Event) -> SharedGraph:
+    """Copies a graph into a new shared block of huge pages.
+
+    Raises:
+        CopyStopped: ``stop`` was set meanwhile.
+        OSError: The system has no shared memory for it.
+    """
+    block = SharedBlock.create("gnnkit-graph", graph_nbytes(graph))
+    offset = 0
+    for array in graph_arrays(graph):
+        target = block.bytes[offset : offset + array.nbytes]
+        offset += _room(array.nbytes)
+        source = array.reshape(-1).view(np.uint8)
+        for start in range(0, array.nbytes, _CHUNK):
+            if stop.is_set():
+                raise CopyStopped
+            target[start : start + _CHUNK] = source[start : start + _CHUNK]
+    if not block.collapse():
+        logger.info("the kernel gives no huge pages for shared memory; the copy of the graph uses ordinary pages")
+    description = _describe(graph)
+    return SharedGraph(_find(description, block.bytes, graph), block, description)
+
+
+def _describe(graph: GraphArrays) -> dict[str, Any]:
+    offset = 0
+
+    def place(array: NDArray[Any] | None) -> list[Any] | None:
+        nonlocal offset
+        if array is None:
+            return None
+        offset += _room(array.nbytes)
+        return [array.dtype.str, list(array.shape), offset - _room(array.nbytes)]
+
+    # The order of these calls is that of ``graph_arrays``.
+    nodes = [
+        [
+            {"arrays": {n: place(a) for n, a in part.arrays.items()}, "global_id": place(part.global_id)}
+            for part in graph.local_nodes(node_type)
+        ]
+        for node_type in graph.schema.node_types
+    ]
+    edges = [
+        [
+            {
+                "indptr": place(part.indptr),
+                "indices": place(part.indices),
+                "arrays": {n: place(a) for n, a in part.arrays.items()},
+                "edge_id": place(part.edge_id),
+                "weight_prefix": place(part.weight_prefix),
+                "time": place(part.time),
+            }
+            for part in graph.local_edges(edge_type)
+        ]
+        for edge_type in graph.schema.edge_types
+    ]
+    return {
+        "schema": graph.schema.to_json(),
+        "edge_dir": graph.edge_dir,
+        "local_parts": list(graph.local_parts),
+        "node_bounds": {node_type: bounds.tolist() for node_type, bounds in graph.node_bounds.items()},
+        "nodes": nodes,
+        "edges": edges,
+    }
+
+
+def _find(description: Mapping[str, Any], memory: NDArray[np.uint8], template: GraphArrays | None) -> GraphArrays:
+    def find(place: list[Any] | None) -> Any:
+        if place is None:
+            return None
+        dtype, shape, offset = np.dtype(place[0]), tuple(place[1]), place[2]
+        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        return memory[offset : offset + nbytes].view(dtype).reshape(shape)
+
+    def node_part(part: Mapping[str, Any]) -> NodePart:
+        return NodePart({n: find(p) for n, p in part["arrays"].items()}, find(part["global_id"]))
+
+    def edge_part(part: Mapping[str, Any]) -> EdgePart:
+        arrays = {n: find(p) for n, p in part["arrays"].items()}
+        names = ("indptr", "indices", "edge_id", "weight_prefix", "time")
+        return EdgePart(**{name: find(part[name]) for name in names}, arrays=arrays)
+
+    template = template or _frame(description)
+    nodes = {
+        t: _with_local(template, template.nodes.get(t), map(node_part, parts))
+        for t, parts in zip(template.schema.node_types, description["nodes"], strict=True)
+    }
+    edges = {
+        t: _with_local(template, template.edges.get(t), map(edge_part, parts))
+        for t, parts in zip(template.schema.edge_types, description["edges"], strict=True)
+    }
+    return replace(template, nodes=nodes, edges=edges)
+
+
+def _with_local(template: GraphArrays, parts: tuple[V, ...] | None, found: Iterable[V]) -> tuple[V, ...]:
+    """All parts of a type, with what was found in the place of the local ones."""
+    local = dict(zip(template.local_parts, found, strict=True))
+    return tuple(local.values()) if parts is None else tuple(local.get(number, part) for number, part in enumerate(parts))
+
+
+def _frame(description: Mapping[str, Any]) -> GraphArrays:
+    """A graph without arrays, in the dataset's own numbering."""
+    schema = GraphSchema.from_json(description["schema"])
+    # JSON sorts a type's arrays by name; batches carry them in the order that the user's object has.
+    nodes = {t: replace(s, arrays={n: s.arrays[n] for n in d[0]["arrays"]}) for (t, s), d in _zip(schema.node_types, description["nodes"])}
+    edges = {t: replace(s, arrays={n: s.arrays[n] for n in d[0]["arrays"]}) for (t, s), d in _zip(schema.edge_types, description["edges"])}
+    schema = replace(schema, node_types=nodes, edge_types=edges)
+    bounds = {node_type: np.array(bounds, np.int64) for node_type, bounds in description["node_bounds"].items()}
+    return GraphArrays(schema, description["edge_dir"], {}, {}, bounds, dict.fromkeys(schema.node_types), tuple(description["local_parts"]))
+
+
+def _zip(types: Mapping[K, V], parts: list[Any]) -> Iterator[tuple[tuple[K, V], Any]]:
+    return zip(types.items(), parts, strict=True)
 
 
 def copy_fits(graph: GraphArrays, memory_budget: int | None) -> bool:
@@ -102,3 +295,212 @@ def _copy_in_background(memory_ref: weakref.ref[GraphMemory], graph: GraphArrays
     memory = memory_ref()
     if memory is not None:
         memory.graph, memory.shared = shared.graph, shared
+
+
+@dataclass(eq=False)
+class GraphHandle:
+    """A graph and what is known about it.
+
+    Attributes:
+        arrays: Its arrays as mapped, or the user's own.
+        splits: ``{node type: {split: int64 [k] dataset ids}}``.
+        store: Where it is stored; None for a graph in memory.
+        name: What users call it.
+        notice: A line to show wherever it is shown, or None.
+        extra: Attributes of the whole graph that every batch carries.
+        type_extra: Attributes of a whole node type or edge type that every batch carries, by type.
+        metadata: Facts about the dataset.
+        link_splits: ``{edge type: {split: {name: array}}}``, dataset ids; see ``GraphSource.link_splits``.
+        source: Where a graph in memory comes from, for those who need it stored; None for one that is.
+        build: How a store of a graph in memory has to be built so that it has the same edges in the same order.
+    """
+
+    arrays: GraphArrays
+    splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]]
+    store: StoreRef | None = None
+    name: str = "graph"
+    notice: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    type_extra: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    link_splits: LinkSplits = field(default_factory=dict)
+    source: GraphSource | None = None
+    build: BuildOptions | None = None
+    _memory: GraphMemory | None = None
+    _shared: SharedGraph | None = None
+    # The copy of a graph that is in memory anyway: held by those whose processes need it.
+    _lent: weakref.ref[SharedGraph] | None = None
+    _copier: weakref.ref[object] | None = None
+    # Reentrant: a forgotten loader's finalizer may run in the middle of anything.
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def memory(self, memory_budget: int | None) -> GraphMemory:
+        """The arrays to sample from, one for all callers; the first budget that allows it has them copied into huge pages.
+
+        A graph that is in memory already is not copied.
+        """
+        with self._lock:
+            if self._memory is None:
+                if self.store is None:  # the user's own arrays, whatever they do to them, and no copy
+                    self._memory = GraphMemory(self.arrays, 0)
+                else:
+                    self._memory = GraphMemory(self.arrays, memory_budget, self._shared)
+            elif self.store is not None and not self._has_copier:
+                self._memory.want_copy(memory_budget, self._shared)
+            return self._memory
+
+    @property
+    def shared(self) -> SharedGraph | None:
+        """The copy that every process of this host may map, whoever made it; None while there is none."""
+        if self._shared is None and self._memory is not None:
+            return self._memory.shared
+        return self._shared
+
+    def share_now(self) -> SharedGraph:
+        """Copies a graph that is only in this process's memory, once for all processes that sample from it.
+
+        The copy lasts for as long as somebody keeps what is returned.
+
+        Raises:
+            MemoryLimitError: The copy does not fit.
+        """
+        with self._lock:
+            shared = None if self._lent is None else self._lent()
+            if shared is None:
+                needed, free = graph_nbytes(self.arrays), available_memory()
+                if needed > free:
+                    raise MemoryLimitError(
+                        f"sampling processes need a copy of the graph: {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are free",
+                        "use InProcess(), or build a store with gnnkit.partition() and open it with from_store()",
+                    )
+                shared = share(self.arrays, threading.Event())
+                self._lent = weakref.ref(shared)
+            return shared
+
+    def wants_copy(self, copier: object, memory_budget: int | None) -> bool:
+        """Whether ``copier`` is to have a copy of the stored graph made; at most one is told so at a time.
+
+        Only for holders of their crews' lock, which is why neither this nor ``copy_made`` takes the lock of ``memory``: a finalizer that
+        runs in the middle of that may wait for the crews'.
+        """
+        memory = self._memory
+        if (
+            self._has_copier
+            or (memory is not None and memory.is_copying)
+            or self.shared is not None
+            or not copy_fits(self.arrays, memory_budget)
+        ):
+            return False
+        self._copier = weakref.ref(copier)
+        return True
+
+    @property
+    def _has_copier(self) -> bool:
+        """Whether a crew has been told to make the copy."""
+        return self._copier is not None and self._copier() is not None
+
+    def copy_made(self, copier: object, shared: SharedGraph | None) -> None:
+        """Takes over the copy that ``copier`` has had made; None where it gave up."""
+        if self._copier is not None and self._copier() is copier:
+            self._copier = None
+        if shared is not None and self.shared is None:
+            self._shared = shared
+
+    def to_store_ids(self, node_type: NodeType, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Dataset ids as store ids.
+
+        Returns:
+            int64, of the same shape.
+        """
+        table = self.arrays.store_id[node_type]
+        return ids if table is None else table[ids].astype(np.int64)
+
+
+class GraphSharing:
+    """What the processes of one crew know of the shared copy.
+
+    A stored graph is read from its file mapping until one process has made the copy; a graph in memory is copied before they start.
+
+    Args:
+        graph: The graph; other loaders of this process may have had the copy made, or wait for it.
+        memory_budget: Most bytes that the copy of a stored graph may take; None is a quarter of what is free, 0 makes no copy.
+
+    Raises:
+        MemoryLimitError: The graph is in memory only, and there is no room for the copy.
+    """
+
+    def __init__(self, graph: GraphHandle, memory_budget: int | None) -> None:
+        self._graph, self._budget = graph, memory_budget
+        self._may_ask = graph.store is not None
+        self._copier: int | None = None
+        self._told: set[int] = set()
+        self._own = graph.share_now() if graph.store is None else None
+
+    def greeting(self, rank: int) -> tuple[tuple[int, ...], dict[str, Any] | None]:
+        """The copy's descriptor and description for a process that starts."""
+        shared = self.shared
+        if shared is None:
+            return (), None
+        self._told.add(rank)
+        return (shared.block.fd,), dict(shared.description)
+
+    def spread(self, crew: Supervisor, *, ask: bool) -> None:
+        """Tells every process of the copy; where there is none, ``ask`` has one made."""
+        shared = self.shared
+        if shared is not None:
+            for rank in crew.ready - self._told:
+                self._told.add(rank)
+                crew.send(rank, "graph", (shared.block.fd,), description=dict(shared.description))
+        elif ask and self._may_ask and self._copier is None and crew.ready and self._graph.wants_copy(self, self._budget):
+            self._copier = min(crew.ready)
+            crew.send(self._copier, "copy")
+
+    def take(self, rank: int, message: Message) -> None:
+        """A process has made the copy, or says that it cannot."""
+        description, shared = message.body["description"], None
+        if description is not None:
+            with contextlib.suppress(OSError):  # no address space left: sampling stays on the file mapping
+                shared = SharedGraph.attach(message.fds[0], description, self._graph.arrays)
+                self._told.add(rank)
+        self._may_ask = shared is not None
+        self._copier = None
+        self._graph.copy_made(self, shared)
+
+    def use(self, fd: int, description: dict[str, Any]) -> None:
+        """Takes over a copy that another process of this host has made.
+
+        Args:
+            fd: Its descriptor; taken over.
+            description: What came with it.
+
+        Raises:
+            OSError: The system refuses the mapping.
+        """
+        self._graph.copy_made(self, SharedGraph.attach(fd, description, self._graph.arrays))
+
+    def lost(self, rank: int) -> None:
+        """A process is gone, and perhaps the copy that it was making."""
+        self._told.discard(rank)
+        if self._copier == rank:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Lets another loader have the copy made."""
+        self._copier = None
+        self._graph.copy_made(self, None)
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether one of these processes is making the copy."""
+        return self._copier is not None
+
+    @property
+    def shared(self) -> SharedGraph | None:
+        """The copy; None while there is none."""
+        return self._own or self._graph.shared
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copy, 0 while there is none."""
+        shared = self.shared
+        return 0 if shared is None else shared.nbytes

@@ -1,19 +1,277 @@
-"""All runs of this user on this host, found and looked at. What is read may be gone at the next look: what has gone is left out."""
+"""Runs of this host: a folder each, found, looked at, stopped and removed."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import os
+import re
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import PlanError
-from gnnkit.files import temporary_home
-from gnnkit.runtime import registry
-from gnnkit.runtime.pids import is_alive, is_of_here
-from gnnkit.runtime.process_status import ProcessStatus, look_at
+from gnnkit.files import private_folder, read_bounded, temporary_home
+from gnnkit.runtime.process_status import ProcessStatus, is_alive, is_of_here, look_at, pid_space, send_signal, start_ticks, wait_for_end
+
+# Enough for the stacks of every thread, which a crash leaves.
+_TAIL_LINES = 60
+_TAIL_BYTES = 16 << 10
+
+
+def tail(path: Path, lines: int = _TAIL_LINES) -> str:
+    """The last lines of a log; empty where there is none.
+
+    Args:
+        path: The log.
+        lines: How many at most.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - max(1, lines // _TAIL_LINES) * _TAIL_BYTES))
+            text = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(text[-lines:])
+
+
+def with_tail(message: str, path: Path) -> str:
+    """A message, followed by the end of a log and where it lies."""
+    end = tail(path)
+    if not end:
+        return f"{message}; its log {path} is empty"
+    indented = "\n".join(f"    {line}" for line in end.splitlines())
+    return f"{message}; the end of its log {path}:\n{indented}"
+
+
+logger = logging.getLogger(__name__)
+
+_KEPT_S = 7 * 24 * 3600.0
+_RECORD = "run.json"
+# Pids of processes that somebody wanted to end, a line each: nobody need look for the cause.
+_STOPPED = "stopped"
+_RUN_NAME = re.compile(r"[0-9]+-[0-9a-f]{8}")
+# What the folder of a run is called while it is being removed.
+_GOING = ".gone"
+_GOING_NAME = re.compile(_RUN_NAME.pattern + re.escape(_GOING))
+# A folder without a record is being made, or was left half-made; the former takes no time.
+_HALF_MADE_S = 60.0
+# How long a process that was killed may take to be gone.
+_LAST_BREATH_S = 2.0
+
+
+def runs_root() -> Path:
+    """The folder of runs: ``$GNNKIT_HOME/runs``, or in the user's runtime or state folder; else in the temporary one.
+
+    Raises:
+        PlanError: None of them can be written.
+    """
+    import platformdirs
+
+    home, runtime = os.environ.get("GNNKIT_HOME"), os.environ.get("XDG_RUNTIME_DIR")
+    wanted = [Path(home) / "runs"] if home else [Path(runtime) / "gnnkit" / "runs"] if runtime else []
+    wanted += [Path(platformdirs.user_state_dir("gnnkit")) / "runs", fallback := temporary_home() / "runs"]
+    reasons = []
+    for folder in wanted:
+        try:
+            return checked_folder(private_folder(folder) if folder is fallback else folder)
+        except OSError as error:
+            reasons.append(f"{folder}: {error.strerror or error}")
+    raise PlanError(f"no folder for the logs of sampling processes can be written: {'; '.join(reasons)}", "set GNNKIT_HOME or TMPDIR")
+
+
+def checked_folder(folder: Path) -> Path:
+    """Makes a private folder, and tries to write into it.
+
+    Raises:
+        OSError: It cannot be made or written, or belongs to somebody else.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise PermissionError(0, "it belongs to another user")
+    with tempfile.TemporaryFile(dir=folder):
+        return folder
+
+
+def new_run(log_dir: str | None, facts: dict[str, Any], kind: str = "worker") -> RunFolder:
+    """The folder of a new run; what runs that are gone have left is removed.
+
+    Args:
+        log_dir: The folder of runs as the user gave it; None: ``runs_root``.
+        facts: See ``RunFolder``.
+        kind: See ``RunFolder``.
+
+    Raises:
+        PlanError: The folder cannot be written.
+    """
+    if log_dir is None:
+        root = runs_root()
+    else:
+        try:
+            root = checked_folder(Path(log_dir).expanduser())
+        except OSError as error:
+            raise PlanError(f"log_dir={log_dir!r} cannot be written: {error.strerror or error}", "give another folder") from error
+    sweep(root)
+    return RunFolder(root, facts, kind)
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Args:
+        root: The folder of runs.
+        facts: What the record says beside the processes: JSON values.
+        kind: What its processes' logs are called.
+    """
+
+    def __init__(self, root: Path, facts: dict[str, Any], kind: str = "worker") -> None:
+        self._kind = kind
+        self.path = root / f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.path.mkdir(mode=0o700)
+        pid = os.getpid()
+        self._record = {**facts, **pid_space(), "kind": kind, "pid": pid, "ticks": start_ticks(pid), "program": _program()}
+        self._record |= {"started": time.time(), "children": []}
+        self._write()
+
+    def note(self, **facts: Any) -> None:
+        """Adds to what the record says."""
+        self._record |= facts
+        self._write()
+
+    def log(self, rank: int) -> Path:
+        """The log of a process; it is appended to when the process is started again."""
+        return self.path / f"{self._kind}-{rank}.log"
+
+    def add(self, rank: int, pid: int) -> None:
+        """Records a process."""
+        self._record["children"].append({"rank": rank, "pid": pid, "ticks": start_ticks(pid), "log": str(self.log(rank))})
+        self._write()
+
+    def keep(self) -> None:
+        """Leaves the folder for whoever reads the error that names it."""
+        if not self._record.get("failed"):
+            self._record["failed"] = True
+            self._write()
+
+    def was_stopped(self, pid: int) -> bool:
+        """Whether somebody has had a process of the run ended, see ``note_stopped``."""
+        try:
+            return str(pid) in read_bounded(self.path / _STOPPED).decode().split()
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Removes the folder, unless it is to be kept."""
+        if not self._record.get("failed"):
+            remove_run(self.path)
+
+    def _write(self) -> None:
+        temporary = self.path / f".{_RECORD}"
+        try:
+            temporary.write_text(json.dumps(self._record))
+            temporary.replace(self.path / _RECORD)
+        except OSError as error:  # a full disk: the record is for people, sampling does not need it
+            logger.warning("the record of the run in %s cannot be written: %s", self.path, error)
+
+
+def note_stopped(folder: Path, pid: int) -> None:
+    """Tells whoever has a run that one of its processes is about to be ended because somebody wants that, not by a fault."""
+    with contextlib.suppress(OSError), (folder / _STOPPED).open("a") as file:
+        file.write(f"{pid}\n")
+
+
+def _program() -> str:
+    """What this process runs, as a person would call it: a notebook or a script, by its file's name; no arguments."""
+    return Path(os.environ.get("JPY_SESSION_NAME") or sys.argv[0] or "python").name
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is one that ``RunFolder`` has made, by its name."""
+    return _RUN_NAME.fullmatch(folder.name) is not None
+
+
+def _run_folders(root: Path) -> list[Path]:
+    """What ``RunFolder`` has made in a folder, and nothing of what somebody else may have there, such as a ``run.json`` of his own."""
+    return [folder for folder in root.glob("*-*") if is_run(folder)]
+
+
+def runs(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Every run's folder with its record, unreadable ones left out."""
+    for folder in sorted(_run_folders(root)):
+        try:
+            record = json.loads(read_bounded(folder / _RECORD, root=folder))
+        except (OSError, ValueError):
+            continue
+        if isinstance(record, dict):
+            yield folder, record
+
+
+def remove_run(folder: Path) -> None:
+    """Removes the folder of a run, all at once as others see it.
+
+    It is renamed first: whoever removes it may be killed at any file, and a folder that has lost only its record looks like one that is
+    being made; and a process of the run that lives for another moment makes no new file in it.
+    """
+    if is_run(folder):
+        with contextlib.suppress(OSError):  # somebody else removes it too
+            folder = folder.rename(folder.with_name(folder.name + _GOING))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(root: Path) -> None:
+    """Removes the folders of runs that are gone, and ends what is left of them."""
+    while _sweep_once(root):  # a process that was ended may have had a run of its own
+        pass
+
+
+def _sweep_once(root: Path) -> int:
+    """Does what ``sweep`` does; how many processes were ended, and are gone."""
+    now, ended = time.time(), 0
+    known = dict(runs(root))
+    for folder in root.glob("*" + _GOING):
+        if _GOING_NAME.fullmatch(folder.name):
+            shutil.rmtree(folder, ignore_errors=True)
+    for folder in _run_folders(root):
+        record = known.get(folder)
+        with contextlib.suppress(OSError):
+            age = now - folder.stat().st_mtime
+            if record is None:
+                gone = age > _HALF_MADE_S
+            elif not is_of_here(record):
+                gone = age > _KEPT_S
+            elif is_alive(record):
+                gone = False
+            else:
+                ended += end_leftovers(record)
+                gone = not record.get("failed") or age > _KEPT_S  # until nobody will read a failed run's logs
+            if gone:
+                remove_run(folder)
+    return ended
+
+
+def end_leftovers(record: dict[str, Any]) -> int:
+    """Ends children that outlived their parent; how many there were."""
+    left = [child for child in children_in(record) if is_alive(child)]
+    for child in left:
+        logger.warning("ending the sampling process %d, which outlived its parent", child["pid"])
+        send_signal(child, signal.SIGKILL)
+    return sum(wait_for_end(child["pid"], _LAST_BREATH_S) for child in left)
+
+
+def children_in(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The processes that a record names, with those that others have taken the place of."""
+    children = record.get("children", [])
+    return [child for child in children if isinstance(child, dict)] if isinstance(children, list) else []
+
 
 # What the processes of gnnkit have on their command line.
 _OURS = (b"gnnkit.runtime.", b"gnnkit.jobs.")
@@ -99,8 +357,8 @@ def find_runs(roots: Sequence[Path] | None = None) -> list[Run]:
     Args:
         roots: Folders of runs; None: ``known_roots()``.
     """
-    records = {folder: record for root in (known_roots() if roots is None else roots) for folder, record in registry.runs(root)}
-    makers = {_key(record, child): folder for folder, record in records.items() for child in registry.children_in(record)}
+    records = {folder: record for root in (known_roots() if roots is None else roots) for folder, record in runs(root)}
+    makers = {_key(record, child): folder for folder, record in records.items() for child in children_in(record)}
     inner: dict[Path, list[Path]] = {}
     for folder, record in records.items():
         maker = makers.get(_key(record, record))
@@ -156,7 +414,7 @@ def _roots_of_processes() -> Iterator[Path]:
         with contextlib.suppress(OSError):
             if place.stat().st_uid == os.getuid() and any(name in (place / "cmdline").read_bytes() for name in _OURS):
                 log = Path(os.readlink(place / "fd" / str(_STDERR)))
-                if registry.is_run(log.parent):
+                if is_run(log.parent):
                     yield log.parent.parent
 
 
@@ -209,12 +467,12 @@ def _what(path: Path, record: dict[str, Any]) -> str:
         return {"server": "servers", "courier": "courier", "rank": "training"}[kind]
     if "serves" in record:
         return "part service"
-    return "temporary store" if path.parent.name == "temporary" and not registry.children_in(record) else "sampling processes"
+    return "temporary store" if path.parent.name == "temporary" and not children_in(record) else "sampling processes"
 
 
 def _processes(record: dict[str, Any], *, here: bool) -> Iterator[ProcessStatus]:
     """The processes that a record names: of those with one number the last, and whoever lives."""
-    children = registry.children_in(record)
+    children = children_in(record)
     last = {str(child.get("rank")): child for child in children}
     within = f"server {record['server']}, " if isinstance(record.get("server"), int) else ""
     kind = str(record.get("kind"))
@@ -242,3 +500,188 @@ def _size(folder: Path) -> int:
             with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(place, name)).st_size
     return total
+
+
+# How long a process has to end by itself once it was asked to, and once it was killed.
+_FAREWELL_S, _RUN_CONTROL_LAST_BREATH_S = 2.0, 2.0
+# Between two looks at a log that is followed.
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What became of a run that was to be stopped.
+
+    Attributes:
+        run: The run, as it was before.
+        ended: Pids of the processes that were ended.
+        left: Processes that are there still, or again.
+    """
+
+    run: Run
+    ended: tuple[int, ...]
+    left: tuple[ProcessStatus, ...]
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What was done about a run that nobody has any more.
+
+    Attributes:
+        run: The run, as it was before.
+        ended: How many processes that had outlived their owner were ended.
+        removed: Whether its folders are gone.
+        kept: Whether they should have gone, and could not be removed.
+    """
+
+    run: Run
+    ended: int
+    removed: bool
+    kept: bool = False
+
+
+def logs_of(run: Run, rank: int | None = None, lines: int | None = None) -> list[tuple[str, Path, str]]:
+    """The ends of a run's logs: ``(process, path, text)``, each file once.
+
+    Args:
+        run: The run.
+        rank: The one process, by its number; None: all.
+        lines: The most lines of each; None: as many as an error shows.
+
+    Raises:
+        PlanError: There is no such process.
+    """
+    files: dict[str, str] = {}
+    for process in run.processes:
+        if process.log is not None and (rank is None or process.name.endswith(f" {rank}")):
+            files.setdefault(process.log, process.name)
+    if rank is not None and not files:
+        names = ", ".join(process.name for process in run.processes) or "none"
+        raise PlanError(f"run {run.id} has no process {rank}", f"its processes are: {names}")
+    return [(name, Path(path), tail(Path(path)) if lines is None else tail(Path(path), lines)) for path, name in files.items()]
+
+
+def follow(run: Run, rank: int | None = None) -> Iterator[tuple[str, str]]:
+    """What processes write from this call on, whole lines, until all of them have ended: ``(process, text)``, as it comes.
+
+    Args:
+        run: The run.
+        rank: See ``logs_of``.
+
+    Raises:
+        PlanError: See ``logs_of``.
+    """
+    names = {path: name for name, path, _ in logs_of(run, rank)}
+    return _follow(run, names, {path: _size_of_run_control(path) for path in names})
+
+
+def _follow(run: Run, names: dict[Path, str], places: dict[Path, int]) -> Iterator[tuple[str, str]]:
+    while True:
+        over = _wait_for_all([process.pid for process in run.alive], _LOOK_S)
+        for path, name in names.items():
+            text, places[path] = _read_on(path, places[path])
+            if text:
+                yield name, text
+        if over:
+            return
+
+
+def stop_run(run: Run, timeout_s: float = 15.0) -> Stopped:
+    """Ends the processes of a run, and whoever is there for them alone; not the notebook or script that has started them.
+
+    They are asked, then killed. Folders that nobody has any more are removed.
+
+    Args:
+        run: The run.
+        timeout_s: The most seconds to try.
+
+    Raises:
+        PlanError: It is a run of another boot, host or container.
+    """
+    if run.state == "elsewhere":
+        hint = "stop it there; gnnkit cleanup --elsewhere removes what it has left"
+        raise PlanError(f"run {run.id} is of another boot, host or container", hint)
+    deadline = time.monotonic() + timeout_s
+    asked: set[int] = set()
+    there = {process.pid for process in run.alive}
+    if run.in_foreground and send_signal(run.folders[0][1], signal.SIGTERM):
+        there.add(run.owner.pid)
+        wait_for_end(run.owner.pid, timeout_s / 2)
+    while time.monotonic() < deadline and (outermost := _outermost(run)):
+        folder, children = outermost
+        for child in children:
+            note_stopped(folder, child["pid"])
+            send_signal(child, signal.SIGKILL if child["pid"] in asked else signal.SIGTERM)
+            asked.add(child["pid"])
+        _wait_for_all([child["pid"] for child in children], min(_FAREWELL_S, max(0.0, deadline - time.monotonic())))
+    living = {each["pid"] for _, record in run.folders for each in children_in(record) if is_alive(each)}
+    _wait_for_all(sorted((there | asked) - living), _RUN_CONTROL_LAST_BREATH_S)  # all of their threads
+    for root in {folder.parent for folder, _ in run.folders}:
+        sweep(root)
+    left = [process for each in find_runs([run.path.parent]) if each.id == run.id for process in each.alive]
+    if run.in_foreground and is_alive(run.folders[0][1]):
+        left.append(run.owner)
+    gone = (there | asked) - {process.pid for process in left}
+    return Stopped(run, tuple(sorted(gone)), tuple(left))
+
+
+def clean_up(roots: Sequence[Path] | None = None, *, failed: bool = False, elsewhere: bool = False) -> list[Cleaned]:
+    """Removes what runs that nobody has any more have left, and ends their processes. What runs is left alone.
+
+    Args:
+        roots: Folders of runs; None: all that are known.
+        failed: Whether the logs of runs that failed go too.
+        elsewhere: Whether those of other boots, hosts and containers go too: nobody here can know whether they run.
+    """
+    places = list(known_roots() if roots is None else roots)
+    wanted = {"stale": True, "failed": failed, "elsewhere": elsewhere}
+    done = []
+    for run in find_runs(places):
+        if run.state in ("running", "ended"):  # whoever has it still reads its logs
+            continue
+        ended = sum(end_leftovers(record) for _, record in run.folders) if run.state != "elsewhere" else 0
+        if wanted[run.state]:
+            for folder, _ in run.folders:
+                remove_run(folder)
+        if wanted[run.state] or ended:
+            there = any(folder.exists() for folder, _ in run.folders)
+            done.append(Cleaned(run, ended, removed=not there, kept=wanted[run.state] and there))
+    for root in places:
+        sweep(root)  # what runs have left half-made, or half-removed
+    return done
+
+
+def _outermost(run: Run) -> tuple[Path, list[dict[str, Any]]] | None:
+    """The living processes of a run that no living process of it has started, with the folder they are written down in."""
+    for folder, known in run.folders:
+        record = next((found for path, found in runs(folder.parent) if path == folder), known)
+        living = [child for child in children_in(record) if is_of_here(record) and is_alive(child)]
+        if living:
+            return folder, living
+    return None
+
+
+def _wait_for_all(pids: Sequence[int], timeout_s: float) -> bool:
+    """Waits for the end of processes; whether all have ended."""
+    deadline = time.monotonic() + timeout_s
+    return all([wait_for_end(pid, max(0.0, deadline - time.monotonic())) for pid in pids])
+
+
+def _size_of_run_control(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.stat().st_size
+    return 0
+
+
+def _read_on(path: Path, place: int) -> tuple[str, int]:
+    """What has been written to a file since, whole lines, and where to read on; from its beginning where it was cut."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(place if place <= size else 0)
+            start = file.tell()
+            text = file.read()
+    except OSError:
+        return "", place
+    whole = text[: text.rfind(b"\n") + 1]
+    return whole.decode(errors="replace"), start + len(whole)

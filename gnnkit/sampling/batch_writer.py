@@ -1,24 +1,113 @@
-"""From what a walk has chosen to a batch in one block of memory: ids, edges and rows, each array at its place."""
+"""The layout of a batch in one block of memory, and the kernel that copies ids, edges and rows into it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.sampling import fill as fill_kernel
-from gnnkit.sampling.damage import STRANGE_ID, damaged
-from gnnkit.sampling.fill import RowStep
+from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.native import copy_bytes, load_i64, prefetch, store_i64
+from gnnkit.sampling.passes import find_part, load_id
 from gnnkit.sampling.subgraph import MISSING, SLOT, BatchKey, BatchLayout, EdgeKey, Field, LayoutBuilder, NodeKey
 from gnnkit.sampling.tables import GraphTables, RowTable, address_of
-from gnnkit.sampling.walked import Walked, WalkedEdges
+from gnnkit.sampling.walked import STRANGE_ID, Walked, WalkedEdges, damaged
 from gnnkit.schema import NodeType
 from gnnkit.storage.layout import FEATURE_NAME
 
 if TYPE_CHECKING:
     from gnnkit.sampling.cached import CachedNodes
+
+# Columns of ``steps`` [num_steps, 7].
+KIND, IDS, COUNT, WIDTH, TARGET, TABLE, BOUNDS = range(7)
+# A step without its target, and the address of the target: KIND, IDS, COUNT, WIDTH, TABLE, BOUNDS.
+RowStep: TypeAlias = tuple[int, tuple[int, int, int, int, int, int]]
+# Kinds: copy int64 as they are; look ids up and widen them to int64; gather rows of ``WIDTH`` bytes.
+COPY, LOOK_UP, GATHER = range(3)
+
+_LINE = 64
+# Rows asked of memory ahead of the one being copied: enough to cover a DRAM access at the speed of one core.
+_AHEAD = 16
+
+
+@helper
+def _gather(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int) -> None:
+    single = bounds.size == 2
+    for i in range(min(count, _AHEAD)):
+        v = load_i64(ids + i * 8)
+        p = 0 if single else find_part(bounds, v)
+        prefetch(parts[p] + (v - bounds[p]) * width)
+    for i in range(count):
+        if i + _AHEAD < count:
+            v = load_i64(ids + (i + _AHEAD) * 8)
+            p = 0 if single else find_part(bounds, v)
+            ahead = parts[p] + (v - bounds[p]) * width
+            for offset in range(0, width, _LINE):
+                prefetch(ahead + offset)
+            prefetch(ahead + width - 1)
+        v = load_i64(ids + i * 8)
+        p = 0 if single else find_part(bounds, v)
+        source = parts[p] + (v - bounds[p]) * width
+        copy_bytes(target + i * width, source, width)
+
+
+@helper
+def _gather_words(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, target: int) -> None:
+    """Rows of one 64-bit value, such as labels: one line each, so more of them are asked for ahead."""
+    single = bounds.size == 2
+    for i in range(count):
+        if i + 2 * _AHEAD < count:
+            v = load_i64(ids + (i + 2 * _AHEAD) * 8)
+            p = 0 if single else find_part(bounds, v)
+            prefetch(parts[p] + (v - bounds[p]) * 8)
+        v = load_i64(ids + i * 8)
+        p = 0 if single else find_part(bounds, v)
+        store_i64(target + i * 8, load_i64(parts[p] + (v - bounds[p]) * 8))
+
+
+@helper
+def _look_up(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int) -> bool:
+    """Writes the ids that rows have in the dataset; False where one is none of the dataset's."""
+    single, inside = bounds.size == 2, True
+    for i in range(count):
+        if i + _AHEAD < count:
+            v = load_i64(ids + (i + _AHEAD) * 8)
+            p = 0 if single else find_part(bounds, v)
+            prefetch(parts[p] + (v - bounds[p]) * width)
+        v = load_i64(ids + i * 8)
+        p = 0 if single else find_part(bounds, v)
+        value = load_id(parts[p], v - bounds[p], width)
+        inside &= 0 <= value < bounds[bounds.size - 1]
+        store_i64(target + i * 8, value)
+    return inside
+
+
+@kernel("boolean(int64[:, ::1], int64[:, ::1], int64[:, ::1])")
+def fill(steps: NDArray[np.int64], tables: NDArray[np.int64], bounds: NDArray[np.int64]) -> bool:
+    """Runs the steps in order.
+
+    Args:
+        steps: int64 ``[S, 7]``, see the column names above; ``IDS`` and ``TARGET`` are addresses.
+        tables: int64 ``[A, P]``: for each array, the address of every part's rows.
+        bounds: int64 ``[B, P + 1]``: for each type, the id at which every part starts.
+
+    Returns:
+        Whether every id that was looked up is one that its type has.
+    """
+    inside = True
+    for s in range(steps.shape[0]):
+        step = steps[s]
+        if step[KIND] == COPY:
+            copy_bytes(step[TARGET], step[IDS], step[COUNT] * 8)
+        elif step[KIND] == LOOK_UP:
+            inside &= _look_up(tables[step[TABLE]], bounds[step[BOUNDS]], step[IDS], step[COUNT], step[WIDTH], step[TARGET])
+        elif step[WIDTH] == 8:
+            _gather_words(tables[step[TABLE]], bounds[step[BOUNDS]], step[IDS], step[COUNT], step[TARGET])
+        else:
+            _gather(tables[step[TABLE]], bounds[step[BOUNDS]], step[IDS], step[COUNT], step[WIDTH], step[TARGET])
+    return inside
 
 
 class BatchWriter(Protocol):
@@ -110,9 +199,9 @@ class RowWriter:
     def _lay_out_edges(self, builder: LayoutBuilder, edges: WalkedEdges) -> None:
         tables, count = self.tables, len(edges.row)
         place = builder.add(EdgeKey(edges.type, "edge_index"), "int64", (2, count))
-        self._steps.append((place, (fill_kernel.COPY, self._address(edges.row), count, 8, 0, 0)))
+        self._steps.append((place, (COPY, self._address(edges.row), count, 8, 0, 0)))
         second = Field(place.key, "int64", (count,), place.offset + 8 * count)
-        self._steps.append((second, (fill_kernel.COPY, self._address(edges.col), count, 8, 0, 0)))
+        self._steps.append((second, (COPY, self._address(edges.col), count, 8, 0, 0)))
         if edges.relation is None or edges.position is None:
             return
         edge_type, position = tables.edge_types[edges.relation], self._address(edges.position)
@@ -130,13 +219,13 @@ class RowWriter:
     def _look_up(self, builder: LayoutBuilder, key: BatchKey, table: RowTable, ids: int, count: int) -> None:
         place = builder.add(key, "int64", (count,))
         if table.is_identity:
-            self._steps.append((place, (fill_kernel.COPY, ids, count, 8, 0, 0)))
+            self._steps.append((place, (COPY, ids, count, 8, 0, 0)))
             return
-        self._steps.append((place, (fill_kernel.LOOK_UP, ids, count, table.dtype.itemsize, table.index, table.bounds)))
+        self._steps.append((place, (LOOK_UP, ids, count, table.dtype.itemsize, table.index, table.bounds)))
 
     def _gather(self, builder: LayoutBuilder, key: BatchKey, table: RowTable, ids: int, count: int) -> None:
         place = builder.add(key, table.spec_dtype, (count, *table.row_shape))
-        self._steps.append((place, (fill_kernel.GATHER, ids, count, table.row_nbytes, table.index, table.bounds)))
+        self._steps.append((place, (GATHER, ids, count, table.row_nbytes, table.index, table.bounds)))
 
     def _gather_missing(self, builder: LayoutBuilder, node_type: NodeType, table: RowTable, ids: int, count: int) -> None:
         split = self._cached[node_type].split(ids, count)
@@ -156,4 +245,4 @@ class RowWriter:
     def _run(self, steps: list[RowStep]) -> bool:
         """Whether every id that was looked up is one that its type has."""
         rows = [(kind, ids, count, width, target, table, bounds) for target, (kind, ids, count, width, table, bounds) in steps]
-        return bool(fill_kernel.fill(np.array(rows, np.int64).reshape(-1, 7), self.tables.row_addresses, self.tables.row_bounds))
+        return bool(fill(np.array(rows, np.int64).reshape(-1, 7), self.tables.row_addresses, self.tables.row_bounds))

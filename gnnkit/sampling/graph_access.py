@@ -12,16 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.plan import NeighborSampling
-from gnnkit.sampling import fill as fill_kernel
-from gnnkit.sampling.answers import scatter, stitched
-from gnnkit.sampling.damage import LOOSE_EDGE, STRANGE_SEED, damaged
-from gnnkit.sampling.fill import RowStep
-from gnnkit.sampling.owners import NO_IDS, Answer, Expansion, Picks, Question
+from gnnkit.sampling.batch_writer import GATHER, RowStep, fill
+from gnnkit.sampling.owners import NO_IDS, Answer, Expansion, Picks, Question, scatter, stitched
 from gnnkit.sampling.passes import DAMAGED, DONE, FRONTIER
 from gnnkit.sampling.scratch import EdgeBuffers, NodeScratch
 from gnnkit.sampling.tables import GraphTables, address_of
 from gnnkit.sampling.walk import walk
-from gnnkit.sampling.walked import Seeds, Walked, WalkedEdges
+from gnnkit.sampling.walked import LOOSE_EDGE, STRANGE_SEED, Seeds, Walked, WalkedEdges, damaged
 from gnnkit.schema import EdgeType
 
 if TYPE_CHECKING:
@@ -155,13 +152,13 @@ class BaseGraphAccess(ABC):
         if len(nodes) and not 0 <= nodes.min() <= nodes.max() < self.tables.bounds[t, -1]:
             raise damaged(STRANGE_SEED)
         found = np.empty((len(nodes), *table.row_shape), table.dtype)
-        step = fill_kernel.GATHER, address_of(nodes), len(nodes), table.row_nbytes, table.index, table.bounds
+        step = GATHER, address_of(nodes), len(nodes), table.row_nbytes, table.index, table.bounds
         self._fill_rows([(address_of(found), step)])
         return found
 
     def _fill_rows(self, steps: list[RowStep]) -> None:
         steps_here = [(kind, ids, count, width, target, table, bounds) for target, (kind, ids, count, width, table, bounds) in steps]
-        fill_kernel.fill(np.array(steps_here, np.int64), self.tables.row_addresses, self.tables.row_bounds)
+        fill(np.array(steps_here, np.int64), self.tables.row_addresses, self.tables.row_bounds)
 
     def fan_outs(self, sampling: NeighborSampling) -> NDArray[np.int64]:
         """int64 ``[R, H]``, edge types in canonical order."""

@@ -133,10 +133,10 @@ def prepare_all() -> None:
     """Imports what batches of every kind are made with."""
     _import_shared()
     import gnnkit.sampling.cached
+    import gnnkit.sampling.remote
     import gnnkit.sampling.seeders.anchors
     import gnnkit.sampling.seeders.links
     import gnnkit.sampling.seeders.nodes
-    import gnnkit.sampling.spread_sampler
     import gnnkit.sampling.structure
     import gnnkit.sampling.walkers.hgt
     import gnnkit.sampling.walkers.layers
@@ -174,7 +174,7 @@ def warm(events: EventSink = ignore_events) -> None:
     Args:
         events: Receives the stage "compile", a unit per kernel.
     """
-    import gnnkit.sampling.fill
+    import gnnkit.sampling.batch_writer
     import gnnkit.sampling.walk
     import gnnkit.storage.kernels  # noqa: F401
 

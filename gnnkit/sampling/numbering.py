@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import load_i32, prefetch, store_i32, store_i64
 from gnnkit.kernels.stream import GOLDEN, fold_u64
-from gnnkit.sampling.damage import LOOSE_EDGE, STRANGE_SEED, damaged
 from gnnkit.sampling.owners import NO_IDS
 from gnnkit.sampling.passes import BASE, LOCAL_OF, NODES, load_id, mark_seeds
 from gnnkit.sampling.scratch import NodeScratch
 from gnnkit.sampling.tables import GraphTables, address_of
-from gnnkit.sampling.walked import Seeds
+from gnnkit.sampling.walked import LOOSE_EDGE, STRANGE_SEED, Seeds, damaged
 
 _AHEAD = 16
 # In a table of indices: nothing is here.

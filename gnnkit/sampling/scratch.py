@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.sampling.damage import STRANGE_SEED, damaged
 from gnnkit.sampling.passes import BASE, CAPACITY
 from gnnkit.sampling.tables import GraphTables, address_of
+from gnnkit.sampling.walked import STRANGE_SEED, damaged
 
 _LARGEST_INT32 = (1 << 31) - 1
 

@@ -1,4 +1,4 @@
-"""What passes between the stages of a batch: what it is asked for, what its walk starts from, and what the walk has chosen."""
+"""Values that pass between the stages of a batch: its request, the seeds of its walk, and the chosen nodes and edges."""
 
 from __future__ import annotations
 
@@ -9,8 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.errors import StoreError
 from gnnkit.sampling.subgraph import BatchKey
 from gnnkit.schema import EdgeType, NodeType
+
+VERIFY_HINT = "gnnkit info --verify names the file"
+LOOSE_EDGE = "an edge leads to a node that does not exist"
+STRANGE_SEED = "a seed is numbered as a node that does not exist"
+STRANGE_ID = "a node or an edge has an id that the dataset does not have"
+
+
+def damaged(what: str) -> StoreError:
+    """The error to raise; ``what`` is one of the texts above, or says as much."""
+    return StoreError(f"the graph is damaged: {what}", VERIFY_HINT)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class EdgePart:
         weight_prefix: uint64 ``[num_local_edges]``, running sums of integer weights, restarting at each node; None without weights.
         arrays: ``{name: [num_local_edges, *row_shape]}`` in the order of ``indices``.
         time: int64 ``[num_local_edges]``, ascending within each node, the times that temporal sampling compares (see
-            ``gnnkit.storage.times``); None without any.
+            ``gnnkit.storage.edge_values``); None without any.
     """
 
     indptr: NDArray[Any]

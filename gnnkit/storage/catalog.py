@@ -17,8 +17,7 @@ from gnnkit.files import read_bounded
 from gnnkit.shipped import is_shipped
 from gnnkit.source import GraphSource
 from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, MANIFEST_NAME
-from gnnkit.storage.manifest import Manifest, canonical_options, store_fingerprint
-from gnnkit.storage.manifest_io import read_manifest
+from gnnkit.storage.manifest import Manifest, canonical_options, read_manifest, store_fingerprint
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.staging import INCOMPLETE, PARTS, REPLACED, incomplete_path, locked, parts_path, remove_tree, restore
 from gnnkit.storage.store import Store
@@ -107,8 +106,7 @@ def find_or_build(
     path = store_path(store_dir, source.name, options, source.fingerprint())
 
     def build() -> Store:
-        from gnnkit.storage.build import build_store
-        from gnnkit.storage.repartition import repartition
+        from gnnkit.storage.build import build_store, repartition
 
         if (other := find_same_graph(source, options, store_dir, but=path)) is not None:
             return opener(repartition(other, path, options, events, wait_timeout_s=wait_timeout_s).path)
@@ -132,7 +130,7 @@ def find_or_repartition(
         return store
 
     def build() -> Store:
-        from gnnkit.storage.repartition import repartition
+        from gnnkit.storage.build import repartition
 
         return repartition(store, path, options, events, wait_timeout_s=wait_timeout_s)
 

@@ -1,18 +1,24 @@
-"""What the builder reads: a dataset's source, checked while it streams, or a store that exists already."""
+"""Inputs of the builder: a dataset's source, a store that exists, and what was spooled or sorted on disk."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import DatasetError
-from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
+from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType, edge_type_name
 from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits
+from gnnkit.storage.arrays import EdgePart
+from gnnkit.storage.files import write_fully
+from gnnkit.storage.layout import index_dtype
 from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.store import Store
 
 # Rows of wide arrays are taken in smaller batches than those of narrow ones.
 _BATCH_BYTES = 16 << 20
@@ -207,3 +213,222 @@ class SourceInput:
 def batch_rows(specs: Iterator[ArraySpec]) -> int:
     """Rows to take at once so that a batch of edges with these arrays stays small."""
     return max(1024, min(CHUNK_ROWS, _BATCH_BYTES // (16 + sum(spec.row_nbytes for spec in specs))))
+
+
+_NODE_ROWS = 1 << 16
+
+
+class StoreInput:
+    """A store as the builder's input, node by node rather than in the dataset's edge order.
+
+    Args:
+        store: The store.
+
+    Raises:
+        StoreError: Not all of its parts are open.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store.require()
+        self.name, self.notice, self.schema = store.name, store.notice, store.schema
+        self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = store.splits
+        self.link_splits: LinkSplits = store.link_splits
+        self.metadata = store.metadata
+        self._dataset_ids: dict[NodeType, NDArray[Any] | None] = {}
+
+    def fingerprint(self) -> str:
+        """The fingerprint of the dataset that the store was built from."""
+        return self.store.manifest.source_fingerprint
+
+    def cheap_to_reread(self, edge_type: EdgeType, names: Sequence[str]) -> bool:
+        """Mappings are."""
+        return True
+
+    def in_edge_order(self, options: BuildOptions) -> bool:
+        """A store keeps the order within the nodes that own the edges, but for that by its own times."""
+        return options.edge_dir == self.store.edge_dir and self.store.options.time_attr in (None, options.time_attr)
+
+    def edge_batches(self, edge_type: EdgeType, names: Sequence[str]) -> Iterator[EdgeBatch]:
+        """See ``BuildInput``."""
+        arrays = self.store.arrays()
+        owner_ids, other_ids = (self._to_dataset(t) for t in (arrays.frontier_type(edge_type), arrays.neighbor_type(edge_type)))
+        bounds = arrays.node_bounds[arrays.frontier_type(edge_type)]
+        size = batch_rows(self.schema.edge_types[edge_type].arrays[name] for name in names)
+        first = 0
+        for part, edges in enumerate(arrays.edges[edge_type]):
+            for low in range(0, len(edges.indices), size):
+                high = min(low + size, len(edges.indices))
+                owner = owners_of(edges, low, high) + bounds[part]
+                other = edges.indices[low:high].astype(np.int64)
+                owner = owner if owner_ids is None else owner_ids[owner].astype(np.int64)
+                other = other if other_ids is None else other_ids[other].astype(np.int64)
+                source, target = (other, owner) if self.store.edge_dir == "in" else (owner, other)
+                ids = None if edges.edge_id is None else edges.edge_id[low:high].astype(np.int64)
+                yield EdgeBatch(first + low, source, target, ids, {name: edges.arrays[name][low:high] for name in names})
+            first += len(edges.indices)
+
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """See ``BuildInput``."""
+        arrays = self.store.arrays()
+        parts, book, bounds = arrays.nodes[node_type], arrays.store_id[node_type], arrays.node_bounds[node_type]
+        if book is None:
+            yield from (part.arrays[name] for part in parts)
+            return
+        for first in range(0, len(book), _NODE_ROWS):
+            store_ids = book[first : first + _NODE_ROWS]
+            owners = np.searchsorted(bounds, store_ids, side="right") - 1
+            rows = np.empty((len(store_ids), *parts[0].arrays[name].shape[1:]), parts[0].arrays[name].dtype)
+            for part in np.unique(owners):
+                mine = np.flatnonzero(owners == part)
+                rows[mine] = parts[part].arrays[name][store_ids[mine] - bounds[part]]
+            yield rows
+
+    def _to_dataset(self, node_type: NodeType) -> NDArray[Any] | None:
+        """Dataset ids by store id; None for the identity."""
+        if node_type not in self._dataset_ids:
+            pieces = [part.global_id for part in self.store.arrays().nodes[node_type]]
+            self._dataset_ids[node_type] = np.concatenate([p for p in pieces if p is not None]) if pieces[0] is not None else None
+        return self._dataset_ids[node_type]
+
+
+class SortedEdgesInput:
+    """Nodes of one input, edges of a store that was made of that input's edges alone.
+
+    Args:
+        nodes: The input.
+        edges: The store.
+    """
+
+    def __init__(self, nodes: BuildInput, edges: Store) -> None:
+        self._nodes, self._edges = nodes, StoreInput(edges)
+        self.name, self.notice, self.schema = nodes.name, nodes.notice, nodes.schema
+        self.splits, self.link_splits, self.metadata = nodes.splits, nodes.link_splits, nodes.metadata
+        self.fingerprint = nodes.fingerprint
+        self.node_array_chunks = nodes.node_array_chunks
+        self.edge_batches = self._edges.edge_batches
+        self.in_edge_order = self._edges.in_edge_order
+        self.cheap_to_reread = self._edges.cheap_to_reread
+
+
+class EdgesOnlyInput:
+    """An input without its node arrays, splits and metadata: what a partitioner needs to see."""
+
+    def __init__(self, graph: BuildInput) -> None:
+        from dataclasses import replace
+
+        nodes = {name: replace(t, arrays={}) for name, t in graph.schema.node_types.items()}
+        self.schema: GraphSchema = replace(graph.schema, node_types=nodes)
+        self.name, self.notice = graph.name, graph.notice
+        self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {}
+        self.link_splits: LinkSplits = {}
+        self.metadata: Mapping[str, Any] = {}
+        self.fingerprint = graph.fingerprint
+        self.node_array_chunks = graph.node_array_chunks
+        self.edge_batches = graph.edge_batches
+        self.in_edge_order = graph.in_edge_order
+        self.cheap_to_reread = graph.cheap_to_reread
+
+
+def owners_of(edges: EdgePart, low: int, high: int) -> NDArray[np.int64]:
+    """Local owners of the edges at positions ``[low, high)`` of a part, int64 ``[high - low]``."""
+    first = int(np.searchsorted(edges.indptr, low, side="right")) - 1
+    last = int(np.searchsorted(edges.indptr, high, side="left"))
+    ends = np.clip(edges.indptr[first : last + 1].astype(np.int64), low, high)
+    return np.repeat(np.arange(first, last, dtype=np.int64), np.diff(ends))
+
+
+class KeptSourceInput(SourceInput):
+    """A slow source (CSV) as the builder's input: edges and weights are parsed once and replayed from files.
+
+    Args:
+        source: The source.
+        folder: Where the files go.
+        kept: Names of the edge arrays that more than one pass reads.
+    """
+
+    def __init__(self, source: GraphSource, folder: Path, kept: Sequence[str]) -> None:
+        super().__init__(source)
+        self._folder, self._kept = folder, frozenset(kept)
+        self._lengths: dict[tuple[EdgeType, str], list[int]] = {}
+
+    def cheap_to_reread(self, edge_type: EdgeType, names: Sequence[str]) -> bool:
+        """See ``BuildInput``: only arrays that are not kept would be parsed again."""
+        return self._kept.issuperset(names)
+
+    def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[Any]]:
+        """See ``GraphSource``."""
+        ends = (self.schema.node_types[node_type].num_nodes for node_type in (edge_type[0], edge_type[2]))
+        spec = ArraySpec(index_dtype(max(ends)).name)
+        for chunk in self._once((edge_type, ""), super().edge_chunks(edge_type), spec, (2, -1)):
+            yield chunk.astype(np.int64, copy=False)
+
+    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        """See ``GraphSource``."""
+        chunks = super().edge_array_chunks(edge_type, name)
+        if name not in self._kept:
+            return chunks
+        spec = self.schema.edge_types[edge_type].arrays[name]
+        return self._once((edge_type, name), chunks, spec, (-1, *spec.row_shape))
+
+    def _once(
+        self, key: tuple[EdgeType, str], chunks: Iterator[NDArray[Any]], spec: ArraySpec, shape: tuple[int, ...]
+    ) -> Iterator[NDArray[Any]]:
+        """Passes the chunks on and keeps them, or replays those of an earlier complete pass."""
+        path = self._folder / f"{edge_type_name(key[0])}.{key[1]}.parsed"
+        if key in self._lengths:
+            with path.open("rb") as file:
+                for length in self._lengths[key]:
+                    yield np.fromfile(file, spec.numpy_dtype, length).reshape(shape)
+            return
+        lengths = []
+        with path.open("wb") as file:
+            for chunk in chunks:
+                yield chunk
+                # An id beyond the narrow type wraps here; whoever got the chunk refuses it before anything is replayed.
+                kept = np.ascontiguousarray(chunk).astype(spec.numpy_dtype, copy=False)
+                kept.tofile(file)
+                lengths.append(kept.size)
+        self._lengths[key] = lengths
+
+
+class BucketSpool:
+    """Rows sorted into buckets of known sizes, column by column, each bucket one region of each column's file.
+
+    Args:
+        folder: Where the files go.
+        columns: Dtype and row shape of each column.
+        starts: int64 ``[num_buckets + 1]``: bucket ``b`` holds ``starts[b + 1] - starts[b]`` rows.
+    """
+
+    def __init__(self, folder: Path, columns: Mapping[str, ArraySpec], starts: NDArray[np.int64]) -> None:
+        self._columns, self._starts = dict(columns), starts
+        self._next = starts[:-1].copy()
+        self._paths = {name: folder / f"bucket.{name}" for name in columns}
+        self._files = {name: os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600) for name, path in self._paths.items()}
+
+    def put_column(self, name: str, order: NDArray[np.int64], starts: NDArray[np.int64], values: NDArray[Any]) -> None:
+        """Appends a column of some rows: row ``order[k]`` goes to bucket ``b`` for ``k`` in ``[starts[b], starts[b + 1])``."""
+        spec = self._columns[name]
+        data = values.astype(spec.numpy_dtype, copy=False)[order].reshape(-1).view(np.uint8)
+        for bucket in np.flatnonzero(starts[1:] > starts[:-1]):
+            first, last = int(starts[bucket]) * spec.row_nbytes, int(starts[bucket + 1]) * spec.row_nbytes
+            write_fully(self._files[name], int(self._next[bucket]) * spec.row_nbytes, data[first:last].data)
+
+    def advance(self, starts: NDArray[np.int64]) -> None:
+        """Ends the rows of one ``order``, once every column of them has been put."""
+        self._next += np.diff(starts)
+
+    def take(self, bucket: int, name: str) -> NDArray[Any]:
+        """A column of a bucket, in the order in which its rows were put."""
+        spec = self._columns[name]
+        first, last = int(self._starts[bucket]), int(self._starts[bucket + 1])
+        count = (last - first) * (spec.row_nbytes // spec.numpy_dtype.itemsize)
+        rows: NDArray[Any] = np.fromfile(self._paths[name], spec.numpy_dtype, count, offset=first * spec.row_nbytes)
+        return rows.reshape(last - first, *spec.row_shape)
+
+    def close(self) -> None:
+        """Removes the files."""
+        for name, descriptor in self._files.items():
+            os.close(descriptor)
+            self._paths[name].unlink()
+        self._files.clear()

@@ -164,7 +164,7 @@ def count_parts(node: NDArray[Any], bounds: Ids, counts: Ids) -> None:
 
 @kernel("void(int64[::1], float32[::1], int64, uint64[::1])")
 def prefix_weights(indptr: Ids, weights: NDArray[Any], exponent: int, prefix: NDArray[np.uint64]) -> None:
-    """Running sums of integer weights, restarting at each node; see ``gnnkit.storage.weights``."""
+    """Running sums of integer weights, restarting at each node; see ``gnnkit.storage.edge_values``."""
     for node in range(len(indptr) - 1):
         total = np.uint64(0)
         for k in range(indptr[node], indptr[node + 1]):

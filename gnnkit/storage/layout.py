@@ -19,8 +19,8 @@ import numpy as np
 
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.schema import QUANTIZED, ArraySpec, EdgeType, GraphSchema, NodeType, edge_type_name
+from gnnkit.storage.edge_values import TIME_NAME, check_time_attr
 from gnnkit.storage.options import BuildOptions
-from gnnkit.storage.times import TIME_NAME, check_time_attr
 
 FORMAT = "gnnkit-store"
 FORMAT_VERSION = 2
@@ -88,7 +88,7 @@ def store_schema(schema: GraphSchema, options: BuildOptions) -> GraphSchema:
     """The schema of the store that ``options`` make of a source: feature arrays in ``options.feature_dtype``.
 
     Features are floating-point arrays of two dimensions, labels ("y") excepted: those keep every bit. What the numbers of quantised arrays
-    stand for is not known from a schema alone: see ``gnnkit.storage.quantize``.
+    stand for is not known from a schema alone: see ``gnnkit.storage.convert``.
     """
     from dataclasses import replace
 

@@ -14,7 +14,7 @@ from gnnkit.storage.files import FileSpec
 from gnnkit.storage.layout import STORABLE_DTYPES, check_name, link_split_file
 
 if TYPE_CHECKING:
-    from gnnkit.storage.context import BuildContext
+    from gnnkit.storage.writer import BuildContext
 
 LinkSplitSpecs = Mapping[EdgeType, Mapping[str, Mapping[str, FileSpec]]]
 LINK_INDEX = "edge_label_index"

@@ -25,7 +25,7 @@ class BuildOptions:
             "quint8" keeps 8 bits of each number, affine between its column's least and largest; batches give float32.
         weight: Name of the one-dimensional edge array to prepare for weighted sampling, or None.
         time_attr: Name of the arrays of integers to prepare for temporal sampling, or None: each node's edges are then stored in the order
-            of their times, which are the edge's own or those of the node at its far end (see ``gnnkit.storage.times``).
+            of their times, which are the edge's own or those of the node at its far end (see ``gnnkit.storage.edge_values``).
         cache_ratio: Share of all nodes whose features each part replicates from other parts, hottest first.
         num_neighbors: Fan-out with which "frequency" and ``cache_ratio`` measure how hot a node is.
         seed: Seed of the partitioners that draw.

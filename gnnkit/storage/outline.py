@@ -19,8 +19,7 @@ from gnnkit.errors import StoreError
 from gnnkit.storage.files import damaged, file_crc32
 from gnnkit.storage.layout import MANIFEST_NAME, split_file
 from gnnkit.storage.link_splits import link_split_files
-from gnnkit.storage.manifest import Manifest
-from gnnkit.storage.manifest_io import read_manifest
+from gnnkit.storage.manifest import Manifest, read_manifest
 
 _MARK = "outline"
 _HEX = frozenset("0123456789abcdef")

@@ -20,8 +20,7 @@ from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, placeholder
 from gnnkit.storage.files import damaged, map_array
 from gnnkit.storage.layout import EDGE_FILES, FEATURE_NAME, book_file, cache_file, edge_file, node_file, part_folder, part_of, split_file
 from gnnkit.storage.link_splits import map_link_splits
-from gnnkit.storage.manifest import Manifest
-from gnnkit.storage.manifest_io import read_manifest
+from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.outline import elsewhere, is_outline, outline_files
 

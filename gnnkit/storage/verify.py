@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from gnnkit.events import EventSink, Stage
 from gnnkit.schema import EdgeType, NodeType
-from gnnkit.storage.context import default_threads
+from gnnkit.storage.edge_values import TIME_NAME
 from gnnkit.storage.files import damaged, file_crc32
 from gnnkit.storage.layout import book_file, cache_file, edge_file, link_split_file, node_file, split_file
 from gnnkit.storage.link_splits import id_rows
-from gnnkit.storage.times import TIME_NAME
+from gnnkit.storage.writer import default_threads
 
 if TYPE_CHECKING:
     from gnnkit.storage.store import Store

@@ -1,37 +1,631 @@
-"""Writing the files of a store: nodes are assigned to parts, edges sorted, and everything streamed to where it belongs."""
+"""Writing the files of a store: nodes assigned to parts, edges counted and filled range by range, all of it streamed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.errors import PlanError
+from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage
-from gnnkit.schema import GraphSchema, NodeType
+from gnnkit.host import available_cpus
+from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays
-from gnnkit.storage.context import BuildContext, Tables, default_threads
-from gnnkit.storage.edges import EDGE_BYTES, MAX_REREADS, EdgeTypeBuild
-from gnnkit.storage.inputs import BuildInput
-from gnnkit.storage.layout import index_dtype, store_schema
+from gnnkit.storage.convert import bytes_to_measure, convert_rows, with_quantizations
+from gnnkit.storage.edge_values import TIME_NAME, as_times, check_weights, time_order, timed_edge_types, weight_exponent, weight_prefix
+from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, sync
+from gnnkit.storage.inputs import BucketSpool, BuildInput, EdgeBatch, EdgesOnlyInput, RowReader, SortedEdgesInput
+from gnnkit.storage.kernels import bucket_order, count_degrees, count_parts, place_edges
+from gnnkit.storage.layout import (
+    FEATURE_NAME,
+    book_file,
+    cache_file,
+    edge_file,
+    index_dtype,
+    node_file,
+    part_of,
+    split_file,
+    store_schema,
+    weighted_edge_types,
+)
 from gnnkit.storage.link_splits import build_link_splits
-from gnnkit.storage.manifest import Manifest
-from gnnkit.storage.manifest_io import write_manifest
-from gnnkit.storage.nodes import build_nodes, build_splits
+from gnnkit.storage.manifest import Manifest, write_manifest
 from gnnkit.storage.numbering import Numbering, contiguous, from_assignment
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.partition import assign_parts, hot_nodes, needs_topology
-from gnnkit.storage.quantize import bytes_to_measure, with_quantizations
-from gnnkit.storage.resources import check_disk, check_memory
+from gnnkit.storage.partition.topology import edge_rows
+from gnnkit.storage.staging import check_disk, check_memory
 from gnnkit.storage.store import Store
-from gnnkit.storage.store_input import EdgesOnlyInput, SortedEdgesInput
-from gnnkit.storage.times import timed_edge_types
+
+# Rows are converted and written in blocks of this size, so that nothing grows with the width of the features.
+BLOCK_BYTES = 8 << 20
+_MAX_THREADS = 4
+
+
+def default_threads() -> int:
+    """Threads that a build uses: the CPUs it may run on, at most 4 (more only wait for memory and disk)."""
+    return min(available_cpus(), _MAX_THREADS)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of the manifest that fill up during the build; the draft manifest holds these very objects."""
+
+    edge_counts: dict[EdgeType, tuple[int, ...]] = field(default_factory=dict)
+    cuts: dict[EdgeType, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    weight_exponents: dict[EdgeType, int] = field(default_factory=dict)
+    cached: dict[NodeType, tuple[int, ...]] = field(default_factory=dict)
+    link_splits: dict[EdgeType, dict[str, dict[str, FileSpec]]] = field(default_factory=dict)
+    files: dict[str, FileEntry] = field(default_factory=dict)
+
+
+@dataclass
+class BuildContext:
+    """The state of one build.
+
+    Attributes:
+        roots: Where to write the files of each part, and under None those that every host has; parts that are not in it are not written.
+        scratch: Folder for the builder's own files, removed before the store is published.
+        graph: What is read.
+        draft: The manifest so far.
+        tables: Its tables, to be filled in as counts become known.
+        numbering: Store ids of each node type.
+        pool: Runs the kernels and writes; the calling thread reads and reports.
+        num_threads: Threads of ``pool``.
+        budget_bytes: Memory that buffers of edges may take, over all threads.
+        stage: Where progress goes, in bytes.
+        syncer: Threads that bring finished files to the disk.
+    """
+
+    roots: Mapping[int | None, Path]
+    scratch: Path
+    graph: BuildInput
+    draft: Manifest
+    tables: Tables
+    numbering: dict[NodeType, Numbering]
+    pool: ThreadPoolExecutor
+    num_threads: int
+    budget_bytes: int
+    stage: Stage
+    syncer: ThreadPoolExecutor
+    _syncing: list[Future[None]] = field(default_factory=list)
+    _times: dict[NodeType, NDArray[np.int64]] = field(default_factory=dict)
+    _reading: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def parts(self) -> list[int]:
+        """The parts that are written, ascending."""
+        return sorted(part for part in self.roots if part is not None)
+
+    def writer(self, name: str, spec: FileSpec) -> ArrayWriter:
+        """A writer for one of the store's files, of those that are written."""
+        return ArrayWriter(self.roots[part_of(name)], name, spec)
+
+    def finish(self, writers: Iterable[tuple[str, ArrayWriter]]) -> None:
+        """Enters finished files into the manifest and starts to bring them to the disk."""
+        for name, writer in writers:
+            self.tables.files[name] = writer.finish()
+            self._syncing.append(self.syncer.submit(sync, writer.path))
+
+    def node_times(self, node_type: NodeType, name: str) -> NDArray[np.int64]:
+        """Times of a type's nodes by store id, int64 ``[num_nodes]``; read when first asked for, and kept."""
+        with self._reading:
+            if node_type not in self._times:
+                nodes, store_id = self.graph.schema.node_types[node_type], self.numbering[node_type].store_id
+                chunks = self.graph.node_array_chunks(node_type, name)
+                reader = RowReader(chunks, nodes.arrays[name], f"{name!r} of {node_type!r}", nodes.num_nodes)
+                times = as_times(reader.take(nodes.num_nodes))
+                by_store_id = np.empty_like(times)
+                by_store_id[slice(None) if store_id is None else store_id] = times
+                self._times[node_type] = by_store_id
+            return self._times[node_type]
+
+    def wait_synced(self) -> None:
+        """Waits until all finished files are on the disk."""
+        for future in self._syncing:
+            future.result()
+        self._syncing.clear()
+
+    def write_rows(self, writer: ArrayWriter, row: int, rows: NDArray[Any], specs: tuple[ArraySpec, ArraySpec], name: str) -> None:
+        """Writes rows from ``row`` on, converted from the first spec to the second, block by block."""
+        source, target = specs
+        block = max(1, BLOCK_BYTES // max(1, source.row_nbytes))
+        for first in range(0, len(rows), block):
+            writer.write(row + first, convert_rows(rows[first : first + block], source, target, name))
+
+
+def wait_all(futures: Iterable[Future[Any]]) -> list[Any]:
+    """Results of all futures; raises the first error only once none of them runs any more."""
+    futures = list(futures)
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    if errors:
+        raise errors[0]
+    return [future.result() for future in futures]
+
+
+NO_IDS: NDArray[np.int64] = np.empty(0, np.int64)
+NO_MAP: NDArray[np.int32] = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True)
+class DegreeCounts:
+    """How many nodes have how many edges.
+
+    Attributes:
+        degree: int64 ``[k]``, the degrees that occur, ascending.
+        num_nodes: int64 ``[k]``, nodes of each.
+    """
+
+    degree: NDArray[np.int64]
+    num_nodes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, degrees: NDArray[Any]) -> DegreeCounts:
+        """Counts the degrees ``[num_nodes]`` of nodes."""
+        values, counts = np.unique(degrees, return_counts=True)
+        return cls(values.astype(np.int64), counts.astype(np.int64))
+
+    def at_least(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The degrees from 1 on, and how many nodes have at least as many edges: int64 ``[k]`` each."""
+        reaching = np.cumsum(self.num_nodes[::-1])[::-1]
+        some = self.degree > 0
+        return self.degree[some], reaching[some]
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all nodes together."""
+        return int((self.degree * self.num_nodes).sum())
+
+    @property
+    def without(self) -> int:
+        """Nodes without any edge."""
+        return int(self.num_nodes[self.degree == 0].sum())
+
+
+@dataclass(frozen=True)
+class EdgeDegrees:
+    """Degrees along one edge type.
+
+    Attributes:
+        outgoing: Of the nodes of the sources' type: edges that leave them.
+        incoming: Of the nodes of the targets' type: edges that arrive at them.
+    """
+
+    outgoing: DegreeCounts
+    incoming: DegreeCounts
+
+
+def edge_degrees(graph: GraphArrays) -> dict[EdgeType, EdgeDegrees]:
+    """Counts the edges of every node, type by type, in chunks of edges.
+
+    Args:
+        graph: The graph, with all of its parts open.
+    """
+    result = {}
+    for edge_type in graph.edges:
+        ends = graph.frontier_type(edge_type), graph.neighbor_type(edge_type)
+        owner, other = (np.zeros(graph.schema.node_types[end].num_nodes, np.int64) for end in ends)
+        for rows in edge_rows(graph, edge_type):
+            owner[rows.first : rows.first + len(rows.indptr) - 1] = np.diff(rows.indptr)
+            np.add.at(other, rows.indices, 1)
+        counts = DegreeCounts.of(owner), DegreeCounts.of(other)
+        result[edge_type] = EdgeDegrees(*(counts[::-1] if graph.edge_dir == "in" else counts))
+    return result
+
+
+def build_nodes(context: BuildContext, node_type: NodeType, hot: list[Mapping[NodeType, NDArray[np.int64]]]) -> None:
+    """Writes the arrays and maps of one node type into the parts.
+
+    Args:
+        context: The build.
+        node_type: The node type.
+        hot: For each part, ``{node type: ascending dataset ids}`` of nodes that other parts own and whose features it replicates;
+            empty: none does.
+    """
+    schema, numbering = context.graph.schema.node_types[node_type], context.numbering[node_type]
+    for name, spec in schema.arrays.items():
+        chunks = context.graph.node_array_chunks(node_type, name)
+        stored = context.draft.schema.node_types[node_type].arrays[name]
+        cached = _cached_rows(context, node_type, hot) if name == FEATURE_NAME else []
+        _scatter(context, node_type, name, chunks, (spec, stored), cached)
+        context.finish([(rows.name, rows.writer) for rows in cached])
+    if numbering.store_id is None:
+        return
+    id_spec = ArraySpec(index_dtype(numbering.num_nodes).name)
+    _scatter(context, node_type, "global_id", _consecutive(numbering.num_nodes, id_spec.numpy_dtype), (id_spec, id_spec), [])
+    if None not in context.roots:
+        return
+    book = context.writer(book_file(node_type), context.draft.node_specs(node_type)[book_file(node_type)])
+    context.write_rows(book, 0, numbering.store_id, (id_spec, id_spec), "store_id")
+    context.finish([(book_file(node_type), book)])
+
+
+@dataclass(frozen=True)
+class _CachedRows:
+    """The features that one part replicates: ascending dataset ids, and where their rows go."""
+
+    ids: NDArray[np.int64]
+    name: str
+    writer: ArrayWriter
+
+    def within(self, first: int, last: int) -> tuple[int, NDArray[np.int64]]:
+        """The first of those with dataset ids in ``[first, last)``, and their ids less ``first``."""
+        low, high = np.searchsorted(self.ids, [first, last])
+        return int(low), self.ids[low:high] - first
+
+
+def _cached_rows(context: BuildContext, node_type: NodeType, hot: list[Mapping[NodeType, NDArray[np.int64]]]) -> list[_CachedRows]:
+    """What the parts that are written replicate of a node type; writes the ids."""
+    if not any(len(ids.get(node_type, ())) for ids in hot):
+        return []
+    context.tables.cached[node_type] = tuple(len(ids.get(node_type, ())) for ids in hot)
+    specs, found = context.draft.node_specs(node_type), []
+    for part in context.parts:
+        ids = hot[part].get(node_type, np.empty(0, np.int64))
+        names = [cache_file(part, node_type, name) for name in ("global_id", FEATURE_NAME)]
+        id_writer, row_writer = (context.writer(name, specs[name]) for name in names)
+        id_writer.write(0, ids)
+        context.finish([(names[0], id_writer)])
+        found.append(_CachedRows(ids, names[1], row_writer))
+    return found
+
+
+def build_splits(context: BuildContext) -> None:
+    """Writes the official splits, verbatim.
+
+    Raises:
+        DatasetError: An id of a split is out of range.
+    """
+    for node_type, splits in context.graph.splits.items():
+        num_nodes = context.graph.schema.node_types[node_type].num_nodes
+        for split, ids in splits.items():
+            if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes:
+                wrong = int(ids[(ids < 0) | (ids >= num_nodes)][0])
+                raise DatasetError(f"split {split!r} of {node_type!r} holds node {wrong}, but there are {num_nodes} nodes")
+    specs = context.draft.file_specs()
+    for node_type, splits in context.graph.splits.items():
+        for split, ids in splits.items():
+            name = split_file(node_type, split)
+            writer = context.writer(name, specs[name])
+            writer.write(0, np.asarray(ids))
+            context.finish([(name, writer)])
+
+
+def _scatter(
+    context: BuildContext,
+    node_type: NodeType,
+    name: str,
+    chunks: Iterator[NDArray[Any]],
+    specs: tuple[ArraySpec, ArraySpec],
+    cached: list[_CachedRows],
+) -> None:
+    """Streams one array into the parts' files, and those of its rows that parts replicate."""
+    if not context.parts:
+        return
+    numbering, file_specs = context.numbering[node_type], context.draft.node_specs(node_type)
+    names = {part: node_file(part, node_type, name) for part in context.parts}
+    writers = {part: context.writer(file, file_specs[file]) for part, file in names.items()}
+    label = f"{name!r} of {node_type!r}"
+    reader = RowReader(chunks, specs[0], label, numbering.num_nodes)
+    block = max(1, BLOCK_BYTES // max(1, specs[0].row_nbytes))
+    for first in range(0, numbering.num_nodes, block * context.num_threads):
+        last = min(first + block * context.num_threads, numbering.num_nodes)
+        rows = reader.take(last - first)
+        pieces = [(start, rows[start - first : start - first + block]) for start in range(first, last, block)]
+        wait_all([context.pool.submit(_scatter_block, context, numbering, writers, *piece, specs, label, cached) for piece in pieces])
+        context.stage.advance(rows.nbytes)
+    reader.finish()
+    context.finish((names[part], writer) for part, writer in writers.items())
+
+
+def _scatter_block(
+    context: BuildContext,
+    numbering: Numbering,
+    writers: Mapping[int, ArrayWriter],
+    first: int,
+    rows: NDArray[Any],
+    specs: tuple[ArraySpec, ArraySpec],
+    label: str,
+    cached: list[_CachedRows],
+) -> None:
+    """Writes the rows of the dataset ids from ``first`` on, each to its part, and to those that replicate it."""
+    bounds, last = numbering.bounds, first + len(rows)
+    for each in cached:
+        position, picked = each.within(first, last)
+        if len(picked):
+            context.write_rows(each.writer, position, rows[picked], specs, label)
+    if numbering.store_id is None:
+        for part, writer in writers.items():
+            start, end = max(first, int(bounds[part])), min(last, int(bounds[part + 1]))
+            if end > start:
+                context.write_rows(writer, start - int(bounds[part]), rows[start - first : end - first], specs, label)
+        return
+    store_ids = numbering.to_store(first, last)
+    owners = numbering.part_of(store_ids)
+    for part in np.unique(owners):
+        if part not in writers:
+            continue
+        mine = np.flatnonzero(owners == part)
+        context.write_rows(writers[part], int(store_ids[mine[0]] - bounds[part]), rows[mine], specs, label)
+
+
+def _consecutive(count: int, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    step = 1 << 20
+    for first in range(0, count, step):
+        yield np.arange(first, min(first + step, count), dtype=dtype)
+
+
+# Passes over the edges beyond which one pass into a spool is cheaper, and rows taken from a spool at once.
+MAX_REREADS = 4
+_SPOOL_ROWS = 1 << 20
+EDGE_BYTES = 16
+
+
+@dataclass(frozen=True)
+class OwnerRange:
+    """Consecutive owners of one part: store ids ``[low, high)``, their edges at positions ``[first, last)`` of the part."""
+
+    part: int
+    low: int
+    high: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class RangeBuffers:
+    """The adjacency of one range in memory; empty arrays stand for what is not stored."""
+
+    indices: NDArray[Any]
+    edge_id: NDArray[Any]
+    arrays: Mapping[str, NDArray[Any]]
+
+
+class EdgeTypeBuild:
+    """Writes the files of one edge type.
+
+    Args:
+        context: The build.
+        edge_type: The edge type.
+    """
+
+    def __init__(self, context: BuildContext, edge_type: EdgeType) -> None:
+        self.context, self.edge_type = context, edge_type
+        self.options = context.draft.options
+        self.schema = context.graph.schema.edge_types[edge_type]
+        owner, other = (edge_type[2], edge_type[0]) if self.options.edge_dir == "in" else (edge_type[0], edge_type[2])
+        self.owners, self.others = context.numbering[owner], context.numbering[other]
+        self.weight = self.options.weight if edge_type in weighted_edge_types(context.graph.schema, self.options) else None
+        self.names = list(self.schema.arrays)
+        self.timed = timed_edge_types(context.graph.schema, self.options.edge_dir, self.options.time_attr)
+        self.ordered = context.graph.in_edge_order(self.options)
+        self.cut = np.zeros((self.options.num_parts, self.options.num_parts), np.int64)
+        self._cut_lock = threading.Lock()
+        # Degrees while counting; then, for each owner, the next free position within its part.
+        self._cursor = np.zeros(self.owners.num_nodes, np.int64)
+        self._writers: dict[str, ArrayWriter] = {}
+
+    def build(self) -> None:
+        """Reads the edges and writes everything."""
+        self._count()
+        ranges = self._plan()
+        waves = -(-len(ranges) // self.context.num_threads)
+        reread = waves <= 1 or (waves <= MAX_REREADS and self.context.graph.cheap_to_reread(self.edge_type, self.names))
+        if reread and self.ordered:
+            self._fill_by_rereading(ranges)
+        else:
+            self._fill_by_buckets(ranges)
+        self.context.tables.cuts[self.edge_type] = tuple(tuple(map(int, row)) for row in self.cut)
+        self.context.finish(self._writers.items())
+
+    def _ends(self, batch: EdgeBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return (batch.target, batch.source) if self.options.edge_dir == "in" else (batch.source, batch.target)
+
+    def _count(self) -> None:
+        context, largest = self.context, 0.0
+        threads = context.num_threads
+        owner_map = NO_MAP if self.owners.store_id is None else self.owners.store_id
+        num_owners, num_others = self.owners.num_nodes, self.others.num_nodes
+        bounds = [num_owners * k // threads for k in range(threads + 1)]
+        for batch in context.graph.edge_batches(self.edge_type, [self.weight] if self.weight else []):
+            owner, other = self._ends(batch)
+            jobs = [
+                context.pool.submit(count_degrees, owner, other, owner_map, num_owners, num_others, low, high, self._cursor)
+                for low, high in zip(bounds, bounds[1:], strict=False)
+            ]
+            if self.weight:
+                largest = max(largest, check_weights(batch.rows[self.weight], self.edge_type, self.weight, batch.first))
+            bad = min((int(k) for k in wait_all(jobs) if k >= 0), default=-1)
+            if bad >= 0:
+                raise self._out_of_range(batch, bad)
+            context.stage.advance(len(owner) * EDGE_BYTES)
+        if self.weight:
+            context.tables.weight_exponents[self.edge_type] = weight_exponent(largest)
+
+    def _out_of_range(self, batch: EdgeBatch, k: int) -> DatasetError:
+        sizes = [self.context.graph.schema.node_types[end].num_nodes for end in (self.edge_type[0], self.edge_type[2])]
+        return DatasetError(
+            f"edge {batch.first + k} of {self.edge_type} goes from {int(batch.source[k])} to {int(batch.target[k])}, "
+            f"but there are {sizes[0]} {self.edge_type[0]!r} and {sizes[1]} {self.edge_type[2]!r} nodes",
+            "the dataset is damaged, or its node counts are wrong",
+        )
+
+    def _plan(self) -> list[OwnerRange]:
+        """Turns degrees into positions, writes the ``indptr`` of the parts that are written and cuts their owners into ranges."""
+        bounds = self.owners.bounds
+        parts = [self._cursor[low:high] for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+        self.context.tables.edge_counts[self.edge_type] = tuple(int(part.sum()) for part in parts)
+        specs = self.context.draft.edge_specs(self.edge_type)
+        self._writers = {name: self.context.writer(name, spec) for name, spec in specs.items() if part_of(name) in self.context.roots}
+        ranges: list[OwnerRange] = []
+        for part in self.context.parts:
+            ends = parts[part]
+            np.cumsum(ends, out=ends)
+            indptr = self._writers[edge_file(part, self.edge_type, "indptr")]
+            indptr.write(0, np.zeros(1, indptr.spec.dtype))
+            for first in range(0, len(ends), _SPOOL_ROWS):
+                indptr.write(1 + first, ends[first : first + _SPOOL_ROWS])
+            ranges += self._cut_part(part, int(bounds[part]), ends)
+            ends[1:] = ends[:-1].copy()
+            ends[:1] = 0
+        return ranges
+
+    def _cut_part(self, part: int, offset: int, ends: NDArray[np.int64]) -> list[OwnerRange]:
+        num_edges = int(ends[-1]) if len(ends) else 0
+        limit = max(1, self.context.budget_bytes // self.context.num_threads // self._bytes_per_edge())
+        # Equal ranges, as many as there are threads at least, so that all of them have work to the end.
+        count = -(-num_edges // limit)
+        if num_edges >= _SPOOL_ROWS:
+            count = max(count, -(-self.context.num_threads // self.options.num_parts))
+        ranges, low, first = [], 0, 0
+        for k in range(1, count + 1):
+            high = len(ends) if k == count else int(np.searchsorted(ends, num_edges * k // count, side="left")) + 1
+            if high > low:
+                last = int(ends[high - 1])
+                ranges.append(OwnerRange(part, offset + low, offset + high, first, last))
+                low, first = high, last
+        return [r for r in ranges if r.last > r.first]
+
+    def _bytes_per_edge(self) -> int:
+        rows = sum(spec.row_nbytes for spec in self.schema.arrays.values())
+        own = index_dtype(self.others.num_nodes).itemsize + (index_dtype(self.schema.num_edges).itemsize if self._with_id else 0) + rows
+        # Beside the buffers lie one array's rows and, while edges are sorted, their times, their order and a copy of both.
+        return own + (8 if self.weight else 0) + rows + (32 if self.edge_type in self.timed else 0)
+
+    @property
+    def _with_id(self) -> bool:
+        return self.options.with_edge or not self.ordered
+
+    def _fill_by_rereading(self, ranges: list[OwnerRange]) -> None:
+        threads, pool = self.context.num_threads, self.context.pool
+        owner_map = NO_MAP if self.owners.store_id is None else self.owners.store_id
+        other_map = NO_MAP if self.others.store_id is None else self.others.store_id
+        waves = [ranges[k : k + threads] for k in range(0, len(ranges), threads)]
+        for wave in waves:
+            buffers = [self._allocate(owner_range) for owner_range in wave]
+            for batch in self.context.graph.edge_batches(self.edge_type, self.names):
+                wait_all(pool.submit(self._place, batch, (owner_map, other_map), *work) for work in zip(wave, buffers, strict=True))
+                self.context.stage.advance(len(batch.source) * EDGE_BYTES / len(waves))
+            wait_all(pool.submit(self._write, *work) for work in zip(wave, buffers, strict=True))
+
+    def _fill_by_buckets(self, ranges: list[OwnerRange]) -> None:
+        if not ranges:
+            return
+        starts = np.cumsum([0] + [r.last - r.first for r in ranges], dtype=np.int64)
+        columns = {"owner": ArraySpec(index_dtype(self.owners.num_nodes).name), "other": ArraySpec(index_dtype(self.others.num_nodes).name)}
+        if self._with_id:
+            columns["edge_id"] = ArraySpec(index_dtype(self.schema.num_edges).name)
+        # Arrays may be called anything, so their columns are numbered.
+        columns |= {f"array{k}": self.schema.arrays[name] for k, name in enumerate(self.names)}
+        spool = BucketSpool(self.context.scratch, columns, starts)
+        try:
+            bounds = np.array([0] + [r.low for r in ranges[1:]] + [self.owners.num_nodes], np.int64)
+            for batch in self.context.graph.edge_batches(self.edge_type, self.names):
+                self._spool_batch(spool, bounds, batch)
+                self.context.stage.advance(len(batch.source) * EDGE_BYTES)
+            wait_all([self.context.pool.submit(self._fill_bucket, spool, k, owner_range) for k, owner_range in enumerate(ranges)])
+        finally:
+            spool.close()
+
+    def _spool_batch(self, spool: BucketSpool, bounds: NDArray[np.int64], batch: EdgeBatch) -> None:
+        owner, other = self._ends(batch)
+        if self.owners.store_id is not None:
+            owner = self.owners.store_id[owner].astype(np.int64)
+        if self.others.store_id is not None:
+            other = self.others.store_id[other]
+        mine: slice | NDArray[np.bool_] = slice(None)
+        if len(self.context.parts) < self.options.num_parts:
+            mine = np.isin(self.owners.part_of(owner), self.context.parts)
+            owner, other = owner[mine], other[mine]
+        order, starts = np.empty(len(owner), np.int64), np.empty(len(bounds), np.int64)
+        bucket_order(owner, bounds, order, starts)
+        columns: dict[str, NDArray[Any]] = {"owner": owner, "other": other}
+        if self._with_id:
+            columns["edge_id"] = (np.arange(batch.first, batch.first + len(batch.source)) if batch.edge_id is None else batch.edge_id)[mine]
+        columns |= {f"array{k}": batch.rows[name][mine] for k, name in enumerate(self.names)}
+        wait_all(self.context.pool.submit(spool.put_column, name, order, starts, values) for name, values in columns.items())
+        spool.advance(starts)
+
+    def _fill_bucket(self, spool: BucketSpool, bucket: int, owner_range: OwnerRange) -> None:
+        owner, other = spool.take(bucket, "owner"), spool.take(bucket, "other")
+        edge_id = spool.take(bucket, "edge_id") if self._with_id else NO_IDS
+        order = None if self.ordered else np.argsort(edge_id, kind="stable")
+        rows = {name: spool.take(bucket, f"array{k}") for k, name in enumerate(self.names)}
+        buffers = self._allocate(owner_range)
+        for first in range(0, len(owner), _SPOOL_ROWS):
+            pick = slice(first, first + _SPOOL_ROWS) if order is None else order[first : first + _SPOOL_ROWS]
+            ends = owner[pick].astype(np.int64), other[pick].astype(np.int64)
+            source, target = ends[::-1] if self.options.edge_dir == "in" else ends
+            ids = edge_id[pick].astype(np.int64) if self._with_id else None
+            batch = EdgeBatch(first, source, target, ids, {name: values[pick] for name, values in rows.items()})
+            self._place(batch, (NO_MAP, NO_MAP), owner_range, buffers)
+        self._write(owner_range, buffers)
+
+    def _allocate(self, owner_range: OwnerRange) -> RangeBuffers:
+        count = owner_range.last - owner_range.first
+        return RangeBuffers(
+            np.empty(count, index_dtype(self.others.num_nodes)),
+            np.empty(count if self.options.with_edge else 0, index_dtype(self.schema.num_edges)),
+            {name: np.empty((count, *spec.row_shape), spec.numpy_dtype) for name, spec in self.schema.arrays.items()},
+        )
+
+    def _place(self, batch: EdgeBatch, maps: tuple[NDArray[Any], NDArray[Any]], owner_range: OwnerRange, buffers: RangeBuffers) -> None:
+        owner, other = self._ends(batch)
+        place = np.empty(len(owner) if self.names else 0, np.int64)
+        place_edges(
+            owner, other, NO_IDS if batch.edge_id is None else batch.edge_id, batch.first, *maps, owner_range.low, owner_range.high,
+            self._cursor, owner_range.first, buffers.indices, buffers.edge_id, place,
+        )  # fmt: skip
+        if self.names:
+            mine = np.flatnonzero(place >= 0)
+            for name, values in buffers.arrays.items():
+                values[place[mine]] = batch.rows[name][mine]
+
+    def _write(self, owner_range: OwnerRange, buffers: RangeBuffers) -> None:
+        part, first = owner_range.part, owner_range.first
+        # Every owner's cursor has arrived at the end of its edges.
+        indptr = np.concatenate([[first], self._cursor[owner_range.low : owner_range.high]]) - first
+        if self.edge_type in self.timed:
+            self._writer(part, TIME_NAME).write(first, self._sort_by_time(indptr, buffers))
+        counts = np.zeros(self.options.num_parts, np.int64)
+        count_parts(buffers.indices, self.others.bounds, counts)
+        with self._cut_lock:
+            self.cut[part] += counts
+        self._writer(part, "indices").write(first, buffers.indices)
+        if self.options.with_edge:
+            self._writer(part, "edge_id").write(first, buffers.edge_id)
+        for name, values in buffers.arrays.items():
+            spec = self.schema.arrays[name]
+            specs = (spec, self.context.draft.schema.edge_types[self.edge_type].arrays[name])
+            self.context.write_rows(self._writer(part, name), first, values, specs, f"{name!r} of {self.edge_type}")
+        if self.weight:
+            exponent = self.context.tables.weight_exponents[self.edge_type]
+            self._writer(part, "weight_prefix").write(first, weight_prefix(indptr, buffers.arrays[self.weight], exponent))
+
+    def _sort_by_time(self, indptr: NDArray[np.int64], buffers: RangeBuffers) -> NDArray[np.int64]:
+        """Brings the edges of each owner into the order of their times, and returns these."""
+        name, node_type = self.options.time_attr, self.timed[self.edge_type]
+        assert name is not None
+        times = as_times(buffers.arrays[name]) if node_type is None else self.context.node_times(node_type, name)[buffers.indices]
+        order = time_order(indptr, times)
+        if order is None:
+            return times
+        times = times[order]
+        for values in (buffers.indices, buffers.edge_id, *buffers.arrays.values()):
+            if len(values):
+                values[:] = values[order]
+        return times
+
+    def _writer(self, part: int, name: str) -> ArrayWriter:
+        return self._writers[edge_file(part, self.edge_type, name)]
+
 
 # A disk brings many small files home together far faster than one after the other.
 _SYNC_THREADS = 16

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from gnnkit.loader.advice.autotune import AutotuneResult
-from gnnkit.loader.advice.measurement import Measurement
+from gnnkit.loader.advice.measuring import Measurement
 from gnnkit.loader.advice.profile import Profile
+from gnnkit.loader.advice.rules import workers
 from gnnkit.loader.advice.search import Trial
-from gnnkit.loader.advice.wording import workers
 from gnnkit.ui.cards import Card, Table
 from gnnkit.units import format_bytes, format_duration, format_percent, format_rate
 

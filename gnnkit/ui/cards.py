@@ -1,15 +1,46 @@
-"""Cards: how objects show themselves, as a line, as a block of text and as HTML. Pure functions of plain facts."""
+"""Cards: objects as a line, as a block of text and as HTML. Pure functions of plain facts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
 
 from gnnkit.ui.format import clean, clean_block
-from gnnkit.ui.html import render
 from gnnkit.ui.options import get_options
+
+if TYPE_CHECKING:
+    import jinja2
+
+__all__ = ["Markup", "render"]
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("gnnkit.ui", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+
+
+def render(template: str, **values: Any) -> str:
+    """Renders a template of ``gnnkit/ui/templates``.
+
+    Args:
+        template: File name.
+        **values: What the template asks for; a missing one is an error.
+    """
+    return _environment().get_template(template).render(**values)
+
 
 # Saved notebooks carry every card they show; viewers refuse or hide what is large.
 MAX_HTML_BYTES = 20_000

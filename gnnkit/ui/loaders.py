@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from gnnkit.backends.base import StreamStatus
 from gnnkit.cluster.placing import describe
+from gnnkit.loader.epoch import EpochStats
 from gnnkit.loader.history import LastError
-from gnnkit.loader.stats import EpochStats
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Sampling
-from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.shared_graph import graph_nbytes
+from gnnkit.runtime.graph_memory import GraphHandle, graph_nbytes
 from gnnkit.schema import GraphSchema, edge_type_name
 from gnnkit.ui.cards import Card, Table
 from gnnkit.ui.processes import cost_of, process_table

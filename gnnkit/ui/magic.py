@@ -68,8 +68,7 @@ def _ps(_: argparse.Namespace) -> Card:
 
 
 def _logs(chosen: argparse.Namespace) -> Card:
-    from gnnkit.runtime.run_control import logs_of
-    from gnnkit.runtime.runs import find_runs, newest, select
+    from gnnkit.runtime.runs import find_runs, logs_of, newest, select
     from gnnkit.ui.runs import logs_card
 
     every = find_runs()
@@ -78,8 +77,7 @@ def _logs(chosen: argparse.Namespace) -> Card:
 
 
 def _stop(chosen: argparse.Namespace) -> Card:
-    from gnnkit.runtime.run_control import stop_run
-    from gnnkit.runtime.runs import find_runs, select
+    from gnnkit.runtime.runs import find_runs, select, stop_run
     from gnnkit.ui.runs import done_card, stopped_line
 
     if bool(chosen.runs) == chosen.all:
@@ -93,7 +91,7 @@ def _stop(chosen: argparse.Namespace) -> Card:
 
 
 def _cleanup(chosen: argparse.Namespace) -> Card:
-    from gnnkit.runtime.run_control import clean_up
+    from gnnkit.runtime.runs import clean_up
     from gnnkit.ui.runs import cleaned_line, done_card
 
     done = clean_up(failed=chosen.failed, elsewhere=chosen.elsewhere)

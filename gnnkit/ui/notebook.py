@@ -8,11 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from gnnkit.ui.cards import render
 from gnnkit.ui.format import clean
-from gnnkit.ui.html import render
 from gnnkit.ui.kernel import WIDGET_MIME, CellPort
-from gnnkit.ui.progress_model import Bar, Frame, Line
-from gnnkit.ui.wording import bar_details, name_of, outcome, sentence
+from gnnkit.ui.progress_model import Bar, Frame, Line, bar_details, name_of, outcome, sentence
 
 # What a cell keeps: enough to read, little enough to be saved in the notebook.
 _MAX_DONE = 8

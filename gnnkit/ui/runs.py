@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.runtime.process_status import ProcessStatus
-from gnnkit.runtime.run_control import Cleaned, Stopped
-from gnnkit.runtime.runs import Run
+from gnnkit.runtime.runs import Cleaned, Run, Stopped
 from gnnkit.ui.cards import Card, Table
 from gnnkit.ui.processes import cost_of, process_table
 from gnnkit.units import format_bytes, format_duration

@@ -242,7 +242,7 @@ def test_a_loader_that_finds_no_memory_to_come_back_tries_again(monkeypatch: pyt
         while idle.status().state != "idle" and time.monotonic() < deadline:
             list(busy)
         with monkeypatch.context() as short:
-            short.setattr("gnnkit.runtime.preflight.available_memory", lambda: 0)
+            short.setattr("gnnkit.runtime.limits.available_memory", lambda: 0)
             for wanted in (lambda: next(iterator), idle.resume, idle.peek):
                 with pytest.raises(MemoryLimitError, match="batches under way"):
                     wanted()

@@ -229,7 +229,7 @@ def test_a_worker_that_never_gets_ready(broken: Any) -> None:
 # Changes a kernel in processes that are started from now on.
 _HOOK = """
 import time
-import gnnkit.sampling.fill as fill
+import gnnkit.sampling.batch_writer as fill
 
 kernel, calls = fill.fill, []
 
@@ -356,7 +356,7 @@ def test_few_file_descriptors(limit: str, outcome: str) -> None:
 
 def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     from gnnkit.errors import MemoryLimitError
-    from gnnkit.runtime import preflight
+    from gnnkit.runtime import limits as preflight
 
     monkeypatch.setattr(preflight, "available_memory", lambda: 50 << 20)
     with pytest.raises(MemoryLimitError, match="2 sampling processes need about"):
@@ -372,7 +372,7 @@ def test_a_log_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setenv(name, str(occupied))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(occupied))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # the next in line
-    from gnnkit.runtime.registry import runs_root
+    from gnnkit.runtime.runs import runs_root
 
     assert runs_root() == tmp_path / "gnnkit" / "runs"
     monkeypatch.setenv("XDG_STATE_HOME", str(occupied))

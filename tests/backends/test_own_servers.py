@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from gnnkit.backends.own_servers import OwnServers
 from gnnkit.backends.receiver_pool import ReceiverPool
-from gnnkit.backends.server_pool import ServerWorkerPool
+from gnnkit.backends.server_pool import OwnServers, ServerWorkerPool
 from gnnkit.errors import GnnkitError, WorkerDied, WorkerStopped
-from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.registry import RunFolder
+from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.runtime.runs import RunFolder
 from gnnkit.runtime.supervisor import SupervisorOptions
 from tests.loader.graphs import make
 

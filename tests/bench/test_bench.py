@@ -20,24 +20,19 @@ import pytest
 from gnnkit.bench import BenchOptions, BenchReport, advice_tasks, job_tasks, namespaces, run_bench, server_tasks
 from gnnkit.bench import tasks as bench_tasks
 from gnnkit.bench.contenders import CONTENDERS, PEERS, Arena, environment, why_unavailable
-from gnnkit.bench.footprint import footprint
 from gnnkit.bench.graph import BenchGraph
 from gnnkit.bench.kinds import KINDS, kind_epoch
-from gnnkit.bench.lines import LINES
+from gnnkit.bench.lines import LINES, contenders_of, evaluate
 from gnnkit.bench.options import ROWS
-from gnnkit.bench.process import BenchError, Measurement, measure
-from gnnkit.bench.processors import ProcessorWatch
-from gnnkit.bench.report import _unavailable
-from gnnkit.bench.rows import contenders_of, evaluate
-from gnnkit.bench.table import COLUMNS, cells, markdown
+from gnnkit.bench.process import BenchError, Measurement, ProcessorWatch, footprint, measure
+from gnnkit.bench.report import COLUMNS, _unavailable, cells, markdown
 from gnnkit.cli.app import run
 from gnnkit.cluster import namespaces as hosts_here
 from gnnkit.datasets.synthetic import products_like
 from gnnkit.errors import PlanError
 from gnnkit.events import ignore_events
-from gnnkit.export.proof.comparison import Difference
-from gnnkit.export.proof.report import VerifyReport
-from gnnkit.runtime.shared_graph import graph_arrays
+from gnnkit.export.proof.report import Difference, VerifyReport
+from gnnkit.runtime.graph_memory import graph_arrays
 from gnnkit.storage.store import Store
 from tests.backends.setups import is_gone
 from tests.helpers.waiting import wait_until

@@ -9,15 +9,23 @@ from typing import Any
 import pytest
 
 from gnnkit import BuildOptions, GraphLoader, InProcess, datasets, partition
-from gnnkit.capacity.batch import BatchSize, most
-from gnnkit.capacity.estimate import Cluster, estimate
-from gnnkit.capacity.graph import SizedGraph, planned, sized_graph
-from gnnkit.capacity.rates import Rates, from_bench
-from gnnkit.capacity.sampling import asked, batch_of
+from gnnkit.capacity.estimate import (
+    BatchSize,
+    Cluster,
+    Rates,
+    SizedGraph,
+    asked,
+    batch_of,
+    estimate,
+    from_bench,
+    most,
+    planned,
+    sized_graph,
+)
 from gnnkit.cli.app import run
-from gnnkit.datasets.ogb_sizes import published_graph, published_names
+from gnnkit.datasets.registry import published_graph, published_names
 from gnnkit.errors import DatasetError, PlanError
-from gnnkit.loader.words import resolve_fan_outs
+from gnnkit.loader.inputs import resolve_fan_outs
 from gnnkit.storage.store import Store
 from tests.helpers.ogb_link_trees import write_link_tree
 from tests.helpers.ogb_trees import write_tree

@@ -16,14 +16,13 @@ import pytest
 
 from gnnkit import Colocated, GraphLoader, GraphStore
 from gnnkit.cli.app import run
-from gnnkit.cluster.part_spec import ServiceSpec
-from gnnkit.cluster.part_supervisor import PartServiceSupervisor
+from gnnkit.cluster.part_supervisor import PartServiceSupervisor, ServiceSpec
 from gnnkit.errors import PlanError, WorkerStopped
-from gnnkit.runtime import registry, run_control
-from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.pids import start_ticks
-from gnnkit.runtime.registry import RunFolder
-from gnnkit.runtime.runs import Run, find_runs, known_roots, own_folders, select
+from gnnkit.runtime import runs as registry
+from gnnkit.runtime import runs as run_control
+from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.runtime.process_status import start_ticks
+from gnnkit.runtime.runs import Run, RunFolder, find_runs, known_roots, own_folders, select
 from gnnkit.serving import serve
 from gnnkit.storage.store import Store
 from gnnkit.ui.runs import cleaned_line, stopped_line

@@ -19,7 +19,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnkit.datasets import ogb_fetch, preflight, unzip
+from gnnkit.datasets import download as preflight
+from gnnkit.datasets import download as unzip
+from gnnkit.datasets import ogb_fetch
 from gnnkit.datasets.download import RetryPolicy, download
 from gnnkit.datasets.ogb import open_ogb
 from gnnkit.datasets.ogb_fetch import archive_url, fetch
@@ -385,7 +387,7 @@ def test_a_disk_that_fills_while_unpacking_keeps_the_download(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("gnnkit.datasets.unzip._write", full)
+        patch.setattr("gnnkit.datasets.download._write", full)
         with pytest.raises(DatasetError, match="No space left"):
             open_ogb("ogbn-arxiv", root=tmp_path / "root")
     assert left_in(tmp_path / "root") == {".ogbn_arxiv.zip.part", ".ogbn_arxiv.zip.part.json"}
@@ -397,7 +399,7 @@ def test_a_disk_that_fills_while_unpacking_keeps_the_download(
 def test_too_little_memory_is_noticed_before_the_download(
     server: FileServer, arxiv: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gnnkit.storage.resources.available_memory", lambda: 1 << 20)
+    monkeypatch.setattr("gnnkit.storage.staging.available_memory", lambda: 1 << 20)
     with pytest.raises(MemoryLimitError, match="reading ogbn-arxiv needs"):
         open_ogb("ogbn-arxiv", root=tmp_path / "root")
     assert not server.requests

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gnnkit.datasets import merge
+from gnnkit.datasets import undirected as merge
 from gnnkit.datasets.ogb import open_ogb
 from gnnkit.datasets.undirected import UndirectedSource
 from gnnkit.errors import DatasetError, PlanError

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit.datasets.citations import cora
-from gnnkit.datasets.pyg import PyGSource
-from gnnkit.datasets.pyg_arrays import graph_from_pyg
+from gnnkit.datasets.pyg import PyGSource, graph_from_pyg
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir
 from gnnkit.storage.arrays import GraphArrays

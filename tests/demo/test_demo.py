@@ -14,7 +14,7 @@ import torch
 from gnnkit.datasets import synthetic
 from gnnkit.demo import run_demo
 from gnnkit.demo.graphs import compare_on_products_like, train_on_cora, train_on_products_like
-from gnnkit.demo.report import Report, Scores
+from gnnkit.demo.training import Report, Scores
 from gnnkit.events import Event, ignore_events
 from gnnkit.graph_loader import GraphLoader
 

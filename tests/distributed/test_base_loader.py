@@ -253,7 +253,7 @@ def test_the_gap_is_waited_for_by_local_rank(dataset: DistDataset, monkeypatch: 
 def test_options_of_workers() -> None:
     from gnnkit.backends.colocated import Colocated
     from gnnkit.distributed import BaseDistLoader, MpDistSamplingWorkerOptions
-    from gnnkit.distributed.worker_options import backend_of
+    from gnnkit.distributed.loader_options import backend_of
 
     options = BaseDistLoader.create_colocated_worker_options(dataset_num_partitions=40, num_workers=3, **{**OPTIONS, "pin_memory": True})
     assert (options.num_workers, options.worker_concurrency, options.channel_size, options.channel_capacity) == (3, 2, "1MB", 6)

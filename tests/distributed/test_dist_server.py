@@ -192,7 +192,7 @@ def test_ablp_input_slices_caps_and_refusals(tmp_path: Path) -> None:
 
 def test_rows_of_labels_belong_to_their_anchors(tmp_path: Path) -> None:
     """An anchor without labels keeps its own row, wherever it stands, and rows are filled up behind."""
-    from gnnkit.cluster.serving.label_rows import padded_neighbors
+    from gnnkit.cluster.serving.store_api import padded_neighbors
 
     data = labelled(6)
     positive = ("node", "to_gigl_positive", "node")

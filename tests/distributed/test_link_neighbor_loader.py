@@ -14,7 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from gnnkit import GraphLoader
 from gnnkit.distributed import DistDataset, DistributedRuntimeInfo
 from gnnkit.errors import PlanError
-from gnnkit.loader.link_words import LinkOptions
+from gnnkit.loader.inputs import LinkOptions
 from gnnkit.vendor import glt
 from tests.distributed.loading import NUM_NODES, TO, dataset_of, labelled, needs_glt, ring, stored, typed_ring
 from tests.helpers.batches import items
@@ -120,7 +120,7 @@ def test_labels_of_a_typed_ring(edge_dir: str, tmp_path: Path) -> None:
 
 def test_all_edges_are_dealt(tmp_path: Path) -> None:
     """Those of each part, to the processes of its host."""
-    from gnnkit.distributed.link_seeds import local_links
+    from gnnkit.distributed.seeds import local_links
 
     store, found = stored(ring(), tmp_path, 2), []
     for part in range(2):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnkit.distributed import RangePartitionBook, build_partition_book, get_ids_on_rank, get_total_ids
-from gnnkit.distributed.partition_book import LazyPartitionBook, RenumberedPartitionBook, look_up
+from gnnkit.distributed.store_views import LazyPartitionBook, RenumberedPartitionBook, look_up
 from gnnkit.errors import PlanError
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnkit.cluster.serving.shares import server_shares
+from gnnkit.cluster.serving.store_api import server_shares
 from gnnkit.distributed import FetchABLPInputRequest, FetchNodesRequest, ServerSlice, compute_server_assignments
 from gnnkit.errors import PlanError
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnkit.cluster.topology import RankFacts, group_ranks
+from gnnkit.cluster.hosts import RankFacts, group_ranks
 from gnnkit.errors import PlanError
 
 

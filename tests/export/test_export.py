@@ -22,7 +22,7 @@ from gnnkit.export import writer
 from gnnkit.export.requirements import requirements_text
 from gnnkit.loader.digest import batches_digest
 from gnnkit.plan import LoaderPlan
-from gnnkit.storage.manifest_io import read_manifest
+from gnnkit.storage.manifest import read_manifest
 from tests.export.graphs import make_store
 
 BACKENDS: dict[str, Any] = {

@@ -17,7 +17,7 @@ from tests.helpers.machine import ROOT
 BUILD = "import sys, hatchling.build as b; print(b.build_wheel(sys.argv[1]))"
 IMPORT = """
 import importlib.metadata as metadata, json, pathlib
-from gnnkit.jobs.train_file import load_train
+from gnnkit.jobs.running import load_train
 train = load_train(pathlib.Path("train.py"))
 print(json.dumps([train.__name__, gnnkit_file, metadata.version("torch"), metadata.version("gnnkit")]))
 """.replace("gnnkit_file", "__import__('gnnkit').__file__")

@@ -346,7 +346,7 @@ def test_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_constant_is_written_as_python_reads_it_back() -> None:
-    from gnnkit.export.literals import literal_text
+    from gnnkit.export.names import literal_text
 
     for value in (1, -1.5, 1e300, "a'b\"\n", b"\x00", None, True, (1,), [], {}, set(), {1, 2}, {"a": [{"b": (1, 2)}]}, 1j):
         text = literal_text(value)

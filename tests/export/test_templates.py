@@ -13,10 +13,9 @@ import pytest
 
 from gnnkit import GraphLoader
 from gnnkit.errors import PlanError
-from gnnkit.export.installed import is_installed
+from gnnkit.export.names import is_installed
 from gnnkit.jobs.environment import Place
-from gnnkit.jobs.running import run_training
-from gnnkit.jobs.train_file import load_train
+from gnnkit.jobs.running import load_train, run_training
 from tests.export.graphs import make_store, make_typed_store
 
 

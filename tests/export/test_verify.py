@@ -21,7 +21,7 @@ from gnnkit.export.recording import recorded
 from gnnkit.export.verify import verify_export
 from gnnkit.host import available_cpus
 from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.registry import runs_root
+from gnnkit.runtime.runs import runs_root
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store

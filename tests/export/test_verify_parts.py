@@ -18,16 +18,15 @@ from torch_geometric.data import Data, HeteroData
 
 from gnnkit import GraphLoader
 from gnnkit.errors import PlanError, StartTimeout, StoreError, WorkerDied
-from gnnkit.export.proof import scaling
-from gnnkit.export.proof.comparison import compare
-from gnnkit.export.proof.report import VerifyReport
+from gnnkit.export.proof import trial as scaling
+from gnnkit.export.proof.report import VerifyReport, compare
 from gnnkit.export.proof.run import Command, running
-from gnnkit.export.proof.scaling import TrialJob, fitting, read_job
 from gnnkit.export.proof.slurm import _variables as slurm_variables
+from gnnkit.export.proof.trial import TrialJob, fitting, read_job
 from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, read_record, record
 from gnnkit.jobs.environment import find_place
 from gnnkit.loader.digest import batches_digest, value_digests
-from gnnkit.runtime.pids import start_ticks
+from gnnkit.runtime.process_status import start_ticks
 from tests.helpers.waiting import wait_until
 
 NUM_NODES = 40

@@ -16,7 +16,7 @@ from tests.hosts.setups import build, nursery
 def stores() -> Iterator[dict[int, Store]]:
     """The store in two and in three parts."""
     import gnnkit.sampling.owned
-    import gnnkit.sampling.spread  # noqa: F401
+    import gnnkit.sampling.remote  # noqa: F401
     from gnnkit.sampling.kinds import warm
 
     warm()

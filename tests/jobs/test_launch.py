@@ -18,11 +18,10 @@ import torch
 import gnnkit
 from gnnkit import GraphLoader, GraphStore
 from gnnkit.errors import LoaderClosed, PlanError, TrainingFailed, WorkerDied, WorkerStopped
+from gnnkit.jobs.launching.job import RankState
 from gnnkit.jobs.launching.packing import pack_code, pack_result, unpack_code, unpack_result
-from gnnkit.jobs.launching.rank_state import RankState
 from gnnkit.runtime.remote import RemoteTraceback
-from gnnkit.runtime.run_control import logs_of, stop_run
-from gnnkit.runtime.runs import find_runs, select
+from gnnkit.runtime.runs import find_runs, logs_of, select, stop_run
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from tests.helpers.graphs import homogeneous_source, random_edges

@@ -215,7 +215,7 @@ def test_prepare_looks_for_the_parts_of_its_node(plan: Path, tmp_path: Path, mon
     from gnnkit.errors import StoreError
     from gnnkit.events import ignore_events
     from gnnkit.jobs.environment import find_node
-    from gnnkit.jobs.preparing import prepare
+    from gnnkit.jobs.running import prepare
 
     shutil.copytree(plan.parent / "store", tmp_path / "store")
     shutil.rmtree(tmp_path / "store" / "part1")

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gnnkit.runtime.registry import sweep
+from gnnkit.runtime.runs import sweep
 from tests.helpers.homes import home_with_kernels
 from tests.helpers.waiting import wait_until
 from tests.kernels.conftest import SETUP, TOKEN

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnnkit.errors import BatchTimeout, LoaderClosed
-from gnnkit.loader.control import Gate
+from gnnkit.loader.history import Gate
 from tests.helpers.waiting import wait_until
 from tests.loader.graphs import make
 from tests.loader.test_stats_and_repr import busy

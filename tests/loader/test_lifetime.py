@@ -132,7 +132,7 @@ def test_a_thread_without_memory_for_its_scratch_says_so(monkeypatch: pytest.Mon
 
 
 def test_an_error_while_sampling_is_raised_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnkit.sampling import fill
+    from gnnkit.sampling import batch_writer as fill
 
     with make() as loader:
         for use in (list, lambda loader: loader.peek()):
@@ -145,7 +145,7 @@ def test_an_error_while_sampling_is_raised_with_its_cause(monkeypatch: pytest.Mo
 
 
 def test_a_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnkit.sampling import fill
+    from gnnkit.sampling import batch_writer as fill
 
     release = threading.Event()
     kernel = fill.fill

@@ -8,10 +8,8 @@ import time
 from statistics import median
 from typing import Any
 
-from gnnkit.loader.control import Control
 from gnnkit.loader.epoch import EpochState
-from gnnkit.loader.history import History
-from gnnkit.loader.records import BatchRecord, Records
+from gnnkit.loader.history import BatchRecord, Control, History, Records
 from tests.loader.graphs import make
 from tests.loader.test_stats_and_repr import busy
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gnnkit.errors import PlanError
-from gnnkit.loader.records import BatchRecord, Records
+from gnnkit.loader.history import BatchRecord, Records
 from gnnkit.loader.timeline import CONSUMER_STEPS, timeline
 from tests.loader.graphs import make
 

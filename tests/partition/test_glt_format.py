@@ -312,7 +312,7 @@ def test_labels_are_given_as_a_file(tmp_path):
 
 
 def test_rows_that_come_late_are_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("gnnkit.storage.glt_format.rows._WINDOW_ROWS", 7)
+    monkeypatch.setattr("gnnkit.storage.glt_format.read._WINDOW_ROWS", 7)
     source = homogeneous_source(
         np.random.default_rng(1).integers(0, 50, (2, 80)), 50, x=np.random.default_rng(2).random((50, 3)).astype(np.float32)
     )

@@ -11,13 +11,12 @@ from typing import Any
 
 from gnnkit.cluster.parts.client import FlightOwners, Peer
 from gnnkit.plan import NeighborSampling
-from gnnkit.runtime.children import ChildProcess, end_all
+from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.runtime.remote import error_from_json
-from gnnkit.runtime.shared_graph import SharedGraph
+from gnnkit.runtime.supervisor import ChildProcess, end_all
 from gnnkit.runtime.vitals import Vitals
-from gnnkit.sampling.hosts import PartMap, hot_rows
+from gnnkit.sampling.remote import PartMap, hot_rows, spread_sampler
 from gnnkit.sampling.sampler import BatchSampler
-from gnnkit.sampling.spread_sampler import spread_sampler
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.store import Store
 from tests.parts.several_hosts import inputs_of

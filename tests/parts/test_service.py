@@ -21,7 +21,7 @@ from gnnkit.cluster.parts.protocol import to_ticket
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.kernels.stream import batch_key
 from gnnkit.plan import NeighborSampling
-from gnnkit.runtime.shared_graph import share
+from gnnkit.runtime.graph_memory import share
 from gnnkit.sampling.owners import RowsRequest
 from gnnkit.sampling.sampler import BatchSampler
 from gnnkit.sampling.tables import GraphTables

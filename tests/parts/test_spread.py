@@ -16,8 +16,8 @@ from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.kernels.stream import batch_key
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.collate import collate, contents_of
-from gnnkit.sampling.hosts import PartMap, hot_rows
 from gnnkit.sampling.owners import Expansion, Picks
+from gnnkit.sampling.remote import PartMap, hot_rows
 from gnnkit.sampling.sampler import BatchSampler
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.sampling.walked import SampleRequest

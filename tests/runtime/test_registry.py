@@ -14,10 +14,9 @@ import pytest
 
 from gnnkit import Colocated
 from gnnkit.errors import PlanError
-from gnnkit.runtime import exit_reason as obituary
-from gnnkit.runtime.logs import tail, with_tail
-from gnnkit.runtime.pids import start_ticks, wait_for_end
-from gnnkit.runtime.registry import RunFolder, checked_folder, runs, sweep
+from gnnkit.runtime import supervisor as obituary
+from gnnkit.runtime.process_status import start_ticks, wait_for_end
+from gnnkit.runtime.runs import RunFolder, checked_folder, runs, sweep, tail, with_tail
 from gnnkit.runtime.vitals import RSS, SEEN_NS, Vitals
 
 
@@ -93,7 +92,7 @@ def test_a_process_that_outlived_its_parent_is_ended(tmp_path: Path) -> None:
 _DIES_WHILE_REMOVING = """
 import os, signal, sys
 from pathlib import Path
-from gnnkit.runtime.registry import RunFolder
+from gnnkit.runtime.runs import RunFolder
 run = RunFolder(Path(sys.argv[1]), {})
 run.log(0).touch()
 os.rmdir = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # every file is gone by now, and the folder is not
@@ -113,7 +112,7 @@ def test_a_process_that_is_killed_while_it_removes_its_run_leaves_nothing(tmp_pa
 _HAS_A_RUN = """
 import sys, time
 from pathlib import Path
-from gnnkit.runtime.registry import RunFolder
+from gnnkit.runtime.runs import RunFolder
 RunFolder(Path(sys.argv[1]), {})
 print(flush=True)
 time.sleep(600)
@@ -149,7 +148,7 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
 _WRITES = """
 import os, sys, time
 import numpy as np
-from gnnkit.runtime.watch import Watch
+from gnnkit.runtime.vitals import Watch
 Watch(-1, os.getppid(), np.zeros(8, np.int64)).start()
 for i in range(1000):
     time.sleep(0.001)

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnnkit.runtime.graph_memory import SharedGraph, share
 from gnnkit.runtime.ring import Ring, slot_size
 from gnnkit.runtime.shared_block import HUGE_PAGE, SharedBlock
-from gnnkit.runtime.shared_graph import SharedGraph, share
 from gnnkit.storage.arrays import GraphArrays
 from tests.helpers.batches import to_pyg
 from tests.helpers.graphs import random_source
@@ -91,7 +91,7 @@ def test_a_block_is_shared_by_descriptor() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.booleans())
 def test_graphs_are_found_again(seed: int, knows_graph: bool) -> None:
-    from gnnkit.datasets.pyg_arrays import graph_from_pyg
+    from gnnkit.datasets.pyg import graph_from_pyg
 
     source = random_source(np.random.default_rng(seed))
     graph = graph_from_pyg(to_pyg(source), weight="weight", with_edge=bool(seed % 2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnkit.runtime.worker_jobs import JobQueue, NowJob, SampleJob, TrialJob
+from gnnkit.runtime.worker import JobQueue, NowJob, SampleJob, TrialJob
 
 SLOT = np.zeros(1, np.uint8)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gnnkit.runtime.shared_block import HUGE_PAGE, SharedBlock
-from gnnkit.runtime.worker_ring import WorkerRing, WorkerSlot
+from gnnkit.runtime.worker import WorkerRing, WorkerSlot
 
 
 @pytest.mark.parametrize("slot_bytes", [4096, 3 * HUGE_PAGE])

@@ -19,10 +19,9 @@ from gnnkit.cluster.parts.protocol import answer_from_batch, from_ticket, questi
 from gnnkit.cluster.parts.service import Answers
 from gnnkit.errors import PlanError
 from gnnkit.plan import HGTSampling, LayerSampling, LoaderPlan
-from gnnkit.sampling.hosts import PartMap
 from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import Answer, Expansion, Picks, Question
-from gnnkit.sampling.spread_sampler import spread_sampler
+from gnnkit.sampling.remote import PartMap, spread_sampler
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.build import build_store

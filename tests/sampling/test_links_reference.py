@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from gnnkit.errors import SamplingError
 from gnnkit.plan import InputLinks, NegativeSampling, NeighborSampling
-from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.link_inputs import LinkArrays
+from gnnkit.runtime.batches import LinkArrays
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.collate import collate, contents_of
-from gnnkit.sampling.received import WalkedRequest
 from gnnkit.sampling.sampler import BatchSampler
+from gnnkit.sampling.structure import WalkedRequest
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.sampling.walked import SampleRequest
 from gnnkit.schema import find_reverse

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from gnnkit.errors import StoreError
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.graph_access import LocalGraphAccess
-from gnnkit.sampling.hosts import PartMap
 from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import BadRequest, Expansion, Question
-from gnnkit.sampling.received import WalkedRequest
-from gnnkit.sampling.spread import RemoteGraphAccess
+from gnnkit.sampling.remote import PartMap, RemoteGraphAccess
+from gnnkit.sampling.structure import WalkedRequest
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import SampleRequest
 from gnnkit.schema import find_reverse

@@ -14,12 +14,10 @@ from hypothesis import HealthCheck, given, settings
 
 from gnnkit.errors import SamplingError
 from gnnkit.sampling.collate import collate, contents_of
-from gnnkit.sampling.hosts import PartMap
 from gnnkit.sampling.owned import PartOwner
-from gnnkit.sampling.received import WalkedRequest
+from gnnkit.sampling.remote import PartMap, receiving_sampler, spread_sampler
 from gnnkit.sampling.sampler import BatchSampler
-from gnnkit.sampling.spread_sampler import receiving_sampler, spread_sampler
-from gnnkit.sampling.structure import Structure
+from gnnkit.sampling.structure import Structure, WalkedRequest
 from gnnkit.sampling.subgraph import BatchLayout, EdgeKey, Field, NodeKey, SampledSubgraph
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import SampleRequest

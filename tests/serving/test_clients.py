@@ -18,7 +18,7 @@ import pytest
 
 from gnnkit import GraphLoader, GraphStore, InProcess
 from gnnkit.backends import backend_from_json, resolve_backend
-from gnnkit.cluster.serving.credentials import required
+from gnnkit.cluster.serving.spec import required
 from gnnkit.errors import PlanError, StartTimeout, StoreError
 from gnnkit.events import Event
 from gnnkit.serving import GraphStoreServers, serve
@@ -273,7 +273,7 @@ def test_who_cannot_join_is_told_why(servers: GraphStoreServers, store: Store, s
     others = {"address": servers.address, "token": "a token of somebody else's", "join_timeout_s": ANSWER_S}
     refused(store, r"server \d refused the token", PlanError, **others)
     theirs, ours = store.fingerprint[:16], stores[1].fingerprint[:16]
-    from gnnkit.cluster.serving import credentials
+    from gnnkit.cluster.serving import spec as credentials
 
     credentials.remember_token(servers.address, servers.token)
     with pytest.raises(StoreError) as caught:

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit.cluster.serving.listener import ClientListener
-from gnnkit.cluster.serving.sessions import ClientSessions
+from gnnkit.cluster.serving.listener import ClientListener, ClientSessions
 from gnnkit.errors import PlanError
 from gnnkit.runtime.wire import Wire
 from gnnkit.serving import GraphStoreServers, serve

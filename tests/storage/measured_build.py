@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
-from gnnkit.storage.build import build_store
+from gnnkit.storage.build import build_store, repartition
 from gnnkit.storage.options import BuildOptions
-from gnnkit.storage.repartition import repartition
 
 ROWS, NODE_ROWS = 1 << 16, 1 << 10
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gnnkit.storage.build import build_store
-from gnnkit.storage.degrees import DegreeCounts, edge_degrees
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.partition import topology
+from gnnkit.storage.writer import DegreeCounts, edge_degrees
 from tests.helpers.graphs import random_source
 from tests.storage.checks import fast_folder
 

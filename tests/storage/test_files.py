@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnkit.errors import PlanError, StoreError
+from gnnkit.storage.edge_values import check_weights, weight_exponent, weight_prefix
 from gnnkit.storage.files import ArrayWriter, FileSpec, crc32_combine, file_crc32, map_array
 from gnnkit.storage.kernels import count_parts
-from gnnkit.storage.weights import check_weights, weight_exponent, weight_prefix
 
 
 @settings(deadline=None)

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.runtime.shared_graph import SharedGraph, graph_nbytes, share
-from gnnkit.storage.build import build_store
+from gnnkit.runtime.graph_memory import SharedGraph, graph_nbytes, share
+from gnnkit.storage.build import build_store, repartition
 from gnnkit.storage.options import BuildOptions
-from gnnkit.storage.repartition import repartition
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import random_source
 from tests.helpers.machine import ROOT

@@ -26,12 +26,10 @@ from gnnkit.schema import (
     Quantization,
     reverse_edge_type,
 )
-from gnnkit.storage.build import build_store
-from gnnkit.storage.convert import float32_to_bfloat16
-from gnnkit.storage.dequantize import dequantize_rows
-from gnnkit.storage.manifest_io import write_manifest
+from gnnkit.storage.build import build_store, repartition
+from gnnkit.storage.convert import dequantize_rows, float32_to_bfloat16
+from gnnkit.storage.manifest import write_manifest
 from gnnkit.storage.options import BuildOptions
-from gnnkit.storage.repartition import repartition
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
 from tests.storage.checks import fast_folder, files_of

@@ -18,7 +18,7 @@ import pytest
 from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.events import Event
 from gnnkit.schema import GraphSchema, NodeTypeSchema
-from gnnkit.storage import resources
+from gnnkit.storage import staging as resources
 from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import find_or_build, list_stores, prune, store_path
 from gnnkit.storage.options import BuildOptions

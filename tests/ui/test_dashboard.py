@@ -14,11 +14,11 @@ from gnnkit import GraphLoader
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.ui.dashboard import Dashboard
 from gnnkit.ui.dashboard import live as live_module
-from gnnkit.ui.dashboard.actions import Actions
 from gnnkit.ui.dashboard.facts import Snapshot
 from gnnkit.ui.dashboard.observer import Observer
 from gnnkit.ui.dashboard.places import HtmlPlace, WidgetPlace
 from gnnkit.ui.dashboard.watch import Watch
+from gnnkit.ui.dashboard.widgets import Actions
 from gnnkit.ui.options import set_options
 from tests.helpers.waiting import wait_until
 from tests.loader.graphs import make

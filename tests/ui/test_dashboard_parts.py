@@ -10,14 +10,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gnnkit.loader.records import BatchRecord
+from gnnkit.loader.history import BatchRecord
 from gnnkit.ui.cards import MAX_HTML_BYTES
-from gnnkit.ui.dashboard.charts import HEIGHT, WIDTH, area_path, blocks, line_points, whole_percents
-from gnnkit.ui.dashboard.facts import ProcessRow, Series, Share, Snapshot, StageRow
-from gnnkit.ui.dashboard.liveness import Liveness
-from gnnkit.ui.dashboard.page import board, page
-from gnnkit.ui.dashboard.window import SECONDS, ThroughputWindow
-from gnnkit.ui.dashboard.words import number, process_table, to_block
+from gnnkit.ui.dashboard.facts import (
+    HEIGHT,
+    SECONDS,
+    WIDTH,
+    ProcessRow,
+    Series,
+    Share,
+    Snapshot,
+    StageRow,
+    ThroughputWindow,
+    area_path,
+    blocks,
+    line_points,
+    whole_percents,
+)
+from gnnkit.ui.dashboard.page import board, number, page, process_table, to_block
+from gnnkit.ui.dashboard.watch import Liveness
 from gnnkit.ui.progress_model import Bar
 from tests.ui.test_cards import NASTY, Reader
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from gnnkit.errors import PlanError
-from gnnkit.runtime import run_control, runs
-from gnnkit.runtime.registry import RunFolder
+from gnnkit.runtime import runs
+from gnnkit.runtime import runs as run_control
+from gnnkit.runtime.runs import RunFolder
 from gnnkit.ui import magic
 from gnnkit.ui.cards import MAX_HTML_BYTES, Card
 from tests.ui.kernels import Cell, Kernel
@@ -24,7 +25,7 @@ _SETUP = """
 import subprocess, sys
 from pathlib import Path
 from gnnkit.runtime import run_control, runs
-from gnnkit.runtime.registry import RunFolder
+from gnnkit.runtime.runs import RunFolder
 root = Path({root!r})
 run_control.known_roots = runs.known_roots = lambda: [root]
 sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

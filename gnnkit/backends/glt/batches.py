@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.backends.glt.columns import N_ID, Columns
+from gnnkit.backends.glt.data import N_ID, Columns
 from gnnkit.errors import SamplingError
 from gnnkit.plan import LoaderPlan
 from gnnkit.sampling.subgraph import BatchKey, BatchLayout, EdgeKey, LayoutBuilder, NodeKey

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from gnnkit.runtime.entry import run
-from gnnkit.runtime.watch import die_with_parent
+from gnnkit.runtime.vitals import die_with_parent
 
 if TYPE_CHECKING:
     from gnnkit.backends.glt.loop import GltLoop

@@ -1,27 +1,189 @@
-"""The processes that run graphlearn-torch for one loader, from their start to the first one's death: after that, all are replaced."""
+"""The processes that run graphlearn-torch for one loader: where they are, how they find each other, start and end."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+import socket
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.backends.batch_wait import SLICE_S
 from gnnkit.backends.glt import driver
-from gnnkit.backends.glt.cluster import Cluster
-from gnnkit.errors import GnnkitError, StartTimeout, WorkerDied
+from gnnkit.backends.session import SLICE_S
+from gnnkit.cluster.hosts import ONE_HOST, Hosts, environment_int, find_hosts, listening_address
+from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink, Stage
 from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.children import ChildProcess
-from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.preflight import check_descriptors
-from gnnkit.runtime.registry import new_run
-from gnnkit.runtime.supervisor import Death, Supervisor, SupervisorOptions
+from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.runtime.limits import check_descriptors
+from gnnkit.runtime.runs import new_run
+from gnnkit.runtime.supervisor import ChildProcess, Death, Supervisor, SupervisorOptions
 from gnnkit.runtime.wire import Message
 
 if TYPE_CHECKING:
     from gnnkit.backends.glt.options import Glt
+
+_LOOPBACK = "127.0.0.1"
+_numbers = itertools.count()
+# torch's RPC finds the others through a store that we have opened, as under torchrun it would find torchrun's: it opens none itself then.
+_OWN_STORE = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+
+
+@dataclass(frozen=True)
+class Member:
+    """A process of one trainer's.
+
+    Attributes:
+        role: "worker", "server" or "client".
+        part: The part that it holds; None for a client.
+    """
+
+    role: str
+    part: int | None
+
+
+class Cluster:
+    """The processes that sample together for one trainer of each host.
+
+    Where every host holds the whole graph, each trainer has all of them to itself.
+
+    Args:
+        options: The backend's options.
+        plan: The plan.
+        num_parts: Parts of the graph.
+
+    Attributes:
+        hosts: The hosts that share the parts; one host where nothing is shared.
+        parts: The parts that this host's processes hold.
+        num_parts: All parts.
+        address: Where this host's processes listen.
+
+    Raises:
+        PlanError: The hosts are not clear, or one of them holds no part.
+    """
+
+    def __init__(self, options: Glt, plan: LoaderPlan, num_parts: int) -> None:
+        self._options, self.num_parts = options, num_parts
+        self.hosts: Hosts = ONE_HOST
+        self.parts: tuple[int, ...] = tuple(range(num_parts))
+        self.address = _LOOPBACK
+        placement = plan.placement
+        if placement is None or placement.is_replicated:
+            return
+        self.hosts = find_hosts(None, plan.batching.world_size, plan.runtime.start_timeout_s)
+        if self.hosts.count != placement.num_hosts or not self.hosts.in_group:
+            raise PlanError(
+                f"the plan places parts on {placement.num_hosts} hosts, and the process group has {self.hosts.count}",
+                "call torch.distributed.init_process_group on every host before making the loader",
+            )
+        holders = [next(host for host, held in enumerate(placement.hosts) if part in held) for part in range(num_parts)]
+        idle = sorted(set(range(placement.num_hosts)) - set(holders))
+        if idle:
+            raise PlanError(
+                f"with Glt() every host holds parts of its own, and hosts {idle} of {placement.num_hosts} have none",
+                f"gnnkit.partition(..., {placement.num_hosts}) makes a store with enough parts",
+            )
+        self.parts = tuple(part for part in range(num_parts) if holders[part] == self.hosts.index)
+        self._number = next(_numbers)  # of the clusters that span hosts: every host counts the same ones
+        self.address = listening_address(self.hosts, options.interface)
+
+    @cached_property
+    def members(self) -> list[Member]:
+        """This host's processes; the first one serves the trainer."""
+        if self._options.mode == "worker":
+            return [Member("worker", part) for part in self.parts]
+        return [Member("client", None), *(Member("server", part) for part in self.parts)]
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the processes of all hosts meet at this one."""
+        return self.hosts.index == 0
+
+    @property
+    def _local_rank(self) -> int:
+        return environment_int("LOCAL_RANK") or self.hosts.local_rank
+
+    def opens(self) -> dict[str, int]:
+        """The meeting places that this host's first process opens, with their ports; 0 is a free one.
+
+        Sampling workers meet under "samplers", of each client by themselves; servers and clients under "group".
+        """
+        with_servers = self._options.mode == "server_client"
+        port = 0 if self._options.master_port is None else self._options.master_port + 2 * self._local_rank
+        found = {"samplers": port} if with_servers or self.is_first else {}
+        if with_servers and self.is_first:
+            found["group"] = port + 1 if port else 0
+        return found
+
+    def place(self, member: Member, own: dict[str, int], met: dict[str, Any]) -> dict[str, Any]:
+        """What a process is told about its place; see ``backends.glt.setup.Place``.
+
+        Args:
+            member: The process.
+            own: Ports of the meeting places that this host has opened.
+            met: ``{"address": ..., "ports": {...}}`` of the first host.
+        """
+        with_servers = self._options.mode == "server_client"
+        samplers = [self.address, own["samplers"]] if with_servers else [met["address"], met["ports"]["samplers"]]
+        return {
+            "part": self.parts[0] if member.part is None else member.part,
+            "num_parts": self.num_parts,
+            "samplers": samplers,
+            "group": [met["address"], met["ports"]["group"]] if with_servers else None,
+            "client": self.hosts.index,
+            "num_clients": self.hosts.count if with_servers else 0,
+        }
+
+    def announce(self, ports: dict[str, int]) -> None:
+        """Tells the other hosts where to meet, through the process group's store."""
+        if self.hosts.count > 1 and self.is_first:
+            _group_store().set(self._key, json.dumps({"address": self.address, "ports": ports}))
+
+    def meeting(self, ports: dict[str, int]) -> dict[str, Any] | None:
+        """Where to meet; None while the first host has not said so.
+
+        Args:
+            ports: What this host has opened.
+        """
+        if self.is_first:
+            return {"address": self.address, "ports": ports}
+        store = _group_store()
+        return dict(json.loads(store.get(self._key))) if store.check([self._key]) else None
+
+    @property
+    def _key(self) -> str:
+        return f"gnnkit/glt/{self._number}/{self.hosts.local_rank}"
+
+    def environment(self) -> dict[str, str]:
+        """Variables of the processes."""
+        found = {**_OWN_STORE, "TP_SOCKET_IFNAME": _interface_of(self.address)}
+        if self._options.graph_mode != "CPU":  # children see no GPU otherwise
+            import torch
+
+            every = ",".join(map(str, range(torch.cuda.device_count())))
+            found["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", every)
+        return found
+
+
+def _interface_of(address: str) -> str:
+    """The interface that has an address: torch's RPC takes names."""
+    import psutil
+
+    for name, items in psutil.net_if_addrs().items():
+        if any(item.address == address and item.family in (socket.AF_INET, socket.AF_INET6) for item in items):
+            return name
+    raise PlanError(f"no interface of this host has the address {address}", "name one: Glt(interface='eth0')")
+
+
+def _group_store() -> Any:
+    import torch.distributed as dist
+
+    return dist.distributed_c10d._get_default_store()
+
 
 _AGAIN = "iterate the loader again: its processes are started anew"
 _AGAIN_EVERYWHERE = "make the loader again on every host"

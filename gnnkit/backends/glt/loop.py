@@ -24,12 +24,11 @@ from gnnkit.backends.glt.setup import EngineOptions, Place, listen
 from gnnkit.errors import StartTimeout, StoreError, WorkerDied
 from gnnkit.plan import InputNodes, LoaderPlan
 from gnnkit.runtime.batches import BatchList
-from gnnkit.runtime.exit_reason import describe_end
-from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.logs import with_tail
+from gnnkit.runtime.graph_memory import GraphHandle, SharedGraph
 from gnnkit.runtime.remote import error_to_json, layout_to_json
-from gnnkit.runtime.shared_graph import SharedGraph
-from gnnkit.runtime.watch import Watch
+from gnnkit.runtime.runs import with_tail
+from gnnkit.runtime.supervisor import describe_end
+from gnnkit.runtime.vitals import Watch
 from gnnkit.runtime.wire import Message, Wire, from_memory
 from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.store import Store

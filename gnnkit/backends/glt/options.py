@@ -7,12 +7,11 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from gnnkit.backends.base import BatchStream
-from gnnkit.backends.checks import MOST_CONCURRENT, folder_or_none, size_in_bytes
+from gnnkit.backends.base import MOST_CONCURRENT, BatchStream, folder_or_none, size_in_bytes
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling, Sampling
-from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle
 
 _MODES = ("worker", "server_client")
 _GRAPH_MODES = ("CPU", "ZERO_COPY", "CUDA")

@@ -13,7 +13,7 @@ import torch
 from gnnkit.backends.glt.batches import MessageReader
 from gnnkit.backends.glt.data import Numbers, PartBuilder, unwrapped
 from gnnkit.backends.glt.sampler import Seeds
-from gnnkit.cluster.exchange import environment_int
+from gnnkit.cluster.hosts import environment_int
 from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.vendor import glt
@@ -43,7 +43,7 @@ class Place:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Place:
-        """A place as ``gnnkit.backends.glt.cluster`` describes it."""
+        """A place as ``gnnkit.backends.glt.fleet`` describes it."""
         fields: Any = {name: tuple(part) if isinstance(part, list) else part for name, part in value.items()}
         return cls(**fields)
 

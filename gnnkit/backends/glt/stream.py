@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus
-from gnnkit.backends.batch_wait import SLICE_S
 from gnnkit.backends.glt.fleet import Fleet
+from gnnkit.backends.session import SLICE_S
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
-from gnnkit.runtime.children import ChildProcess, children_of
-from gnnkit.runtime.graph_handle import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import ProcessStatus, look_at, process_state
 from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
 from gnnkit.runtime.shared_block import mapped
+from gnnkit.runtime.supervisor import ChildProcess, children_of
 from gnnkit.runtime.wire import Message, in_memory
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph

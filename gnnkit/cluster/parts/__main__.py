@@ -1,4 +1,4 @@
-"""The entry point of a part service: ``python -m gnnkit.cluster.parts``; started by ``gnnkit.runtime.children`` only."""
+"""The entry point of a part service: ``python -m gnnkit.cluster.parts``; started by ``gnnkit.runtime.supervisor`` only."""
 
 from __future__ import annotations
 

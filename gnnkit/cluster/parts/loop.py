@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 
 from gnnkit.cluster.leases import LeaseRenewal
-from gnnkit.cluster.parts.allocation import keep_freed_memory
+from gnnkit.cluster.parts.client import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer
 from gnnkit.cluster.parts.visits import attendance, visit_actions
 from gnnkit.errors import StoreError
+from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.shared_graph import SharedGraph
-from gnnkit.runtime.watch import Watch
+from gnnkit.runtime.vitals import Watch
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.sampling.kinds import warm
 from gnnkit.storage.paging import expect_random_access

@@ -7,22 +7,20 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.cluster.parts.allocation import keep_freed_memory
-from gnnkit.cluster.parts.client import FlightOwners, Peer
+from gnnkit.cluster.parts.client import FlightOwners, Peer, keep_freed_memory
 from gnnkit.cluster.parts.visits import attendance
 from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.pids import start_ticks
-from gnnkit.sampling.hosts import PartMap, hot_rows
+from gnnkit.runtime.process_status import start_ticks
 from gnnkit.sampling.kinds import warm
+from gnnkit.sampling.remote import PartMap, hot_rows, spread_sampler
 from gnnkit.sampling.sampler import BatchSampler
 from gnnkit.sampling.scratch import NodeScratch
-from gnnkit.sampling.spread_sampler import spread_sampler
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
-    from gnnkit.runtime.worker_sampling import WorkerGraph
+    from gnnkit.runtime.worker import WorkerGraph
 
 # Sampling threads of a process, at least: most of the time they wait for other hosts.
 LEAST_THREADS = 4

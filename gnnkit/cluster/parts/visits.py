@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow.flight as flight
 
 from gnnkit.cluster.leases import LeaseRenewal
-from gnnkit.cluster.parts.client import remote_error
-from gnnkit.cluster.parts.connecting import connect
+from gnnkit.cluster.parts.client import connect, remote_error
 from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, TOKEN_HEADER
 from gnnkit.cluster.parts.service import Action
 from gnnkit.errors import PlanError

@@ -1,38 +1,268 @@
-"""What a receiving process samples with: the servers instead of a graph."""
+"""The receiving process: connections to servers of other hosts, and batches made of what they walk."""
 
 from __future__ import annotations
 
+import json
+import logging
 import secrets
+import socket
+import threading
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.flight as flight
+from numpy.typing import NDArray
 
-from gnnkit.cluster.parts.allocation import keep_freed_memory
-from gnnkit.cluster.parts.client import Peer, Traffic
+from gnnkit.cluster.hosts import split_address
+from gnnkit.cluster.parts.client import Attempt, FlightOwners, Peer, Traffic, keep_freed_memory, remote_error
+from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, to_ticket
 from gnnkit.cluster.parts.spreading import num_rows
 from gnnkit.cluster.parts.visits import attendance
 from gnnkit.cluster.receiving import threads_for
-from gnnkit.cluster.receiving.servers import ServerLines, Wanted
-from gnnkit.errors import PlanError
+from gnnkit.cluster.serving.flight_actions import UnknownChannel, walk_from_batches
+from gnnkit.errors import BatchTimeout, GnnkitError, HostUnreachable, LoaderClosed, PlanError, SamplingError, WorkerDied
 from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.worker_jobs import NowJob, SampleJob, TrialJob
-from gnnkit.runtime.worker_sampling import WorkerChannel
-from gnnkit.sampling.hosts import PartMap
+from gnnkit.runtime.worker import NowJob, SampleJob, TrialJob, WorkerChannel
 from gnnkit.sampling.kinds import warm
-from gnnkit.sampling.received import WalkedRequest
+from gnnkit.sampling.owners import BadRequest
+from gnnkit.sampling.remote import PartMap, receiving_sampler
 from gnnkit.sampling.sampler import BatchSampler
 from gnnkit.sampling.scratch import NodeScratch
-from gnnkit.sampling.spread_sampler import receiving_sampler
+from gnnkit.sampling.structure import Structure, WalkedRequest
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
-    from gnnkit.runtime.worker_sampling import WorkerGraph
+    from gnnkit.runtime.worker import WorkerGraph
+
+logger = logging.getLogger(__name__)
+
+# A server that accepts no connection within this time does not answer.
+_PROBE_S = 1.0
+# Between two attempts at a server that is being started again.
+_GAP_S = 0.2
+# The trainer waits this much longer than this process, so that the error says which server it is.
+_MARGIN, _MOST_MARGIN_S = 0.1, 1.0
+_RELEASE_S = 2.0
+_MOST_S = 3600.0
+
+
+class Found(Enum):
+    """What an attempt to connect to a server has found."""
+
+    LISTENS = "listens"
+    REFUSES = "refuses"
+    SILENT = "silent"
+
+
+def probe(address: str, timeout_s: float) -> Found:
+    """Looks whether anybody listens at an address."""
+    try:
+        socket.create_connection(split_address(address), timeout_s).close()
+    except ConnectionRefusedError:
+        return Found.REFUSES
+    except OSError:
+        return Found.SILENT
+    return Found.LISTENS
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A batch to be walked.
+
+    Attributes:
+        key: The loader's key.
+        plan: Its plan as JSON.
+        epoch: First half of the batch's key.
+        batch: Second half.
+        seeds: int64 ``[k]`` dataset ids of a batch outside the epoch, or None.
+    """
+
+    key: str
+    plan: Mapping[str, Any]
+    epoch: int
+    batch: int
+    seeds: NDArray[np.int64] | None
+
+
+class ServerLines(FlightOwners):
+    """Connections to all servers of a run, shared by the threads of a process.
+
+    Every thread makes one batch at a time, and ``begin_batch`` says when it begins: all that it asks then shares one deadline. A server
+    that refuses connections is gone; one that says nothing at all may be behind a broken network, and is waited for.
+
+    Args:
+        setup: ``servers`` of the setup message, see ``gnnkit.cluster.receiving``.
+        client: What this process is known by.
+        fingerprint: The store's.
+        num_rows: See ``FlightOwners``.
+        at_once: Calls under way at a time, at most.
+    """
+
+    def __init__(self, setup: Mapping[str, Any], client: str, fingerprint: str, num_rows: list[int], *, at_once: int) -> None:
+        servers = Peer.all_from_json(setup["servers"])
+        super().__init__(servers, setup["token"], fingerprint, num_rows, timeout_s=_MOST_S, at_once=at_once, ca=setup["ca"])
+        self._client, self._again = client, bool(setup["again"])
+        self._batch = threading.local()
+        self._registered: set[tuple[int, str]] = set()
+        self._released: set[str] = set()
+        self._walking = dict.fromkeys(servers, 0)
+        self._closed = threading.Event()
+
+    def begin_batch(self, timeout_s: float) -> None:
+        """The calling thread begins a batch, for which the trainer waits so long."""
+        self._batch.deadline = time.monotonic() + timeout_s - min(_MOST_MARGIN_S, _MARGIN * timeout_s)
+
+    def walk(self, wanted: Wanted) -> Structure:
+        """Has the server that has least to do walk a batch.
+
+        Raises:
+            WorkerDied: The server is gone.
+            BatchTimeout: It has not answered in time.
+            LoaderClosed: The loader has left meanwhile.
+            GnnkitError: It refuses, or could not do it.
+        """
+        with self._lock:
+            rank = min(self._walking, key=self._walking.__getitem__)
+            self._walking[rank] += 1
+            walking = self._walking.pop(rank)
+            self._walking[rank] = walking  # behind those with as much to do
+        try:
+            while True:
+                try:
+                    self._register(rank, wanted)
+                    return self._walk_at(rank, wanted)
+                except UnknownChannel:
+                    logger.info("server %d knows nothing of loader %s any more; it is told again", rank, wanted.key)
+                    with self._lock:
+                        self._registered.discard((rank, wanted.key))
+                except (HostUnreachable, WorkerDied) as error:
+                    self._wait_after(error)
+        finally:
+            with self._lock:
+                self._walking[rank] -= 1
+
+    def _wait_after(self, error: GnnkitError) -> None:
+        """Waits a moment, where what a server lacks may come back: a sampling process, or another server that it needs."""
+        if not self._again and (isinstance(error, WorkerDied) or self._one_refuses()):
+            raise error
+        if self._closed.wait(_GAP_S) or not self._limit_s():
+            if isinstance(error, HostUnreachable):
+                raise BatchTimeout(error.message, error.hint) from error
+            raise error
+
+    def _one_refuses(self) -> bool:
+        return any(probe(peer.address, _GAP_S) is Found.REFUSES for peer in self._peers.values())
+
+    def _walk_at(self, rank: int, wanted: Wanted) -> Structure:
+        head = {**self._head(wanted.key), "what": "walk", "epoch": wanted.epoch, "batch": wanted.batch}
+        ticket = to_ticket(head, {} if wanted.seeds is None else {"seeds": wanted.seeds})
+        return self._begin_get(rank, ticket, walk_from_batches).result()
+
+    def _register(self, rank: int, wanted: Wanted) -> None:
+        if (rank, wanted.key) not in self._registered and wanted.key not in self._released:
+            self._do(rank, "register", {**self._head(wanted.key), "plan": wanted.plan})
+            with self._lock:
+                self._registered.add((rank, wanted.key))
+        if wanted.key in self._released:  # its batches under way must not make it known again
+            self.release(wanted.key)
+            raise LoaderClosed("the loader has left")
+
+    def _do(self, rank: int, action: str, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+
+        def ask(client: Any, options: Any) -> None:
+            self.traffic.add(0, len(data))
+            list(client.do_action(flight.Action(action, data), options))
+
+        self._begin(rank, ask).result()
+
+    def release(self, key: str) -> None:
+        """Tells the servers that a loader has left, as far as they can be told; they find out by themselves otherwise."""
+        with self._lock:
+            self._released.add(key)
+            ranks = [rank for rank, known in self._registered if known == key]
+            self._registered -= {(rank, key) for rank in ranks}
+
+        def tell() -> None:
+            self._batch.deadline = time.monotonic() + _RELEASE_S
+            for rank in ranks:
+                try:
+                    self._do(rank, "release", self._head(key))
+                except Exception:
+                    logger.info("server %d could not be told that loader %s has left", rank, key, exc_info=True)
+
+        if ranks:
+            threading.Thread(target=tell, name="gnnkit-release", daemon=True).start()
+
+    def _head(self, key: str) -> dict[str, Any]:
+        place = {"client": self._client, "key": key, "timeout_s": self._limit_s()}
+        return {"version": PROTOCOL_VERSION, "fingerprint": self._fingerprint, **place}
+
+    # What becomes of a call ---------------------------------------------------------------------------------------------------
+
+    def _limit_s(self) -> float:
+        return max(0.0, float(self._batch.deadline) - time.monotonic())
+
+    def _may_ask_again(self, host: int, attempt: Attempt) -> bool:
+        """Until the deadline; but a server that refuses connections is gone, unless it is to be waited for.
+
+        Raises:
+            WorkerDied: It is gone.
+        """
+        peer, left_s = self._peers[host], attempt.deadline - time.monotonic()
+        found = probe(peer.address, max(0.05, min(_PROBE_S, left_s)))
+        if found is Found.REFUSES and (not self._again or time.monotonic() >= attempt.deadline):
+            raise WorkerDied(
+                f"{self._where(host, peer)} is gone: nobody listens there",
+                "when it runs again, iterate again; with max_restarts=... of the backend the loader waits for it by itself",
+            )
+        return time.monotonic() < attempt.deadline and not self._closed.wait(_GAP_S)
+
+    def close(self) -> None:
+        """Ends the connections; nobody is asked again."""
+        self._closed.set()
+        super().close()
+
+    @staticmethod
+    def _where(host: int, peer: Peer) -> str:
+        return f"server {host} ({peer.address})"
+
+    def _explain(self, host: int, peer: Peer, error: BaseException) -> BaseException:
+        where = self._where(host, peer)
+        if isinstance(error, flight.FlightUnauthenticatedError):
+            return PlanError(f"{where} refused the token", "give the token that the servers were started with")
+        if isinstance(error, flight.FlightServerError) and error.extra_info:
+            body = bytes(error.extra_info)
+            return UnknownChannel(where) if _kind(body) == UnknownChannel.__name__ else remote_error(where, body)
+        if isinstance(error, BadRequest):
+            return SamplingError(f"{where} sent an answer that cannot be read: {error}", "servers and trainers must run the same gnnkit")
+        if isinstance(error, (flight.FlightError, pa.ArrowException, OSError)):
+            text = str(error).partition(". gRPC client debug context")[0]
+            state = {
+                Found.LISTENS: "it listens, and has not answered",
+                Found.REFUSES: "nobody listens there",
+                Found.SILENT: "it does not answer at all: it is stopped, or the network between is broken",
+            }[probe(peer.address, _GAP_S)]
+            return BatchTimeout(
+                f"{where} has not done its share of a batch in time: {state} ({text})",
+                "raise batch_timeout_s, or look at the server and the network; then iterate again",
+            )
+        return error
+
+
+def _kind(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["type"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 class BatchReceiver:

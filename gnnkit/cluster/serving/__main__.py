@@ -1,4 +1,4 @@
-"""The entry point of a server: ``python -m gnnkit.cluster.serving``; started by ``gnnkit.runtime.children`` only."""
+"""The entry point of a server: ``python -m gnnkit.cluster.serving``; started by ``gnnkit.runtime.supervisor`` only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that this process has started: watched, started again, stopped. What is beside the trainer's way is done by a thread."""
+"""Servers that this process has started: their state and throughput, the graph copies that they share, restarts and stops."""
 
 from __future__ import annotations
 
@@ -6,26 +6,264 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gnnkit.cluster.serving.addresses import has_any_port
-from gnnkit.cluster.serving.graph_copies import GraphCopies
 from gnnkit.cluster.serving.listener import own_folder, remove_sockets
-from gnnkit.cluster.serving.server_state import ServerState
-from gnnkit.cluster.serving.spec import UNIX_PREFIX, ServerSpec
-from gnnkit.cluster.serving.tokens import TOKEN_NAME, settle_token
+from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, ServerSpec, has_any_port, settle_token
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.events import Event, EventSink, Stage, ignore_events
-from gnnkit.runtime.children import ChildProcess
-from gnnkit.runtime.logs import tail, with_tail
-from gnnkit.runtime.registry import new_run, sweep
+from gnnkit.runtime.process_status import ProcessStatus, look_at
 from gnnkit.runtime.remote import fresh
-from gnnkit.runtime.supervisor import Death, Supervisor, SupervisorOptions
-from gnnkit.runtime.tending import look_after
-from gnnkit.runtime.waker import Waker
-from gnnkit.runtime.wire import Message
+from gnnkit.runtime.runs import new_run, sweep, tail, with_tail
+from gnnkit.runtime.shared_block import SharedBlock
+from gnnkit.runtime.supervisor import ChildProcess, Death, Supervisor, SupervisorOptions, look_after
+from gnnkit.runtime.vitals import Vitals
+from gnnkit.runtime.wire import Message, Waker
+
+# Seconds that a rate is taken over, and least seconds between two looks.
+_SPAN_S, _GAP_S = 10.0, 1.0
+
+
+class Throughput:
+    """Counts what servers of this process have sampled. Only for the holder of its fleet's lock."""
+
+    def __init__(self) -> None:
+        self._vitals: dict[int, tuple[Vitals, int]] = {}
+        self._looks: deque[tuple[float, int]] = deque()
+
+    def take(self, rank: int, message: Message) -> None:
+        """A server shows where its workers' signs of life are."""
+        try:
+            vitals = Vitals(SharedBlock.attach(message.fds[0], writable=False))
+        except OSError:  # no address space left: nobody needs to know how fast it is
+            return
+        self._vitals[rank] = vitals, int(message.body["workers"])
+
+    def lost(self, rank: int) -> None:
+        """A server has ended, and its count with it."""
+        if self._vitals.pop(rank, None) is not None:
+            self._looks.clear()
+
+    def batches(self, rank: int) -> int:
+        """Batches that the workers of a server have sampled since they were started."""
+        if rank not in self._vitals:
+            return 0
+        vitals, workers = self._vitals[rank]
+        return sum(vitals.signs(worker).batches for worker in range(workers))
+
+    def look(self) -> None:
+        """Notes how many there are now, once a second."""
+        now = time.monotonic()
+        if not self._looks or now - self._looks[-1][0] >= _GAP_S:
+            self._looks.append((now, self._total()))
+        while len(self._looks) > 1 and self._looks[1][0] <= now - _SPAN_S:
+            self._looks.popleft()
+
+    @property
+    def batches_per_s(self) -> float:
+        """Batches per second of all servers, over the last ten seconds."""
+        if not self._looks:
+            return 0.0
+        then, before = self._looks[0]
+        elapsed = time.monotonic() - then
+        return max(0.0, (self._total() - before) / elapsed) if elapsed >= _GAP_S else 0.0
+
+    def _total(self) -> int:
+        return sum(map(self.batches, self._vitals))
+
+
+# Of a server that is not there, or has not said yet what it is doing: whoever reads a status finds the same names in it.
+_UNHEARD: Mapping[str, Any] = {"pid": None, "parts": None, "clients": 0, "visits": 0, "graph_bytes": 0, "network": None}
+
+
+@dataclass
+class ServerState:
+    """Only for the holder of its fleet's lock.
+
+    Attributes:
+        spec: What the servers are.
+        details: What each server that is there last said of itself, by rank; see ``ServerLoop.details``.
+        errors: What each server has died of that nobody has started again.
+        addresses: Where each server listens, or has listened.
+        restarts: How often one was started again.
+        pace: How fast they are.
+        last_error: What a server or a worker died of last, in a line; None where all have lived.
+    """
+
+    spec: ServerSpec
+    details: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    errors: dict[int, GnnkitError] = field(default_factory=dict)
+    addresses: dict[int, str] = field(default_factory=dict)
+    restarts: int = 0
+    pace: Throughput = field(default_factory=Throughput)
+    last_error: str | None = None
+
+    def said(self, rank: int, details: Mapping[str, Any]) -> None:
+        """A server says what it is doing."""
+        for worker in details["workers"]:
+            if worker["error"] is not None:
+                self.last_error = str(worker["error"]).splitlines()[0]
+        self.details[rank] = dict(details)
+
+    def left(self, rank: int) -> None:
+        """A server has ended, and what it said of itself means nothing any more."""
+        self.details.pop(rank, None)
+        self.pace.lost(rank)
+
+    def lost(self, rank: int, error: GnnkitError) -> None:
+        """A server has died."""
+        self.left(rank)
+        self.errors[rank] = error
+        self.last_error = error.message.splitlines()[0]
+
+    @property
+    def num_ready(self) -> int:
+        """Servers all of whose workers are there."""
+        return sum(details["state"] == "ready" for details in self.details.values())
+
+    @property
+    def state(self) -> str:
+        """Says "joining" until all servers and workers are there; then "ready", or "degraded" where one is not."""
+        if self.errors or any(details["state"] == "degraded" for details in self.details.values()):
+            return "degraded"
+        return "ready" if self.num_ready == len(self.spec.ranks) else "joining"
+
+    @property
+    def is_deserted(self) -> bool:
+        """Whether as many clients as the user said have come, and none is left."""
+        wanted, known = self.spec.stop_with_last_client, self.details.values()
+        return bool(wanted and known) and self._most("visits") >= wanted and not any(details["clients"] for details in known)
+
+    def _most(self, name: str) -> int:
+        return max((int(details[name]) for details in self.details.values()), default=0)
+
+    def check(self) -> None:
+        """Raises what keeps the servers from being ready.
+
+        Raises:
+            GnnkitError: What a server has died of, or a worker that nobody starts again.
+        """
+        for error in self.errors.values():
+            raise fresh(error)
+        for details in self.details.values():
+            for worker in details["workers"]:
+                if worker["state"] == "gone":
+                    raise WorkerDied(str(worker["error"]), "look at the log, or start it again with revive()")
+
+    def status(self) -> dict[str, Any]:
+        """Everything, as JSON values."""
+        servers = []
+        for rank in self.spec.ranks:
+            error = self.errors.get(rank)
+            state = "joining" if error is None else "gone"
+            said, batches = self.details.get(rank, {}), self.pace.batches(rank)
+            why = None if error is None else str(error)
+            servers.append({**_UNHEARD, "workers": [], "rank": rank, "state": state, **said, "batches": batches, "error": why})
+        return {
+            "state": self.state,
+            "store": self.spec.store,
+            "servers": servers,
+            "clients": self._most("clients"),
+            "visits": self._most("visits"),
+            "restarts": self.restarts,
+            "last_error": self.last_error,
+            "batches": sum(server["batches"] for server in servers),
+            "batches_per_s": self.pace.batches_per_s,
+        }
+
+
+def processes_of(status: Mapping[str, Any]) -> Iterator[ProcessStatus]:
+    """What the system says of servers and their workers.
+
+    Args:
+        status: What ``ServerFleet.status`` gives.
+    """
+    for server in status["servers"]:
+        name = f"server {server['rank']}"
+        if server["pid"] is not None:
+            yield look_at(name, server["pid"], Path(server["log"]))
+        for worker in server["workers"]:
+            if worker["pid"] is not None:
+                yield look_at(f"{name}, process {worker['worker']}", worker["pid"], Path(worker["log"]))
+
+
+Parts = tuple[int, ...]
+
+
+@dataclass
+class _Copy:
+    """A copy, or the attempt to make one.
+
+    Attributes:
+        copier: The server that makes it; None where none does.
+        fd: Its memory; None before it is there.
+        description: What came with it.
+        told: Servers that have it.
+        is_refused: Whether there will be none.
+    """
+
+    copier: int | None = None
+    fd: int | None = None
+    description: Mapping[str, Any] = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
+    is_refused: bool = False
+
+
+class GraphCopies:
+    """Hands copies on. Only for the holder of its fleet's lock; the memory itself is not mapped here."""
+
+    def __init__(self) -> None:
+        self._copies: dict[Parts, _Copy] = {}
+
+    def spread(self, servers: Mapping[int, Mapping[str, Any]], send: Callable[..., None]) -> None:
+        """Tells servers of copies, and has one made where there is none.
+
+        Args:
+            servers: What each server that is there last said of itself.
+            send: Sends a message to a server.
+        """
+        for rank, details in sorted(servers.items()):
+            if details["parts"] is None or not any(worker["state"] == "ready" for worker in details["workers"]):
+                continue
+            copy = self._copies.setdefault(tuple(details["parts"]), _Copy())
+            if copy.fd is not None and rank not in copy.told:
+                copy.told.add(rank)
+                send(rank, "graph", (copy.fd,), description=dict(copy.description))
+            elif copy.fd is None and copy.copier is None and not copy.is_refused:
+                copy.copier = rank
+                send(rank, "copy")
+
+    def take(self, rank: int, message: Message) -> None:
+        """A server has had a copy made, or says that there will be none."""
+        copy = next((copy for copy in self._copies.values() if copy.copier == rank), None)
+        if copy is None:
+            message.close()
+            return
+        copy.copier = None
+        if message.fds:
+            copy.fd, copy.description = message.fds[0], message.body["description"]
+            copy.told.add(rank)
+        else:
+            copy.is_refused = True
+
+    def lost(self, rank: int) -> None:
+        """A server has ended, perhaps with the copy that it was making."""
+        for copy in self._copies.values():
+            copy.told.discard(rank)
+            if copy.copier == rank:
+                copy.copier = None
+
+    def close(self) -> None:
+        """Lets them go."""
+        for copy in self._copies.values():
+            if copy.fd is not None:
+                os.close(copy.fd)
+        self._copies.clear()
+
 
 _MODULE = "gnnkit.cluster.serving"
 _ADVICE = "start the servers again, or let gnnkit do so with max_restarts=..."

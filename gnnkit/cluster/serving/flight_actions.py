@@ -1,29 +1,578 @@
-"""What a server answers over the network: who is there, the store's outline, calls, and, once its parts are open, everything else."""
+"""What a server answers over Arrow Flight: its outline, calls, and the sessions of loaders on other hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+import json
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.flight as flight
 from numpy.typing import NDArray
 
+from gnnkit.cluster.leases import CLIENT_PREFIX
 from gnnkit.cluster.parts.protocol import pack
-from gnnkit.cluster.parts.service import Action, Answers, Get
+from gnnkit.cluster.parts.service import Action, Answers, Get, Stream, as_flight
 from gnnkit.cluster.parts.visits import visit_actions
 from gnnkit.cluster.serving.codec import from_bytes, to_bytes
 from gnnkit.cluster.serving.membership import Member, Membership, check_version
-from gnnkit.cluster.serving.remote_actions import RemoteSessionActions
-from gnnkit.errors import BatchTimeout, PlanError
+from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, StartTimeout
+from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
+from gnnkit.runtime.batches import BatchList
+from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
+from gnnkit.runtime.ring import Ring, slot_size
+from gnnkit.runtime.shared_block import mapped
+from gnnkit.runtime.wire import Message, in_memory
 from gnnkit.sampling.owners import BadRequest
+from gnnkit.sampling.structure import Structure
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.outline import outline_files
+from gnnkit.storage.store import Store
+
+if TYPE_CHECKING:
+    from gnnkit.cluster.serving.loop import ServerLoop
+    from gnnkit.cluster.serving.pool import ServedWorkers
+
+WALK_SCHEMA = pa.schema([("layout", pa.large_list(pa.uint8())), ("structure", pa.large_list(pa.uint8()))])
+PATIENCE = pa.RecordBatch.from_arrays([pa.array([], kind.type) for kind in WALK_SCHEMA], schema=WALK_SCHEMA)
+
+
+class UnknownChannel(GnnkitError):
+    """The server knows nothing of the loader: it has been started again, or has not heard of the client for long. Register again."""
+
+
+def walk_to_batch(layout: Mapping[str, Any], block: NDArray[np.uint8]) -> pa.RecordBatch:
+    """An answer; ``block`` is not copied, and is kept until the answer has been sent."""
+    text = json.dumps(layout, separators=(",", ":")).encode()
+    return pa.RecordBatch.from_arrays([_as_list(memoryview(text), len(text)), _as_list(block, len(block))], schema=WALK_SCHEMA)
+
+
+def walk_from_batches(batches: Iterable[pa.RecordBatch]) -> Structure:
+    """Reverses ``walk_to_batch``; nothing is copied.
+
+    Raises:
+        BadRequest: It is none of its.
+    """
+    answers = [batch for batch in batches if batch.num_rows]
+    if len(answers) != 1 or answers[0].num_rows != 1 or not answers[0].schema.equals(WALK_SCHEMA):
+        raise BadRequest("this is no answer to a walk")
+    try:
+        answers[0].validate(full=True)
+        layout, block = (column.flatten().to_numpy(zero_copy_only=True) for column in answers[0].columns)
+        return Structure(layout_from_json(json.loads(layout.tobytes())), block)
+    except (pa.ArrowException, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise BadRequest(f"the answer cannot be read: {error}") from error
+
+
+def _as_list(block: Any, size: int) -> pa.LargeListArray:
+    values = pa.Array.from_buffers(pa.uint8(), size, [None, pa.py_buffer(block)])
+    return pa.LargeListArray.from_arrays(pa.array([0, size], pa.int64()), values)
+
+
+# Slots beside those that are sampled into: for structures that are being sent.
+_SENDING = 4
+_HEADROOM = 0.25
+_LEAST_SLOT = 4096
+_MOST_CONCURRENT = 32
+
+
+@dataclass(eq=False)
+class Walk:
+    """A batch whose structure somebody waits for.
+
+    Attributes:
+        epoch: The epoch.
+        batch: Index in its list of batches.
+        seeds: int64 ``[k]`` dataset ids of a batch outside the epoch, or None.
+        answer: The layout as JSON and the bytes, or why there are none; set before ``done``.
+        done: Whether there is an answer.
+    """
+
+    epoch: int
+    batch: int
+    seeds: NDArray[np.int64] | None
+    answer: tuple[dict[str, Any], NDArray[np.uint8]] | GnnkitError | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+    rank: int = -1
+    slot: int = -1
+    ring: Ring[Walk] | None = None
+
+    def settle(self, answer: tuple[dict[str, Any], NDArray[np.uint8]] | GnnkitError) -> None:
+        """Answers."""
+        self.answer = answer
+        self.done.set()
+
+    def give_back(self) -> None:
+        """Frees the slot that nothing was written to that anybody wants."""
+        if self.ring is not None:
+            self.ring.free(self.slot, self)
+        self.rank, self.ring = -1, None
+
+
+class RemoteSession:
+    """One loader of one client.
+
+    Args:
+        number: What workers know it by.
+        plan: Its plan.
+        as_sent: The plan as it came, to compare with.
+        batches: The plan's batches.
+
+    Attributes:
+        number: See above.
+        as_sent: See above.
+        told: Workers that know it.
+        waiting: Walks that no worker has been given.
+        sent: Walks that workers have been given, by number.
+        opening: Who waits for the channel to be of use.
+        epoch: The epoch of the last walk.
+    """
+
+    def __init__(self, number: int, plan: LoaderPlan, as_sent: dict[str, Any], batches: BatchList) -> None:
+        self.number, self.as_sent = number, as_sent
+        self.told: set[int] = set()
+        self.waiting: deque[Walk] = deque()
+        self.sent: dict[int, Walk] = {}
+        self.opening: list[Future[int]] = []
+        self.epoch: int | None = None
+        self._plan, self._schedule = plan.to_json(), batches.schedule()
+        self._ring: Ring[Walk] | None = None
+        self._numbers = itertools.count(1)
+        self._concurrency = _concurrency(plan)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether walks can be dealt."""
+        return self._ring is not None
+
+    def introduction(self, rank: int) -> dict[str, Any]:
+        """What a worker is told of it; it tries a batch where nobody knows yet how large they are."""
+        count = len(self._schedule)
+        trial = None if self.is_open or not count else self._schedule.turn(rank % count).batch_index
+        return {"c": self.number, "plan": self._plan, "trial": trial, "mode": "structure"}
+
+    def make_ring(self, largest: int, workers: int) -> None:
+        """Makes a ring for structures of up to ``largest`` bytes and somewhat more; walks under way keep the one before.
+
+        Raises:
+            OSError: There is no memory for it.
+        """
+        needed = max(_LEAST_SLOT, largest)
+        self._ring = Ring(workers * self._concurrency + _SENDING, slot_size(needed + int(needed * _HEADROOM)))
+
+    def ring_message(self) -> tuple[tuple[int, ...], dict[str, Any]]:
+        """How a worker learns of the ring: descriptors and body."""
+        assert self._ring is not None
+        return (self._ring.block.fd,), {"c": self.number, "slot_bytes": self._ring.slot_bytes}
+
+    def is_larger(self, nbytes: int) -> bool:
+        """Whether a structure is larger than the slots."""
+        return self._ring is None or nbytes > self._ring.slot_bytes
+
+    def next_walk(self, ready: frozenset[int]) -> tuple[int, Walk] | None:
+        """Gives the next walk to the worker with least to do, and takes a slot for it: its number, or None where there is no room."""
+        loads = {rank: 0 for rank in sorted(self.told & ready)}
+        for walk in self.sent.values():
+            if walk.rank in loads:
+                loads[walk.rank] += 1
+        rank = min(loads, key=loads.__getitem__, default=None)
+        if self._ring is None or not self.waiting or rank is None or loads[rank] >= self._concurrency:
+            return None
+        walk = self.waiting[0]
+        if walk.seeds is None:
+            slot = self._ring.take(walk)
+            if slot is None:
+                return None
+            walk.slot, walk.ring = slot, self._ring
+        self.waiting.popleft()
+        walk.rank, number = rank, next(self._numbers)
+        self.sent[number] = walk
+        return number, walk
+
+    def take(self, number: int, message: Message, freed: Callable[[], None]) -> None:
+        """Books what a worker says about a walk; ``freed`` is called, from anywhere, once the slot is free again."""
+        walk, body = self.sent.pop(number, None), message.body
+        if walk is None or walk.done.is_set():  # nobody waits for it any more
+            if walk is not None:
+                walk.give_back()
+            message.close()
+        elif "error" in body:
+            walk.give_back()
+            walk.settle(error_from_json(body["error"], "sampling a batch"))
+        elif message.fds:  # it was too large for its slot, or has none
+            walk.give_back()
+            try:
+                walk.settle((body["layout"], mapped(message.fds[0])[: body["layout"]["nbytes"]]))
+            except OSError as error:
+                walk.settle(GnnkitError(f"a batch of {body['layout']['nbytes'] / 1e6:.0f} MB cannot be mapped: {error}"))
+        else:
+            assert walk.ring is not None
+            walk.settle((body["layout"], walk.ring.lease(walk.slot, freed)[: body["layout"]["nbytes"]]))
+
+    def lost(self, rank: int, error: GnnkitError | None) -> None:
+        """A worker is gone: what it had is dealt again, or fails with ``error``."""
+        self.told.discard(rank)
+        for number in [number for number, walk in self.sent.items() if walk.rank == rank]:
+            walk = self.sent.pop(number)
+            walk.give_back()
+            if not walk.done.is_set():
+                if error is None:
+                    self.waiting.appendleft(walk)
+                else:
+                    walk.settle(fresh(error))
+
+    def fail(self, error: GnnkitError) -> None:
+        """Tells everybody who waits that there will be nothing."""
+        for walk in [*self.waiting, *self.sent.values()]:
+            if not walk.done.is_set():
+                walk.settle(fresh(error))
+        self.waiting.clear()
+        for opening in self.opening:
+            opening.set_exception(fresh(error))
+        self.opening.clear()
+
+
+def _concurrency(plan: LoaderPlan) -> int:
+    """Walks of a loader that a worker is given at a time."""
+    wanted = plan.backend.get("worker_concurrency", 2)
+    return min(_MOST_CONCURRENT, max(1, wanted)) if isinstance(wanted, int) else 2
+
+
+logger = logging.getLogger(__name__)
+
+# A client that has not been heard of for so long has its memory taken; one that was only slow registers again with its next request.
+# Sooner than ``presence.SILENCE_S``, after which it counts as having left: that may end the server.
+SILENCE_S = 4.0
+
+
+class RemoteSessions:
+    """All of them.
+
+    Args:
+        loop: The server.
+        pool: Its workers.
+        graph: The graph.
+    """
+
+    def __init__(self, loop: ServerLoop, pool: ServedWorkers, graph: GraphHandle) -> None:
+        self._loop, self._pool, self._graph = loop, pool, graph
+        self._channels: dict[tuple[str, str], RemoteSession] = {}
+        self._seen: dict[str, float] = {}
+        pool.handlers.append(self)
+
+    def heard(self, what: str, client: str) -> None:
+        """A client says that it is there, or that it leaves."""
+        if what == "bye":
+            self._drop(client)
+            return
+        self._seen[client] = time.monotonic()
+
+    def tidy(self) -> None:
+        """Drops the clients that have not been heard of for long."""
+        limit = time.monotonic() - SILENCE_S
+        for client in [client for client, seen in self._seen.items() if seen < limit]:
+            logger.info("%s has not been heard of for %g s", client, SILENCE_S)
+            self._drop(client)
+
+    def _drop(self, client: str) -> None:
+        for name, key in [found for found in self._channels if found[0] == client]:
+            self.release(name, key)
+        self._seen.pop(client, None)
+
+    def register(self, client: str, key: str, plan: dict[str, Any]) -> Future[int]:
+        """Opens a channel, or finds the one that is there.
+
+        Returns:
+            The channel's number, once walks can be asked for.
+
+        Raises:
+            PlanError: The plan is of no use here, or another one was registered under this key.
+        """
+        self.heard("here", client)
+        channel = self._channels.get((client, key))
+        if channel is None:
+            channel = self._open(client, key, plan)
+        elif channel.as_sent != plan:
+            raise PlanError(f"the loader {key!r} of {client} was registered with another plan", "give each loader a key of its own")
+        opened: Future[int] = Future()
+        if channel.is_open:
+            opened.set_result(channel.number)
+        else:
+            channel.opening.append(opened)
+            self._pool.start()
+        return opened
+
+    def _open(self, client: str, key: str, sent: dict[str, Any]) -> RemoteSession:
+        plan = LoaderPlan.from_json(sent)
+        _check_plan(plan, self._graph)
+        batches = BatchList(plan, self._graph)
+        channel = self._channels[client, key] = RemoteSession(self._pool.open_channel(self), plan, sent, batches)
+        for rank in self._pool.ready:
+            self._introduce(rank, channel)
+        return channel
+
+    def release(self, client: str, key: str) -> None:
+        """Gives a channel up, if there is one: its ring goes with the last structure in it."""
+        channel = self._channels.pop((client, key), None)
+        if channel is not None:
+            self._give_up(channel, UnknownChannel(f"the loader {key!r} of {client} was given up"))
+
+    def _give_up(self, channel: RemoteSession, error: GnnkitError) -> None:
+        channel.fail(error)
+        for rank in channel.told & self._pool.ready:
+            self._pool.send(rank, "close", c=channel.number)
+        self._pool.close_channel(channel.number)
+
+    def begin(self, client: str, key: str, walk: Walk) -> RemoteSession:
+        """Has a batch walked.
+
+        Raises:
+            UnknownChannel: Nobody has registered it.
+        """
+        channel = self._channels.get((client, key))
+        if channel is None:
+            raise UnknownChannel(f"there is no loader {key!r} of {client}")
+        self.heard("here", client)
+        if channel.epoch != walk.epoch or self._pool.is_over:  # whoever begins an epoch finds every worker there
+            channel.epoch = walk.epoch
+            self._pool.start()
+        channel.waiting.append(walk)
+        self.deal(channel)
+        return channel
+
+    def end(self, channel: RemoteSession, walk: Walk) -> None:
+        """Nobody waits for a walk any more, or its answer has been sent."""
+        if walk in channel.waiting:
+            channel.waiting.remove(walk)
+        walk.done.set()
+        walk.answer = None
+
+    def _later(self, channel: RemoteSession) -> Callable[[], None]:
+        loop, weak = self._loop, weakref.ref(self)
+
+        def deal() -> None:
+            channels = weak()
+            if channels is not None:
+                channels.deal(channel)
+
+        return lambda: loop.call(deal)
+
+    def deal(self, channel: RemoteSession) -> None:
+        """Gives the workers as many walks as there is room for."""
+        while (dealt := channel.next_walk(self._pool.ready)) is not None:
+            number, walk = dealt
+            place = {"c": channel.number, "epoch": walk.epoch, "batch": walk.batch}
+            if walk.seeds is None:
+                self._pool.send(walk.rank, "sample", g=0, step=number, slot=walk.slot, **place)
+                continue
+            fd = in_memory(np.ascontiguousarray(walk.seeds).data)
+            try:
+                self._pool.send(walk.rank, "now", (fd,), number=number, **place)
+            finally:
+                os.close(fd)
+
+    # What workers say -----------------------------------------------------------------------------------------------------
+
+    def on_message(self, rank: int, message: Message) -> None:
+        """See ``gnnkit.cluster.serving.pool.Handler``."""
+        body = message.body
+        channel = next((found for found in self._channels.values() if found.number == body["c"]), None)
+        if channel is None:
+            message.close()
+        elif message.kind == "opened":
+            if not channel.is_open:
+                self._give_ring(channel, body["nbytes"])
+            self.deal(channel)
+        else:
+            nbytes = body["layout"]["nbytes"] if "layout" in body else 0
+            channel.take(body.get("number", body.get("step", 0)), message, self._later(channel))
+            if channel.is_larger(nbytes):
+                self._give_ring(channel, nbytes)
+            self.deal(channel)
+
+    def _give_ring(self, channel: RemoteSession, largest: int) -> None:
+        try:
+            channel.make_ring(largest, self._pool.options.workers)
+        except OSError as error:
+            if not channel.is_open:  # whoever registers it again has it tried again
+                self._channels = {name: found for name, found in self._channels.items() if found is not channel}
+                self._give_up(channel, GnnkitError(f"there is no memory for batches of {largest / 1e6:.1f} MB: {error}"))
+            return
+        for rank in channel.told:
+            self._send_ring(rank, channel)
+        for opening in channel.opening:
+            opening.set_result(channel.number)
+        channel.opening.clear()
+
+    def on_ready(self, rank: int) -> None:
+        """See ``gnnkit.cluster.serving.pool.Handler``."""
+        for channel in self._channels.values():
+            self._introduce(rank, channel)
+            self.deal(channel)
+
+    def on_lost(self, rank: int, error: GnnkitError) -> None:
+        """See ``gnnkit.cluster.serving.pool.Handler``: one that is started again does its work, others do not."""
+        for channel in self._channels.values():
+            channel.lost(rank, None if rank in self._pool.crew.alive else error)
+            if self._pool.is_over:
+                channel.fail(error)
+            self.deal(channel)
+
+    def _introduce(self, rank: int, channel: RemoteSession) -> None:
+        channel.told.add(rank)
+        self._pool.send(rank, "open", **channel.introduction(rank))
+        if channel.is_open:
+            self._send_ring(rank, channel)
+
+    def _send_ring(self, rank: int, channel: RemoteSession) -> None:
+        fds, body = channel.ring_message()
+        self._pool.send(rank, "ring", fds, **body)
+
+
+def _check_plan(plan: LoaderPlan, graph: GraphHandle) -> None:
+    """Refuses what workers could not sample.
+
+    Raises:
+        PlanError: Something is not in this store.
+    """
+    schema, inputs, sampling = graph.arrays.schema, plan.inputs, plan.sampling
+    fan_outs = sampling.num_neighbors if isinstance(sampling, NeighborSampling) else {}
+    unknown = [edge_type for edge_type in fan_outs if edge_type not in schema.edge_types]
+    lengths = {len(fan_out) for fan_out in fan_outs.values()}
+    known = inputs.input_type in schema.node_types or inputs.input_type in schema.edge_types
+    if not known or unknown or len(lengths) > 1 or sampling.edge_dir != graph.arrays.edge_dir:
+        raise PlanError(
+            f"the plan does not fit the servers' store: inputs of type {inputs.input_type!r}, edge types "
+            f"{unknown or list(schema.edge_types)}, edge_dir={sampling.edge_dir!r}",
+            "make the loader for this store",
+        )
+    splits = graph.link_splits.get(inputs.edge_type, {}) if isinstance(inputs, InputLinks) else graph.splits.get(inputs.node_type, {})
+    if inputs.split is not None and inputs.split not in splits:
+        raise PlanError(f"the servers' store has no split {inputs.split!r} of {inputs.input_type!r}", "name another, or give ids")
+
+
+# Between two signs of life of a server that is sampling, and between two looks for clients that have gone.
+_BEAT_S = 1.0
+_MOST_S = 3600.0
+
+
+class RemoteSessionActions:
+    """The verbs of one server; from any thread.
+
+    Args:
+        answers: Knows what a request must say.
+        store: The store.
+        loop: The server.
+        on_main: Runs something in the server's main thread, and waits.
+
+    Attributes:
+        actions: What answers actions.
+        gets: What answers requests.
+    """
+
+    def __init__(self, answers: Answers, store: Store, loop: ServerLoop, on_main: Callable[[Callable[[], Any]], Any]) -> None:
+        self._answers, self._loop, self._on_main = answers, loop, on_main
+        reference = store.reference
+        self._graph = GraphHandle(store.arrays(), store.splits, reference, link_splits=store.link_splits)
+        self._channels: RemoteSessions | None = None
+        self._closed = threading.Event()
+        self.actions: dict[str, Action] = {"register": self._register, "release": self._release}
+        self.gets: dict[str, Get] = {"walk": self._walk}
+
+    def close(self) -> None:
+        """Stops looking after clients."""
+        self._closed.set()
+
+    def heard(self, what: str, name: str, host: int) -> None:
+        """Somebody says "here" or "bye"; only clients of the wire count."""
+        if name.startswith(CLIENT_PREFIX):
+            self._tell(lambda channels: channels.heard(what, name))
+
+    def _tell(self, fn: Callable[[RemoteSessions], None]) -> None:
+        """Has something done in the main thread, unless there is nobody yet to do it for."""
+        self._loop.call(lambda: None if self._loop.pool is None else fn(self._known()))
+
+    def _known(self) -> RemoteSessions:
+        """The channels; in the main thread."""
+        if self._channels is None:
+            if self._loop.pool is None:
+                raise flight.FlightUnavailableError("the server is not there yet")
+            self._channels = RemoteSessions(self._loop, self._loop.pool, self._graph)
+            threading.Thread(target=self._look_after, name="gnnkit-wire-clients", daemon=True).start()
+        return self._channels
+
+    def _look_after(self) -> None:
+        while not self._closed.wait(_BEAT_S):
+            self._tell(lambda channels: channels.tidy())
+
+    def _register(self, body: dict[str, Any]) -> dict[str, Any]:
+        self._answers.check(body)
+        client, key, timeout_s = _names(body)
+        plan = body.get("plan")
+        if not isinstance(plan, dict):
+            raise BadRequest("there is no plan")
+        opened: Future[int] = self._on_main(lambda: self._known().register(client, key, plan))
+        try:
+            return {"channel": opened.result(timeout_s)}
+        except TimeoutError as error:
+            raise StartTimeout(f"no sampling process was ready within {timeout_s:g} s", "look at the server's log") from error
+
+    def _release(self, body: dict[str, Any]) -> dict[str, Any]:
+        self._answers.check(body)
+        client, key, _ = _names({"timeout_s": 0, **body})
+        self._tell(lambda channels: channels.release(client, key))
+        return {}
+
+    def _walk(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Stream:
+        self._answers.check(head)
+        client, key, timeout_s = _names(head)
+        epoch, batch = head.get("epoch"), head.get("batch")
+        if not isinstance(epoch, int) or not isinstance(batch, int) or epoch < 0 or batch < 0:
+            raise BadRequest(f"there is no batch {batch!r} of epoch {epoch!r}")
+        seeds = arrays.get("seeds")
+        walk = Walk(epoch, batch, None if seeds is None else seeds.astype(np.int64))
+        channel: RemoteSession = self._on_main(lambda: self._known().begin(client, key, walk))
+        return Stream(WALK_SCHEMA, self._answer(channel, walk, timeout_s))
+
+    def _answer(self, channel: RemoteSession, walk: Walk, timeout_s: float) -> Iterator[pa.RecordBatch]:
+        """Says once a second that it is being sampled, and then sends it; a client that has gone ends this."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            while not walk.done.wait(min(_BEAT_S, max(0.0, deadline - time.monotonic()))):
+                if time.monotonic() >= deadline:
+                    raise as_flight(BatchTimeout(f"no sampling process has sampled the batch within {timeout_s:g} s"))
+                yield PATIENCE
+            if isinstance(walk.answer, GnnkitError):
+                raise as_flight(walk.answer)
+            assert walk.answer is not None, "only this takes it away"
+            yield walk_to_batch(*walk.answer)
+        finally:
+            self._tell(lambda channels: channels.end(channel, walk))
+
+
+def _names(head: Mapping[str, Any]) -> tuple[str, str, float]:
+    """The client, the loader's key, and the seconds that the answer may take."""
+    client, key, timeout_s = head.get("client"), head.get("key"), head.get("timeout_s")
+    if not isinstance(client, str) or not client.startswith(CLIENT_PREFIX) or not isinstance(key, str) or len(client) + len(key) > 200:
+        raise BadRequest("the request names no loader")
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
+        raise BadRequest(f"timeout_s is {timeout_s!r}")
+    return client, key, max(0.0, min(_MOST_S, float(timeout_s)))
+
 
 # What somebody asks for may take no longer, whatever he says.
 _MOST_CALL_S = 3600.0

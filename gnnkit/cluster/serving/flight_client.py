@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 from numpy.typing import NDArray
 
-from gnnkit.cluster.parts.client import remote_error
-from gnnkit.cluster.parts.connecting import connect
+from gnnkit.cluster.parts.client import connect, remote_error
 from gnnkit.cluster.parts.protocol import TOKEN_HEADER, to_ticket, unpack
 from gnnkit.cluster.serving.membership import SERVING_VERSION
 from gnnkit.errors import PlanError

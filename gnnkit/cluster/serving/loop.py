@@ -10,16 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.cluster.serving.listener import ClientListener
+from gnnkit.cluster.serving.listener import ClientListener, ClientSessions
 from gnnkit.cluster.serving.pool import ServedWorkers, ServedWorkersOptions
-from gnnkit.cluster.serving.sessions import ClientSessions
 from gnnkit.errors import StoreError
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.waker import Waker
-from gnnkit.runtime.watch import Watch
-from gnnkit.runtime.wire import Message, Wire
+from gnnkit.runtime.vitals import Watch
+from gnnkit.runtime.wire import Message, Waker, Wire
 from gnnkit.storage.layout import FORMAT_VERSION
-from gnnkit.storage.manifest_io import read_manifest
+from gnnkit.storage.manifest import read_manifest
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:

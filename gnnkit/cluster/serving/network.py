@@ -15,22 +15,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gnnkit.cluster.hosts import Hosts, join_address
 from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseTable
-from gnnkit.cluster.parts.allocation import keep_freed_memory
+from gnnkit.cluster.parts.client import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer
 from gnnkit.cluster.placing import PlacementWord, place
-from gnnkit.cluster.serving.addresses import meeting_address, own_address
-from gnnkit.cluster.serving.flight_actions import FlightActions
+from gnnkit.cluster.serving.flight_actions import FlightActions, RemoteSessionActions
 from gnnkit.cluster.serving.flight_client import FlightClient, Unreachable
 from gnnkit.cluster.serving.membership import BEAT_S, Member, Membership, hosts_of, new_start
-from gnnkit.cluster.serving.remote_actions import RemoteSessionActions
+from gnnkit.cluster.serving.spec import meeting_address, own_address
 from gnnkit.errors import GnnkitError, StartTimeout
 from gnnkit.host import total_memory
 from gnnkit.plan import Placement
-from gnnkit.runtime.shared_graph import SharedGraph
+from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.sampling.kinds import warm
 from gnnkit.storage.layout import FORMAT_VERSION
-from gnnkit.storage.manifest import Manifest
-from gnnkit.storage.manifest_io import read_manifest
+from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.paging import expect_random_access
 from gnnkit.storage.store import Store
 

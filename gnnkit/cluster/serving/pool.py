@@ -11,12 +11,10 @@ from typing import Any, Protocol
 
 from gnnkit.cluster import worker
 from gnnkit.errors import GnnkitError, WorkerStopped
-from gnnkit.runtime.children import ChildProcess
-from gnnkit.runtime.graph_handle import GraphHandle
-from gnnkit.runtime.graph_sharing import GraphSharing
-from gnnkit.runtime.preflight import check_descriptors, check_start_memory
-from gnnkit.runtime.registry import new_run
-from gnnkit.runtime.supervisor import Death, Supervisor, SupervisorOptions
+from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
+from gnnkit.runtime.limits import check_descriptors, check_start_memory
+from gnnkit.runtime.runs import new_run
+from gnnkit.runtime.supervisor import ChildProcess, Death, Supervisor, SupervisorOptions
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.storage.store import Store
 

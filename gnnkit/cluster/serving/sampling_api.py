@@ -1,9 +1,4 @@
-"""Sampling backends and the inputs that clients register with them: GiGL's and graphlearn-torch's calls over the server's workers.
-
-A backend is a configuration under a name. It starts nothing of its own: all of a server's backends, and all of its other clients, share
-the server's workers. An input is a channel on them. Whatever is done twice has been done, and nothing depends on the order in which
-clients come.
-"""
+"""Calls about sampling: backends and the inputs that clients register with them, and the streams of batches that they fetch."""
 
 from __future__ import annotations
 
@@ -11,24 +6,267 @@ import hashlib
 import itertools
 import json
 import secrets
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.cluster.serving.served_plan import plan_of
-from gnnkit.cluster.serving.served_stream import OVER, Reply, ServedStream, Waiting
-from gnnkit.errors import GnnkitError, PlanError
-from gnnkit.plan import LoaderPlan, PPRSampling
-from gnnkit.runtime.remote import fresh
+from gnnkit.errors import GnnkitError, MemoryLimitError, PlanError
+from gnnkit.plan import Batching, InputLinks, InputNodes, LoaderPlan, NeighborSampling, PPRSampling, Sampling, num_batches
+from gnnkit.runtime.remote import error_from_json, fresh
+from gnnkit.runtime.shared_block import mapped
 from gnnkit.runtime.wire import Message
-from gnnkit.schema import NodeType
+from gnnkit.samplers import PPR
+from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType, is_label_edge_type
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
     from gnnkit.cluster.serving.pool import ServedWorkers
+
+
+def plan_of(store: Store, config: Mapping[str, Any], node_type: NodeType | None, ids: NDArray[Any]) -> LoaderPlan:
+    """What a configuration and seeds mean for a store.
+
+    Args:
+        store: The store.
+        config: ``num_neighbors`` (a list, or a list by edge type), ``batch_size``, ``shuffle``, ``drop_last``, ``with_edge``,
+            ``with_weight``, ``edge_dir`` and ``seed``, as in graphlearn-torch's ``SamplingConfig``; possibly ``ppr``, the fields of a
+            ``PPR`` that samples in the place of ``num_neighbors``, its channels as pairs of a list of edge types and a share.
+        node_type: The seeds' type; None for a homogeneous graph.
+        ids: Integers ``[n]``: the seeds.
+
+    Raises:
+        PlanError: Something is missing, unusable or does not fit the store.
+    """
+    try:
+        batching = Batching(config["batch_size"], bool(config["shuffle"]), bool(config["drop_last"]), seed=config["seed"] or 0)
+        sampling = _sampling(store, config)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise PlanError(f"the sampling configuration cannot be read: {type(error).__name__}: {error}") from error
+    owner = HOMOGENEOUS_NODE_TYPE if node_type is None else node_type
+    seeds = np.asarray(ids, np.int64)
+    store.to_store_ids(owner, seeds)  # an unknown type or an id out of range is found here, and not by a worker
+    inputs = InputNodes(owner, f"node/{owner}/ids", ids=seeds)
+    return LoaderPlan(store.reference, inputs, sampling, batching)
+
+
+def _sampling(store: Store, config: Mapping[str, Any]) -> Sampling:
+    if config["edge_dir"] != store.edge_dir:
+        raise PlanError(
+            f"edge_dir={config['edge_dir']!r}, and the servers' store is compressed for {store.edge_dir!r}",
+            f"sample along edge_dir={store.edge_dir!r}, or serve a store that was built with edge_dir={config['edge_dir']!r}",
+        )
+    weight = store.options.weight
+    if config["with_weight"] and weight is None:
+        raise PlanError(
+            f"with_weight=True, and the servers' store {str(store.path)!r} was built without weights",
+            "build it with weight=<name of an edge array>, or leave with_weight out",
+        )
+    with_edge = bool(config["with_edge"])
+    if with_edge and not store.options.with_edge:
+        raise PlanError(
+            f"with_edge=True, and the servers' store {str(store.path)!r} holds no edge ids", "build it with with_edge=True, or leave it out"
+        )
+    weight = weight if config["with_weight"] else None
+    if config.get("ppr") is not None:
+        return _ppr(config["ppr"]).sampling(store.schema, edge_dir=store.edge_dir, weight=weight, time_attr=None, with_edge=with_edge)
+    return NeighborSampling(_fan_outs(store, config["num_neighbors"]), False, store.edge_dir, weight, with_edge)
+
+
+def _ppr(words: Mapping[str, Any]) -> PPR:
+    given = words["typed_channel_ratios"]
+    ratios = None if given is None else {tuple(tuple(edge_type) for edge_type in group): share for group, share in given}
+    return PPR(**{**words, "typed_channel_ratios": ratios})
+
+
+def _fan_outs(store: Store, given: Any) -> dict[EdgeType, tuple[int, ...]]:
+    """For every type of the store; labels are not walked along, and neither is what a dict leaves out."""
+    known = store.schema.edge_types
+    by_type = given if isinstance(given, Mapping) else {edge_type: given for edge_type in known if not is_label_edge_type(edge_type)}
+    unknown = [edge_type for edge_type in by_type if edge_type not in known]
+    if unknown:
+        raise PlanError(f"num_neighbors names the unknown edge type {unknown[0]}", f"known: {list(known)}")
+    found = {edge_type: tuple(int(number) for number in by_type[edge_type]) for edge_type in by_type}
+    lengths = {len(fan_out) for fan_out in found.values()}
+    if len(lengths) != 1 or 0 in lengths or any(number < -1 for fan_out in found.values() for number in fan_out):
+        raise PlanError(f"num_neighbors must have one number of at least -1 per hop for each type, got {given!r}")
+    nothing = (0,) * lengths.pop()
+    return {edge_type: found.get(edge_type, nothing) for edge_type in known}
+
+
+# Called once with a value or an error.
+Reply: TypeAlias = Callable[[Any], None]
+# What a fetch is answered with once there is nothing more to come.
+OVER = (None, True)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Somebody who waits for a batch.
+
+    Attributes:
+        client: Who.
+        reply: Takes the answer.
+    """
+
+    client: str
+    reply: Reply
+
+
+@dataclass(frozen=True)
+class Order:
+    """A batch for a worker to sample.
+
+    Attributes:
+        rank: The worker.
+        number: The request's number.
+        epoch: The epoch.
+        batch: Index in its list of batches.
+    """
+
+    rank: int
+    number: int
+    epoch: int
+    batch: int
+
+
+class ServedStream:
+    """One registered input. Only the server's main thread uses it.
+
+    Batches come in the order of the epoch's list; several clients that fetch from one channel divide them among themselves, each batch
+    going to whoever asks next. Not more than ``capacity`` batches are sampled ahead, however long nobody fetches.
+
+    Args:
+        number: What workers know it by.
+        digest: What was registered, to compare with.
+        plan: Its plan, whose seeds are ids.
+        capacity: Batches under way or waiting to be fetched, at most.
+        frame: What goes with every batch.
+
+    Attributes:
+        number: See above.
+        digest: See above.
+        plan: See above.
+        holders: Clients that have registered it and not destroyed it.
+        epoch: The epoch that is under way or ran last; -1 before the first.
+    """
+
+    def __init__(self, number: int, digest: str, plan: LoaderPlan, capacity: int, frame: Mapping[str, Any]) -> None:
+        self.number, self.digest, self.plan = number, digest, plan
+        self.holders: set[str] = set()
+        self.epoch = -1
+        self._capacity, self._frame = capacity, frame
+        self._total = self._next_out = 0
+        self._undealt: deque[int] = deque()
+        self._sampled: dict[int, Any] = {}
+        self._orders: dict[int, Order] = {}
+        self._waiting: deque[Waiting] = deque()
+        self._requests = 0
+        self._failure: GnnkitError | None = None
+
+    def begin(self, epoch: int) -> None:
+        """Starts an epoch, unless it or a newer one has been started. Whoever waits for the one before hears that it is over."""
+        if epoch <= self.epoch:
+            return
+        self._drop()
+        self._answer_all(OVER)
+        self.epoch, self._failure = epoch, None
+        inputs, batching = self.plan.inputs, self.plan.batching
+        assert not isinstance(inputs, InputLinks) and inputs.ids is not None, "an input is registered with its ids"
+        self._total, self._next_out = num_batches(len(inputs.ids), batching.batch_size, batching.drop_last), 0
+        self._undealt = deque(range(self._total))
+
+    def fetch(self, waiting: Waiting, epoch: int | None) -> None:
+        """Answers with the next batch, now or later; with ``OVER`` where there is none, or the epoch that is meant has gone by."""
+        if epoch is not None and epoch != self.epoch:
+            waiting.reply(OVER)
+            return
+        self._waiting.append(waiting)
+        self._serve()
+
+    def deal(self, ready: Collection[int]) -> Iterator[Order]:
+        """What is to be sampled now, dealt to the workers with least to do."""
+        if ready:  # there is somebody again
+            self._failure = None
+        while ready and self._undealt and len(self._orders) + len(self._sampled) < self._capacity:
+            rank = min(sorted(ready), key=lambda rank: sum(order.rank == rank for order in self._orders.values()))
+            self._requests += 1
+            order = Order(rank, self._requests, self.epoch, self._undealt.popleft())
+            self._orders[order.number] = order
+            yield order
+
+    def take(self, message: Message) -> None:
+        """Handles what a worker says to this channel."""
+        order = self._orders.pop(message.body.get("number", 0), None)
+        if order is None:  # of an epoch that has gone by
+            message.close()
+            return
+        failed = "error" in message.body
+        # It is mapped at once: what waits to be fetched takes no descriptor.
+        found = error_from_json(message.body["error"], f"sampling batch {order.batch}") if failed else self._batch(message)
+        self._sampled[order.batch] = found
+        self._serve()
+
+    def lost(self, rank: int) -> None:
+        """A worker has gone; what it was sampling is dealt again."""
+        gone = [order for order in self._orders.values() if order.rank == rank]
+        for order in gone:
+            del self._orders[order.number]
+        self._undealt.extendleft(sorted((order.batch for order in gone), reverse=True))
+
+    def fail(self, error: GnnkitError) -> None:
+        """Nobody samples any more: the epoch cannot go on."""
+        self._failure = error
+        self._serve()
+
+    def leave(self, client: str) -> None:
+        """Forgets a client; if it waits, it hears that there is nothing more to come."""
+        self.holders.discard(client)
+        gone = [waiting for waiting in self._waiting if waiting.client == client]
+        self._waiting = deque(waiting for waiting in self._waiting if waiting.client != client)
+        for waiting in gone:
+            waiting.reply(OVER)
+
+    def close(self) -> None:
+        """Gives everything up; whoever waits hears that there is nothing more to come."""
+        self._drop()
+        self._total = self._next_out = 0
+        self._answer_all(OVER)
+
+    def _serve(self) -> None:
+        while self._waiting:
+            if self._next_out >= self._total:
+                self._answer_all(OVER)
+            elif self._next_out in self._sampled:
+                found = self._sampled.pop(self._next_out)
+                self._next_out += 1
+                self._waiting.popleft().reply(found)
+            elif self._failure is not None:
+                self._answer_all(self._failure)
+            else:
+                return
+
+    def _batch(self, message: Message) -> Any:
+        layout = message.body["layout"]
+        try:
+            block = mapped(message.fds.pop(0))[: layout["nbytes"]]
+        except OSError as error:
+            return MemoryLimitError(f"a batch of {layout['nbytes'] / 1e6:.0f} MB cannot be mapped: {error}", "lower batch_size")
+        return {"frame": dict(self._frame), "epoch": self.epoch, "layout": layout, "block": block}, False
+
+    def _answer_all(self, answer: Any) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for one in waiting:
+            one.reply(fresh(answer) if isinstance(answer, GnnkitError) else answer)
+
+    def _drop(self) -> None:
+        self._undealt.clear()
+        self._orders.clear()
+        self._sampled.clear()
+
 
 # Numbers stay exact wherever they may be taken for floats.
 _NUMBER_BITS, _COUNT_BITS = 32, 20

@@ -14,8 +14,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.cluster.serving.sampling_api import SamplingApi
-from gnnkit.cluster.serving.served_stream import Reply
+from gnnkit.cluster.serving.sampling_api import Reply, SamplingApi
 from gnnkit.cluster.serving.store_api import StoreApi
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, near_matches
 from gnnkit.storage.store import Store

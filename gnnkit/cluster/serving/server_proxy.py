@@ -32,16 +32,12 @@ from gnnkit.cluster.serving.membership import Member, hosts_of
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, StartTimeout, WorkerDied
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.plan import Placement
-from gnnkit.runtime.children import ChildProcess, end_all
 from gnnkit.runtime.entry import Loop, run
-from gnnkit.runtime.exit_reason import describe_end
-from gnnkit.runtime.logs import with_tail
-from gnnkit.runtime.registry import RunFolder, new_run
 from gnnkit.runtime.remote import error_from_json
-from gnnkit.runtime.vitals import Vitals
-from gnnkit.runtime.waker import Waker
-from gnnkit.runtime.watch import Watch
-from gnnkit.runtime.wire import Message, Wire
+from gnnkit.runtime.runs import RunFolder, new_run, with_tail
+from gnnkit.runtime.supervisor import ChildProcess, describe_end, end_all
+from gnnkit.runtime.vitals import Vitals, Watch
+from gnnkit.runtime.wire import Message, Waker, Wire
 from gnnkit.waiting import SLICE_S, is_done
 
 _MODULE = "gnnkit.cluster.serving.server_proxy"

@@ -22,7 +22,7 @@ from gnnkit.cluster.serving.flight_client import FlightClient, Unreachable
 from gnnkit.cluster.serving.membership import JOINING, members_of
 from gnnkit.errors import SamplingError, StartTimeout
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.watch import Watch
+from gnnkit.runtime.vitals import Watch
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.storage.outline import find_outline, keep_outline
 

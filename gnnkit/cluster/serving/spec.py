@@ -1,14 +1,99 @@
-"""What servers are started with: the user's words, checked."""
+"""Options of servers, checked: addresses, parts, tokens and where these come from."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import secrets
+import socket
+import stat
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gnnkit.cluster.hosts import checked_address, interface_address, is_loopback, join_address, source_address, split_address
+from gnnkit.cluster.part_supervisor import require_free
 from gnnkit.cluster.placing import PlacementWord, check_placement
 from gnnkit.errors import PlanError
+from gnnkit.files import open_regular
+
+_HINT = "for example '10.0.0.1:7000', or '10.0.0.1:7000,10.0.0.2:7000'; the first one is where the servers meet"
+
+
+def wire_addresses(value: str | Sequence[str]) -> tuple[str, ...]:
+    """Addresses of servers: one, several with commas between them, or a sequence; the first is where the servers meet.
+
+    A port may be 0 where there is one address: servers are to be started there, on ports that are free.
+
+    Raises:
+        PlanError: It is none of these.
+    """
+    texts = [text.strip() for text in value.split(",")] if isinstance(value, str) else list(value)
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise PlanError(f"address={value!r} names no server", _HINT)
+    for text in texts:
+        split_address(text, least_port=0 if len(texts) == 1 else 1)
+    if len(set(texts)) < len(texts):
+        raise PlanError(f"address={value!r} names a server twice", "every server has an address and port of its own")
+    return tuple(texts)
+
+
+def has_any_port(address: str) -> bool:
+    """Whether what a user has written leaves the port open: servers are to be started there."""
+    return split_address(wire_addresses(address)[0], least_port=0)[1] == 0
+
+
+def own_address(rank: int, meeting: str, listen: str | None, interface: str | None) -> tuple[str, int]:
+    """Where a server listens.
+
+    Args:
+        rank: Its number; the first one listens where all meet.
+        meeting: Where the servers meet.
+        listen: Its own address where somebody has written it.
+        interface: Name or address of the interface to listen on; None: that of ``listen``, or the one that the meeting point is reached by.
+
+    Returns:
+        Address and port; the port 0 means any that is free.
+
+    Raises:
+        PlanError: The address is none of this host's, is taken, or is of no use to others.
+    """
+    written = listen if listen is not None else meeting if rank == 0 else None
+    wanted = None if interface is None else interface_address(interface)
+    if written is not None:
+        name, port = split_address(written, least_port=0)
+        ip = checked_address(_resolved(name), name)
+        if wanted is not None and wanted != ip:
+            raise PlanError(f"server {rank} is to listen at {written}, and the interface {interface!r} has {wanted}", "give one of the two")
+    else:
+        name, port = split_address(meeting)[0], 0
+        ip = wanted or source_address(name)
+        if not ip:
+            raise PlanError(f"server {rank} has no way to {meeting}, where the servers meet", "name the interface, or look at the network")
+        if is_loopback(ip) and not is_loopback(_resolved(name)):
+            raise PlanError(f"server {rank} would listen at {ip}, where other hosts cannot reach it", "name another interface")
+    require_free(ip, port, f"server {rank} cannot listen", "choose another port, or end whoever has it")
+    return ip, port
+
+
+def meeting_address(meeting: str) -> str:
+    """The meeting point as an address and port, without a name.
+
+    Raises:
+        PlanError: The name means nothing here.
+    """
+    name, port = split_address(meeting)
+    return join_address(_resolved(name), port)
+
+
+def _resolved(name: str) -> str:
+    try:
+        return str(socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise PlanError(f"{name!r} means no address here: {error.strerror or error}", "write the address as a number") from error
+
 
 UNIX_PREFIX = "unix:"
 _LEAST_TOKEN = 16
@@ -181,6 +266,154 @@ def split_place(address: str | Path | Sequence[str] | None) -> tuple[str | None,
         return str(address), ()
     if isinstance(address, str) and (address.startswith(UNIX_PREFIX) or "/" in address):
         return address.removeprefix(UNIX_PREFIX), ()
-    from gnnkit.cluster.serving.addresses import wire_addresses
 
     return None, wire_addresses(address)
+
+
+TOKEN_NAME = "token"
+TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "GNNKIT_TOKEN", "GNNKIT_TOKEN_FILE"
+_TOKEN_BYTES = 24
+_MOST_BYTES = 4096
+
+
+def environment_token() -> str | None:
+    """The token that the environment holds or names; None where it does neither.
+
+    Raises:
+        PlanError: It is none, or others can read it.
+    """
+    token, path = os.environ.get(TOKEN_VARIABLE), os.environ.get(TOKEN_FILE_VARIABLE)
+    if token is not None:
+        check_token(token)
+        return token
+    return None if path is None else read_token(Path(path).expanduser())
+
+
+def read_token(path: Path) -> str:
+    """The token in a file that only its owner can read.
+
+    Raises:
+        PlanError: There is no such file, others can read it, or it holds no token.
+    """
+    try:
+        with open(open_regular(path), "rb") as file:
+            status = os.fstat(file.fileno())
+            mode = stat.S_IMODE(status.st_mode)
+            if mode & 0o077 or status.st_uid != os.geteuid():
+                whose = "another user's, or " if status.st_uid != os.geteuid() else ""
+                raise PlanError(f"the token file {path} is {whose}of mode {mode:04o}, and others can read it", f"chmod 600 {path}")
+            token = file.read(_MOST_BYTES).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise PlanError(f"the token file {path} cannot be read: {error.strerror or error}") from error
+    check_token(token)
+    return token
+
+
+def settle_token(given: str | None, folder: Path, *, on_network: bool) -> tuple[str, Path | None]:
+    """The token that servers are started with, and the file that clients find it in.
+
+    Servers of this host have theirs in their folder. Those on the network have what was given or what the environment holds, which the
+    other hosts' servers and the clients have from there, too; where there is neither, one is made and written.
+
+    Args:
+        given: What the user has said.
+        folder: Where it is written.
+        on_network: Whether the servers are.
+
+    Returns:
+        The token, and the file; None where it was not written.
+
+    Raises:
+        PlanError: It is none, or others can read it, or the folder's servers have another.
+    """
+    if given is not None:
+        check_token(given)
+    known = environment_token() if given is None and on_network else given
+    if known is not None and on_network:
+        return known, None
+    path = folder / TOKEN_NAME
+    try:
+        _write_new(path, known or secrets.token_hex(_TOKEN_BYTES))
+    except OSError as error:
+        raise PlanError(f"the token file {path} cannot be written: {error.strerror or error}", "give another folder") from error
+    found = read_token(path)  # perhaps of servers that somebody else has started here
+    if known is not None and found != known:
+        raise PlanError(f"the servers at {folder} have another token", "leave token out, or give another folder")
+    return found, path
+
+
+def _write_new(path: Path, token: str) -> None:
+    """Writes a file that is complete from its first moment; leaves one that is there."""
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(token + "\n")
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+# What users have given with an address in this process: plans, which are JSON, hold the address only.
+_given: dict[str, str] = {}
+_lock = threading.Lock()
+
+
+def address_text(address: str | Path | Sequence[str]) -> str:
+    """An address of servers in the one form that plans hold: ``"unix:/folder"``, or ``"10.0.0.1:7000"`` with commas between several.
+
+    Raises:
+        PlanError: It is no address.
+    """
+    folder, addresses = split_place(address)
+    return ",".join(addresses) if folder is None else f"{UNIX_PREFIX}{Path(folder).expanduser().absolute()}"
+
+
+def remember_token(address: str | Path | Sequence[str], token: str) -> None:
+    """Keeps the token that a user has given for an address, for as long as this process lives.
+
+    Raises:
+        PlanError: It is none, or the address is none.
+    """
+    check_token(token)
+    with _lock:
+        _given[address_text(address)] = token
+
+
+def token_for(address: str | Path | Sequence[str]) -> str | None:
+    """The token for an address: the one that was given here; that in the servers' own folder; ``$GNNKIT_TOKEN``; ``$GNNKIT_TOKEN_FILE``.
+
+    A folder's own goes before the environment's, which may be that of other servers.
+
+    Args:
+        address: The address.
+
+    Returns:
+        None where there is none; in a folder, its servers may not have written it yet.
+
+    Raises:
+        PlanError: There is one, and it is none, or others can read it.
+    """
+    text = address_text(address)
+    with _lock:
+        given = _given.get(text)
+    if given is not None:
+        return given
+    if text.startswith(UNIX_PREFIX) and (path := Path(text.removeprefix(UNIX_PREFIX)) / TOKEN_NAME).exists():
+        return read_token(path)
+    return environment_token()
+
+
+def required(address: str | Path | Sequence[str]) -> str:
+    """The token for an address; see ``token_for``.
+
+    Raises:
+        PlanError: There is none, or it is none, or others can read it.
+    """
+    token = token_for(address)
+    if token is None:
+        raise PlanError(
+            f"there is no token for the servers at {address_text(address)}",
+            f"export {TOKEN_VARIABLE}, or {TOKEN_FILE_VARIABLE} with the name of a file of mode 0600 that holds it, or give token=...",
+        )
+    return token

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from gnnkit.export.job import ExportJob, Instructions, InstructionStep, Port
-from gnnkit.export.launchers.needs import rank_cores, storage_cores, storage_gib, trainer_gib
-from gnnkit.export.launchers.ports import between_ranks, storage_ports
-from gnnkit.export.launchers.shell import MAX_RESTARTS, SERVE, TOKEN_TEXT, common_settings, render
+from gnnkit.export.launchers.common import (
+    MAX_RESTARTS,
+    SERVE,
+    TOKEN_TEXT,
+    between_ranks,
+    common_settings,
+    rank_cores,
+    render,
+    storage_cores,
+    storage_gib,
+    storage_ports,
+    trainer_gib,
+)
 
 SBATCH = "job.sbatch"
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gnnkit.export.job import ExportJob, Instructions, InstructionStep, Port
-from gnnkit.export.launchers.ports import between_ranks, storage_ports
-from gnnkit.export.launchers.shell import (
+from gnnkit.export.launchers.common import (
     JOIN_TIMEOUT_S,
     LAUNCH,
     MAKE_TOKEN,
@@ -14,9 +13,11 @@ from gnnkit.export.launchers.shell import (
     SERVE,
     STORAGE_PORT,
     TOKEN_TEXT,
+    between_ranks,
     common_settings,
     render,
     storage_examples,
+    storage_ports,
 )
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.cluster.namespaces import NamespaceError, NamespaceHost, network
-from gnnkit.runtime.pids import wait_for_end
+from gnnkit.runtime.process_status import wait_for_end
 
 STDIN, STDOUT = 0, 1
 # A file of the folder: the words that run a command in each of the namespaces.

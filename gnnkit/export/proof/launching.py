@@ -10,8 +10,8 @@ from typing import Any
 
 from gnnkit.errors import PlanError
 from gnnkit.export.job import STAGE, Launcher
-from gnnkit.export.launchers.manifests import JOB_YAML
-from gnnkit.export.launchers.shell import LAUNCH, SERVE
+from gnnkit.export.launchers.common import LAUNCH, SERVE
+from gnnkit.export.launchers.kubernetes import JOB_YAML
 from gnnkit.export.launchers.slurm import SBATCH
 from gnnkit.export.proof.run import Command
 from gnnkit.export.proof.slurm import TRIAL, TRIAL_VARIABLE

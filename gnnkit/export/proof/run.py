@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnnkit.errors import StartTimeout, WorkerDied
-from gnnkit.runtime.logs import tail
+from gnnkit.runtime.runs import tail
 
 _KEEPER = "gnnkit.export.proof.keeper"
 # How long what has done its work may take to end by itself, and how long the keeper may take to end the rest.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gnnkit.jobs.launching.rank_state import RankStatus, RunStatus
-from gnnkit.jobs.launching.reporter import numbers_in_words
+from gnnkit.jobs.launching.job import RankStatus, RunStatus, numbers_in_words
 from gnnkit.ui.cards import Card, Table
 from gnnkit.ui.processes import cost_of, process_table
 from gnnkit.units import format_count, format_duration

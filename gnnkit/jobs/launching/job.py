@@ -1,4 +1,4 @@
-"""The ranks of one launch: started, listened to, started again, ended; by a thread, beside whatever the user does."""
+"""The ranks of one launch: their options, state and progress; started, listened to, started again, ended."""
 
 from __future__ import annotations
 
@@ -10,24 +10,360 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from gnnkit.backends import backend_from_json
+from gnnkit.backends.base import check_count, check_seconds
+from gnnkit.backends.graph_store import GraphStore
+from gnnkit.backends.server_pool import OwnServers
+from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
+from gnnkit.cluster.serving.spec import UNIX_PREFIX, token_for
 from gnnkit.errors import GnnkitError, PlanError, StoreError, TrainingFailed, WorkerDied, WorkerStopped
-from gnnkit.events import EventSink
-from gnnkit.jobs.environment import Place
-from gnnkit.jobs.launching.inputs import LaunchInputs
-from gnnkit.jobs.launching.rank_state import ENDED, RankState, RunState, RunStatus
-from gnnkit.jobs.launching.reporter import LaunchReporter
-from gnnkit.jobs.launching.spec import LaunchSpec
-from gnnkit.runtime.children import ChildProcess
-from gnnkit.runtime.process_status import look_at
-from gnnkit.runtime.registry import new_run, sweep
+from gnnkit.events import Event, EventKind, EventSink
+from gnnkit.host import available_cpus
+from gnnkit.jobs.environment import VISIBLE, Place, check_device, check_present
+from gnnkit.runtime.process_status import ProcessStatus, look_at
 from gnnkit.runtime.remote import error_from_json, fresh
-from gnnkit.runtime.supervisor import Death, Supervisor, SupervisorOptions
-from gnnkit.runtime.tending import look_after
-from gnnkit.runtime.waker import Waker
-from gnnkit.runtime.wire import Message, in_memory
+from gnnkit.runtime.runs import new_run, sweep
+from gnnkit.runtime.supervisor import ChildProcess, Death, Supervisor, SupervisorOptions, look_after
+from gnnkit.runtime.wire import Message, Waker, in_memory
+
+if TYPE_CHECKING:
+    from gnnkit.graph_loader import GraphLoader
+
+RunState = Literal["starting", "running", "restarting", "done", "failed", "stopped"]
+ENDED = ("done", "failed", "stopped")
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """A rank, as it was last heard of.
+
+    Attributes:
+        rank: Its number.
+        pid: Its process; 0 where there is none.
+        state: "starting", "training", "done", "failed", or "ended" where it was ended with the others.
+        device: Where it trains; "" before it does.
+        epoch: The epoch it is in, -1 before the first.
+        step: Batches of that epoch that it has had.
+        num_steps: Batches of its epochs; 0 where that is not known yet.
+        numbers: What it last gave to ``ctx.log``.
+    """
+
+    rank: int
+    pid: int = 0
+    state: str = "starting"
+    device: str = ""
+    epoch: int = -1
+    step: int = 0
+    num_steps: int = 0
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A launch at one moment.
+
+    Attributes:
+        state: "starting", "running", "restarting", "done", "failed" or "stopped".
+        ranks: Its ranks.
+        restarts: How often all of them were started again.
+        max_restarts: How often they may be.
+        error: What it failed of, or what the last restart was for; None where nothing has failed.
+        elapsed_s: Seconds from ``launch`` to now, or to the end.
+        run: Its name in ``gnnkit ps``.
+        directory: ``ctx.directory``.
+        processes: What the system says of the ranks' processes.
+    """
+
+    state: RunState
+    ranks: tuple[RankStatus, ...]
+    restarts: int
+    max_restarts: int
+    error: str | None
+    elapsed_s: float
+    run: str
+    directory: str
+    processes: tuple[ProcessStatus, ...] = ()
+
+
+class RankState:
+    """The ranks of one launch.
+
+    Args:
+        count: How many.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.ranks = [RankStatus(rank) for rank in range(count)]
+        self.results: dict[int, int] = {}
+        self.failures: list[tuple[float, GnnkitError]] = []
+
+    def begin(self, pids: Mapping[int, int]) -> None:
+        """All ranks have been started, or started again."""
+        self.ranks = [RankStatus(rank, pids.get(rank, 0)) for rank in range(len(self.ranks))]
+        self.failures.clear()
+
+    def change(self, rank: int, **facts: Any) -> None:
+        """Notes facts about a rank."""
+        self.ranks[rank] = replace(self.ranks[rank], **facts)
+
+    def fail(self, rank: int, at: float, error: GnnkitError) -> None:
+        """Notes that a rank has failed, and when."""
+        self.change(rank, state="failed")
+        self.failures.append((at, error))
+
+    @property
+    def first_failure(self) -> GnnkitError | None:
+        """What went wrong first: the others' complaints about the one who is gone come after it."""
+        return min(self.failures, key=lambda failure: failure[0])[1] if self.failures else None
+
+    @property
+    def are_done(self) -> bool:
+        """Whether every rank has handed over what its function returned."""
+        return len(self.results) == len(self.ranks)
+
+    @property
+    def are_training(self) -> bool:
+        """Whether every rank is in its function, or through with it."""
+        return all(rank.state in ("training", "done") for rank in self.ranks)
+
+    def close(self) -> None:
+        """Marks whoever was still there as ended."""
+        self.ranks = [replace(rank, pid=0, state="ended" if rank.state in ("starting", "training") else rank.state) for rank in self.ranks]
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """What ranks are to do.
+
+    Attributes:
+        title: The train function's name.
+        code: The train function, packed; it is in no record.
+        num_procs: How many ranks.
+        device: "auto", "cpu", "cuda" or "cuda:<index>".
+        directory: The job's folder; None is one that goes with the run.
+        max_restarts: How often all ranks may be started again.
+        threads: Threads that torch and NumPy use in each rank.
+        start_timeout_s: Seconds that ranks have from their start to the call of their function.
+        log_dir: Folder for logs; None: the usual one.
+
+    Raises:
+        PlanError: A value is unusable.
+    """
+
+    title: str
+    code: bytes
+    num_procs: int
+    device: str = "auto"
+    directory: str | None = None
+    max_restarts: int = 0
+    threads: int = 1
+    start_timeout_s: float = 120.0
+    log_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        check_count("max_restarts", self.max_restarts, 0)
+        check_count("threads_per_proc", self.threads, 1)
+        check_seconds("start_timeout_s", self.start_timeout_s, 0.1)
+        check_device(self.device)
+        check_present(self.device)
+
+    def setup(self) -> dict[str, Any]:
+        """What every rank is told, as JSON values."""
+        # WorkerPool are shown no GPU, and ranks are started as they are; libraries that look for an interface are to stay on this host.
+        visible = "" if self.device == "cpu" else os.environ.get(VISIBLE)
+        variables = {VISIBLE: visible, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+        return {"device": self.device, "variables": variables, "timeout_s": self.start_timeout_s}
+
+
+def fair_threads(num_procs: int) -> int:
+    """Threads of each rank: this process's processors, divided by the ranks, at least 1."""
+    return max(1, available_cpus() // num_procs)
+
+
+def made_directory(directory: str | Path | None) -> str | None:
+    """The job's folder, made where it is not there, as an absolute path.
+
+    Raises:
+        PlanError: It cannot be made.
+    """
+    if directory is None:
+        return None
+    folder = Path(directory).expanduser().absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlanError(f"directory={str(directory)!r} cannot be made: {error.strerror or error}", "give another folder") from error
+    return str(folder)
+
+
+_STAGE = "train"
+_MOST_NUMBERS = 4
+
+
+class LaunchReporter:
+    """Turns what is known of ranks into events. Called by one thread at a time, which is never the one that runs cells.
+
+    Args:
+        events: Where they go.
+        spec: What was launched.
+    """
+
+    def __init__(self, events: EventSink, spec: LaunchSpec) -> None:
+        self.events, self._spec = events, spec
+        self._shown: dict[int, RankStatus] = {}
+        self._starts()
+
+    def show(self, ranks: Sequence[RankStatus]) -> None:
+        """Moves the bars of those who have got on."""
+        for rank in ranks:
+            before = self._shown.get(rank.rank)
+            if rank == before or rank.state not in ("training", "done"):
+                continue
+            if before is None:
+                self._rank("start", rank)
+            self._rank("progress", rank)
+            self._shown[rank.rank] = rank
+
+    def started(self) -> None:
+        """All ranks are in their function."""
+        self._event("end", "start", self._label, done=self._spec.num_procs, total=self._spec.num_procs)
+
+    def restarting(self, error: str, restarts: int) -> None:
+        """A rank has failed, and all start again."""
+        self._close("stopped")
+        self._event("message", _STAGE, text=f"{error}; all ranks start again ({restarts} of {self._spec.max_restarts} times)")
+        self._starts()
+
+    def ended(self, state: RunState, error: GnnkitError | None, ranks: Sequence[RankStatus]) -> None:
+        """Nothing runs any more."""
+        if state == "done":
+            self.show(ranks)
+        self._event("end" if state == "done" else "fail", "start", self._label, text="" if state == "done" else "GeneratorExit")
+        self._close(state)
+        if state == "failed" and error is not None:
+            self._event("message", _STAGE, text=str(error).splitlines()[0])
+        elif state == "stopped":
+            self._event("message", _STAGE, text=f"{self._spec.title} was stopped")
+        close = getattr(self.events, "close", None)
+        if close is not None:
+            close()
+
+    @property
+    def _label(self) -> str:
+        return f"{self._spec.title}, {self._spec.num_procs} rank{'s' if self._spec.num_procs > 1 else ''}"
+
+    def _starts(self) -> None:
+        self._event("start", "start", self._label, total=self._spec.num_procs)
+
+    def _close(self, state: str) -> None:
+        for rank in self._shown.values():
+            # An abandoned stage is no failure of its own: the run's error is told once.
+            done = state == "done"
+            text = summary(rank) if done else "GeneratorExit"
+            self._event("end" if done else "fail", _STAGE, f"rank {rank.rank}", done=rank.step, total=rank.num_steps or None, text=text)
+        self._shown.clear()
+
+    def _rank(self, kind: EventKind, rank: RankStatus) -> None:
+        self._event(kind, _STAGE, f"rank {rank.rank}", done=rank.step, total=rank.num_steps or None, unit="batches", text=summary(rank))
+
+    def _event(
+        self, kind: EventKind, stage: str, label: str = "", *, done: float = 0, total: float | None = None, unit: str = "", text: str = ""
+    ) -> None:
+        self.events(Event(kind, stage, label, done, total, unit, text))
+
+
+def summary(rank: RankStatus) -> str:
+    """Where a rank is, in a few words: "epoch 3, loss 0.312"."""
+    epoch = [f"epoch {rank.epoch}"] if rank.epoch >= 0 else []
+    return ", ".join([*epoch, *numbers_in_words(rank.numbers)])
+
+
+def numbers_in_words(numbers: Mapping[str, float]) -> list[str]:
+    """The first of the numbers, with their names."""
+    return [f"{name} {value:.4g}" for name, value in list(numbers.items())[:_MOST_NUMBERS]]
+
+
+_PLAN = "plan.json"
+
+
+class LaunchInputs:
+    """The graph for the ranks of one launch; see ``make``.
+
+    Args:
+        loader: The loader whose batches they are to have.
+        num_procs: How many ranks there are.
+
+    Raises:
+        PlanError: Its graph is spread over several hosts.
+    """
+
+    def __init__(self, loader: GraphLoader, num_procs: int) -> None:
+        plan, self._graph = loader.plan, loader.pipeline.graph
+        if plan.placement is not None and plan.placement.num_hosts > 1:
+            raise PlanError(
+                f"the loader's graph is spread over {plan.placement.num_hosts} hosts, and launch() starts ranks on this one",
+                "loader.export(...) writes the job for several hosts",
+            )
+        # Loaders of ranks belong to their process group, whatever this one belonged to.
+        self._plan = replace(plan, batching=replace(plan.batching, rank=0, world_size=num_procs), placement=None)
+        self._store: TemporaryStore | None = None
+        self._servers: OwnServers | None = None
+
+    @property
+    def title(self) -> str:
+        """The graph's name, or its store."""
+        return self._graph.name if self._plan.store is None else self._plan.store.path
+
+    def make(self, folder: Path, events: EventSink) -> dict[str, Any]:
+        """Makes it; may take as long as writing a graph takes.
+
+        A graph that is only in memory is stored for the run's lifetime. Servers that a loader would start for itself are started once for
+        all ranks, apart from those of the notebook's own loaders, which go when these are closed or idle.
+
+        Args:
+            folder: Where the plan file goes.
+            events: Receives the stages of a build.
+
+        Returns:
+            What ranks are told, as JSON values.
+
+        Raises:
+            PlanError: The system's limits do not allow it.
+            MemoryLimitError: There is no memory for it.
+            StoreError: The graph cannot be written.
+        """
+        plan, backend = self._plan, backend_from_json(self._plan.backend)
+        if plan.store is None:
+            self._store = temporary_store(self._graph, events)
+            plan = replace(plan, store=self._store.reference)
+        tokens = {}
+        if isinstance(backend, GraphStore) and backend.address is None:
+            self._servers = OwnServers(replace(backend, idle_timeout_s=None), plan, self._graph, events)
+            backend = replace(backend, address=f"{UNIX_PREFIX}{self._servers.fleet.folder}")
+        elif isinstance(backend, GraphStore):
+            token = token_for(str(backend.address))
+            tokens = {} if token is None else {str(backend.address): token}
+        assert plan.store is not None
+        replace(plan, backend=backend.to_json()).save(folder / _PLAN)
+        return {"path": str(folder / _PLAN), "store": plan.store.path, "tokens": tokens}
+
+    def remove(self) -> None:
+        """Ends what was started, and removes what was written, unless somebody else uses it."""
+        servers, self._servers, self._store = self._servers, None, None
+        if servers is not None:
+            servers.stop()
+
+
+def extra_of(loader: GraphLoader) -> Any:
+    """What batches of a graph in memory carry beside what a store holds; None for a graph that is stored."""
+    graph = loader.pipeline.graph
+    return None if graph.store is not None else (dict(graph.extra), dict(graph.type_extra), graph.name)
+
 
 _MODULE = "gnnkit.jobs.launching"
 _ADVICE = "launch(..., max_restarts=...) starts all ranks again, and ctx.restore(...) goes on from their last checkpoint"

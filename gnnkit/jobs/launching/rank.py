@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gnnkit.jobs.environment import Place
 from gnnkit.jobs.launching.packing import pack_result, unpack_code
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.watch import Watch
+from gnnkit.runtime.vitals import Watch
 from gnnkit.runtime.wire import PATIENCE_S, Message, Wire, from_memory, in_memory
 
 if TYPE_CHECKING:
     from gnnkit.graph_loader import GraphLoader
     from gnnkit.jobs.context import Logged, TrainContext
-    from gnnkit.runtime.graph_handle import GraphHandle
+    from gnnkit.runtime.graph_memory import GraphHandle
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ def _store(place: Place, fds: Sequence[int], timeout_s: float) -> Any:
 
 
 def _remember(address: str, token: str) -> None:
-    from gnnkit.cluster.serving.credentials import remember_token
+    from gnnkit.cluster.serving.spec import remember_token
 
     remember_token(address, token)
 

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.backends import backend_from_json
 from gnnkit.host import available_cpus, available_memory
 from gnnkit.loader.advice.measuring import measure
-from gnnkit.loader.advice.search import Search, Trial
-from gnnkit.loader.advice.space import Point, Space, space_of
-from gnnkit.loader.advice.trial import TrainStep, batches_for, beside, check_seconds, run_trial
-from gnnkit.loader.advice.wording import backend_options, in_words
+from gnnkit.loader.advice.rules import backend_options, in_words
+from gnnkit.loader.advice.search import Point, Search, Space, TrainStep, Trial, batches_for, beside, check_seconds, run_trial, space_of
 from gnnkit.rendering import Shown
 from gnnkit.units import format_duration, format_rate
 

@@ -1,21 +1,273 @@
-"""Measures a loader from its records, its status and the readings of its gauge, without touching what it does."""
+"""Measuring a loader: from its records, its status and the readings of its gauge, without touching what it does."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Sequence
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.events import Event
 from gnnkit.host import available_cpus, available_memory
-from gnnkit.loader.advice.measurement import PARTS, Measurement, Work
-from gnnkit.loader.advice.readings import Counters, Reading
-from gnnkit.loader.records import BatchRecord
-from gnnkit.runtime.graph_memory import copy_fits
+from gnnkit.loader.history import BatchRecord
+from gnnkit.runtime.graph_memory import copy_fits, graph_nbytes
 from gnnkit.runtime.limits import own_cpus
 
 if TYPE_CHECKING:
     from gnnkit.loader.pipeline import Pipeline
+    from gnnkit.runtime.graph_memory import GraphHandle
+
+# The parts that a loop's time falls into, as ``EpochStats`` has them.
+PARTS = ("wait", "collate", "transform", "transfer", "consumer")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one batch took.
+
+    Attributes:
+        sampling_s: Seconds that a sampling thread worked on it, gathering included.
+        loop_s: Seconds that the loop spent on it, waiting not included.
+    """
+
+    sampling_s: float
+    loop_s: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What was measured in one span of a loop. Unknown numbers are nan.
+
+    Attributes:
+        backend: The backend's options, as in a plan.
+        prefetch: The loader's ``prefetch``.
+        seconds: The loop's time in the span: that between the batches and for them, not that between epochs.
+        batches: Batches that were handed out.
+        seeds: Seeds in them.
+        shares: Parts of the loop's time by the names in ``PARTS``; they sum to 1.
+        start_share: Part of the loop's time that it waited for the first batches of epochs, before all workers have delivered.
+        workers: Threads or processes that sample.
+        threads: Batches that can be sampled at once: sampling threads of all processes.
+        busy: Part of their time that those threads sampled, 0 to 1.
+        busy_of: The same for each worker by name: the time that it sampled by the time of the loop; above 1 for one of several threads.
+        slots: Batches that can be sampled and waiting at once.
+        ready: Mean number of batches that were waiting when one was asked for, that one included.
+        batch_bytes: Mean bytes of a batch.
+        work: What the last batches took, in their order.
+        blocked: Part of the sampling time in which a thread had nothing to compute: it waited for a disk, a network or a lock.
+        starved: Part of the sampling time in which a thread waited for a processor.
+        read_bytes_per_s: Bytes a second that the sampling processes had the disk read.
+        faults_per_s: Times a second that one of them touched memory that had to be read from the disk.
+        cpus: Processors that this trainer may use: its share of the host's.
+        loop_cpus: Mean number of processors that this process used beside its sampling threads: the loop, and the training step's threads.
+        idle_cpus: Mean number of those that nobody used.
+        graph_bytes: Bytes of the graph on this host.
+        copied_bytes: Bytes of its copy in memory, 0 where there is none.
+        will_copy: Whether that copy is being made, or will be with the first batches.
+        free_bytes: Bytes of memory that are free for it.
+        is_remote: Whether batches or parts of the graph come from other hosts.
+        starting: What has to be done before batches can come ("start", "compile", ...), or "".
+    """
+
+    backend: Mapping[str, Any] = field(default_factory=lambda: {"kind": "InProcess"})
+    prefetch: int = 2
+    seconds: float = 0.0
+    batches: int = 0
+    seeds: int = 0
+    shares: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    start_share: float = 0.0
+    workers: int = 1
+    threads: int = 1
+    busy: float = math.nan
+    busy_of: Mapping[str, float] = field(default_factory=dict)
+    slots: int = 0
+    ready: float = math.nan
+    batch_bytes: float = math.nan
+    work: tuple[Work, ...] = ()
+    blocked: float = math.nan
+    starved: float = math.nan
+    read_bytes_per_s: float = math.nan
+    faults_per_s: float = math.nan
+    cpus: int = 1
+    loop_cpus: float = math.nan
+    idle_cpus: float = math.nan
+    graph_bytes: int = 0
+    copied_bytes: int = 0
+    will_copy: bool = False
+    free_bytes: int = 0
+    is_remote: bool = False
+    starting: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The backend's class."""
+        return str(self.backend["kind"])
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether its workers are those of servers that somebody else has started."""
+        return self.backend.get("address") is not None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether memory for batches was given as ``channel_size``, which bounds the slots; graphlearn-torch's does not."""
+        return self.kind != "Glt" and self.backend.get("channel_size") is not None
+
+    @property
+    def seeds_per_s(self) -> float:
+        """Seeds per second of the loop's time."""
+        return self.seeds / self.seconds if self.seconds else 0.0
+
+    @property
+    def batches_per_s(self) -> float:
+        """Batches per second of the loop's time."""
+        return self.batches / self.seconds if self.seconds else 0.0
+
+
+# Least seconds between two readings while an epoch runs; one takes a fraction of a millisecond per process.
+_GAP_S = 1.0
+_KEPT = 600
+# How ``InProcess`` names its threads.
+_SAMPLER = "gnnkit-sampler-"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Counters at one moment; the difference of two is what happened between them.
+
+    Attributes:
+        time_s: ``time.monotonic()``.
+        idle_s: Processor-seconds that nobody used of the processors that this process may use; nan where the system does not say.
+        process_s: Processor-seconds that this process has used, with all its threads.
+        samplers: Counters of the sampling processes by pid; of this one, only its sampling threads'.
+    """
+
+    time_s: float
+    idle_s: float
+    process_s: float
+    samplers: dict[int, Counters]
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a process, or some threads of it, have used.
+
+    Attributes:
+        cpu_s: Seconds of processors.
+        queued_s: Seconds that its threads waited for a processor.
+        read_bytes: Bytes that it had disks read.
+        faults: Times that it touched memory that had to be read from a disk.
+    """
+
+    cpu_s: float
+    queued_s: float
+    read_bytes: int
+    faults: int
+
+
+class Gauge:
+    """The last readings of one loader, taken at most once a second while its epochs run.
+
+    It listens to the loader's events: readings are taken where the loop runs, at the beginning and the end of epochs and between
+    batches.
+
+    Args:
+        loader: The loader; it is not kept.
+        graph: Its graph.
+
+    Attributes:
+        graph_bytes: Bytes of the graph's arrays on this host.
+    """
+
+    def __init__(self, loader: Pipeline, graph: GraphHandle) -> None:
+        self._loader, self.graph_bytes = weakref.ref(loader), graph_nbytes(graph.arrays)
+        self._readings: deque[Reading] = deque(maxlen=_KEPT)
+        self._due_s = -math.inf
+        loader.history.listen(self._listen)
+
+    def _listen(self, event: Event) -> None:
+        """Takes a reading where one is due."""
+        if event.stage == "epoch" and (event.kind != "progress" or event.time_s >= self._due_s):
+            self.read()
+
+    def read(self) -> None:
+        """Takes a reading now."""
+        loader = self._loader()
+        if loader is not None:
+            self._readings.append(read_counters(_samplers(loader)))
+            self._due_s = time.monotonic() + _GAP_S
+
+    def around(self, since_s: float, until_s: float) -> tuple[Reading, Reading] | None:
+        """The readings that come closest to a span; None where there are not two.
+
+        The first is the last one before it, or else the first of all; the other is the first one after it, or else the last of all.
+
+        Args:
+            since_s: Its beginning, as ``time.monotonic()`` counts.
+            until_s: Its end.
+        """
+        readings = list(self._readings.copy())
+        first = next((r for r in reversed(readings) if r.time_s <= since_s), readings[0] if readings else None)
+        last = next((r for r in readings if r.time_s >= until_s), readings[-1] if readings else None)
+        if first is None or last is None or last.time_s <= first.time_s:
+            return None
+        return first, last
+
+
+def read_counters(samplers: Iterable[tuple[int, Sequence[int]]]) -> Reading:
+    """Reads the counters of sampling processes.
+
+    Args:
+        samplers: Their pids, with the native ids of the threads that count; none stands for all.
+    """
+    found = {}
+    for pid, threads in samplers:
+        try:
+            found[pid] = _counters(pid, threads)
+        except (OSError, ValueError, IndexError):  # it has ended, or this system has no /proc
+            continue
+    return Reading(time.monotonic(), _idle_s(), time.process_time(), found)
+
+
+def _counters(pid: int, threads: Sequence[int]) -> Counters:
+    folder = f"/proc/{pid}"
+    cpu_ns = queued_ns = faults = 0
+    for thread in threads or [int(name) for name in os.listdir(f"{folder}/task")]:
+        with open(f"{folder}/task/{thread}/schedstat") as file:
+            ran, queued, _ = file.read().split()
+        with open(f"{folder}/task/{thread}/stat") as file:
+            faults += int(file.read().rpartition(")")[2].split()[9])
+        cpu_ns, queued_ns = cpu_ns + int(ran), queued_ns + int(queued)
+    with open(f"{folder}/io") as file:
+        read_bytes = next(int(line.split()[1]) for line in file if line.startswith("read_bytes:"))
+    return Counters(cpu_ns / 1e9, queued_ns / 1e9, read_bytes, faults)
+
+
+def _idle_s() -> float:
+    """Idle seconds of the processors that this process may run on, summed."""
+    try:
+        allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        with open("/proc/stat") as file:
+            lines = [line.split() for line in file if line.startswith("cpu")]
+        ticks = sum(int(fields[4]) + int(fields[5]) for fields in lines if fields[0] in allowed)  # idle, and idle while a disk reads
+    except (OSError, AttributeError, ValueError, IndexError):
+        return math.nan
+    return ticks / float(os.sysconf("SC_CLK_TCK"))
+
+
+def _samplers(loader: Pipeline) -> list[tuple[int, Sequence[int]]]:
+    """Who samples for a loader: pids, with the threads that do it where others run beside them; in this process, those of all loaders."""
+    if loader.plan.backend["kind"] == "InProcess":
+        threads = [t.native_id for t in threading.enumerate() if t.name.startswith(_SAMPLER) and t.native_id is not None]
+        return [(os.getpid(), threads)] if threads else []
+    return [(process.pid, ()) for process in loader.status().processes if "process" in process.name or process.name == "receiver"]
+
 
 # Batches whose times are kept one by one.
 _MOST_WORK = 128

@@ -1,15 +1,160 @@
-"""Who is the bottleneck, and what to change: a pure function of what was measured."""
+"""The bottleneck and what to change, as a pure function of what was measured; and what more workers or slots would gain."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gnnkit.loader.advice.measurement import Measurement
-from gnnkit.loader.advice.more import slots_change, worker_room, workers_change
-from gnnkit.loader.advice.wording import batches, in_words, workers
+from gnnkit.loader.advice.measuring import Measurement, Work
 from gnnkit.units import format_bytes, format_percent, format_rate
+
+# Times that differ by less than this factor are equal.
+_AS_GOOD = 1.03
+
+
+def replay_s(work: Sequence[Work], threads: int, slots: int) -> float:
+    """Seconds from the first sampled batch to the last step of the loop.
+
+    Batches are taken up in order by whoever is free, at most ``slots`` of them beyond the one that the loop has taken last, and are
+    handed out in order; nothing else takes time. That is how every backend deals its batches.
+
+    Args:
+        work: What the batches take, in their order.
+        threads: How many are sampled at once, at least 1.
+        slots: How many can be under way or waiting, at least 1.
+    """
+    free = [0.0] * threads
+    taken: list[float] = []
+    asked = 0.0
+    for step, batch in enumerate(work):
+        room = taken[step - slots] if step >= slots else 0.0
+        done = max(heapq.heappop(free), room) + batch.sampling_s
+        heapq.heappush(free, done)
+        taken.append(max(asked, done))
+        asked = taken[-1] + batch.loop_s
+    return asked
+
+
+def fewest(work: Sequence[Work], counts: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], float]:
+    """The first of several numbers of threads and slots that is about as good as the best.
+
+    Args:
+        work: What the batches take.
+        counts: Threads and slots, the fewest first.
+
+    Returns:
+        The pair, and its seconds.
+    """
+    times = [replay_s(work, *count) for count in counts]
+    chosen = next(i for i, time in enumerate(times) if time <= min(times) * _AS_GOOD)
+    return counts[chosen], times[chosen]
+
+
+# A processor that is idle for this part of the time has room for another thread.
+_ROOM = 0.5
+# Threads that have nothing to compute for this part of their time need no processor of their own.
+_WAITING = 0.5
+# The most sampling threads, and batches under way, that are advised.
+_MOST_THREADS, _MOST_SLOTS = 16, 64
+# Batches under way may take this part of the memory that is free.
+_MOST_OF_MEMORY = 0.1
+
+
+def slots_change(measured: Measurement) -> tuple[float, dict[str, Any]]:
+    """How much faster the batches would have come with as many slots as it takes, and the options for that."""
+    work, threads, now = measured.work, measured.threads, max(1, measured.slots)
+    if not work or math.isnan(measured.busy):
+        return 1.0, {}
+    room = int(measured.free_bytes * _MOST_OF_MEMORY / max(1.0, measured.batch_bytes))
+    sizes = [now] + [size for size in (4, 8, 16, 32, _MOST_SLOTS) if now < size <= room]
+    chosen, seconds = fewest(work, [(threads, size) for size in sizes])
+    gain = _gain(measured, replay_s(work, threads, now), seconds)
+    change: dict[str, Any] = {"channel_size": None} if measured.is_bounded else {}
+    return gain, {**change, "prefetch": max(measured.prefetch, 0 if change else measured.prefetch + chosen[1] - now, chosen[1] - threads)}
+
+
+def workers_change(measured: Measurement) -> tuple[float, dict[str, Any]]:
+    """How much faster the batches would have come with more workers, and the options for as many as there is room for."""
+    work, threads, slots = measured.work, measured.threads, max(1, measured.slots)
+    each = max(1, threads // max(1, measured.workers))
+    if not work or math.isnan(measured.busy):  # nobody knows how long its batches take
+        return 2.0, _of_workers(measured, measured.workers + 1)
+    most = min(_MOST_THREADS, threads + max(each, worker_room(measured) // each * each))
+    # Each brings a slot with it, unless the memory for them is bounded.
+    counts = [(count, slots if measured.is_bounded else slots + count - threads) for count in range(threads, most + 1, each)]
+    chosen, seconds = fewest(work, counts)
+    return _gain(measured, replay_s(work, threads, slots), seconds), _of_workers(measured, chosen[0] // each)
+
+
+def _gain(measured: Measurement, now_s: float, then_s: float) -> float:
+    """How much faster the loop would have been, by the replays of it as it was and as it would be; what these do not explain stays."""
+    took_s = measured.seconds / max(1, measured.batches) * len(measured.work)
+    rest_s = max(0.0, took_s - now_s)
+    return (now_s + rest_s) / max(then_s + rest_s, 1e-9)
+
+
+def worker_room(measured: Measurement) -> int:
+    """How many more threads there are processors for: those of this trainer's share that it does not use, or those that nobody uses.
+
+    Other programs count where they use processors beyond this trainer's share, and not within it: so does "auto" of the backends.
+    """
+    if measured.blocked >= _WAITING:
+        return measured.threads
+    loop = 0.0 if math.isnan(measured.loop_cpus) else measured.loop_cpus
+    own = math.floor(measured.cpus - measured.threads - loop + _ROOM)
+    idle = 0 if math.isnan(measured.idle_cpus) else math.floor(measured.idle_cpus + 1 - _ROOM)
+    return max(0, own, idle)
+
+
+def _of_workers(measured: Measurement, count: int) -> dict[str, Any]:
+    """The option that makes so many workers."""
+    if measured.kind == "InProcess":
+        return {"num_threads": count}
+    if measured.kind == "GraphStore":
+        return {"workers_per_server": -(-count // int(measured.backend["num_servers"]))}
+    return {"num_workers": count}
+
+
+def backend_options(backend: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some options that belong to a backend; the others are keywords of the loader.
+
+    Args:
+        backend: The backend's options, as in a plan.
+        change: Names and values.
+    """
+    return {name: value for name, value in change.items() if name in backend}
+
+
+def in_words(backend: Mapping[str, Any], change: Mapping[str, Any]) -> str:
+    """Options as arguments of a loader: ``backend=InProcess(num_threads=4), prefetch=8``.
+
+    Args:
+        backend: The backend's options, as in a plan.
+        change: Options of the backend and keywords of the loader.
+    """
+    own = backend_options(backend, change)
+    words = [f"backend={backend['kind']}({_arguments(own)})"] if own else []
+    rest = {name: value for name, value in change.items() if name not in own}
+    return ", ".join([*words, *([_arguments(rest)] if rest else [])])
+
+
+def _arguments(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={f'{value:_}' if isinstance(value, int) else repr(value)}" for name, value in options.items())
+
+
+def workers(kind: str, count: int) -> str:
+    """Who samples for a backend: "1 thread", "3 workers"."""
+    one, many = ("thread", "threads") if kind == "InProcess" else ("worker", "workers")
+    return f"{count} {one if count == 1 else many}"
+
+
+def batches(count: int) -> str:
+    """How many batches: "1 batch", "3 batches"."""
+    return f"{count} {'batch' if count == 1 else 'batches'}"
+
 
 # A loop that waits for less than this part of its time cannot gain a fifth of its speed from faster batches, whatever is done.
 LITTLE = 1 / 6
@@ -18,7 +163,7 @@ _MUCH = 0.3
 # Sampling processes that read this much a second do not have the store in memory; nor do those that read this part of what they deliver.
 _READS, _READS_AGAIN = 1e6, 0.5
 # A copy of the graph may take this part of the memory that is free.
-_MOST_OF_MEMORY = 0.5
+_RULES_MOST_OF_MEMORY = 0.5
 # More of something is advised where the recorded batches would have come faster by this factor.
 _WORTHWHILE = 1.1
 
@@ -88,7 +233,7 @@ def _disk(measured: Measurement) -> Advice | None:
     if measured.is_joined:
         remedy = "it takes more memory there, or a store with feature_dtype='float16'"
         return Advice("disk", f"{what}: servers copy the graph ({size}) into memory where four times as much is free; {remedy}.")
-    if measured.graph_bytes > measured.free_bytes * _MOST_OF_MEMORY:
+    if measured.graph_bytes > measured.free_bytes * _RULES_MOST_OF_MEMORY:
         remedy = "more memory, a store with feature_dtype='float16', or placement='partition' on several hosts"
         return Advice("disk", f"{what}: the graph is {size}, and {free} are free; it takes {remedy}.")
     change = {"memory_budget": _rounded_up(measured.graph_bytes)}

@@ -1,24 +1,236 @@
-"""The seeds of a batch of links: the ends of the links and of their negatives."""
+"""The seeds of a batch of links: the ends of the links and of their negatives, and how negatives are drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.errors import PlanError
+from gnnkit.errors import PlanError, SamplingError
+from gnnkit.kernels.jit import kernel
+from gnnkit.kernels.stream import PURPOSE_NEGATIVES, bounded, draw_u64, fold, fold_u64
 from gnnkit.plan import InputLinks, NeighborSampling, Sampling
-from gnnkit.sampling.seeders.negatives import Negatives
+from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import ExcludedEdges, SampleRequest, Seeds
 from gnnkit.schema import find_reverse
 
-if TYPE_CHECKING:
-    from gnnkit.sampling.graph_access import GraphAccess
+# Intrinsics have no type hints, so what they return is Any to mypy.
+# mypy: disable-error-code="no-any-return"
+
+
+# A weight's share of 64 bits: sums over all nodes stay below 2**63.
+_WEIGHT_BITS = 32
+
+
+@kernel("void(uint64, int64[::1], int64, int64[::1], int64[::1])")
+def draw_at(key: np.uint64, which: NDArray[np.int64], index: int, counts: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+    """Draw ``index`` of each negative.
+
+    Args:
+        key: The key of the batch's negatives.
+        which: int64 ``[n]``, numbers of the negatives.
+        index: Which of their draws.
+        counts: int64 ``[n]``, what each draw is below; of length 1 for all of them.
+        out: int64 ``[n]``, filled.
+    """
+    for q in range(which.size):
+        out[q] = bounded(draw_u64(fold_u64(key, uint64(which[q])), index), counts[q if counts.size > 1 else 0])
+
+
+class NodeDraws:
+    """Draws nodes of one type, in the dataset's ids.
+
+    Args:
+        num_nodes: How many there are.
+        weight: Numbers ``[num_nodes]``, at least 0, that draws are in proportion to; None draws all alike.
+        times: int64 ``[num_nodes]``: only nodes that are not later than a link are drawn for it; None where time plays no part.
+        what: The weights' name, for messages.
+
+    Raises:
+        PlanError: The weights are of another length, negative, not finite, or all zero.
+    """
+
+    def __init__(self, num_nodes: int, weight: NDArray[Any] | None, times: NDArray[np.int64] | None, what: str) -> None:
+        self._listing = np.arange(num_nodes, dtype=np.int64) if times is None else np.argsort(times, kind="stable").astype(np.int64)
+        self._times = None if times is None else times[self._listing]
+        weights = None if weight is None else integer_weights(weight, num_nodes, what)
+        self._weights = None if weights is None else weights[self._listing]
+        self._prefix = None if self._weights is None else np.cumsum(self._weights)
+
+    def draw(self, key: int, which: NDArray[np.int64], index: int, until: NDArray[np.int64] | None) -> NDArray[np.int64]:
+        """Draw ``index`` of each of some negatives.
+
+        Args:
+            key: The key of the batch's negatives.
+            which: int64 ``[n]``, numbers of the negatives.
+            index: Which of their draws.
+            until: int64 ``[n]``, their links' times; used where nodes have times.
+
+        Returns:
+            int64 ``[n]``.
+
+        Raises:
+            SamplingError: There is no node that could be drawn.
+        """
+        counts = self._counts(until)
+        totals = counts if self._prefix is None else np.where(counts > 0, self._prefix[counts - 1], 0)
+        if len(which) and not totals.all():
+            early = "" if self._times is None else ", or none that is early enough for a link"
+            raise SamplingError(f"there is no node that a negative could be drawn from{early}", "draw no negatives for these links")
+        out = np.empty(len(which), np.int64)
+        draw_at(np.uint64(key), which, index, totals, out)
+        return self._listing[out if self._prefix is None else np.searchsorted(self._prefix, out, side="right")]
+
+    def _counts(self, until: NDArray[np.int64] | None) -> NDArray[np.int64]:
+        """How many of the listed nodes may be drawn; of length 1 where it is the same for all."""
+        if self._times is None or until is None:
+            return np.array([len(self._listing)])
+        return np.searchsorted(self._times, until, side="right").astype(np.int64)
+
+    def listed(self, until: int | None) -> NDArray[np.int64]:
+        """The nodes that may be drawn for a link, in the order in which draws count them."""
+        count = int(self._counts(None if until is None else np.array([until]))[0])
+        return self._listing[:count] if self._weights is None else self._listing[:count][self._weights[:count] > 0]
+
+    def draw_among(self, key: int, which: int, index: int, chosen: NDArray[np.bool_], until: int | None) -> int | None:
+        """Draw ``index`` of one negative, among the chosen ones of ``listed``; None where there are none."""
+        nodes = self.listed(until)[chosen]
+        if not len(nodes):
+            return None
+        if self._weights is None:
+            prefix = np.arange(1, len(nodes) + 1)
+        else:
+            positive = self._weights[: int(self._counts(None if until is None else np.array([until]))[0])]
+            prefix = np.cumsum(positive[positive > 0][chosen])
+        out = np.empty(1, np.int64)
+        draw_at(np.uint64(key), np.array([which]), index, prefix[-1:].astype(np.int64), out)
+        return int(nodes[np.searchsorted(prefix, out[0], side="right")])
+
+
+def integer_weights(weight: NDArray[Any], num_nodes: int, what: str) -> NDArray[np.int64]:
+    """Weights as ``docs/sampling.md`` makes integers of them: the largest lies between 2**31 and 2**32.
+
+    Raises:
+        PlanError: They are of another length, negative, not finite, or all zero.
+    """
+    values = np.asarray(weight, np.float64)
+    if values.shape != (num_nodes,):
+        raise PlanError(f"{what} has shape {values.shape}, and there are {num_nodes} nodes to draw", "give one number per node")
+    if not np.isfinite(values).all() or (values < 0).any() or not values.any():
+        raise PlanError(f"{what} must hold finite numbers of at least 0, not all of them 0")
+    # From the exponent alone and not by libm's powers, which differ between CPUs.
+    shift = _WEIGHT_BITS - int(np.frexp(values.max())[1])
+    scaled = np.rint(np.ldexp(values, shift))
+    return np.where(values > 0, np.maximum(scaled, 1), 0).astype(np.int64)
+
+
+# Draws of one negative before it is chosen among all that are left. Where half of all pairs are edges, one negative in 2**32 gets there.
+MAX_TRIES = 32
+# Pairs asked about at a time where every node is tried.
+_CHUNK = 1 << 16
+
+
+class Negatives:
+    """Draws the negatives of one loader's batches; one object per thread.
+
+    Args:
+        inputs: The links, with ``neg_sampling``.
+        time_attr: Name of the array of times that nodes have, if any do: none later than a link is drawn for it.
+        reach: The graph.
+
+    Raises:
+        PlanError: Weights do not fit the graph.
+    """
+
+    def __init__(self, inputs: InputLinks, time_attr: str | None, reach: GraphAccess) -> None:
+        options, tables = inputs.neg_sampling, reach.tables
+        assert options is not None, "there is nothing to draw"
+        self._options, self._edge_type = options, inputs.edge_type
+        self._relation = tables.edge_types.index(inputs.edge_type)
+        self._src_type, self._dst_type = (tables.node_types.index(inputs.edge_type[end]) for end in (0, 2))
+        self._is_binary = options.mode == "binary"
+        self._dst = _node_draws(reach, self._dst_type, time_attr, options.dst_weight, "dst_weight")
+        self._src = _node_draws(reach, self._src_type, time_attr, options.src_weight, "src_weight") if self._is_binary else self._dst
+
+    def draw(
+        self, batch_key: int, src: NDArray[np.int64], time: NDArray[np.int64] | None, reach: GraphAccess
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The negatives of a batch.
+
+        Args:
+            batch_key: ``stream.batch_key``.
+            src: int64 ``[b]``, the links' sources.
+            time: int64 ``[b]``, the links' times, or None.
+            reach: The graph.
+
+        Returns:
+            Sources and targets, int64 ``[count]`` each. "triplet" keeps the links' sources: negative ``i`` has that of link ``i % b``.
+
+        Raises:
+            SamplingError: There is no node to draw, or a source has an edge to every target that could be drawn.
+        """
+        key, count = fold(batch_key, PURPOSE_NEGATIVES), self._options.count(len(src))
+        which = np.arange(count, dtype=np.int64)
+        of_link = which % max(1, len(src))
+        until = None if time is None else time[of_link]
+        sources, targets = self._try(key, which, 0, src[of_link], until)
+        if self._options.strict:
+            bad = np.flatnonzero(self._are_edges(sources, targets, reach))
+            for attempt in range(1, MAX_TRIES):
+                if not len(bad):
+                    break
+                again = self._try(key, bad, attempt, src[of_link[bad]], None if until is None else until[bad])
+                sources[bad], targets[bad] = again
+                bad = bad[self._are_edges(*again, reach)]
+            for number in bad.tolist():
+                targets[number] = self._among_the_rest(
+                    key, number, int(sources[number]), None if until is None else int(until[number]), reach
+                )
+        return sources, targets
+
+    def _try(
+        self, key: int, which: NDArray[np.int64], attempt: int, given: NDArray[np.int64], until: NDArray[np.int64] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if not self._is_binary:
+            return given, self._dst.draw(key, which, attempt, until)
+        return self._src.draw(key, which, 2 * attempt, until), self._dst.draw(key, which, 2 * attempt + 1, until)
+
+    def _among_the_rest(self, key: int, number: int, source: int, until: int | None, reach: GraphAccess) -> int:
+        """One more draw, among the targets to which the source has no edge."""
+        targets = self._dst.listed(until)
+        free = np.ones(len(targets), np.bool_)
+        for start in range(0, len(targets), _CHUNK):
+            some = targets[start : start + _CHUNK]
+            free[start : start + _CHUNK] = ~self._are_edges(np.full(len(some), source), some, reach)
+        found = self._dst.draw_among(key, number, 2 * MAX_TRIES if self._is_binary else MAX_TRIES, free, until)
+        if found is None:
+            raise SamplingError(
+                f"no negative can be drawn for node {source}: it has an edge {self._edge_type} to every node that could be its target",
+                "leave its links out, or draw with neg_strict=False",
+            )
+        return found
+
+    def _are_edges(self, sources: NDArray[np.int64], targets: NDArray[np.int64], reach: GraphAccess) -> NDArray[np.bool_]:
+        src, dst = reach.store_ids(self._src_type, sources), reach.store_ids(self._dst_type, targets)
+        nodes, others = (dst, src) if reach.tables.graph.edge_dir == "in" else (src, dst)
+        return np.array(reach.has_edges(self._relation, nodes, others), np.bool_)
+
+
+def _node_draws(reach: GraphAccess, t: int, time_attr: str | None, weight: NDArray[np.float64] | None, what: str) -> NodeDraws:
+    """What draws nodes of a type; it asks for all of their times, once."""
+    tables = reach.tables
+    schema = tables.graph.schema.node_types[tables.node_types[t]]
+    times = None
+    if time_attr is not None and time_attr in schema.arrays:
+        every = reach.store_ids(t, np.arange(schema.num_nodes, dtype=np.int64))
+        times = reach.rows(t, time_attr, every).reshape(-1).astype(np.int64)
+    return NodeDraws(schema.num_nodes, weight, times, what)
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,20 @@
-"""A graphlearn-torch partition directory as a source that a store can be built from."""
+"""A graphlearn-torch 0.2.4 partition directory as a source: its layout, its tensors and pickles read without running them, its rows."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gnnkit.errors import DatasetError
@@ -23,13 +28,373 @@ from gnnkit.schema import (
     GraphSchema,
     NodeType,
     NodeTypeSchema,
+    edge_type_name,
 )
 from gnnkit.source import LinkSplits
 from gnnkit.storage.files import NPY_DAMAGE
-from gnnkit.storage.glt_format import layout as names
-from gnnkit.storage.glt_format import pickles
-from gnnkit.storage.glt_format.layout import GltLayout
-from gnnkit.storage.glt_format.rows import MappedRows, PartRows, PickledRows, first_row, in_order
+
+META_NAME = "META"
+HOMOGENEOUS = "homo"
+TYPED = "hetero"
+
+FEATURE_NAME = "x"
+LABEL_NAME = "y"
+EDGE_FEATURE_NAME = "edge_attr"
+WEIGHT_NAME = "weight"
+
+
+@dataclass(frozen=True)
+class GltLayout:
+    """Paths in a partition directory.
+
+    Attributes:
+        root: The directory.
+        typed: Whether there is a sub-folder per type.
+    """
+
+    root: Path
+    typed: bool
+
+    @property
+    def meta(self) -> Path:
+        """The pickled description."""
+        return self.root / META_NAME
+
+    @property
+    def about(self) -> Path:
+        """Our own description."""
+        return self.root / "gnnkit" / "about.json"
+
+    def part(self, part: int) -> Path:
+        """The folder of a part."""
+        return self.root / f"part{part}"
+
+    def node_book(self, node_type: NodeType) -> Path:
+        """The partition book of a node type."""
+        return self._file("node_pb", node_type)
+
+    def edge_book(self, edge_type: EdgeType) -> Path:
+        """The partition book of an edge type."""
+        return self._file("edge_pb", edge_type_name(edge_type))
+
+    def labels(self, node_type: NodeType) -> Path:
+        """The whole labels of a node type."""
+        return self._file("node_label", node_type)
+
+    def graph(self, part: int | None, edge_type: EdgeType) -> Path:
+        """The folder of an edge type's edges in a part; None for the whole graph in one place."""
+        return self._folder((self.root if part is None else self.part(part)) / "graph", edge_type_name(edge_type))
+
+    def node_features(self, part: int, node_type: NodeType) -> Path:
+        """The folder of a node type's features in a part."""
+        return self._folder(self.part(part) / "node_feat", node_type)
+
+    def edge_features(self, part: int, edge_type: EdgeType) -> Path:
+        """The folder of an edge type's features in a part."""
+        return self._folder(self.part(part) / "edge_feat", edge_type_name(edge_type))
+
+    def node_array(self, node_type: NodeType, name: str) -> Path:
+        """A node array that the layout has no other place for."""
+        return self.root / "gnnkit" / "nodes" / node_type / f"{name}.npy"
+
+    def edge_array(self, edge_type: EdgeType, name: str) -> Path:
+        """An edge array that the layout has no other place for."""
+        return self.root / "gnnkit" / "edges" / edge_type_name(edge_type) / f"{name}.npy"
+
+    def split(self, node_type: NodeType, name: str) -> Path:
+        """The ids of a split."""
+        return self.root / "gnnkit" / "splits" / node_type / f"{name}.npy"
+
+    def _file(self, name: str, type_name: str) -> Path:
+        return self.root / name / f"{type_name}.pt" if self.typed else self.root / f"{name}.pt"
+
+    def _folder(self, folder: Path, type_name: str) -> Path:
+        return folder / type_name if self.typed else folder
+
+
+def _load_storage(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+
+
+def _encode_latin1(text: str, encoding: str) -> bytes:
+    # Protocol 2 pickles bytes as text; nothing but the inverse of that is allowed.
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"encoding {encoding!r} is not allowed")
+    return text.encode("latin1")
+
+
+def _tensor_globals() -> dict[tuple[str, str], Callable[..., Any]]:
+    """The only callables that a pickled tensor needs, and what stands for them here."""
+    return {
+        ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
+        ("torch.storage", "_load_from_bytes"): _load_storage,
+        ("collections", "OrderedDict"): OrderedDict,
+        ("_codecs", "encode"): _encode_latin1,
+    }
+
+
+class _Unpickler(pickle.Unpickler):
+    """Unpickles plain values and, where asked to, tensors; refuses everything else."""
+
+    def __init__(self, file: BinaryIO, allowed: dict[tuple[str, str], Callable[..., Any]]) -> None:
+        super().__init__(file)
+        self._allowed = allowed
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = self._allowed.get((module, name))
+        if found is None:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not allowed here")
+        return found
+
+
+def damaged(path: Path, reason: object) -> DatasetError:
+    """The error for a file that cannot be what the layout says it is."""
+    return DatasetError(
+        f"{path} cannot be read as graphlearn-torch wrote it: {reason}", "partition the graph again, or copy the folder again"
+    )
+
+
+def _unreadable(path: Path, exc: Exception) -> DatasetError:
+    """The error for whatever reading ``path`` raised: unpickling damaged bytes can raise nearly anything."""
+    if isinstance(exc, FileNotFoundError):
+        return DatasetError(f"{path} does not exist", "give the folder that a graphlearn-torch partitioner wrote")
+    return damaged(path, f"{type(exc).__name__}: {exc}".splitlines()[0])
+
+
+def read_plain_pickle(path: Path) -> Any:
+    """Unpickles numbers, text and plain containers.
+
+    Raises:
+        DatasetError: The file is missing, damaged, or asks for any class or function.
+    """
+    try:
+        with open(open_regular(path), "rb") as file:
+            return _Unpickler(file, {}).load()
+    except Exception as exc:
+        raise _unreadable(path, exc) from exc
+
+
+def read_tensor(path: Path) -> torch.Tensor:
+    """Maps a tensor that ``torch.save`` wrote; nothing in it is run.
+
+    Raises:
+        DatasetError: The file is missing, damaged or holds anything but a plain tensor.
+    """
+    try:
+        os.close(open_regular(path))  # a pipe would be waited for
+        try:
+            value = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:
+            # Files of the format before torch 1.6 cannot be mapped.
+            value = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as exc:
+        raise _unreadable(path, exc) from exc
+    if not isinstance(value, torch.Tensor):
+        raise damaged(path, f"it holds a {type(value).__name__} instead of a tensor")
+    return value
+
+
+def read_ids(path: Path) -> NDArray[np.int64]:
+    """Maps a one-dimensional tensor of ids as int64.
+
+    Raises:
+        DatasetError: As ``read_tensor``, or the tensor has another shape or kind.
+    """
+    return as_ids(path, read_tensor(path))
+
+
+def as_ids(path: Path, tensor: torch.Tensor) -> NDArray[np.int64]:
+    """A tensor of ids as int64 ``[n]``; ``path`` is for the error."""
+    if tensor.dim() != 1 or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise damaged(path, f"it holds {tensor.dtype} of shape {list(tensor.shape)} instead of ids")
+    return tensor.numpy().astype(np.int64, copy=False)
+
+
+def read_pickled_tensors(path: Path) -> Iterator[torch.Tensor]:
+    """Yields the tensors of a ``.pkl`` file one by one.
+
+    Raises:
+        DatasetError: The file is missing, damaged or holds anything but plain tensors.
+    """
+    allowed = _tensor_globals()
+    try:
+        with open(open_regular(path), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            while file.tell() < size:
+                value = _Unpickler(file, allowed).load()
+                if not isinstance(value, torch.Tensor):
+                    raise damaged(path, f"it holds a {type(value).__name__} instead of a tensor")
+                yield value
+    except DatasetError:
+        raise
+    except Exception as exc:
+        raise _unreadable(path, exc) from exc
+
+
+def write_pickled_tensors(path: Path, tensors: Iterator[torch.Tensor]) -> None:
+    """Pickles tensors one after another; each must own its storage, all of which is written."""
+    with path.open("wb") as file:
+        for tensor in tensors:
+            pickle.dump(tensor, file, pickle.HIGHEST_PROTOCOL)
+
+
+def to_tensor(values: NDArray[Any], dtype: str) -> torch.Tensor:
+    """Copies an array of an ``ArraySpec``'s dtype into a tensor."""
+    if dtype == "bfloat16":
+        return torch.from_numpy(np.array(values, dtype=np.uint16).view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(np.array(values))
+
+
+def to_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """A tensor's values; bfloat16 as uint16 bit patterns."""
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(np.uint16)
+    return tensor.numpy()
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """The dtype as an ``ArraySpec`` spells it."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+# A window is at most this many bytes of rows.
+_WINDOW_BYTES = 64 << 20
+_WINDOW_ROWS = 1 << 20
+
+
+class PartRows(Protocol):
+    """The rows of one part."""
+
+    def take(self, first: int, last: int) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+        """Yields ``(ids, rows)`` for all ids in ``[first, last)``; the ranges asked for follow one another from 0."""
+        ...
+
+
+class MappedRows:
+    """Rows that lie in arrays, any of which can be reached at any time.
+
+    Args:
+        ids: int64 ``[k]``.
+        read: Returns the rows at given positions of ``ids``.
+    """
+
+    def __init__(self, ids: NDArray[np.int64], read: Callable[[Any], NDArray[Any]]) -> None:
+        self._read = read
+        # Partitioners go through the edges in order: ids are ascending nearly always, and then nothing is copied.
+        self._order = None if bool((ids[:-1] <= ids[1:]).all()) else np.argsort(ids, kind="stable")
+        self._ids = ids if self._order is None else ids[self._order]
+
+    def take(self, first: int, last: int) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+        """See ``PartRows.take``."""
+        begin, end = (int(i) for i in np.searchsorted(self._ids, [first, last]))
+        if begin < end:
+            positions = slice(begin, end) if self._order is None else self._order[begin:end]
+            yield self._ids[begin:end], self._read(positions)
+
+
+class PickledRows:
+    """Rows in ``feats.pkl`` and their ids in ``ids.pkl``, which can be read front to back only.
+
+    Chunks are read until no later one can hold an id of the range; what they hold beyond it is kept for later. The files of
+    graphlearn-torch's partitioners are ordered by id, or nearly so, and little is kept.
+
+    Args:
+        folder: A ``node_feat`` or ``edge_feat`` folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        ids_path = folder / "ids.pkl"
+        chunks = [as_ids(ids_path, chunk) for chunk in read_pickled_tensors(ids_path)]
+        self._path = folder / "feats.pkl"
+        self._ids = np.concatenate(chunks) if chunks else np.empty(0, np.int64)
+        self._least_to_come = np.minimum.accumulate(self._ids[::-1])[::-1]
+        self._chunks = read_pickled_tensors(self._path)
+        self._position = 0
+        self._waiting: list[tuple[NDArray[np.int64], NDArray[Any]]] = []
+
+    def take(self, first: int, last: int) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+        """See ``PartRows.take``."""
+        while self._position < len(self._ids) and self._least_to_come[self._position] < last:
+            self._read_chunk()
+        if self._position == len(self._ids) and any(len(chunk) for chunk in self._chunks):
+            raise self._too_many()
+        waiting, self._waiting = self._waiting, []
+        for ids, rows in waiting:
+            now = ids < last
+            if now.any():
+                yield ids[now], rows[now]
+            if not now.all():
+                self._waiting.append((ids[~now], rows[~now]))
+
+    def _read_chunk(self) -> None:
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            raise damaged(self._path, f"it ends after {self._position} of {len(self._ids)} rows")
+        rows = to_array(chunk)
+        ids = self._ids[self._position : self._position + len(rows)]
+        if len(ids) < len(rows):
+            raise self._too_many()
+        self._position += len(rows)
+        self._waiting.append((ids, rows))
+
+    def _too_many(self) -> DatasetError:
+        return damaged(self._path, f"it holds more rows than the {len(self._ids)} of ids.pkl")
+
+
+def first_row(folder: Path) -> torch.Tensor | None:
+    """The first chunk of a folder's features; None where it has none."""
+    return next(read_pickled_tensors(folder / "feats.pkl"), None)
+
+
+def in_order(parts: Sequence[PartRows], count: int, row_shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> Iterator[NDArray[Any]]:
+    """Yields all ``count`` rows by id, each of which must be in exactly one part.
+
+    Args:
+        parts: Where the rows are.
+        count: Rows in all; ids are ``0`` to ``count - 1``.
+        row_shape: Shape of one row.
+        dtype: Their dtype.
+        what: Whose rows they are, for the error ("edge ids of ...").
+
+    Yields:
+        ``[k, *row_shape]``.
+
+    Raises:
+        DatasetError: A row is missing, occurs twice, or has another shape or dtype.
+    """
+    row_nbytes = max(int(np.prod(row_shape, dtype=np.int64)) * dtype.itemsize, 1)
+    window = max(min(_WINDOW_ROWS, _WINDOW_BYTES // row_nbytes), 1)
+    for first in range(0, count, window):
+        last = min(first + window, count)
+        rows = np.empty((last - first, *row_shape), dtype)
+        times = np.zeros(last - first, np.uint8)
+        for part in parts:
+            for ids, values in part.take(first, last):
+                if ids.min() < first:
+                    raise DatasetError(f"{what}: {int(ids.min())} is no valid id", f"ids must be 0 to {count - 1}")
+                if values.shape[1:] != row_shape or values.dtype != dtype:
+                    raise DatasetError(f"{what}: rows of {values.dtype} {values.shape[1:]} beside rows of {dtype} {row_shape}")
+                rows[ids - first] = values
+                np.add.at(times, ids - first, 1)
+        _check_once(times, first, what)
+        yield rows
+    for part in parts:
+        for ids, _ in part.take(count, np.iinfo(np.int64).max):
+            raise DatasetError(f"{what}: {int(ids[0])} is no valid id", f"ids must be 0 to {count - 1}")
+
+
+def _check_once(times: NDArray[np.uint8], first: int, what: str) -> None:
+    wrong = np.flatnonzero(times != 1)
+    if len(wrong):
+        row = int(wrong[0])
+        if times[row] == 0:
+            raise DatasetError(f"{what}: nothing for id {first + row}", "the partition directory is incomplete: partition the graph again")
+        raise DatasetError(
+            f"{what}: id {first + row} occurs more than once",
+            "graphlearn-torch appends when it partitions into the same folder again: remove the folder and partition once more",
+        )
+
 
 _HASHED_BYTES = 4096
 _SPEC_HINT = "give the folder that a graphlearn-torch partitioner wrote"
@@ -53,9 +418,9 @@ class GltPartitionSource:
 
     def __init__(self, path: str | Path, *, labels: Path | Mapping[NodeType, Path] | None = None, name: str | None = None) -> None:
         root = Path(path).expanduser()
-        meta = _read_meta(root / names.META_NAME)
+        meta = _read_meta(root / META_NAME)
         self.num_parts = int(meta["num_parts"])
-        self._layout = GltLayout(root, typed=meta["data_cls"] == names.TYPED)
+        self._layout = GltLayout(root, typed=meta["data_cls"] == TYPED)
         node_types, edge_types = _types(meta)
         about = self._read_about()
         self.name: str = name or about.get("name") or root.resolve().name
@@ -104,7 +469,7 @@ class GltPartitionSource:
         if extra.exists():
             return _npy_chunks(extra, spec, count)
         parts: list[PartRows]
-        if name == names.WEIGHT_NAME:
+        if name == WEIGHT_NAME:
             parts = [MappedRows(e.ids, e.weights.__getitem__) for e in self._edges[edge_type] if e.weights is not None]
         else:
             folders = (self._layout.edge_features(p, edge_type) for p in range(self.num_parts))
@@ -117,8 +482,8 @@ class GltPartitionSource:
         spec, extra = nodes.arrays[name], self._layout.node_array(node_type, name)
         if extra.exists():
             return _npy_chunks(extra, spec, nodes.num_nodes)
-        if name == names.LABEL_NAME:
-            return iter([pickles.to_array(pickles.read_tensor(self._labels[node_type]))])
+        if name == LABEL_NAME:
+            return iter([to_array(read_tensor(self._labels[node_type]))])
         folders = (self._layout.node_features(p, node_type) for p in range(self.num_parts))
         parts = [PickledRows(f) for f in folders if f.exists()]
         return in_order(parts, nodes.num_nodes, spec.row_shape, spec.numpy_dtype, f"{name!r} of nodes {node_type!r}")
@@ -134,7 +499,7 @@ class GltPartitionSource:
             about = json.loads(read_bounded(path))
             GraphSchema.from_json(about["schema"])
         except (OSError, ValueError, KeyError, TypeError) as exc:
-            raise pickles.damaged(path, exc) from exc
+            raise damaged(path, exc) from exc
         return dict(about)
 
     def _find_labels(self, node_types: list[NodeType], given: Path | Mapping[NodeType, Path] | None) -> dict[NodeType, Path]:
@@ -156,7 +521,7 @@ class GltPartitionSource:
     def _find_schema(self, node_types: list[NodeType], about: Mapping[str, Any]) -> GraphSchema:
         nodes = {}
         for node_type in node_types:
-            count = len(pickles.read_ids(self._layout.node_book(node_type)))
+            count = len(read_ids(self._layout.node_book(node_type)))
             nodes[node_type] = NodeTypeSchema(count, self._node_arrays(node_type, count))
         edges = {}
         for edge_type, parts in self._edges.items():
@@ -167,7 +532,7 @@ class GltPartitionSource:
         schema = GraphSchema.from_json(about["schema"])
         for what, old, new in (("node", schema.node_types, found.node_types), ("edge", schema.edge_types, found.edge_types)):
             if list(old) != list(new) or [_size(t) for t in old.values()] != [_size(t) for t in new.values()]:
-                raise pickles.damaged(self._layout.about, f"its {what} types do not agree with the partition books")
+                raise damaged(self._layout.about, f"its {what} types do not agree with the partition books")
         return schema
 
     def _node_arrays(self, node_type: NodeType, count: int) -> dict[str, ArraySpec]:
@@ -175,22 +540,22 @@ class GltPartitionSource:
         folders = (self._layout.node_features(p, node_type) for p in range(self.num_parts))
         spec = _feature_spec(folders)
         if spec is not None:
-            arrays[names.FEATURE_NAME] = spec
+            arrays[FEATURE_NAME] = spec
         if node_type in self._labels:
-            labels = pickles.read_tensor(self._labels[node_type])
+            labels = read_tensor(self._labels[node_type])
             if labels.dim() == 0 or len(labels) != count:
                 raise DatasetError(f"{self._labels[node_type]} holds labels of shape {list(labels.shape)} for {count} nodes")
-            arrays[names.LABEL_NAME] = ArraySpec(pickles.dtype_name(labels), tuple(labels.shape[1:]))
+            arrays[LABEL_NAME] = ArraySpec(dtype_name(labels), tuple(labels.shape[1:]))
         return arrays
 
     def _edge_arrays(self, edge_type: EdgeType, parts: list[_Edges]) -> dict[str, ArraySpec]:
         arrays = {}
         weights = next((e.weights for e in parts if e.weights is not None), None)
         if weights is not None:
-            arrays[names.WEIGHT_NAME] = ArraySpec(str(weights.dtype))
+            arrays[WEIGHT_NAME] = ArraySpec(str(weights.dtype))
         spec = _feature_spec(self._layout.edge_features(p, edge_type) for p in range(self.num_parts))
         if spec is not None:
-            arrays[names.EDGE_FEATURE_NAME] = spec
+            arrays[EDGE_FEATURE_NAME] = spec
             if not all(e.has_ids for e in parts):
                 raise DatasetError(f"edge type {edge_type} has features, but {parts[0].folder} has no eids.pt to tell whose they are")
         return arrays
@@ -201,15 +566,15 @@ class _Edges:
 
     def __init__(self, folder: Path, *, may_lack_ids: bool = False) -> None:
         self.folder = folder
-        self._rows, self._cols = pickles.read_ids(folder / "rows.pt"), pickles.read_ids(folder / "cols.pt")
+        self._rows, self._cols = read_ids(folder / "rows.pt"), read_ids(folder / "cols.pt")
         self.has_ids = (folder / "eids.pt").exists() or not may_lack_ids
         # Of a topology kept whole without ids, the order is all that identifies an edge.
-        self.ids = pickles.read_ids(folder / "eids.pt") if self.has_ids else np.arange(len(self._rows), dtype=np.int64)
+        self.ids = read_ids(folder / "eids.pt") if self.has_ids else np.arange(len(self._rows), dtype=np.int64)
         weights = folder / "weights.pt"
-        self.weights: NDArray[Any] | None = pickles.to_array(pickles.read_tensor(weights)) if weights.exists() else None
+        self.weights: NDArray[Any] | None = to_array(read_tensor(weights)) if weights.exists() else None
         lengths = [len(values) for values in (self._rows, self._cols, self.ids, self.weights) if values is not None]
         if len(set(lengths)) > 1 or (self.weights is not None and self.weights.ndim != 1):
-            raise pickles.damaged(folder, f"rows, cols, eids and weights have different lengths: {lengths}")
+            raise damaged(folder, f"rows, cols, eids and weights have different lengths: {lengths}")
 
     def pairs(self, positions: Any) -> NDArray[np.int64]:
         """Edges ``[k, 2]`` at positions."""
@@ -217,19 +582,19 @@ class _Edges:
 
 
 def _read_meta(path: Path) -> dict[str, Any]:
-    meta = pickles.read_plain_pickle(path)
+    meta = read_plain_pickle(path)
     try:
-        usable = meta["data_cls"] in (names.HOMOGENEOUS, names.TYPED) and int(meta["num_parts"]) >= 1
-        usable = usable and (meta["data_cls"] == names.HOMOGENEOUS or (bool(meta["node_types"]) and meta["edge_types"] is not None))
+        usable = meta["data_cls"] in (HOMOGENEOUS, TYPED) and int(meta["num_parts"]) >= 1
+        usable = usable and (meta["data_cls"] == HOMOGENEOUS or (bool(meta["node_types"]) and meta["edge_types"] is not None))
     except (TypeError, KeyError, ValueError) as exc:
-        raise pickles.damaged(path, f"it holds {meta!r:.200}") from exc
+        raise damaged(path, f"it holds {meta!r:.200}") from exc
     if not usable:
-        raise pickles.damaged(path, f"it holds {meta!r:.200}")
+        raise damaged(path, f"it holds {meta!r:.200}")
     return dict(meta)
 
 
 def _types(meta: Mapping[str, Any]) -> tuple[list[NodeType], list[EdgeType]]:
-    if meta["data_cls"] == names.HOMOGENEOUS:
+    if meta["data_cls"] == HOMOGENEOUS:
         return [HOMOGENEOUS_NODE_TYPE], [HOMOGENEOUS_EDGE_TYPE]
     edge_types = []
     for edge_type in meta["edge_types"]:
@@ -250,7 +615,7 @@ def _feature_spec(folders: Iterator[Path]) -> ArraySpec | None:
     for folder in folders:
         chunk = first_row(folder) if folder.exists() else None
         if chunk is not None:
-            return ArraySpec(pickles.dtype_name(chunk), tuple(chunk.shape[1:]))
+            return ArraySpec(dtype_name(chunk), tuple(chunk.shape[1:]))
     return None
 
 
@@ -259,13 +624,13 @@ def _read_npy(path: Path) -> NDArray[Any]:
         os.close(open_regular(path))  # a pipe would be waited for
         values: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except NPY_DAMAGE as exc:
-        raise pickles.damaged(path, exc) from exc
+        raise damaged(path, exc) from exc
     return values
 
 
 def _npy_chunks(path: Path, spec: ArraySpec, count: int) -> Iterator[NDArray[Any]]:
     values = _read_npy(path)
     if values.shape != (count, *spec.row_shape) or values.dtype != spec.numpy_dtype:
-        raise pickles.damaged(path, f"it holds {values.dtype} of shape {values.shape}")
+        raise damaged(path, f"it holds {values.dtype} of shape {values.shape}")
     step = max(min(1 << 20, (64 << 20) // max(spec.row_nbytes, 1)), 1)
     return (np.array(values[first : first + step]) for first in range(0, count, step))

@@ -18,10 +18,18 @@ from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage
 from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays
-from gnnkit.storage.glt_format import layout as names
-from gnnkit.storage.glt_format.layout import GltLayout
-from gnnkit.storage.glt_format.pickles import to_tensor, write_pickled_tensors
-from gnnkit.storage.quantize import plain_rows, plain_spec
+from gnnkit.storage.convert import plain_rows, plain_spec
+from gnnkit.storage.glt_format.read import (
+    EDGE_FEATURE_NAME,
+    FEATURE_NAME,
+    HOMOGENEOUS,
+    LABEL_NAME,
+    TYPED,
+    WEIGHT_NAME,
+    GltLayout,
+    to_tensor,
+    write_pickled_tensors,
+)
 
 if TYPE_CHECKING:
     from gnnkit.storage.store import Store
@@ -31,7 +39,7 @@ _CHUNK_ROWS = 10_000
 
 
 def write_glt_partitions(store: Store, out: str | Path, events: EventSink) -> None:
-    """Writes a store's parts in graphlearn-torch's layout (``gnnkit.storage.glt_format.layout``).
+    """Writes a store's parts in graphlearn-torch's layout (``gnnkit.storage.glt_format.read``).
 
     Edges keep the part of the node that owns them: pass the store's ``edge_dir`` to graphlearn-torch's datasets. Where the
     store has no edge ids, edges are numbered by their place in it. A part without nodes of a type has no feature folder for
@@ -68,7 +76,7 @@ def write_glt_partitions(store: Store, out: str | Path, events: EventSink) -> No
 class _Writer:
     def __init__(self, store: Store, graph: GraphArrays, layout: GltLayout, stage: Stage) -> None:
         self._store, self._graph, self._layout, self._stage = store, graph, layout, stage
-        self._weight = store.options.weight or names.WEIGHT_NAME
+        self._weight = store.options.weight or WEIGHT_NAME
         # graphlearn-torch knows no quantised features: they are written as what they stand for.
         self._schema = _plain_schema(graph.schema)
         self._dataset_ids = {t: _dataset_ids(graph, t) for t in graph.schema.node_types}
@@ -85,7 +93,7 @@ class _Writer:
         typed = self._layout.typed
         meta = {
             "num_parts": self._graph.num_parts,
-            "data_cls": names.TYPED if typed else names.HOMOGENEOUS,
+            "data_cls": TYPED if typed else HOMOGENEOUS,
             "node_types": list(self._graph.schema.node_types) if typed else None,
             "edge_types": list(self._graph.schema.edge_types) if typed else None,
         }
@@ -99,14 +107,14 @@ class _Writer:
         _save(self._layout.node_book(node_type), torch.from_numpy(book))
         for name, spec in nodes.arrays.items():
             columns = [plain_rows(part.arrays[name], stored[name]) for part in self._graph.nodes[node_type]]
-            if name == names.FEATURE_NAME and len(spec.row_shape) == 1:
+            if name == FEATURE_NAME and len(spec.row_shape) == 1:
                 for part, rows in enumerate(columns):
                     folder = self._layout.node_features(part, node_type)
                     _write_rows(folder, ids[bounds[part] : bounds[part + 1]], rows, spec.dtype)
                 self._write_caches(node_type, stored[name])
                 continue
             whole = _whole(columns, [ids[bounds[p] : bounds[p + 1]] for p in range(len(columns))], spec, nodes.num_nodes)
-            if name == names.LABEL_NAME:
+            if name == LABEL_NAME:
                 _save(self._layout.labels(node_type), to_tensor(whole, spec.dtype))
             else:
                 _save_npy(self._layout.node_array(node_type, name), whole)
@@ -140,10 +148,10 @@ class _Writer:
         _save(self._layout.edge_book(edge_type), torch.from_numpy(book))
         for name, spec in edges.arrays.items():
             columns = [plain_rows(part.arrays[name], stored[name]) for part in self._graph.edges[edge_type]]
-            if name == names.EDGE_FEATURE_NAME and len(spec.row_shape) == 1:
+            if name == EDGE_FEATURE_NAME and len(spec.row_shape) == 1:
                 for part, values in enumerate(columns):
                     _write_rows(self._layout.edge_features(part, edge_type), edge_ids[part], values, spec.dtype, orders[part])
-            elif (name, self._weight, spec) != (names.WEIGHT_NAME, names.WEIGHT_NAME, ArraySpec("float32")):
+            elif (name, self._weight, spec) != (WEIGHT_NAME, WEIGHT_NAME, ArraySpec("float32")):
                 columns = [values[order] for values, order in zip(columns, orders, strict=True)]
                 _save_npy(self._layout.edge_array(edge_type, name), _whole(columns, edge_ids, spec, edges.num_edges))
 

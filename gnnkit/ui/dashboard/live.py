@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.errors import PlanError
-from gnnkit.ui.dashboard.actions import Actions
 from gnnkit.ui.dashboard.facts import Snapshot
 from gnnkit.ui.dashboard.observer import Observer
+from gnnkit.ui.dashboard.page import to_block
 from gnnkit.ui.dashboard.places import HtmlPlace, Place, WidgetPlace, to_bundle
 from gnnkit.ui.dashboard.watch import Watch
-from gnnkit.ui.dashboard.words import to_block
+from gnnkit.ui.dashboard.widgets import Actions
 from gnnkit.ui.kernel import CellPort, renders_live, renders_widgets, running_shell, takes_clicks
 from gnnkit.ui.options import get_options, resolve_progress
 

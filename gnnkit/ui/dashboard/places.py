@@ -7,11 +7,9 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from gnnkit.ui.dashboard.actions import Actions
 from gnnkit.ui.dashboard.facts import Snapshot
-from gnnkit.ui.dashboard.page import page
-from gnnkit.ui.dashboard.widgets import Panel
-from gnnkit.ui.dashboard.words import to_block
+from gnnkit.ui.dashboard.page import page, to_block
+from gnnkit.ui.dashboard.widgets import Actions, Panel
 from gnnkit.ui.kernel import WIDGET_MIME, CellPort
 from gnnkit.ui.options import get_options
 

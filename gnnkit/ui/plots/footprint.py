@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnnkit.loader.footprint import Footprint, footprint
-from gnnkit.storage.degrees import DegreeCounts
+from gnnkit.storage.writer import DegreeCounts
 from gnnkit.ui.plots.style import INK, TEXT_SIZE, color_of, dress, label_of, legend, logarithmic, marker_of, name_of, new_picture, note
 from gnnkit.units import format_bytes, format_short
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.schema import EdgeType
-from gnnkit.storage.degrees import DegreeCounts, EdgeDegrees, edge_degrees
 from gnnkit.storage.report import StoreReport
+from gnnkit.storage.writer import DegreeCounts, EdgeDegrees, edge_degrees
 from gnnkit.ui.plots.style import INK, TEXT_SIZE, color_of, dress, label_of, legend, logarithmic, new_picture, note
 from gnnkit.units import format_bytes, format_short
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gnnkit.loader.advice import Measurement
-from gnnkit.loader.advice.measurement import PARTS, Work
+from gnnkit.loader.advice.measuring import PARTS, Work
 
 IN_PROCESS = {"kind": "InProcess", "num_threads": "auto"}
 COLOCATED = {"kind": "Colocated", "num_workers": "auto", "threads_per_worker": 1, "worker_concurrency": 2, "channel_size": None}

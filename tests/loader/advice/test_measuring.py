@@ -14,9 +14,8 @@ import pytest
 import gnnkit
 from gnnkit import Colocated, GraphLoader, InProcess
 from gnnkit.loader.advice import advise, measure
-from gnnkit.loader.advice.measuring import last_records
-from gnnkit.loader.advice.readings import read_counters
-from gnnkit.loader.records import BatchRecord
+from gnnkit.loader.advice.measuring import last_records, read_counters
+from gnnkit.loader.history import BatchRecord
 from tests.helpers.waiting import HANG_S, wait_until
 from tests.loader.graphs import make, plain, seeds
 
@@ -109,7 +108,7 @@ def test_counters_are_those_of_the_threads_that_sample() -> None:
 
 
 def test_readings_are_taken_now_and_then_while_an_epoch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnkit.loader.advice.readings._GAP_S", 1e9)
+    monkeypatch.setattr("gnnkit.loader.advice.measuring._GAP_S", 1e9)
     with make(batch_size=20) as loader:
         gauge = loader.pipeline.gauge
         assert gauge.around(0.0, 1e12) is None, "there is none yet"
@@ -118,7 +117,7 @@ def test_readings_are_taken_now_and_then_while_an_epoch_runs(monkeypatch: pytest
         assert count == 2, "its beginning, its end, and not one for every batch"
         first, last = gauge._readings[0], gauge._readings[-1]
         assert gauge.around(0.0, math.inf) == (first, last) == gauge.around(first.time_s, last.time_s)
-        monkeypatch.setattr("gnnkit.loader.advice.readings._GAP_S", 0.0)
+        monkeypatch.setattr("gnnkit.loader.advice.measuring._GAP_S", 0.0)
         gauge._due_s = -math.inf
         list(loader)
         assert len(gauge._readings) >= count + len(loader)
@@ -126,7 +125,7 @@ def test_readings_are_taken_now_and_then_while_an_epoch_runs(monkeypatch: pytest
 
 
 def test_what_the_system_does_not_say_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnkit.loader.advice.readings._idle_s", lambda: math.nan)
+    monkeypatch.setattr("gnnkit.loader.advice.measuring._idle_s", lambda: math.nan)
     with make() as loader:
         list(loader)
         found = measure(loader.pipeline)

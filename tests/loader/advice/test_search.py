@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from gnnkit.errors import PlanError
-from gnnkit.loader.advice.measurement import Work
-from gnnkit.loader.advice.queueing import fewest, replay_s
-from gnnkit.loader.advice.search import Search, Trial
-from gnnkit.loader.advice.space import Point, Space, space_of
+from gnnkit.loader.advice.measuring import Work
+from gnnkit.loader.advice.rules import fewest, replay_s
+from gnnkit.loader.advice.search import Point, Search, Space, Trial, space_of
 from gnnkit.plan import LoaderPlan
 from tests.loader.advice.measurements import COLOCATED, SERVERS
 from tests.loader.graphs import make

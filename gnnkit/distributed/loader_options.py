@@ -1,0 +1,341 @@
+"""Options of samplers and of sampling workers, as GiGL and graphlearn-torch give them, and the backend that they mean."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.backends.base import Backend
+from gnnkit.backends.colocated import Colocated
+from gnnkit.backends.inprocess import InProcess
+from gnnkit.distributed.label_edges import patch_fanout_for_sampling
+from gnnkit.errors import PlanError
+from gnnkit.samplers import PPR
+from gnnkit.schema import EdgeType
+from gnnkit.vendor import glt
+
+if TYPE_CHECKING:
+    from gnnkit.backends.graph_store import GraphStore
+    from gnnkit.distributed.store_views import DatasetSchema
+
+
+class SamplerOptions(ABC):
+    """Base of every kind of sampler options; derive from it for a sampler of your own.
+
+    Options are values: make subclasses frozen dataclasses, so that they compare, pickle and can be sent to other processes.
+    """
+
+    @abstractmethod
+    def check_num_neighbors(self, num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]]) -> None:
+        """Compares the options with the fan-outs that the loader was given.
+
+        Raises:
+            PlanError: They contradict each other.
+        """
+
+
+@dataclass(frozen=True)
+class KHopNeighborSamplerOptions(SamplerOptions):
+    """Neighbourhoods of a number of hops; what loaders use unless they are told otherwise.
+
+    Attributes:
+        num_neighbors: Fan-out per hop, for all edge types or by edge type. -1 takes all neighbours, 0 none.
+    """
+
+    num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]]
+
+    def check_num_neighbors(self, num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]]) -> None:
+        """See ``SamplerOptions``: both must be the same."""
+        if _plain(num_neighbors) != _plain(self.num_neighbors):
+            raise PlanError(
+                f"num_neighbors={num_neighbors} and sampler_options.num_neighbors={self.num_neighbors} differ", "give the same, or only one"
+            )
+
+
+@dataclass(frozen=True)
+class PPRSamplerOptions(PPR, SamplerOptions):
+    """The nodes with the largest personalised PageRank of each seed, see ``gnnkit.PPR``; the loader's fan-outs are not used."""
+
+    def check_num_neighbors(self, num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]]) -> None:
+        """See ``SamplerOptions``: any will do."""
+
+
+def resolve_sampler_options(
+    num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]], sampler_options: SamplerOptions | None = None
+) -> SamplerOptions:
+    """The options to sample with.
+
+    Args:
+        num_neighbors: The loader's fan-outs.
+        sampler_options: What the user chose; None is ``KHopNeighborSamplerOptions(num_neighbors)``.
+
+    Raises:
+        PlanError: Both are given and contradict each other, or ``sampler_options`` is of no kind of options.
+    """
+    if sampler_options is None:
+        return KHopNeighborSamplerOptions(num_neighbors)
+    if not isinstance(sampler_options, SamplerOptions):
+        raise PlanError(
+            f"sampler_options must be a SamplerOptions, got a {type(sampler_options).__name__}", "derive it from SamplerOptions"
+        )
+    sampler_options.check_num_neighbors(num_neighbors)
+    return sampler_options
+
+
+def _plain(num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]]) -> Any:
+    """The same fan-outs compare equal, whether they are lists or tuples."""
+    if isinstance(num_neighbors, Mapping):
+        return {edge_type: list(fan_out) for edge_type, fan_out in num_neighbors.items()}
+    return list(num_neighbors)
+
+
+def create_sampling_config(
+    num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]],
+    dataset_schema: DatasetSchema,
+    batch_size: int = 1,
+    shuffle: bool = False,
+    drop_last: bool = False,
+    *,
+    with_weight: bool = False,
+    seed: int | None = None,
+) -> Any:
+    """Makes the ``graphlearn_torch.sampler.SamplingConfig`` of a node loader.
+
+    Features are collected; edge ids are where edges have features, and cost time and memory where they have none. The same
+    arguments give equal configurations on every rank.
+
+    Args:
+        num_neighbors: See ``patch_fanout_for_sampling``.
+        dataset_schema: Edge types, features and direction.
+        batch_size: Seeds per batch and rank.
+        shuffle: Whether an epoch visits the seeds in a fresh order.
+        drop_last: Whether a last batch of fewer seeds is left out.
+        with_weight: Whether neighbours are drawn in proportion to edge weights.
+        seed: Random seed; None leaves it to the loader.
+
+    Raises:
+        PlanError: ``num_neighbors`` does not fit the dataset, ``batch_size`` is no whole number of at least 1, or
+            graphlearn-torch is not installed.
+    """
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise PlanError(f"batch_size must be a whole number of at least 1, got {batch_size!r}", "1024 is a usual choice")
+    fan_outs = patch_fanout_for_sampling(dataset_schema.edge_types, num_neighbors)
+    return glt.attribute("sampler.SamplingConfig", "create_sampling_config")(
+        sampling_type=glt.attribute("sampler.SamplingType").NODE,
+        num_neighbors=fan_outs,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        drop_last=drop_last,
+        with_edge=bool(dataset_schema.edge_feature_info),
+        collect_features=True,
+        with_neg=False,
+        with_weight=with_weight,
+        edge_dir=dataset_schema.edge_dir,
+        seed=seed,
+    )
+
+
+# GiGL's torch threads of a process that samples on the CPU; sampling here uses none of torch's.
+DEFAULT_NUM_CPU_THREADS = 2
+_LOCAL = "use MpDistSamplingWorkerOptions, or leave worker_options out"
+_REMOTE = "use RemoteDistSamplingWorkerOptions, or leave worker_options out"
+# Graphlearn-torch's RPC was seen to slow down beyond so many threads.
+_MOST_RPC_THREADS = 16
+_RPC_TIMEOUT_S = 600
+# What graphlearn-torch puts in place of a channel_size that is left out.
+_DEFAULT_MB_PER_WORKER = 64
+
+
+def create_colocated_worker_options(
+    *,
+    dataset_num_partitions: int,
+    num_workers: int,
+    worker_concurrency: int,
+    master_ip_address: str,
+    master_port: int,
+    channel_size: int | str | None,
+    pin_memory: bool,
+) -> Any:
+    """Makes the ``MpDistSamplingWorkerOptions`` of a colocated loader.
+
+    Args:
+        dataset_num_partitions: Number of parts of the dataset.
+        num_workers: Sampling processes.
+        worker_concurrency: Batches that a process is given at a time, 1 to 32.
+        master_ip_address: Kept in the record: gnnkit's processes need no address.
+        master_port: Likewise; nothing listens there.
+        channel_size: The most memory for batches under way, in bytes or as "4GB"; None: as much as they take.
+        pin_memory: Kept in the record: a loader's device decides it.
+
+    Raises:
+        PlanError: A value is unusable, or graphlearn-torch is not installed.
+    """
+    import torch
+
+    if not isinstance(num_workers, int):
+        raise PlanError(f"num_workers must be a whole number of at least 1, got {num_workers!r}")
+    # Checks the values, in the words of whoever gave them.
+    Colocated(num_workers=num_workers, worker_concurrency=worker_concurrency, channel_size=channel_size)
+    return _class("Mp", "create_colocated_worker_options")(
+        num_workers=num_workers,
+        worker_devices=[torch.device("cpu")] * num_workers,
+        worker_concurrency=worker_concurrency,
+        master_addr=master_ip_address,
+        master_port=master_port,
+        num_rpc_threads=min(dataset_num_partitions, _MOST_RPC_THREADS),
+        rpc_timeout=_RPC_TIMEOUT_S,
+        channel_size=channel_size,
+        pin_memory=pin_memory,
+    )
+
+
+def create_graph_store_worker_options(
+    *,
+    dataset: Any,
+    compute_rank: int,
+    worker_key: str,
+    num_workers: int,
+    worker_concurrency: int,
+    channel_size: int | str,
+    prefetch_size: int,
+) -> Any:
+    """Makes the ``RemoteDistSamplingWorkerOptions`` of a loader whose batches servers sample.
+
+    Args:
+        dataset: The remote dataset: its ``cluster_info`` has ``num_storage_nodes``, ``storage_cluster_master_ip`` and
+            ``compute_cluster_world_size``, its ``fetch_free_ports_on_storage_cluster(num_ports)`` gives a port per trainer.
+        compute_rank: This trainer among all.
+        worker_key: Name of the servers' workers.
+        num_workers: Sampling processes per server.
+        worker_concurrency: Batches that each of them is given at a time.
+        channel_size: Memory for batches under way on each server.
+        prefetch_size: Batches requested ahead from each server, at most ``num_workers * worker_concurrency``.
+
+    Raises:
+        PlanError: A value is unusable, or graphlearn-torch is not installed.
+    """
+    check_prefetch(prefetch_size, num_workers * worker_concurrency)
+    info = dataset.cluster_info
+    if not 0 <= compute_rank < info.compute_cluster_world_size:
+        raise PlanError(f"there is no compute_rank {compute_rank} of {info.compute_cluster_world_size}")
+    ports = dataset.fetch_free_ports_on_storage_cluster(num_ports=info.compute_cluster_world_size)
+    return remote_options(
+        info,
+        ports[compute_rank],
+        num_workers=num_workers,
+        worker_concurrency=worker_concurrency,
+        buffer_size=channel_size,
+        prefetch_size=prefetch_size,
+        worker_key=worker_key,
+    )
+
+
+def check_prefetch(prefetch_size: int, capacity: int) -> int:
+    """``prefetch_size``, once it is known to fit.
+
+    Raises:
+        PlanError: It does not.
+    """
+    if not 1 <= prefetch_size <= capacity:
+        raise PlanError(
+            f"prefetch_size must be between 1 and num_workers * worker_concurrency = {capacity}, got {prefetch_size}",
+            "raise worker_concurrency, or lower prefetch_size",
+        )
+    return prefetch_size
+
+
+def remote_options(info: Any, master_port: int, *, num_workers: int, worker_concurrency: int, **more: Any) -> Any:
+    """``RemoteDistSamplingWorkerOptions`` for all servers of a run.
+
+    Args:
+        info: The run's ``GraphStoreInfo``.
+        master_port: Kept in the record; nothing listens there.
+        num_workers: See ``create_graph_store_worker_options``.
+        worker_concurrency: See ``create_graph_store_worker_options``.
+        **more: Further arguments of graphlearn-torch's class.
+    """
+    import torch
+
+    return _class("Remote", "the graph-store mode")(
+        server_rank=list(range(info.num_storage_nodes)),
+        num_workers=num_workers,
+        worker_devices=[torch.device("cpu")] * num_workers,
+        worker_concurrency=worker_concurrency,
+        master_addr=info.storage_cluster_master_ip,
+        master_port=master_port,
+        **more,
+    )
+
+
+def is_collocated(options: Any) -> bool:
+    """Whether the options are those for sampling in the trainer's own process."""
+    return isinstance(options, _class("Collocated"))
+
+
+def is_remote(options: Any) -> bool:
+    """Whether the options are those for sampling on servers."""
+    return isinstance(options, _class("Remote"))
+
+
+def check_worker_options(options: Any, *, on_servers: bool) -> None:
+    """Makes sure that a loader can be made with the options.
+
+    Args:
+        options: The options.
+        on_servers: Whether its graph is on servers.
+
+    Raises:
+        PlanError: They are for the other kind of loader, or of no kind of options.
+    """
+    if not isinstance(options, (_class("Mp"), _class("Collocated"), _class("Remote"))):
+        raise PlanError(
+            f"worker_options must be options of sampling workers, got a {type(options).__name__}", _REMOTE if on_servers else _LOCAL
+        )
+    if is_remote(options) != on_servers:
+        where = "the dataset is on servers" if on_servers else "the dataset is not on servers"
+        raise PlanError(f"worker_options is a {type(options).__name__}, and {where}", _REMOTE if on_servers else _LOCAL)
+
+
+def served_backend_of(options: Any) -> GraphStore:
+    """The backend of a loader on the servers that this process has joined.
+
+    Args:
+        options: Remote options: ``worker_concurrency`` and ``buffer_size`` count. Workers were started with the servers.
+
+    Raises:
+        PlanError: It has joined none, or a value is unusable.
+    """
+    from gnnkit.distributed.graph_client import joined_backend
+
+    size = None if options.buffer_size == f"{options.num_workers * _DEFAULT_MB_PER_WORKER}MB" else options.buffer_size
+    return replace(joined_backend(), worker_concurrency=options.worker_concurrency, channel_size=size)
+
+
+def backend_of(options: Any, max_concurrent_producer_inits: int | None = None) -> Backend:
+    """The backend that does what the options ask for.
+
+    Args:
+        options: Mp options become ``Colocated``, collocated ones ``InProcess``.
+        max_concurrent_producer_inits: See ``Colocated``.
+
+    Raises:
+        PlanError: They are for servers, or a value is unusable.
+    """
+    check_worker_options(options, on_servers=False)
+    if is_collocated(options):
+        return InProcess()
+    # No user has asked for graphlearn-torch's own default, and large batches do not fit into it.
+    chosen = None if options.channel_size == f"{options.num_workers * _DEFAULT_MB_PER_WORKER}MB" else options.channel_size
+    return Colocated(
+        num_workers=options.num_workers,
+        worker_concurrency=options.worker_concurrency,
+        channel_size=chosen,
+        max_concurrent_producer_inits=max_concurrent_producer_inits,
+    )
+
+
+def _class(kind: str, what: str | None = None) -> type:
+    found: type = glt.attribute(f"distributed.{kind}DistSamplingWorkerOptions", what)
+    return found

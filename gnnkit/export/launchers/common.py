@@ -1,0 +1,153 @@
+"""What launchers share: resources of a node, rows of the table of ports, and shell templates."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.export.job import ExportJob, Port
+
+if TYPE_CHECKING:
+    import jinja2
+
+# Cores of a rank that samples with as many threads as there are cores for.
+_AUTO_THREADS = 4
+_GIB = 2**30
+# GiB of a rank beside the graph: Python, torch and batches; and of a storage server.
+_RANK_GIB, _SERVER_GIB = 6, 2
+# GiB of shared memory of each of them.
+SHM_GIB = 1
+
+
+def in_gib(nbytes: int) -> int:
+    """Whole GiB that hold so many bytes, at least 1."""
+    return max(1, -(-nbytes // _GIB))
+
+
+def rank_cores(job: ExportJob) -> int:
+    """Cores of a rank: its own, and those of its sampling threads."""
+    return 1 + (_AUTO_THREADS if job.sampling_threads is None else job.sampling_threads)
+
+
+def storage_cores(job: ExportJob) -> int:
+    """Cores of a storage node: one for each sampling thread, and one for what serves rows."""
+    return job.servers_per_node * (job.workers_per_server * job.threads_per_worker + 1)
+
+
+def trainer_gib(job: ExportJob) -> int:
+    """GiB of memory of a node with trainers: its part of the graph, unless servers hold that, and its ranks."""
+    graph = 0 if job.num_servers else job.store_bytes_per_node
+    return in_gib(graph) + (_RANK_GIB + SHM_GIB) * job.procs_per_node
+
+
+def storage_gib(job: ExportJob) -> int:
+    """GiB of memory of a storage node: its part of the graph, and its servers."""
+    return in_gib(job.store_bytes_per_node) + (_SERVER_GIB + SHM_GIB) * job.servers_per_node
+
+
+_ANY = "any free one"
+
+
+def between_ranks(job: ExportJob) -> tuple[Port, ...]:
+    """What ranks open to each other, on ports that the system picks."""
+    if job.world_size == 1:
+        return ()
+    kind = "gloo or NCCL (gradients, checkpoints)" if job.gpus_per_proc else "gloo (gradients, checkpoints)"
+    rows = [Port(kind, "every rank", _ANY, ephemeral=True)]
+    if job.backend == "Colocated" and job.nodes > 1 and not job.placement.is_replicated:
+        rows.append(Port("part service (sampled neighbours and rows)", "local rank 0 of every node", _ANY, ephemeral=True))
+    return tuple(rows)
+
+
+def storage_ports(job: ExportJob, first: str, change: str, where: str = "every storage node") -> tuple[Port, ...]:
+    """What storage servers listen on.
+
+    Args:
+        job: The job.
+        first: The first server's port of each node.
+        change: How that is changed.
+        where: Where they are.
+    """
+    if not job.num_servers:
+        return ()
+    last = f" and the {job.servers_per_node - 1} after it" if job.servers_per_node > 1 else ""
+    return (Port("storage servers (STORAGE_PORT)", where, f"{first}{last}", ephemeral=False, change=change),)
+
+
+LAUNCH, SERVE = "launch.sh", "serve.sh"
+# torchrun's own, and where the documentation of servers puts them.
+MASTER_PORT, STORAGE_PORT = 29500, 7000
+MAX_RESTARTS = 3
+RANK_THREADS = "threads of torch in each rank; the processors divided by the ranks"
+# Seconds that nodes wait for each other, and that kernels and checks of the store may take.
+JOIN_TIMEOUT_S, PREPARE_TIMEOUT_S = 600, 1800
+
+
+def render(template: str, job: ExportJob, **values: Any) -> str:
+    """Renders a template of ``gnnkit/export/launchers/templates``.
+
+    Args:
+        template: File name, without ``.j2``.
+        job: The job.
+        **values: What else the template asks for; a missing one is an error.
+    """
+    numbers = {
+        "master_port": MASTER_PORT,
+        "storage_port": STORAGE_PORT,
+        "max_restarts": MAX_RESTARTS,
+        "join_timeout_s": JOIN_TIMEOUT_S,
+        "prepare_timeout_s": PREPARE_TIMEOUT_S,
+        "storage_addrs": ",".join(storage_examples(job)),
+        "storage_example": f" STORAGE_ADDRS={','.join(storage_examples(job))}" if job.num_servers else "",
+    }
+    return _environment().get_template(f"{template}.j2").render(job=job, **numbers, **values)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("gnnkit.export.launchers", "templates"),
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        # Bash writes the length of an array as jinja2 would begin a comment.
+        comment_start_string="<#",
+        comment_end_string="#>",
+    )
+    environment.filters["quoted"] = _quoted
+    return environment
+
+
+def _quoted(word: str) -> str:
+    """A word of a command; in double quotes where it needs some, which read better and please shellcheck."""
+    if shlex.quote(word) == word:
+        return word
+    return '"' + re.sub(r'([$`"\\])', r"\\\1", word) + '"'
+
+
+def storage_examples(job: ExportJob) -> list[str]:
+    """Addresses of storage nodes for examples."""
+    return [f"10.0.0.{100 + node}" for node in range(job.storage_nodes)]
+
+
+def common_settings(job: ExportJob) -> dict[str, str]:
+    """Variables of every launcher, with what they mean."""
+    settings = {
+        "MAX_RESTARTS": f"how often ranks that have failed are started again; {MAX_RESTARTS}",
+        "GNNKIT_INTERFACE": f"interface that nodes talk to each other on, by name; {job.interface or 'the one that leads to node 0'}",
+        "PREPARE_TIMEOUT_S": f"seconds that `gnnkit run --prepare` may take on each node; {PREPARE_TIMEOUT_S}",
+    }
+    if job.num_servers:
+        settings["SERVERS_PER_NODE"] = f"storage servers of each storage node, the same everywhere; {job.servers_per_node}"
+    return settings
+
+
+TOKEN_TEXT = "Whoever knows the token may read the graph. It is in no file of this directory, and never an argument of a command."
+# Makes a secret that only its owner can read.
+MAKE_TOKEN = "(umask 077 && od -An -N24 -tx1 /dev/urandom | tr -d ' \\n' > token)"

@@ -1,0 +1,881 @@
+"""A user's options of inputs and sampling as a plan holds them: fan-outs, nodes, links, anchors, ranks."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.errors import PlanError, near_matches
+from gnnkit.plan import (
+    AnchorLabels,
+    ExcludeEdges,
+    InputAnchors,
+    InputLinks,
+    InputNodes,
+    Inputs,
+    LabelLists,
+    LabelOutput,
+    NegativeSampling,
+    NeighborSampling,
+    PPRSampling,
+    Sampling,
+    SubgraphType,
+)
+from gnnkit.runtime.batches import OWN_NEGATIVES, input_rows, missing_edge_ids
+from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.samplers import Sampler
+from gnnkit.schema import (
+    HOMOGENEOUS_EDGE_TYPE,
+    HOMOGENEOUS_NODE_TYPE,
+    EdgeDir,
+    EdgeType,
+    GraphSchema,
+    NodeType,
+    edge_type_name,
+    find_reverse,
+    is_label_edge_type,
+    opposite_edge_type,
+)
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data, HeteroData
+
+    from gnnkit.loader.options import LoaderOptions
+
+FanOuts: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
+# Room is made for as many edges as may be drawn: from here on there would be none.
+_TOO_MANY = 1 << 31
+
+
+def _fan_out(value: Any, where: str) -> tuple[int, ...]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
+        raise PlanError(f"num_neighbors{where} must be a list with one number per hop, got {value!r}", "for example [15, 10, 5]")
+    for number in value:
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or not -1 <= number < _TOO_MANY:
+            raise PlanError(
+                f"num_neighbors{where} holds {number!r}", "a fan-out is a whole number below 2**31; -1 takes all neighbours, 0 none"
+            )
+    return tuple(int(number) for number in value)
+
+
+def check_fan_outs(num_neighbors: FanOuts) -> None:
+    """Checks what can be checked without a schema.
+
+    Raises:
+        PlanError: A fan-out is empty or no list, hop counts differ, or a number is below -1 or no whole number.
+    """
+    if not isinstance(num_neighbors, Mapping):
+        if not _fan_out(num_neighbors, ""):
+            raise PlanError("num_neighbors is empty", "give one number per hop, for example [15, 10, 5]")
+        return
+    fan_outs = {edge_type: _fan_out(value, f"[{edge_type}]") for edge_type, value in num_neighbors.items()}
+    if len({len(fan_out) for fan_out in fan_outs.values()}) != 1 or not all(fan_outs.values()):
+        raise PlanError(f"num_neighbors has different numbers of hops: { {str(t): len(f) for t, f in fan_outs.items()} }", "pad with 0")
+
+
+def resolve_fan_outs(num_neighbors: FanOuts, schema: GraphSchema) -> dict[EdgeType, tuple[int, ...]]:
+    """``{edge type: fan-out per hop}`` for every edge type.
+
+    Args:
+        num_neighbors: One list for all edge types, or a list for each.
+        schema: The graph's schema.
+
+    Raises:
+        PlanError: A type is unknown or missing, hop counts differ, or a number is below -1 or no whole number.
+    """
+    check_fan_outs(num_neighbors)
+    if not isinstance(num_neighbors, Mapping):
+        fan_out = _fan_out(num_neighbors, "")
+        # Labels are for supervision: messages pass along them only where somebody says so of their type.
+        return {t: (0,) * len(fan_out) if is_label_edge_type(t) else fan_out for t in schema.edge_types}
+    if schema.is_homogeneous and set(num_neighbors) != {HOMOGENEOUS_EDGE_TYPE}:
+        raise PlanError("num_neighbors is a dict, but the graph is homogeneous", "give a list, for example [15, 10, 5]")
+    names = [str(edge_type) for edge_type in schema.edge_types]
+    for edge_type in num_neighbors:
+        if edge_type not in schema.edge_types:
+            raise PlanError(
+                f"num_neighbors names the unknown edge type {edge_type!r}{near_matches(str(edge_type), names)}", f"known: {names}"
+            )
+    missing = [edge_type for edge_type in schema.edge_types if edge_type not in num_neighbors]
+    if missing:
+        raise PlanError(f"num_neighbors says nothing about the edge types {missing}", "give [0, ...] to leave a type out")
+    return {edge_type: _fan_out(value, f"[{edge_type}]") for edge_type, value in num_neighbors.items()}
+
+
+def to_ids(value: Any, num_nodes: int, what: str) -> NDArray[np.int64]:
+    """Node ids from a tensor, array or list of whole numbers, or from a mask.
+
+    Args:
+        value: Ids ``[k]`` or a mask ``[num_nodes]``.
+        num_nodes: Ids are below it.
+        what: The argument's name, for messages.
+
+    Returns:
+        int64 ``[k]``.
+
+    Raises:
+        PlanError: Wrong dtype or shape, or an id out of range.
+    """
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    ids = np.asarray(value)
+    if ids.ndim != 1:
+        raise PlanError(f"{what} must be one-dimensional, got shape {tuple(ids.shape)}")
+    if ids.dtype == np.bool_:
+        if len(ids) != num_nodes:
+            raise PlanError(f"{what} is a mask of {len(ids)} elements, but there are {num_nodes} nodes")
+        return np.flatnonzero(ids).astype(np.int64)
+    if ids.size == 0:
+        return np.empty(0, np.int64)
+    if ids.dtype.kind not in "iu":
+        raise PlanError(f"{what} must hold whole numbers or be a mask, got dtype {ids.dtype}", "for example ids.long()")
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= num_nodes:
+        raise PlanError(f"{what} holds node {low if low < 0 else high}, but ids go from 0 to {num_nodes - 1}")
+    return ids.astype(np.int64)
+
+
+def resolve_input_nodes(value: Any, graph: GraphHandle, input_time: Any = None, time_attr: str | None = None) -> InputNodes:
+    """The input nodes that a user means by a tensor, a mask, a split's name, ``("type", any of these)`` or None (all).
+
+    Args:
+        value: What the user says.
+        graph: The graph.
+        input_time: A time for each of them, or None.
+        time_attr: Name of the array that times are compared with; None where time plays no part.
+
+    Raises:
+        PlanError: The type or split is unknown or not clear, or ids or times are unusable, or times are missing.
+    """
+    inputs = _input_nodes(value, graph)
+    if time_attr is None:
+        if input_time is not None:
+            raise PlanError("input_time is given, and no times are compared with it", "name the array that holds them: time_attr='time'")
+        return inputs
+    schema = graph.arrays.schema.node_types[inputs.node_type]
+    if input_time is None:
+        if time_attr not in schema.arrays:
+            raise PlanError(
+                f"{inputs.node_type!r} nodes have no {time_attr!r} of their own, and input_time is not given",
+                "give input_time, one whole number for each input node",
+            )
+        return inputs
+    count = schema.num_nodes if inputs.ids is None else len(inputs.ids)
+    if inputs.split is not None:
+        count = len(graph.splits[inputs.node_type][inputs.split])
+    return replace(inputs, time=_to_times(input_time, count))
+
+
+def _to_times(value: Any, count: int) -> NDArray[np.int64]:
+    times = to_array(value, "input_time")
+    if times.shape != (count,) or times.dtype.kind not in "iu":
+        raise PlanError(
+            f"input_time must be whole numbers [{count}], one for each input node; got {times.dtype} {list(times.shape)}",
+            "for example input_time.long()",
+        )
+    return times.astype(np.int64)
+
+
+def _input_nodes(value: Any, graph: GraphHandle) -> InputNodes:
+    schema = graph.arrays.schema
+    node_type: NodeType | None = None
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
+        node_type, value = value
+        if node_type not in schema.node_types:
+            types = list(schema.node_types)
+            raise PlanError(f"input_nodes names the unknown node type {node_type!r}{near_matches(node_type, types)}", f"known: {types}")
+    elif isinstance(value, str) and value in schema.node_types and not schema.is_homogeneous:
+        node_type, value = value, None
+    if isinstance(value, str):
+        return _split_input(value, node_type, graph)
+    if node_type is None:
+        if not schema.is_homogeneous:
+            raise PlanError(
+                "the graph has several node types, and input_nodes does not say which one it means",
+                f"give (type, ids), with a type of {list(schema.node_types)}",
+            )
+        node_type = HOMOGENEOUS_NODE_TYPE
+    if value is None:
+        return InputNodes(node_type, f"node/{node_type}/all")
+    return InputNodes(node_type, f"node/{node_type}/ids", ids=to_ids(value, schema.node_types[node_type].num_nodes, "input_nodes"))
+
+
+def _split_input(split: str, node_type: NodeType | None, graph: GraphHandle) -> InputNodes:
+    types = [t for t, splits in graph.splits.items() if split in splits and node_type in (None, t)]
+    if len(types) == 1:
+        return InputNodes(types[0], f"node/{types[0]}/{split}", split=split)
+    if types:
+        raise PlanError(f"several node types have a split {split!r}: {types}", f"give ({types[0]!r}, {split!r})")
+    known = sorted({name for t, splits in graph.splits.items() for name in splits if node_type in (None, t)})
+    hint = f"known splits: {known}" if known else "the graph has no splits: give input_nodes as ids or a mask, or None for all nodes"
+    raise PlanError(f"there is no split {split!r}{near_matches(split, known)}", hint)
+
+
+def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """This trainer's rank and the number of trainers: as given, from the process group, from torchrun's environment, or 0 of 1.
+
+    Raises:
+        PlanError: Only one of the two is given, or the environment makes no sense.
+    """
+    if (rank is None) != (world_size is None):
+        raise PlanError(f"rank and world_size go together, got rank={rank!r} and world_size={world_size!r}")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    values = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    if values[0] is None or values[1] is None:
+        return 0, 1
+    try:
+        return int(values[0]), int(values[1])
+    except ValueError:
+        raise PlanError(
+            f"RANK={values[0]!r} and WORLD_SIZE={values[1]!r} in the environment are no numbers", "unset them, or give rank=0, world_size=1"
+        ) from None
+
+
+LINK_FORMS = "give a tensor [2, n], a split's name, (edge type, either of these), or an edge type for all its edges"
+
+
+def to_array(value: Any, what: str) -> NDArray[Any]:
+    """An array of numbers from a tensor, array or list.
+
+    Raises:
+        PlanError: It is none.
+    """
+    try:
+        array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise PlanError(f"{what} cannot be read as an array: {error}", LINK_FORMS if what == "edge_label_index" else None) from error
+    if array.dtype.kind not in "biuf":
+        raise PlanError(f"{what} must hold numbers, got dtype {array.dtype}", LINK_FORMS if what == "edge_label_index" else None)
+    return array
+
+
+def to_links(value: Any, edge_type: EdgeType, schema: GraphSchema) -> NDArray[np.int64]:
+    """Links from a tensor, array or list ``[2, n]``: int64, dataset ids of sources and targets.
+
+    Raises:
+        PlanError: Wrong dtype or shape, or an id out of range.
+    """
+    array = to_array(value, "edge_label_index")
+    if array.ndim != 2 or array.shape[0] != 2:
+        raise PlanError(f"edge_label_index must be [2, n], sources and targets, got shape {list(array.shape)}", LINK_FORMS)
+    if array.size and array.dtype.kind not in "iu":
+        raise PlanError(f"edge_label_index must hold whole numbers, got dtype {array.dtype}", "for example edge_label_index.long()")
+    for row, node_type, end in zip(array, (edge_type[0], edge_type[2]), ("source", "target"), strict=True):
+        num_nodes = schema.node_types[node_type].num_nodes
+        if row.size and not 0 <= row.min() <= row.max() < num_nodes:
+            wrong = int(row[(row < 0) | (row >= num_nodes)][0])
+            raise PlanError(f"edge_label_index holds the {end} {wrong}, but ids of {node_type!r} go from 0 to {num_nodes - 1}")
+    return np.array(array, np.int64, order="C")
+
+
+def to_rows(value: Any, what: str, count: int) -> NDArray[Any]:
+    """Numbers ``[count, ...]`` that go with links; a copy.
+
+    Raises:
+        PlanError: They are none, or of another length.
+    """
+    array = to_array(value, what)
+    if array.ndim == 0 or len(array) != count:
+        raise PlanError(f"{what} must have a row for each of {count} links, got shape {list(array.shape)}")
+    return np.array(array, order="C")
+
+
+def to_times(value: Any, count: int) -> NDArray[np.int64]:
+    """Times of links: int64 ``[count]``.
+
+    Raises:
+        PlanError: They are no whole numbers, or of another shape.
+    """
+    array = to_rows(value, "edge_label_time", count)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise PlanError(
+            f"edge_label_time must be whole numbers [{count}], got {array.dtype} {list(array.shape)}", "for example time.long()"
+        )
+    return array.astype(np.int64)
+
+
+def to_weight(value: Any, what: str) -> NDArray[np.float64] | None:
+    """Weights of nodes: float64, or None where there are none.
+
+    Raises:
+        PlanError: They are no numbers.
+    """
+    return None if value is None else to_array(value, what).astype(np.float64)
+
+
+# Options that speak of sampling hop by hop, and what they are where nobody says anything.
+HOP_WORDS: dict[str, Any] = {
+    "num_neighbors": None,
+    "replace": False,
+    "disjoint": False,
+    "subgraph_type": "directional",
+    "temporal_strategy": "uniform",
+}
+
+
+def check_sampling_words(options: LoaderOptions) -> None:
+    """Checks what can be checked without a graph.
+
+    Raises:
+        PlanError: Neither or both of ``num_neighbors`` and ``sampler`` are given, or a value is unusable.
+    """
+    if options.sampler is None:
+        if options.num_neighbors is None:
+            raise PlanError("num_neighbors is missing", "give one number per hop, for example num_neighbors=[15, 10, 5]")
+        check_fan_outs(options.num_neighbors)
+        NeighborSampling({}, disjoint=options.disjoint, subgraph_type=options.subgraph_type)
+        if options.temporal_strategy not in ("uniform", "last"):
+            raise PlanError(f"temporal_strategy must be 'uniform' or 'last', got {options.temporal_strategy!r}")
+        return
+    if isinstance(options.sampler, type) or not isinstance(options.sampler, Sampler):
+        raise PlanError(
+            f"sampler must be a way of sampling such as gnnkit.PPR(), gnnkit.HGT(...) or gnnkit.LayerWise(...), got {options.sampler!r}",
+            "num_neighbors=[15, 10, 5] samples hop by hop",
+        )
+    for name, usual in HOP_WORDS.items():
+        if getattr(options, name) != usual:
+            kind = type(options.sampler).__name__
+            raise PlanError(f"{name}={getattr(options, name)!r} and sampler={kind}(...) do not go together", f"leave {name} out")
+
+
+def resolve_sampling(
+    options: LoaderOptions, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
+) -> Sampling:
+    """How a user means batches to be sampled.
+
+    Args:
+        options: The loader's options.
+        schema: The graph's schema.
+        edge_dir: The direction in which it is sampled.
+        weight: Name of the edge array that draws follow.
+        time_attr: Name of the array that keeps later neighbours out.
+        with_edge: Whether batches carry edge ids.
+
+    Raises:
+        PlanError: An option does not go with the graph or with another one.
+    """
+    if options.sampler is not None:
+        sampler: Sampler = options.sampler
+        return sampler.sampling(schema, edge_dir=edge_dir, weight=weight, time_attr=time_attr, with_edge=with_edge)
+    assert options.num_neighbors is not None, "checked when the options were made"
+    check_reverses(options.subgraph_type, schema)
+    return NeighborSampling(
+        resolve_fan_outs(options.num_neighbors, schema),
+        bool(options.replace),
+        edge_dir,
+        weight,
+        with_edge,
+        options.disjoint,
+        options.subgraph_type,
+        time_attr,
+        options.temporal_strategy,
+    )
+
+
+def check_reverses(subgraph_type: SubgraphType, schema: GraphSchema) -> None:
+    """Checks that bidirectional batches are possible, where they are wanted.
+
+    Raises:
+        PlanError: An edge type has no reverse type, or several.
+    """
+    if subgraph_type != "bidirectional":
+        return
+    edge_types = [edge_type for edge_type in schema.edge_types if not is_label_edge_type(edge_type)]
+    alone = [edge_type for edge_type in edge_types if find_reverse(edge_type, edge_types) is None]
+    if alone:
+        raise PlanError(
+            f"subgraph_type='bidirectional' needs a reverse type of every edge type, and {alone[0]} has none, or several",
+            "torch_geometric.transforms.ToUndirected() adds them",
+        )
+
+
+NegWord: TypeAlias = Literal["auto", "binary", "triplet", "official"] | Mapping[str, Any] | Any | None
+_NEGATIVE_WORDS = ("mode", "amount", "src_weight", "dst_weight")
+_LINK_ATTRIBUTES = ("edge_label", "edge_label_index", "edge_label_time")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkOptions:
+    """What a user may say about links, beside which ones they are.
+
+    Attributes:
+        edge_label: Numbers ``[n, ...]`` that go with the links; None: a split's own, where it has some.
+        edge_label_time: Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a link's ends.
+        neg_sampling: What links are told apart from. "binary": pairs of nodes, drawn over the whole graph, with the label 0; "triplet":
+            targets for each link's source; "official": a split's own negatives; "auto": those where it has some, else None; None: nothing.
+            Also PyG's ``NegativeSampling`` or ``{"mode": ..., "amount": ...}``.
+        neg_amount: Drawn negatives for each link; a fraction is possible with "binary".
+        neg_strict: Whether drawn negatives are never edges of the links' type.
+        exclude_edges: "self" leaves a batch's links out of what is sampled, "reverse" also the edges that lead back.
+    """
+
+    edge_label: Any = None
+    edge_label_time: Any = None
+    neg_sampling: NegWord = "auto"
+    neg_amount: float = 1
+    neg_strict: bool = False
+    exclude_edges: ExcludeEdges | None = None
+
+    def __post_init__(self) -> None:
+        # Whatever can be found out without the graph is.
+        if self.exclude_edges is not None and (not isinstance(self.exclude_edges, str) or self.exclude_edges not in ("self", "reverse")):
+            raise PlanError(f"exclude_edges is {self.exclude_edges!r}", "it is 'self', 'reverse' or None")
+        if not isinstance(self.neg_strict, (bool, np.bool_)):
+            raise PlanError(f"neg_strict must be True or False, got {self.neg_strict!r}")
+        negatives = self.negatives()
+        if negatives is not None and negatives.mode == "triplet" and self.edge_label is not None:
+            raise PlanError(
+                "edge_label is given, and 'triplet' has no labels: src_index, dst_pos_index and dst_neg_index say which links are positive",
+                "leave edge_label out, or use neg_sampling='binary'",
+            )
+
+    def negatives(self, has_own: bool = False) -> NegativeSampling | None:
+        """What the words about negatives mean.
+
+        Args:
+            has_own: Whether the links are a split that has negatives of its own.
+
+        Raises:
+            PlanError: A word is unknown, or does not fit another.
+        """
+        given = self.neg_sampling
+        if given is None or isinstance(given, str):
+            if given in (None, "auto", "official") and (self.neg_strict or self.neg_amount != 1):
+                raise PlanError(
+                    f"neg_amount and neg_strict are about negatives that are drawn, and neg_sampling={given!r} draws none",
+                    "draw some with neg_sampling='binary' or 'triplet', or leave them out",
+                )
+            mode: Any = ("official" if has_own else None) if given == "auto" else given
+            return None if mode is None else NegativeSampling(mode, self.neg_amount, bool(self.neg_strict))
+        return self._from_object(given)
+
+    def _from_object(self, given: Any) -> NegativeSampling:
+        """PyG's record, or a dict of its arguments."""
+        values = given if isinstance(given, Mapping) else vars(given) if hasattr(given, "mode") and hasattr(given, "amount") else None
+        if values is None or "mode" not in values:
+            raise PlanError(
+                f"neg_sampling is a {type(given).__name__}", "give 'binary', 'triplet', 'official', None, or PyG's NegativeSampling"
+            )
+        unknown = [name for name, value in values.items() if name not in _NEGATIVE_WORDS and value is not None]
+        if unknown:
+            raise PlanError(f"neg_sampling names {unknown[0]!r}", f"known: {_NEGATIVE_WORDS}")
+        if self.neg_amount != 1:
+            raise PlanError(
+                f"neg_amount={self.neg_amount!r} is given, and neg_sampling says {values.get('amount', 1)!r}", "give one of them"
+            )
+        mode: Any = getattr(values["mode"], "value", values["mode"])
+        weights = [to_weight(values.get(name), name) for name in ("src_weight", "dst_weight")]
+        return NegativeSampling(mode, values.get("amount", 1), bool(self.neg_strict), *weights)
+
+
+def resolve_input_links(edge_label_index: Any, options: LinkOptions, sampling: Sampling, graph: GraphHandle) -> InputLinks:
+    """The links that a user means.
+
+    Args:
+        edge_label_index: ``[2, n]`` dataset ids, a split's name, ``(edge type, either of these)``, or an edge type, with or without None
+            behind it, for all its edges. Where the graph is homogeneous None does for that too.
+        options: What else is said about them.
+        sampling: What is sampled around them.
+        graph: The graph.
+
+    Raises:
+        PlanError: A type or split is unknown or not clear, an array is unusable, or something does not fit something else.
+    """
+    edge_type, which = _split_type(edge_label_index, graph)
+    split = which if isinstance(which, str) else None
+    own = {} if split is None else _own_arrays(split, edge_type, graph)
+    negatives = options.negatives(any(name in own for name in OWN_NEGATIVES))
+    if negatives is not None and negatives.mode == "official":
+        _check_official(own, split, edge_type)
+    links = None if which is None or split is not None else to_links(which, edge_type, graph.arrays.schema)
+    if which is None and any(part.edge_id is None for part in graph.arrays.edges[edge_type]):
+        raise missing_edge_ids(edge_type)
+    count = _count(links, own, edge_type, graph.arrays.schema)
+    label = None if options.edge_label is None else to_rows(options.edge_label, "edge_label", count)
+    time = None if options.edge_label_time is None else to_times(options.edge_label_time, count)
+    if sampling.time_attr is not None and _is_paired(negatives, own):
+        raise PlanError(
+            f"time_attr={sampling.time_attr!r}, and the negatives of the split {split!r} have no times",
+            "draw some: 'binary' or 'triplet', or use neg_sampling=None",
+        )
+    _check_times(time is not None or "edge_label_time" in own, time is not None, sampling)
+    if options.exclude_edges == "self" and isinstance(sampling, NeighborSampling) and sampling.subgraph_type == "bidirectional":
+        raise PlanError(
+            "exclude_edges='self' with subgraph_type='bidirectional', which shows every edge the other way round, too",
+            "use exclude_edges='reverse'",
+        )
+    if options.exclude_edges == "reverse" and find_reverse(edge_type, graph.arrays.schema.edge_types) is None:
+        raise PlanError(f"exclude_edges='reverse', and no edge type holds the reverses of {edge_type}", "use exclude_edges='self'")
+    if negatives is not None:
+        _check_weights(negatives, edge_type, graph.arrays.schema)
+    stream = f"link/{edge_type_name(edge_type)}/{split or ('all' if which is None else 'ids')}"
+    return InputLinks(edge_type, stream, split, links, label, time, negatives, options.exclude_edges)
+
+
+def checked_links(inputs: InputLinks, sampling: Sampling, graph: GraphHandle) -> InputLinks:
+    """The links of a plan that somebody may have written by hand; see ``resolve_input_links``."""
+    given = inputs.neg_sampling
+    options = LinkOptions(
+        edge_label=inputs.edge_label,
+        edge_label_time=inputs.edge_label_time,
+        neg_sampling=_words_of(given),
+        neg_strict=given is not None and given.strict,
+        exclude_edges=inputs.exclude_edges,
+    )
+    which = inputs.edge_label_index if inputs.split is None else inputs.split
+    return replace(resolve_input_links((inputs.edge_type, which), options, sampling, graph), stream=inputs.stream)
+
+
+def _words_of(negatives: NegativeSampling | None) -> NegWord:
+    if negatives is None or negatives.mode == "official":
+        return None if negatives is None else "official"
+    return {name: getattr(negatives, name) for name in _NEGATIVE_WORDS}
+
+
+def wants_all_edges(edge_label_index: Any) -> bool:
+    """Whether a user means every edge of a type, whose order the edges' ids say."""
+    return _is_edge_type(edge_label_index) or (
+        isinstance(edge_label_index, tuple) and len(edge_label_index) == 2 and edge_label_index[1] is None
+    )
+
+
+def without_links(data: Data | HeteroData) -> Data | HeteroData:
+    """A PyG object without what its transforms say of links, which is none of the graph's: batches say their own, under the same names."""
+    found = copy.copy(data)
+    for store in found.stores:
+        for name in _LINK_ATTRIBUTES:
+            if name in store:
+                del store[name]
+    return found
+
+
+def _is_edge_type(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 3 and all(isinstance(word, str) for word in value)
+
+
+def _split_type(value: Any, graph: GraphHandle) -> tuple[EdgeType, Any]:
+    """The edge type that is meant, and which links: an array-like, a split's name, or None for all."""
+    schema = graph.arrays.schema
+    known = [str(edge_type) for edge_type in schema.edge_types]
+    if _is_edge_type(value):
+        value = (value, None)
+    if isinstance(value, tuple) and len(value) == 2 and value[0] is None:
+        value = value[1]
+    if isinstance(value, tuple) and len(value) == 2 and (_is_edge_type(value[0]) or isinstance(value[0], str)):
+        edge_type, which = value
+        if edge_type not in schema.edge_types:
+            raise PlanError(
+                f"edge_label_index names the unknown edge type {edge_type!r}{near_matches(str(edge_type), known)}", f"known: {known}"
+            )
+        return edge_type, which
+    if isinstance(value, str):
+        having = [edge_type for edge_type, splits in graph.link_splits.items() if value in splits]
+        if len(having) == 1:
+            return having[0], value
+        if having:
+            raise PlanError(f"several edge types have a split {value!r}: {having}", f"give ({having[0]}, {value!r})")
+        splits = sorted({name for splits in graph.link_splits.values() for name in splits})
+        hint = f"known splits of links: {splits}" if splits else f"the graph has no splits of links: {LINK_FORMS}"
+        raise PlanError(f"there is no split {value!r} of links{near_matches(value, splits)}", hint)
+    if not schema.is_homogeneous:
+        raise PlanError(
+            "the graph has several edge types, and edge_label_index does not say which one it means",
+            f"give (edge type, links), with a type of {known}",
+        )
+    return HOMOGENEOUS_EDGE_TYPE, value
+
+
+def _own_arrays(split: str, edge_type: EdgeType, graph: GraphHandle) -> Mapping[str, NDArray[Any]]:
+    splits = graph.link_splits.get(edge_type, {})
+    if split not in splits:
+        known = sorted(splits)
+        raise PlanError(
+            f"{edge_type} has no split {split!r}{near_matches(split, known)}", f"its splits of links: {known}" if known else LINK_FORMS
+        )
+    return splits[split]
+
+
+def _check_official(own: Mapping[str, Any], split: str | None, edge_type: EdgeType) -> None:
+    if not any(name in own for name in OWN_NEGATIVES):
+        what = "links that are no split" if split is None else f"the split {split!r} of {edge_type}"
+        raise PlanError(f"neg_sampling='official', and {what} have no negatives of their own", "draw some: 'binary' or 'triplet'")
+
+
+def _is_paired(negatives: NegativeSampling | None, own: Mapping[str, Any]) -> bool:
+    """Whether a split's own pairs of negatives are inputs like its links."""
+    return negatives is not None and negatives.mode == "official" and "neg_edge_index" in own
+
+
+def _count(links: NDArray[np.int64] | None, own: Mapping[str, NDArray[Any]], edge_type: EdgeType, schema: GraphSchema) -> int:
+    if links is not None:
+        return int(links.shape[1])
+    return int(own["edge_label_index"].shape[1]) if own else schema.edge_types[edge_type].num_edges
+
+
+def _check_weights(negatives: NegativeSampling, edge_type: EdgeType, schema: GraphSchema) -> None:
+    from gnnkit.sampling.seeders.links import integer_weights
+
+    for weight, node_type, what in ((negatives.src_weight, edge_type[0], "src_weight"), (negatives.dst_weight, edge_type[2], "dst_weight")):
+        if weight is not None:
+            integer_weights(weight, schema.node_types[node_type].num_nodes, what)
+
+
+def _check_times(has_times: bool, are_given: bool, sampling: Sampling) -> None:
+    time_attr = sampling.time_attr if isinstance(sampling, NeighborSampling) else None
+    if time_attr is not None and not has_times:
+        raise PlanError(f"time_attr={time_attr!r}, and nothing says the links' times", "give edge_label_time, one whole number per link")
+    if time_attr is None and are_given:
+        raise PlanError("edge_label_time is given, and time_attr is not", "name the array of times: time_attr='time'")
+
+
+def resolve_anchors(
+    graph: GraphHandle,
+    input_nodes: Any,
+    positive: EdgeType | Sequence[EdgeType],
+    negative: EdgeType | Sequence[EdgeType | None] | None = None,
+    cap: int | None = None,
+    output: LabelOutput = "dict",
+) -> InputAnchors:
+    """The anchors that a user means.
+
+    Args:
+        graph: The graph.
+        input_nodes: The anchors: as ``resolve_input_nodes`` takes them; they need not name their type.
+        positive: The type of the positive label edges, as it leads from anchors to labels; or several.
+        negative: The same for negative ones; for several positive types a list of as many, with None where there are none.
+        cap: See ``InputAnchors``.
+        output: See ``InputAnchors``.
+
+    Raises:
+        PlanError: A type is none, is unknown, does not begin at the anchors, or is stored the wrong way round for the graph's direction;
+            or ``input_nodes`` or ``cap`` is unusable.
+    """
+    schema, edge_dir = graph.arrays.schema, graph.arrays.edge_dir
+    outward = [_edge_type("positive", given) for given in _several("positive", positive)]
+    bad: Sequence[EdgeType | None] = [None] * len(outward)
+    if negative is not None:
+        bad = [None if given is None else _edge_type("negative", given) for given in _several("negative", negative)]
+    if len(bad) != len(outward):
+        raise PlanError(f"there are {len(bad)} negative types and {len(outward)} positive ones", "give None for a type without negatives")
+    anchor_types = sorted({edge_type[0] for edge_type in (*outward, *bad) if edge_type is not None})
+    if len(anchor_types) != 1:
+        raise PlanError(f"label types lead away from nodes of several types: {anchor_types}", "make a loader for the anchors of each type")
+    if len(set(outward)) != len(outward):
+        raise PlanError(f"positive names a type twice: {outward}")
+    for good, other in zip(outward, bad, strict=True):
+        if other == good:
+            raise PlanError(f"{good} cannot be positive and negative labels", "negative=None has no negative labels")
+        if other is not None and other[2] != good[2]:
+            raise PlanError(
+                f"positive labels {good} and negative ones {other} lead to nodes of two types", "both must lead to the same type"
+            )
+    labels = tuple(
+        AnchorLabels(good, label_type(good, schema, edge_dir), None if other is None else label_type(other, schema, edge_dir))
+        for good, other in zip(outward, bad, strict=True)
+    )
+    nodes = resolve_input_nodes(_of_type(input_nodes, anchor_types[0]), graph)
+    stream = "anchor" + nodes.stream.removeprefix("node")
+    return InputAnchors(nodes.node_type, stream, labels, nodes.split, nodes.ids, cap, output)
+
+
+def checked_anchors(inputs: InputAnchors, graph: GraphHandle) -> InputAnchors:
+    """Anchors of a plan that somebody may have edited, checked as if a user had said them.
+
+    Raises:
+        PlanError: See ``resolve_anchors``; or labels do not lead from the anchors to the nodes that they say they do.
+    """
+    which = inputs.node_type, inputs.ids if inputs.split is None else inputs.split
+    nodes = resolve_input_nodes(which, graph)
+    num_anchors = input_rows(nodes, graph).num_inputs
+    for labels in inputs.labels:
+        for source in (labels.positive, labels.negative):
+            if isinstance(source, LabelLists):
+                _check_lists(source, num_anchors, labels.edge_type, graph.arrays.schema)
+            elif source is not None:
+                _check_stored(source, inputs.node_type, labels.edge_type, graph)
+    return replace(inputs, split=nodes.split, ids=nodes.ids)
+
+
+def _check_lists(lists: LabelLists, num_anchors: int, edge_type: EdgeType, schema: GraphSchema) -> None:
+    num_nodes = schema.node_types[edge_type[2]].num_nodes if edge_type[2] in schema.node_types else 0
+    if len(lists.counts) != num_anchors:
+        raise PlanError(f"there are {num_anchors} anchors, and {len(lists.counts)} of them have labels of {edge_type}")
+    if len(lists.nodes) and not 0 <= lists.nodes.min() <= lists.nodes.max() < num_nodes:
+        raise PlanError(f"the labels of {edge_type} are none of the {num_nodes} {edge_type[2]!r} nodes")
+
+
+def _check_stored(stored: EdgeType, anchor_type: str, edge_type: EdgeType, graph: GraphHandle) -> None:
+    arrays = graph.arrays
+    if stored not in arrays.schema.edge_types:
+        names = [str(known) for known in arrays.schema.edge_types]
+        raise PlanError(f"there are no label edges {stored}{near_matches(str(stored), names)}", f"known: {names}")
+    ends = arrays.frontier_type(stored), arrays.neighbor_type(stored)
+    if ends != (anchor_type, edge_type[2]):
+        raise PlanError(
+            f"edges of {stored} are owned by {ends[0]!r} nodes and lead to {ends[1]!r} nodes: they are no labels {edge_type} of "
+            f"{anchor_type!r} nodes",
+            "make the plan again with loader.for_anchors(...)",
+        )
+
+
+def label_type(outward: EdgeType, schema: GraphSchema, edge_dir: EdgeDir) -> EdgeType:
+    """The stored edge type in which anchors own the edges to their labels.
+
+    That is the type itself where edges are compressed by source; where they are compressed by target it is the opposite one, with ``rev_``
+    added to the relation or removed.
+
+    Args:
+        outward: The type as it leads from anchors to labels.
+        schema: The stored types.
+        edge_dir: The direction in which they are compressed.
+
+    Raises:
+        PlanError: It is not stored.
+    """
+    wanted, other = outward, opposite_edge_type(outward)
+    if edge_dir == "in":
+        wanted, other = other, wanted
+    if wanted in schema.edge_types:
+        return wanted
+    if other in schema.edge_types:
+        away = "out" if edge_dir == "in" else "in"
+        raise PlanError(
+            f"the labels {outward} are stored as {other}; with edge_dir={edge_dir!r} anchors do not own these edges, and cannot find them",
+            f"gnnkit.add_label_edges(data, {{{outward}: edge_index}}, edge_dir={edge_dir!r}) stores them as {wanted}; "
+            f"as they are they serve a graph with edge_dir={away!r}",
+        )
+    names = [str(known) for known in schema.edge_types]
+    raise PlanError(f"there are no label edges {outward}{near_matches(str(outward), names)}", f"known: {names}")
+
+
+def without_labels(sampling: Sampling, label_types: Iterable[EdgeType]) -> Sampling:
+    """The same sampling, which follows no label edges: those of an anchor's labels, and any whose relation says that it is one.
+
+    Raises:
+        PlanError: There is nothing left to follow, or the way of sampling cannot leave a label type out.
+    """
+    labels = set(label_types)
+    plain = sorted(edge_type for edge_type in labels if not is_label_edge_type(edge_type))
+    if isinstance(sampling, PPRSampling):
+        plain = [edge_type for edge_type in plain if edge_type in sampling.edge_types]
+    how = type(sampling).__name__
+    if isinstance(sampling, NeighborSampling):
+        how = "subgraph_type='bidirectional'" if sampling.subgraph_type == "bidirectional" else ""
+    if plain and how:
+        raise PlanError(
+            f"{how} shows edges of every type that is no label type by its name, and {plain} are none",
+            "let their relations end in '_gigl_positive' and '_gigl_negative'",
+        )
+    if not isinstance(sampling, NeighborSampling):
+        return sampling
+    if sampling.time_attr is not None:
+        raise PlanError("anchors have no times, and time_attr is given", "leave time_attr out")
+    none = (0,) * sampling.num_hops
+    fan_outs = {
+        edge_type: none if edge_type in labels or is_label_edge_type(edge_type) else fan_out
+        for edge_type, fan_out in sampling.num_neighbors.items()
+    }
+    if all(edge_type in labels or is_label_edge_type(edge_type) for edge_type in fan_outs):
+        raise PlanError(f"all edges are labels: {sorted(fan_outs)}, and there is nothing to sample along")
+    return replace(sampling, num_neighbors=fan_outs)
+
+
+def _is_one(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 3 and all(isinstance(part, str) for part in value)
+
+
+def _edge_type(name: str, value: Any) -> EdgeType:
+    if not (isinstance(value, (tuple, list)) and _is_one(tuple(value))):
+        raise PlanError(f"{name} must be an edge type, or a list of some, got {value!r}", "for example ('user', 'buys', 'item')")
+    source, relation, target = value
+    return source, relation, target
+
+
+def _several(name: str, value: Any) -> Sequence[Any]:
+    if _is_one(value):
+        return [value]
+    if not isinstance(value, (list, tuple)) or not value:
+        raise PlanError(f"{name} must be an edge type, or a list of some, got {value!r}", "for example ('user', 'buys', 'item')")
+    return value
+
+
+def _of_type(input_nodes: Any, anchor_type: str) -> Any:
+    """``input_nodes`` with the anchors' type."""
+    if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
+        if input_nodes[0] != anchor_type:
+            raise PlanError(
+                f"input_nodes are {input_nodes[0]!r} nodes, and the labels lead away from {anchor_type!r} nodes",
+                "name label types as they lead from anchors to labels",
+            )
+        return input_nodes
+    return anchor_type, None if isinstance(input_nodes, str) and input_nodes == anchor_type else input_nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputWords:
+    """What batches start from.
+
+    Attributes:
+        input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
+        input_time: Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a node; None is each node's own time.
+        edge_label_index: Makes batches start from links: ``[2, n]`` ids, a split's name, ``(edge type, either of these)``, or an edge type
+            for all its edges.
+        links: What else is said about links.
+    """
+
+    input_nodes: Any = None
+    input_time: Any = None
+    edge_label_index: Any = None
+    links: LinkOptions = field(default_factory=LinkOptions)
+
+    def __post_init__(self) -> None:
+        if self.edge_label_index is None:
+            said = [one.name for one in fields(LinkOptions) if getattr(self.links, one.name) is not one.default]
+            if said:
+                raise PlanError(f"{said[0]} is about links, and edge_label_index says none", "give edge_label_index, or leave it out")
+        elif self.input_time is not None:
+            raise PlanError("input_time is about input nodes, and edge_label_index is given", "links have edge_label_time")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], input_nodes: Any, usual: Any) -> InputWords:
+        """Takes the words about inputs.
+
+        Args:
+            values: Names and values, of ``INPUT_WORDS``.
+            input_nodes: What the user says of nodes.
+            usual: What that is where nobody says anything.
+
+        Raises:
+            PlanError: A value is unusable, or nodes and links are given.
+        """
+        links = LinkOptions(**{name: value for name, value in values.items() if name in LINK_WORDS})
+        index = values.get("edge_label_index")
+        if index is not None and input_nodes is not usual and input_nodes != usual:
+            raise PlanError("input_nodes and edge_label_index are both given", "batches start from nodes or from links: give one of them")
+        return cls(input_nodes=input_nodes, input_time=values.get("input_time"), edge_label_index=index, links=links)
+
+    def resolve(self, sampling: Sampling, graph: GraphHandle) -> Inputs:
+        """The plan's form.
+
+        Raises:
+            PlanError: A type or split is unknown or not clear, or an array is unusable.
+        """
+        if self.edge_label_index is not None:
+            return resolve_input_links(self.edge_label_index, self.links, sampling, graph)
+        return resolve_input_nodes(self.input_nodes, graph, self.input_time, sampling.time_attr)
+
+
+LINK_WORDS = tuple(one.name for one in fields(LinkOptions))
+# Words that every constructor takes beside ``input_nodes``.
+INPUT_WORDS = ("input_time", "edge_label_index", *LINK_WORDS)

@@ -1,0 +1,708 @@
+"""A sampling process: its clients, their sessions and jobs, its graph, and the loop that samples into shared memory."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import select
+import socket
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.errors import MemoryLimitError, StoreError
+from gnnkit.events import Event
+from gnnkit.host import available_memory
+from gnnkit.plan import LoaderPlan, StoreRef
+from gnnkit.runtime.batches import BatchList
+from gnnkit.runtime.graph_memory import CopyStopped, GraphHandle, SharedGraph, share
+from gnnkit.runtime.remote import error_to_json, layout_to_json
+from gnnkit.runtime.shared_block import HUGE_PAGE, SharedBlock, rounded
+from gnnkit.runtime.vitals import Watch
+from gnnkit.runtime.wire import PATIENCE_S, Message, Waker, Wire, from_memory
+from gnnkit.sampling.kinds import prepare, warm
+from gnnkit.sampling.sampler import BatchSampler, local_sampler
+from gnnkit.sampling.scratch import NodeScratch
+from gnnkit.sampling.tables import GraphTables
+from gnnkit.sampling.walked import SampleRequest
+from gnnkit.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+# The process that has started this one.
+STARTER = 0
+# The most messages taken from one process before the others have their turn.
+_TURN = 64
+
+
+class Clients:
+    """The connections. ``send`` may be called from any thread, everything else from the main one.
+
+    What a process does not read is kept for it, and nobody waits: one that is stopped keeps no other from its batches. How much that
+    can be is bounded by what it has asked for.
+
+    Args:
+        starter: The connection to the process that has started this one.
+    """
+
+    def __init__(self, starter: Wire) -> None:
+        self._wires: dict[int, Wire] = {STARTER: starter}
+        self._waker = Waker()
+
+    def admit(self, number: int, fd: int) -> None:
+        """Takes a process in.
+
+        Args:
+            number: What it is known by.
+            fd: A connected socket to it; taken over.
+        """
+        self._wires[number] = Wire(socket.socket(fileno=fd))
+
+    def dismiss(self, number: int) -> None:
+        """Ends the connection to a process, if there is one."""
+        wire = self._wires.pop(number, None)
+        if wire is not None:
+            wire.close()
+
+    def send(self, number: int, kind: str, fds: tuple[int, ...] = (), /, **body: object) -> None:
+        """Sends a message to a process, now or once it reads; one that is gone gets nothing."""
+        wire = self._wires.get(number)
+        if wire is not None and not wire.send(kind, fds, **body):
+            self._waker.wake()
+
+    def listen(self, timeout_s: float) -> Iterator[tuple[int, Message | None]]:
+        """Waits until something arrives or a message that was kept can be sent, and yields what has arrived, None from one that is gone."""
+        self._wait(timeout_s)
+        for number, wire in list(self._wires.items()):
+            for _ in range(_TURN):
+                if number not in self._wires:  # it was dismissed because of what it said
+                    break
+                message, gone = self._hear(number, wire)
+                if message is None and not gone:
+                    break
+                yield number, message
+
+    def _wait(self, timeout_s: float) -> None:
+        poller = select.poll()
+        for wire in self._wires.values():
+            poller.register(wire.fileno(), select.POLLIN | (0 if wire.flush() else select.POLLOUT))
+        self._waker.wait(poller, max(0.0, timeout_s))
+
+    def _hear(self, number: int, wire: Wire) -> tuple[Message | None, bool]:
+        """The next message of a process, and whether it is gone."""
+        try:
+            return wire.receive(), False
+        except EOFError:
+            return None, True
+        except Exception:
+            if number == STARTER:
+                raise
+            logger.warning("process %d says what nobody understands, and is dismissed", number, exc_info=True)
+            return None, True
+
+
+# A loader: the number of the process that it lives in, 0 for the one that has started this one, and its own number there.
+ChannelKey = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class SampleJob:
+    """A batch of an epoch, for a slot of the ring.
+
+    Attributes:
+        channel: The loader.
+        generation: Counts the epochs that the loader has begun; a job of an older one is dropped.
+        epoch: The epoch.
+        step: The loader's step.
+        batch_index: Index in the epoch's list of batches.
+        target: The slot.
+    """
+
+    channel: ChannelKey
+    generation: int
+    epoch: int
+    step: int
+    batch_index: int
+    target: WorkerSlot
+
+
+@dataclass(frozen=True, eq=False)
+class NowJob:
+    """A batch outside the epoch, for which somebody is waiting.
+
+    Attributes:
+        channel: The loader.
+        number: The request's number.
+        epoch: First half of the batch's key.
+        batch_index: Second half.
+        seeds: int64 ``[k]`` dataset ids; None for a batch of the loader's list.
+    """
+
+    channel: ChannelKey
+    number: int
+    epoch: int
+    batch_index: int
+    seeds: NDArray[np.int64] | None
+
+
+@dataclass(frozen=True, eq=False)
+class TrialJob:
+    """A batch of a new loader's that only says how large its batches are.
+
+    Attributes:
+        channel: The loader.
+        batch_index: Index in the list of batches of the first epoch.
+    """
+
+    channel: ChannelKey
+    batch_index: int
+
+
+Job = SampleJob | NowJob | TrialJob
+J = TypeVar("J")
+
+
+@dataclass(eq=False)
+class JobQueue:
+    """Jobs that wait and jobs that run. Loaders take turns: one that has much to do does not keep another one waiting.
+
+    Attributes:
+        cancelled: Called with a loader and a generation once nothing older than that waits or runs any more.
+    """
+
+    cancelled: Callable[[ChannelKey, int], None]
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    # By loader, the one whose turn is next first; a loader that has nothing waiting is not there.
+    _waiting: OrderedDict[ChannelKey, deque[SampleJob]] = field(default_factory=OrderedDict)
+    _urgent: OrderedDict[ChannelKey, deque[NowJob | TrialJob]] = field(default_factory=OrderedDict)
+    _favoured: set[ChannelKey] = field(default_factory=set)  # had an urgent job done since the last turn of an epoch
+    _running: list[Job] = field(default_factory=list)
+    _wanted: dict[ChannelKey, int] = field(default_factory=dict)  # the generations that somebody waits for
+
+    def put(self, job: Job) -> None:
+        """Adds a job; those that somebody waits for go first, one of each loader before an epoch has its turn."""
+        with self._changed:
+            if isinstance(job, SampleJob):
+                self._waiting.setdefault(job.channel, deque()).append(job)
+            else:
+                self._urgent.setdefault(job.channel, deque()).append(job)
+            self._changed.notify()
+
+    def take(self) -> Job:
+        """Waits for a job."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._urgent or self._waiting)
+            job = self._take_urgent() or self._take_turn()
+            self._running.append(job)
+            return job
+
+    def _take_urgent(self) -> NowJob | TrialJob | None:
+        for channel in self._urgent:
+            if channel not in self._favoured or not self._waiting:
+                self._favoured.add(channel)
+                return _next_of(self._urgent, channel)
+        return None
+
+    def _take_turn(self) -> SampleJob:
+        self._favoured.clear()
+        return _next_of(self._waiting, next(iter(self._waiting)))
+
+    def done(self, job: Job) -> None:
+        """Says that a job's outcome has been sent."""
+        with self._changed:
+            self._running.remove(job)
+            self._answer(job.channel)
+
+    def cancel(self, channel: ChannelKey, generation: int) -> None:
+        """Drops a loader's jobs that are older than ``generation``."""
+        with self._changed:
+            self._keep(channel, generation)
+            self._wanted[channel] = generation
+            self._answer(channel)
+
+    def forget(self, channel: ChannelKey) -> None:
+        """Drops everything of a loader that has left; what is running comes to its end."""
+        with self._changed:
+            self._waiting.pop(channel, None)
+            self._wanted.pop(channel, None)
+            self._urgent.pop(channel, None)
+            self._favoured.discard(channel)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits or runs."""
+        with self._changed:
+            return not (self._urgent or self._waiting or self._running)
+
+    def _keep(self, channel: ChannelKey, generation: int) -> None:
+        kept = deque(job for job in self._waiting.get(channel, ()) if job.generation >= generation)
+        if kept:
+            self._waiting[channel] = kept
+        else:
+            self._waiting.pop(channel, None)
+
+    def _answer(self, channel: ChannelKey) -> None:
+        wanted = self._wanted.get(channel)
+        running = (job for job in self._running if isinstance(job, SampleJob) and job.channel == channel)
+        if wanted is not None and all(job.generation >= wanted for job in running):
+            del self._wanted[channel]
+            self.cancelled(channel, wanted)
+
+
+def _next_of(jobs: OrderedDict[ChannelKey, deque[J]], channel: ChannelKey) -> J:
+    """Takes a loader's next job; what else it has waits behind the others."""
+    own = jobs.pop(channel)
+    job = own.popleft()
+    if own:
+        jobs[channel] = own
+    return job
+
+
+@dataclass(eq=False)
+class WorkerRing:
+    """The slots, as this process maps them.
+
+    Attributes:
+        block: All of them.
+        slot_bytes: Bytes of each.
+    """
+
+    block: SharedBlock
+    slot_bytes: int
+    _populated: dict[int, int] = field(default_factory=dict)
+
+    def populate(self, number: int, nbytes: int) -> None:
+        """Has huge pages under the first ``nbytes`` of a slot; what the system refuses once is not asked for again."""
+        done = self._populated.get(number, 0)
+        if self.slot_bytes % HUGE_PAGE == 0 and nbytes > done:
+            wanted = rounded(nbytes)
+            collapsed = self.block.populate(number * self.slot_bytes + done, wanted - done)
+            self._populated[number] = wanted if collapsed else self.slot_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerSlot:
+    """A slot of one ring, also once the loader has another ring.
+
+    Attributes:
+        ring: The ring.
+        number: Which of its slots.
+    """
+
+    ring: WorkerRing
+    number: int
+
+    def take(self, nbytes: int) -> NDArray[np.uint8] | None:
+        """uint8 ``[slot_bytes]`` to write a batch of ``nbytes`` to; None where it does not fit."""
+        size = self.ring.slot_bytes
+        if nbytes > size:
+            return None
+        self.ring.populate(self.number, nbytes)
+        return self.ring.block.bytes[self.number * size : (self.number + 1) * size]
+
+
+class OtherHosts(Protocol):
+    """The way of a sampling process to what is not on its host: parts of the graph, or servers that walk in its place."""
+
+    @property
+    def threads(self) -> int:
+        """Sampling threads to run."""
+        ...
+
+    def session(self, graph: WorkerGraph, plan: LoaderPlan) -> WorkerChannel | None:
+        """The session of a loader whose batches are walked elsewhere; None where they are walked here."""
+        ...
+
+    def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
+        """A sampler for one thread, on the thread's memory per node."""
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """Values that are sent with each batch."""
+        ...
+
+    def leave(self) -> None:
+        """Tells the other hosts that this process needs them no more."""
+        ...
+
+
+# Makes the way to other hosts that a setup message describes, for the store that was opened and so many threads; None where there is none.
+ConnectHosts = Callable[[Mapping[str, Any], Store, int], OtherHosts | None]
+
+
+class WorkerGraph:
+    """The graph as it lies in memory now; shared by the sampling threads and by all loaders.
+
+    Args:
+        setup: The first message.
+        connect: Makes the way to other hosts.
+
+    Attributes:
+        handle: The graph as it was opened.
+        graph: The arrays to read now.
+        threads: Sampling threads to run.
+        others: The way to other hosts; None where every part is on this one.
+    """
+
+    def __init__(self, setup: Message, connect: ConnectHosts) -> None:
+        description, store_ref, hosts = setup.body["graph"], setup.body["store"], setup.body["hosts"]
+        servers = setup.body.get("servers")
+        self.threads: int = setup.body["threads"]
+        self.others: OtherHosts | None = None
+        shared = None
+        if store_ref is None:
+            shared = SharedGraph.attach(setup.fds[0], description)
+            self.handle = GraphHandle(shared.graph, {})
+        else:
+            reference = StoreRef(**store_ref)
+            store = Store.open(reference.path, () if servers is not None else None if hosts is None else hosts["parts"])
+            if store.fingerprint != reference.fingerprint:
+                raise StoreError(f"the store {str(store.path)!r} was replaced while it was in use", "make the loader again")
+            self.handle = GraphHandle(store.arrays(), store.splits, reference, link_splits=store.link_splits)
+            self.others = connect(setup.body, store, self.threads)
+            if self.others is not None:
+                self.threads = self.others.threads
+            if description is not None:
+                shared = SharedGraph.attach(setup.fds[0], description, self.handle.arrays)
+        self.graph = self.handle.arrays if shared is None else shared.graph
+        self._lock = threading.Lock()
+        self._tables: dict[bool, GraphTables] = {}
+
+    def tables(self, weighted: bool) -> GraphTables:
+        """The tables of the graph as it lies in memory now."""
+        with self._lock:
+            tables = self._tables.get(weighted)
+            if tables is None or tables.graph is not self.graph:
+                tables = self._tables[weighted] = GraphTables(self.graph, weighted)
+            return tables
+
+    def channel(self, plan: LoaderPlan, mode: str) -> WorkerChannel:
+        """What samples for one loader.
+
+        Args:
+            plan: The loader's plan.
+            mode: "batch", or "structure" for whoever gathers the rows elsewhere.
+        """
+        elsewhere = None if self.others is None else self.others.session(self, plan)
+        if elsewhere is not None:
+            return elsewhere
+        prepare(plan.inputs, plan.sampling, walks_only=mode == "structure", caches=bool(plan.cached))
+        warm()  # the kernels of its kind, which other loaders do without
+        return WorkerChannel(self, plan, walks_only=mode == "structure")
+
+    def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
+        """What samples batches of one plan in one thread."""
+        if self.others is not None:
+            return self.others.sampler(tables, plan, scratch, walks_only=walks_only)
+        return local_sampler(tables, plan.inputs, plan.sampling, scratch, walks_only=walks_only, cached=plan.cached)
+
+    def report(self) -> dict[str, Any]:
+        """Values that are sent with each batch."""
+        return {} if self.others is None else self.others.report()
+
+    def leave(self) -> None:
+        """Tells other hosts that this process is about to end."""
+        if self.others is not None:
+            self.others.leave()
+
+
+class WorkerChannel:
+    """One of the loaders that this process samples for.
+
+    Args:
+        graph: The graph.
+        plan: The loader's plan.
+        walks_only: Whether it is for batches' structures (``gnnkit.sampling.structure``) instead of batches.
+    """
+
+    def __init__(self, graph: WorkerGraph, plan: LoaderPlan, *, walks_only: bool = False) -> None:
+        self._graph, self._plan, self._walks_only = graph, plan, walks_only
+        self._weighted = plan.sampling.weight is not None
+        self._batches = BatchList(plan, graph.handle)
+        self._lock = threading.Lock()
+        self._samplers: dict[int, BatchSampler] = {}
+        self._ring: WorkerRing | None = None
+
+    def use_ring(self, block: SharedBlock, slot_bytes: int) -> None:
+        """Batches go to the slots of this ring from now on."""
+        self._ring = WorkerRing(block, slot_bytes)
+
+    def slot(self, number: int) -> WorkerSlot:
+        """A slot; it keeps its ring."""
+        assert self._ring is not None, "the ring comes before the first job"
+        return WorkerSlot(self._ring, number)
+
+    def request(self, job: SampleJob | NowJob | TrialJob) -> SampleRequest:
+        """What a job is sampled from."""
+        with self._lock:
+            if isinstance(job, NowJob) and job.seeds is not None:
+                return self._batches.request_for(job.epoch, job.batch_index, job.seeds)
+            return self._batches.request(0 if isinstance(job, TrialJob) else job.epoch, job.batch_index)
+
+    def sampler(self, thread: int, scratches: dict[int, NodeScratch]) -> BatchSampler:
+        """What a sampling thread samples this loader's batches with.
+
+        Args:
+            thread: The thread's number.
+            scratches: Memory per node, by thread, shared by all loaders.
+        """
+        tables, sampler = self._graph.tables(self._weighted), self._samplers.get(thread)
+        if sampler is None:
+            scratch = scratches.get(thread)
+            if scratch is None:
+                scratch = scratches[thread] = NodeScratch(tables)
+            sampler = self._samplers[thread] = self._graph.sampler(tables, self._plan, scratch, walks_only=self._walks_only)
+        if sampler.tables is not tables:
+            sampler.use(tables)
+        return sampler
+
+    def close(self) -> None:
+        """The loader has left."""
+
+
+def name_of(job: SampleJob | NowJob) -> dict[str, Any]:
+    """How an answer names the job that it belongs to."""
+    if isinstance(job, NowJob):
+        return {"c": job.channel[1], "number": job.number}
+    return {"c": job.channel[1], "g": job.generation, "step": job.step}
+
+
+# At most so many reports of progress a second.
+_EVENT_GAP_S = 0.1
+# What comes with descriptors that are of use here.
+_WITH_MEMORY = ("ring", "now")
+
+
+class _Idle(Exception):
+    """Nobody has asked for anything for as long as the user allows."""
+
+
+class WorkerLoop:
+    """Obeys the process that has started this one, and those that it lets in.
+
+    Args:
+        wire: The connection to it.
+        watch: This process's watchman.
+        connect: Makes the way to other hosts.
+    """
+
+    def __init__(self, wire: Wire, watch: Watch, connect: ConnectHosts) -> None:
+        self._wire, self._watch, self._connect = wire, watch, connect
+        self._clients = Clients(wire)
+        self._jobs = JobQueue(lambda key, generation: self._clients.send(key[0], "cancelled", c=key[1], g=generation))
+        self._channels: dict[ChannelKey, WorkerChannel] = {}
+        self._scratches: dict[int, NodeScratch] = {}
+        self._copying: threading.Thread | None = None
+        self._idle_s: float | None = None
+        self._last_event = 0.0
+        # What loaders say, wherever they are.
+        self._obey: dict[str, Callable[[int, Message], None]] = {
+            "open": self._open,
+            "ring": self._use_ring,
+            "sample": self._queue,
+            "now": self._queue_now,
+            "cancel": lambda client, message: self._jobs.cancel(_key(client, message), message.body["g"]),
+            "close": self._close,
+        }
+        # What only the process that has started this one may say.
+        self._obey_starter: dict[str, Callable[[int, Message], None]] = {
+            **self._obey,
+            "copy": self._copy,
+            "graph": self._use_graph,
+            "client": lambda _, message: self._clients.admit(message.body["client"], message.fds[0]),
+            "dismiss": lambda _, message: self._dismiss(message.body["client"]),
+        }
+
+    def run(self) -> None:
+        """Works until whoever has started it goes away or says stop, or nobody has wanted anything for long."""
+        try:
+            setup = self._wire.next()
+            warm(self._forward)
+            self._graph = WorkerGraph(setup, self._connect)
+            for _ in range(self._graph.threads):
+                threading.Thread(target=self._sample, name="gnnkit-sampler", daemon=True).start()
+        except EOFError:
+            return
+        except BaseException as error:  # the loader raises it
+            self._wire.tell("failed", error=error_to_json(error))
+            raise
+        self._idle_s = setup.body["idle_s"]
+        self._wire.tell("ready")
+        try:
+            self._serve()
+        except _Idle:
+            self._wire.tell("idle")
+
+    def _serve(self) -> None:
+        since = time.monotonic()
+        while True:
+            left_s = PATIENCE_S if self._idle_s is None else max(0.0, since + self._idle_s - time.monotonic())
+            was_busy = self._is_busy()
+            for client, message in self._clients.listen(left_s + 0.001):
+                since = time.monotonic()
+                if client != STARTER:
+                    self._serve_client(client, message)
+                elif message is None:
+                    return
+                elif message.kind == "stop":
+                    self._graph.leave()
+                    return
+                else:
+                    self._obey_starter[message.kind](client, message)
+            if was_busy or self._is_busy():
+                since = time.monotonic()
+            elif self._idle_s is not None and time.monotonic() - since >= self._idle_s:
+                raise _Idle
+
+    def _serve_client(self, client: int, message: Message | None) -> None:
+        """Does what another process asks; one that is gone, or asks for what cannot be, is let go with everything that it has here."""
+        try:
+            if message is not None:
+                if message.kind not in _WITH_MEMORY:
+                    message.close()
+                self._obey[message.kind](client, message)
+                return
+        except Exception as error:
+            logger.warning("process %d asks for what cannot be done", client, exc_info=True)
+            self._clients.send(client, "failed", error=error_to_json(error))
+        self._dismiss(client)
+
+    def _dismiss(self, client: int) -> None:
+        self._clients.dismiss(client)
+        for key in [key for key in self._channels if key[0] == client]:
+            self._jobs.forget(key)
+            self._channels.pop(key).close()
+
+    def _is_busy(self) -> bool:
+        return not self._jobs.is_idle or (self._copying is not None and self._copying.is_alive())
+
+    def _forward(self, event: Event) -> None:
+        """Sends progress on; the loader draws it."""
+        if event.kind != "progress" or event.time_s - self._last_event >= _EVENT_GAP_S:
+            self._last_event = event.time_s
+            body = {name: getattr(event, name) for name in ("stage", "label", "done", "total", "unit", "text", "time_s")}
+            self._wire.tell("event", what=event.kind, **body)
+
+    def _open(self, client: int, message: Message) -> None:
+        """A loader comes in; a batch is tried where it does not know how large they are."""
+        key, trial = _key(client, message), message.body["trial"]
+        self._channels[key] = self._graph.channel(LoaderPlan.from_json(message.body["plan"]), message.body.get("mode", "batch"))
+        if trial is None:
+            self._clients.send(client, "opened", c=key[1], nbytes=0)
+        else:
+            self._jobs.put(TrialJob(key, trial))
+
+    def _close(self, client: int, message: Message) -> None:
+        """A loader has left; its ring goes with the last batch that is being sampled into it."""
+        self._jobs.forget(_key(client, message))
+        self._channels.pop(_key(client, message)).close()
+
+    def _use_ring(self, client: int, message: Message) -> None:
+        block = SharedBlock.attach(message.fds[0], writable=True)
+        self._channels[_key(client, message)].use_ring(block, message.body["slot_bytes"])
+
+    def _queue(self, client: int, message: Message) -> None:
+        body, key = message.body, _key(client, message)
+        target = self._channels[key].slot(body["slot"])
+        self._jobs.put(SampleJob(key, body["g"], body["epoch"], body["step"], body["batch"], target))
+
+    def _queue_now(self, client: int, message: Message) -> None:
+        body = message.body
+        seeds = np.frombuffer(from_memory(message.fds[0]), np.int64) if message.fds else None
+        self._jobs.put(NowJob(_key(client, message), body["number"], body["epoch"], body["batch"], seeds))
+
+    def _copy(self, _: int, message: Message) -> None:
+        self._copying = threading.Thread(target=self._share_graph, name="gnnkit-graph-memory", daemon=True)
+        self._copying.start()
+
+    def _share_graph(self) -> None:
+        try:
+            shared = share(self._graph.handle.arrays, threading.Event())
+        except (CopyStopped, OSError, MemoryError) as error:
+            logger.info("no copy of the graph in huge pages: %s", error)
+            self._clients.send(STARTER, "graph", description=None)
+            return
+        self._graph.graph = shared.graph
+        self._clients.send(STARTER, "graph", (shared.block.fd,), description=dict(shared.description))
+
+    def _use_graph(self, _: int, message: Message) -> None:
+        mapped = self._graph.handle.arrays
+        self._graph.graph = SharedGraph.attach(message.fds[0], message.body["description"], mapped).graph
+
+    def _sample(self) -> None:
+        """A sampling thread."""
+        number = self._watch.add_sampler()
+        while True:
+            self._do(self._jobs.take(), number)  # in a function of its own: this thread keeps no ring while it waits
+
+    def _do(self, job: Job, number: int) -> None:
+        channel = self._channels.get(job.channel)
+        if channel is not None:  # it has not left meanwhile
+            self._watch.busy(number, job.step if isinstance(job, SampleJob) else 0)
+            self._sample_for(channel, job, number)
+            self._watch.idle(number)
+        self._jobs.done(job)
+
+    def _sample_for(self, channel: WorkerChannel, job: Job, thread: int) -> None:
+        client, number = job.channel
+        try:
+            request = channel.request(job)
+            sampler = channel.sampler(thread, self._scratches)
+            if isinstance(job, TrialJob):
+                self._clients.send(client, "opened", c=number, nbytes=sampler.sample(request).nbytes)
+            else:
+                self._sample_one(sampler, job, request, thread)
+        except BaseException as error:  # everything goes to the loader, who raises it
+            if isinstance(job, TrialJob):  # whoever asks for that batch later will hear of it
+                logger.info("the trial batch failed", exc_info=True)
+                self._clients.send(client, "opened", c=number, nbytes=0)
+            else:
+                self._clients.send(client, "error", error=error_to_json(error), **name_of(job))
+
+    def _sample_one(self, sampler: BatchSampler, job: SampleJob | NowJob, request: SampleRequest, thread: int) -> None:
+        own: list[int] = []
+        began_s = time.monotonic() - request.waited_s  # one clock for all processes of a host
+
+        def acquire(nbytes: int) -> NDArray[np.uint8]:
+            if isinstance(job, SampleJob) and (slot := job.target.take(nbytes)) is not None:
+                return slot
+            fd, block = _own_memory(nbytes)
+            own.append(fd)
+            return block
+
+        try:
+            layout, _, sample_s, gather_s = sampler.sample_into(request, acquire)
+            times = {"began_s": began_s, "sample_s": sample_s, "gather_s": gather_s, "thread": thread if self._graph.threads > 1 else None}
+            self._clients.send(
+                job.channel[0], "done", tuple(own), layout=layout_to_json(layout), **times, **self._graph.report(), **name_of(job)
+            )
+        finally:
+            for fd in own:
+                os.close(fd)
+
+
+def _key(client: int, message: Message) -> ChannelKey:
+    return client, message.body["c"]
+
+
+def _own_memory(nbytes: int) -> tuple[int, NDArray[np.uint8]]:
+    """Memory for a batch that no slot is for: outside an epoch, or larger than those that the slots were made for.
+
+    Raises:
+        MemoryLimitError: There is none.
+    """
+    free = available_memory()
+    if nbytes > free:
+        raise MemoryLimitError(
+            f"the next batch needs {nbytes / 1e6:.0f} MB, {free / 1e6:.0f} MB are free", "lower batch_size or num_neighbors"
+        )
+    fd = os.memfd_create("gnnkit-batch", os.MFD_CLOEXEC)
+    os.ftruncate(fd, max(1, nbytes))
+    return fd, np.frombuffer(mmap.mmap(fd, max(1, nbytes)), np.uint8)

@@ -1,0 +1,738 @@
+"""Sampling across hosts: who has which parts, walks over other hosts' answers, rows from local and remote parts, and their samplers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numba import uint64
+from numpy.typing import NDArray
+
+from gnnkit.errors import PlanError
+from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.native import copy_bytes, load_i32, load_i64, prefetch, store_i64
+from gnnkit.plan import Inputs, NeighborSampling, Sampling
+from gnnkit.sampling.batch_writer import COPY, LOOK_UP, RowStep, RowWriter
+from gnnkit.sampling.graph_access import BaseGraphAccess
+from gnnkit.sampling.kinds import cached_nodes
+from gnnkit.sampling.numbering import enter_seeds
+from gnnkit.sampling.owners import Answer, Expansion, PartOwners, Picks, Question, RowsRequest, merge_sources, stitched
+from gnnkit.sampling.passes import (
+    BASE,
+    BLOCK,
+    CAPACITY,
+    COL,
+    DAMAGED,
+    FRONTIER,
+    LOCAL_OF,
+    NEIGHBOR,
+    NODES,
+    NUM_NEIGHBOR_NODES,
+    POSITION,
+    ROW,
+    find_part,
+    load_id,
+    relabel,
+)
+from gnnkit.sampling.sampler import BatchSampler, StagedChooser
+from gnnkit.sampling.scratch import NodeScratch
+from gnnkit.sampling.structure import ReceivedChooser, StructureWriter
+from gnnkit.sampling.tables import GraphTables, address_of
+from gnnkit.sampling.walked import LOOSE_EDGE, Seeds, Walked, damaged
+from gnnkit.schema import NodeType
+from gnnkit.storage.layout import FEATURE_NAME
+from gnnkit.storage.store import Store
+
+
+@dataclass(frozen=True)
+class HotRows:
+    """Features of one node type that this host replicates from others.
+
+    Attributes:
+        row: int32 ``[num_nodes]``, by store id: which replicated row it is, -1 for none.
+        arrays: ``[k, *row_shape]`` each, the rows in their order.
+    """
+
+    row: NDArray[np.int32]
+    arrays: tuple[NDArray[Any], ...]
+
+    @property
+    def bounds(self) -> NDArray[np.int64]:
+        """int64 ``[number of arrays + 1]``: the row at which each array starts."""
+        return np.cumsum([0, *map(len, self.arrays)], dtype=np.int64)
+
+    @property
+    def addresses(self) -> NDArray[np.int64]:
+        """int64 ``[number of arrays]``."""
+        return np.array([address_of(array) for array in self.arrays], np.int64)
+
+
+@dataclass(frozen=True)
+class PartMap:
+    """Where this host finds each part.
+
+    Attributes:
+        here: This host's number.
+        host_of_part: int64 ``[num_parts]``: the host that is asked about each part, this one for its own.
+        hot: ``{node type: its replicated features}``.
+    """
+
+    here: int
+    host_of_part: NDArray[np.int64]
+    hot: Mapping[NodeType, HotRows] = field(default_factory=dict)
+
+    @property
+    def num_hosts(self) -> int:
+        """One more than the largest number of a host."""
+        return int(max(self.here, self.host_of_part.max())) + 1
+
+    @classmethod
+    def of(
+        cls,
+        num_parts: int,
+        here: int,
+        local: tuple[int, ...],
+        elsewhere: Mapping[int, tuple[int, ...]],
+        hot: Mapping[NodeType, HotRows] | None = None,
+    ) -> PartMap:
+        """Finds each part on this host, or on the next one after it that has it.
+
+        Args:
+            num_parts: Parts of the graph.
+            here: This host's number.
+            local: Its parts.
+            elsewhere: ``{other host: its parts}``.
+            hot: See ``hot_rows``.
+
+        Raises:
+            PlanError: A part is nowhere.
+        """
+        last = max([here, *elsewhere]) + 1
+        order = sorted(elsewhere, key=lambda host: (host - here) % last)
+        found = {part: host for host in reversed(order) for part in elsewhere[host]} | dict.fromkeys(local, here)
+        missing = [part for part in range(num_parts) if part not in found]
+        if missing:
+            raise PlanError(f"no host has part {missing[0]} of {num_parts}", "give the parts of every host in placement")
+        return cls(here, np.array([found[part] for part in range(num_parts)], np.int64), hot or {})
+
+
+def hot_rows(store: Store) -> dict[NodeType, HotRows]:
+    """The features that the parts of this host replicate; empty for a store without ``cache_ratio``."""
+    caches = [store.cache(part) for part in store.local_parts]
+    hot = {}
+    for node_type in caches[0] if caches else ():
+        row, arrays, first = np.full(store.schema.node_types[node_type].num_nodes, -1, np.int32), [], 0
+        for cache in caches:
+            cached = cache[node_type]
+            row[store.to_store_ids(node_type, cached.global_id)] = np.arange(first, first + len(cached.x), dtype=np.int32)
+            arrays.append(cached.x)
+            first += len(cached.x)
+        if first:
+            hot[node_type] = HotRows(row, tuple(arrays))
+    return hot
+
+
+# Intrinsics have no type hints, so what they return is Any to mypy.
+# mypy: disable-error-code="no-any-return"
+
+
+# Columns of ``sources`` [number of hosts, 5], a host's answer about one edge type: address of int64 ``[n + 1]`` offsets of the
+# nodes' edges, of the neighbours and their width, of the edges' positions and their width.
+OFFSETS, NEIGHBORS, NEIGHBOR_WIDTH, POSITIONS, POSITION_WIDTH = range(5)
+
+_LINE = 64
+_AHEAD = 16
+
+
+@kernel("void(int64[::1], int64, int64, boolean, int64[::1], int64[::1], int64[::1], int64[::1], int64[:, ::1], int64[::1])")
+def sort_by_owner(
+    node_buffer: NDArray[np.int64],
+    begin: int,
+    end: int,
+    are_seeds: bool,
+    bounds: NDArray[np.int64],
+    host_of_part: NDArray[np.int64],
+    owner: NDArray[np.int64],
+    slot: NDArray[np.int64],
+    lists: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> None:
+    """Sorts the nodes ``[begin, end)`` of one type by the host that owns them, each node once.
+
+    Args:
+        node_buffer: int64 ``[3]``, see ``walk.walk``.
+        begin: Number of the first node.
+        end: One more than the last's.
+        are_seeds: Whether a node may come twice.
+        bounds: int64 ``[P + 1]``.
+        host_of_part: int64 ``[P]``.
+        owner: int64 ``[end - begin]``, filled: each node's host.
+        slot: int64 ``[end - begin]``, filled: its index in the host's list.
+        lists: int64 ``[number of hosts, end - begin]``, filled: store ids.
+        counts: int64 ``[number of hosts]``, filled: lengths of the lists.
+    """
+    counts[:] = 0
+    for i in range(begin, end):
+        v = load_i64(node_buffer[NODES] + i * 8)
+        if are_seeds:
+            first = load_i32(node_buffer[LOCAL_OF] + v * 4) - node_buffer[BASE] - 1
+            if first != i:
+                owner[i - begin], slot[i - begin] = owner[first - begin], slot[first - begin]
+                continue
+        host = host_of_part[find_part(bounds, v)]
+        owner[i - begin], slot[i - begin] = host, counts[host]
+        lists[host, counts[host]] = v
+        counts[host] += 1
+
+
+@kernel("UniTuple(int64, 2)(int64[::1], int64, int64[::1], int64[::1], int64, int64[:, ::1], int64[::1], int64, int64[::1], int64)")
+def merge(
+    relation: NDArray[np.int64],
+    begin: int,
+    owner: NDArray[np.int64],
+    slot: NDArray[np.int64],
+    count: int,
+    sources: NDArray[np.int64],
+    neighbor: NDArray[np.int64],
+    num_neighbors: int,
+    buffers: NDArray[np.int64],
+    num_edges: int,
+) -> tuple[int, int]:
+    """Takes one edge type's edges of a hop from the hosts' answers, in the order of the frontier, and numbers their neighbours.
+
+    Args:
+        relation: int64 ``[6]``, see ``walk.walk``.
+        begin: Number of the first frontier node.
+        owner: int64 ``[count]``, see ``sort_by_owner``.
+        slot: int64 ``[count]``.
+        count: Frontier nodes.
+        sources: int64 ``[number of hosts, 5]``, see the column names above.
+        neighbor: int64 ``[3]``, the neighbours' node buffer.
+        num_neighbors: Nodes that it holds.
+        buffers: int64 ``[4]``, the edge type's buffers.
+        num_edges: Edges that they hold.
+
+    Returns:
+        The new numbers of neighbour nodes and of edges. In the place of the edges, DAMAGED where a neighbour is none of the graph's,
+        and ``DAMAGED - n`` where nothing was done because the buffers must hold ``n`` edges.
+    """
+    needed = num_edges
+    for i in range(count):
+        offset = sources[owner[i], OFFSETS] + slot[i] * 8
+        needed += load_i64(offset + 8) - load_i64(offset)
+    if needed > buffers[CAPACITY]:
+        return num_neighbors, DAMAGED - needed
+    row, col, position, e = buffers[ROW], buffers[COL], buffers[POSITION], num_edges
+    for first in range(0, count, BLOCK):
+        start, damaged = e, False
+        for i in range(first, min(count, first + BLOCK)):
+            source = sources[owner[i]]
+            begins, ends = load_i64(source[OFFSETS] + slot[i] * 8), load_i64(source[OFFSETS] + slot[i] * 8 + 8)
+            for q in range(begins, ends):
+                u = load_id(source[NEIGHBORS], q, source[NEIGHBOR_WIDTH])
+                damaged |= uint64(u) >= uint64(relation[NUM_NEIGHBOR_NODES])
+                prefetch(neighbor[LOCAL_OF] + u * 4)
+                store_i64(row + e * 8, u)
+                store_i64(col + e * 8, begin + i)
+                if position != 0:
+                    store_i64(position + e * 8, load_id(source[POSITIONS], q, source[POSITION_WIDTH]))
+                e += 1
+        if damaged:
+            return num_neighbors, DAMAGED
+        num_neighbors = relabel(row, start, e, neighbor, num_neighbors)
+    return num_neighbors, e
+
+
+@kernel("void(int64, int64, int64[::1], int64[::1], int64, int64, int64[:, ::1], int64[:, ::1], int64[::1])")
+def list_rows(
+    ids: int,
+    count: int,
+    bounds: NDArray[np.int64],
+    host_of_part: NDArray[np.int64],
+    here: int,
+    hot: int,
+    lists: NDArray[np.int64],
+    places: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> None:
+    """Lists the rows of a batch by the host that they come from.
+
+    Args:
+        ids: Address of int64 ``[count]``.
+        count: Rows of the batch.
+        bounds: int64 ``[P + 1]``.
+        host_of_part: int64 ``[P]``.
+        here: This host.
+        hot: Address of int32 ``[number of ids]``: rows that are not negative there are replicated here; 0 for none.
+        lists: int64 ``[number of hosts, count]``, filled: ids.
+        places: int64 ``[number of hosts, count]``, filled: the rows of the batch that they are for.
+        counts: int64 ``[number of hosts]``, filled: lengths of the lists.
+    """
+    counts[:] = 0
+    for i in range(count):
+        v = load_i64(ids + i * 8)
+        host = host_of_part[find_part(bounds, v)]
+        if hot != 0 and host != here and load_i32(hot + v * 4) >= 0:
+            host = here
+        lists[host, counts[host]], places[host, counts[host]] = v, i
+        counts[host] += 1
+
+
+@helper
+def _local_row(
+    v: int,
+    bounds: NDArray[np.int64],
+    addresses: NDArray[np.int64],
+    width: int,
+    hot: int,
+    hot_bounds: NDArray[np.int64],
+    hot_addresses: NDArray[np.int64],
+) -> int:
+    """The address of a row that is here, or replicated here."""
+    p = find_part(bounds, v)
+    if addresses[p] != 0:
+        return addresses[p] + (v - bounds[p]) * width
+    row = load_i32(hot + v * 4)
+    k = find_part(hot_bounds, row)
+    return hot_addresses[k] + (row - hot_bounds[k]) * width
+
+
+@kernel("boolean(int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, boolean, int64, int64[::1], int64[::1])")
+def copy_local(
+    ids: NDArray[np.int64],
+    places: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    addresses: NDArray[np.int64],
+    width: int,
+    target: int,
+    widen: bool,
+    hot: int,
+    hot_bounds: NDArray[np.int64],
+    hot_addresses: NDArray[np.int64],
+) -> bool:
+    """Copies the rows that are here into their places.
+
+    Args:
+        ids: int64 ``[count]``.
+        places: int64 ``[count]``, rows of the batch.
+        bounds: int64 ``[P + 1]``.
+        addresses: int64 ``[P]``, of each part's rows; 0 for parts of other hosts.
+        width: Bytes of one row.
+        target: Address of the batch's rows.
+        widen: Whether rows are ids, to be widened to int64.
+        hot: See ``list_rows``.
+        hot_bounds: int64 ``[K + 1]``: the replicated rows at which each array of them starts.
+        hot_addresses: int64 ``[K]``: addresses of these arrays.
+
+    Returns:
+        Whether every id that was widened is one that its type has.
+    """
+    inside = True
+    for i in range(ids.size):
+        if i + _AHEAD < ids.size:  # asked of memory long before it is copied
+            ahead = _local_row(ids[i + _AHEAD], bounds, addresses, width, hot, hot_bounds, hot_addresses)
+            for offset in range(0, width, _LINE):
+                prefetch(ahead + offset)
+            prefetch(ahead + width - 1)
+        source = _local_row(ids[i], bounds, addresses, width, hot, hot_bounds, hot_addresses)
+        if widen:
+            value = load_id(source, 0, width)
+            inside &= 0 <= value < bounds[bounds.size - 1]
+            store_i64(target + places[i] * 8, value)
+        elif width == 8:
+            store_i64(target + places[i] * 8, load_i64(source))
+        else:
+            copy_bytes(target + places[i] * width, source, width)
+    return inside
+
+
+@kernel("boolean(int64, int64, int64[::1], int64, int64, boolean, int64)")
+def place_rows(source: int, count: int, places: NDArray[np.int64], width: int, target: int, widen: bool, limit: int) -> bool:
+    """Copies rows that came from elsewhere into their places.
+
+    Args:
+        source: Address of the rows, one after the other; of any alignment.
+        count: How many.
+        places: int64 ``[count]``, rows of the batch.
+        width: Bytes of one row.
+        target: Address of the batch's rows.
+        widen: Whether rows are ids, to be widened to int64.
+        limit: What ids stay below.
+
+    Returns:
+        Whether every id that was widened is one that its type has.
+    """
+    inside = True
+    for i in range(count):
+        if widen:
+            value = load_id(source, i, width)
+            inside &= 0 <= value < limit
+            store_i64(target + places[i] * 8, value)
+        else:
+            copy_bytes(target + places[i] * width, source + i * width, width)
+    return inside
+
+
+_NO_ROWS = np.zeros(1, np.int64)
+
+
+@dataclass(eq=False)
+class _Listed:
+    """The rows of one group of arrays by the host that has them; scratch that grows."""
+
+    lists: NDArray[np.int64]
+    places: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, num_hosts: int, size: int) -> _Listed:
+        return cls(np.empty((num_hosts, size), np.int64), np.empty((num_hosts, size), np.int64), np.zeros(num_hosts, np.int64))
+
+
+class RowFiller:
+    """Fills rows; one object per thread.
+
+    Args:
+        tables: The graph.
+        where: Where the parts are.
+        owners: The other hosts.
+    """
+
+    def __init__(self, tables: GraphTables, where: PartMap, owners: PartOwners) -> None:
+        self._tables, self._where, self._owners = tables, where, owners
+        self._scratch: list[_Listed] = []
+        # Replicated features, by row of ``row_addresses``.
+        self._hot: dict[int, HotRows] = {
+            table.index: where.hot[node_type]
+            for (node_type, name), table in tables.node_rows.items()
+            if name == FEATURE_NAME and node_type in where.hot
+        }
+
+    def use(self, tables: GraphTables) -> None:
+        """Switches to another copy of the same graph."""
+        self._tables = tables
+
+    def fill(self, steps: Sequence[RowStep]) -> bool:
+        """Fills rows.
+
+        Returns:
+            Whether every id that was looked up is one that its type has.
+
+        Raises:
+            SamplingError: A host did not answer.
+        """
+        groups: dict[tuple[int, int, int, int], list[RowStep]] = {}
+        for target, step in steps:
+            _, ids, count, width, table, bounds = step
+            if count and width:
+                hot = self._hot.get(table)
+                groups.setdefault((ids, count, bounds, 0 if hot is None else address_of(hot.row)), []).append((target, step))
+        listed = [self._list(number, *group) for number, group in enumerate(groups)]
+        requests, targets = self._requests(list(groups), list(groups.values()), listed)
+        damaged = []
+
+        def take(host: int, message: int, address: int) -> None:
+            request = requests[host]
+            for piece in request.messages[message]:
+                _, which, width = request.sections[piece.section]
+                target, group, widen, limit = targets[host][piece.section]
+                places = listed[group].places[host, piece.first : piece.first + piece.num_rows]
+                if not place_rows(address + piece.offset, piece.num_rows, places, width, target, widen, limit):
+                    damaged.append(which)
+
+        wait = self._owners.rows(requests, take)
+        try:
+            inside = all(
+                [self._copy(target, step, rows) for rows, members in zip(listed, groups.values(), strict=True) for target, step in members]
+            )
+        finally:
+            wait()
+        return inside and not damaged
+
+    def _list(self, number: int, ids: int, count: int, bounds: int, hot: int) -> _Listed:
+        if number == len(self._scratch):
+            self._scratch.append(_Listed.of(self._where.num_hosts, 0))
+        if self._scratch[number].lists.shape[1] < count:
+            self._scratch[number] = _Listed.of(self._where.num_hosts, count + count // 2)
+        found = self._scratch[number]
+        here, host_of_part = self._where.here, self._where.host_of_part
+        list_rows(ids, count, self._tables.row_bounds[bounds], host_of_part, here, hot, found.lists, found.places, found.counts)
+        return found
+
+    def _requests(
+        self, groups: list[tuple[int, int, int, int]], members: list[list[RowStep]], listed: list[_Listed]
+    ) -> tuple[dict[int, RowsRequest], dict[int, list[tuple[int, int, bool, int]]]]:
+        """What each host is asked, and for each section the address of its rows, its group, whether it is widened, and to below what."""
+        requests, targets = {}, {}
+        for host in range(self._where.num_hosts):
+            lists: list[tuple[int, NDArray[np.int64]]] = []
+            sections, places = [], []
+            for number, (_, _, bounds, _) in enumerate(groups):
+                count = int(listed[number].counts[host])
+                if not count or host == self._where.here:
+                    continue
+                for target, (kind, _, _, width, table, _) in members[number]:
+                    sections.append((table, len(lists), width))
+                    places.append((target, number, kind == LOOK_UP, int(self._tables.row_bounds[bounds, -1])))
+                lists.append((bounds, listed[number].lists[host, :count]))
+            if sections:
+                requests[host], targets[host] = RowsRequest(tuple(lists), tuple(sections)), places
+        return requests, targets
+
+    def _copy(self, target: int, step: tuple[int, int, int, int, int, int], rows: _Listed) -> bool:
+        kind, _, _, width, table, bounds = step
+        here, tables, hot = self._where.here, self._tables, self._hot.get(table)
+        count = rows.counts[here]
+        return copy_local(
+            rows.lists[here, :count], rows.places[here, :count], tables.row_bounds[bounds], tables.row_addresses[table], width, target,
+            kind == LOOK_UP, *((0, _NO_ROWS, _NO_ROWS) if hot is None else (address_of(hot.row), hot.bounds, hot.addresses)),
+        )  # fmt: skip
+
+
+@dataclass(eq=False)
+class _Frontier:
+    """The nodes of one type that draw in a hop, sorted by owner; scratch that grows."""
+
+    owner: NDArray[np.int64]
+    slot: NDArray[np.int64]
+    lists: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, num_hosts: int, size: int) -> _Frontier:
+        return cls(np.empty(size, np.int64), np.empty(size, np.int64), np.empty((num_hosts, size), np.int64), np.zeros(num_hosts, np.int64))
+
+    def nodes(self, host: int) -> NDArray[np.int64]:
+        return self.lists[host, : self.counts[host]]
+
+
+class RemoteGraphAccess(BaseGraphAccess):
+    """A ``GraphAccess`` where parts are on several hosts; its answers are those of ``LocalGraphAccess`` on one.
+
+    Args:
+        tables: The graph; parts of other hosts have no arrays.
+        with_edge: Whether batches carry edge ids.
+        where: Where the parts are.
+        owners: The other hosts.
+        scratch: See ``BaseGraphAccess``.
+    """
+
+    def __init__(
+        self, tables: GraphTables, with_edge: bool, where: PartMap, owners: PartOwners, scratch: NodeScratch | None = None
+    ) -> None:
+        super().__init__(tables, with_edge, scratch)
+        self._where, self._owners = where, owners
+        self._rows = RowFiller(tables, where, owners)
+        self._frontiers = [_Frontier.of(where.num_hosts, 0) for _ in tables.node_types]
+
+    def use(self, tables: GraphTables) -> None:
+        """See ``GraphAccess.use``."""
+        super().use(tables)
+        self._rows.use(tables)
+
+    # Walks --------------------------------------------------------------------------------------------------------------------
+
+    def walk(self, seeds: Seeds, key: int, sampling: NeighborSampling) -> Walked:
+        """See ``GraphAccess.walk``; hop by hop.
+
+        Raises:
+            StoreError: The graph is damaged.
+            SamplingError: A host did not answer, or with something else.
+        """
+        tables, fan_outs, scratch = self.tables, self.fan_outs(sampling), self.scratch
+        num_hops = fan_outs.shape[1]
+        num_sampled_nodes = np.zeros((len(tables.node_types), num_hops + 1), np.int64)
+        num_sampled_edges = np.zeros(fan_outs.shape, np.int64)
+        self.reserve(fan_outs, sum(map(len, seeds.nodes.values())))
+        scratch.begin(seeds.nodes)
+        enter_seeds(scratch.buffers, scratch.num_nodes)
+        begin, end = np.zeros_like(scratch.num_nodes), scratch.num_nodes.copy()
+        num_edges = np.zeros(len(tables.edge_types), np.int64)
+        num_sampled_nodes[:, 0] = end
+        for hop in range(num_hops):
+            before = num_edges.copy()
+            self._take_hop(
+                Expansion(key, hop, fan_outs[:, hop].copy(), {}, sampling.replace, sampling.weight is not None), begin, end, num_edges
+            )
+            num_sampled_edges[:, hop] = num_edges - before
+            num_sampled_nodes[:, hop + 1] = scratch.num_nodes - end
+            begin, end = end, scratch.num_nodes.copy()
+        return self.walked(seeds, num_sampled_nodes, num_sampled_edges)
+
+    def _take_hop(self, hop: Expansion, begin: NDArray[np.int64], end: NDArray[np.int64], num_edges: NDArray[np.int64]) -> None:
+        """Samples one hop."""
+        relations, scratch = self.tables.relations, self.scratch
+        active = [r for r in range(len(relations)) if hop.fan_outs[r] != 0 and end[relations[r, FRONTIER]] > begin[relations[r, FRONTIER]]]
+        types = sorted({int(relations[r, FRONTIER]) for r in active})
+        for t in types:
+            self._sort(t, int(begin[t]), int(end[t]), are_seeds=hop.hop == 0)
+        answers = self._ask(self._hop_requests(hop, types))
+        for r in active:
+            t, n = relations[r, FRONTIER], relations[r, NEIGHBOR]
+            frontier, count = self._frontiers[t], int(end[t] - begin[t])
+            of_type = {host: answer.get(r) for host, answer in answers.items()}
+            sources, kept = merge_sources(of_type, frontier.counts, wants_position=self.wants_position[r])
+            while True:
+                neighbors, edges = merge(
+                    relations[r], begin[t], frontier.owner, frontier.slot, count, sources, scratch.buffers[n], scratch.num_nodes[n],
+                    self.edges.table[r], num_edges[r],
+                )  # fmt: skip
+                if edges > DAMAGED:
+                    break
+                if edges == DAMAGED:
+                    scratch.num_nodes[n] = neighbors  # they have their numbers already, and the next batch must know
+                    raise damaged(LOOSE_EDGE)
+                self.edges.reserve(r, 2 * int(DAMAGED - edges), int(num_edges[r]))
+            scratch.num_nodes[n], num_edges[r] = neighbors, edges
+            del kept
+
+    def _sort(self, t: int, begin: int, end: int, *, are_seeds: bool) -> None:
+        size, frontier = end - begin, self._frontiers[t]
+        if len(frontier.owner) < size:
+            frontier = self._frontiers[t] = _Frontier.of(self._where.num_hosts, size + size // 2)
+        sort_by_owner(
+            self.scratch.buffers[t], begin, end, are_seeds, self.tables.bounds[t], self._where.host_of_part, frontier.owner, frontier.slot,
+            frontier.lists, frontier.counts,
+        )  # fmt: skip
+
+    def _hop_requests(self, hop: Expansion, types: list[int]) -> dict[int, Expansion]:
+        """What each host is asked, this one included."""
+        requests = {}
+        for host in range(self._where.num_hosts):
+            nodes = {t: self._frontiers[t].nodes(host) for t in types if self._frontiers[t].counts[host]}
+            if nodes:
+                requests[host] = replace(hop, nodes=nodes, wants_position=self.wants_position)
+        return requests
+
+    def _ask(self, requests: dict[int, Expansion]) -> dict[int, Mapping[int, Picks]]:
+        own = requests.pop(self._where.here, None)
+        wait = self._owners.expand(requests)
+        try:
+            answers: dict[int, Mapping[int, Picks]] = {} if own is None else {self._where.here: self.own.expand(own)}
+        finally:
+            others = wait()
+        return answers | dict(others)
+
+    # Questions ----------------------------------------------------------------------------------------------------------------
+
+    def expand(self, expansion: Expansion) -> dict[int, Picks]:
+        """See ``GraphAccess.expand``."""
+        relations = self.tables.relations
+        shares = {t: self._shares(t, nodes) for t, nodes in expansion.nodes.items()}
+        requests: dict[int, Expansion] = {}
+        for host in range(self._where.num_hosts):
+            chosen = {t: places[host] for t, places in shares.items() if host in places}
+            if chosen:
+                requests[host] = replace(
+                    expansion,
+                    nodes={t: expansion.nodes[t][places] for t, places in chosen.items()},
+                    roots=None if expansion.roots is None else {t: expansion.roots[t][places] for t, places in chosen.items()},
+                    times=None if expansion.times is None else {t: expansion.times[t][places] for t, places in chosen.items()},
+                    wants_position=self.wants_position,
+                )
+        answers, found = self._ask(requests), {}
+        for r, t in enumerate(relations[:, FRONTIER].tolist()):
+            if expansion.fan_outs[r] != 0 and t in expansion.nodes:
+                of_type = {host: answers.get(host, {}).get(r) for host in shares[t]}
+                found[r] = stitched(of_type, shares[t], len(expansion.nodes[t]), wants_position=self.wants_position[r])
+        return found
+
+    def _fill_rows(self, steps: list[RowStep]) -> None:
+        self._rows.fill(steps)
+
+    def _shares(self, t: int, nodes: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+        """``{host: places of its nodes}``, hosts with none left out."""
+        owner = self._where.host_of_part[np.searchsorted(self.tables.bounds[t], nodes, side="right") - 1]
+        places = {host: np.flatnonzero(owner == host) for host in range(self._where.num_hosts)}
+        return {host: found for host, found in places.items() if len(found)}
+
+    def _answers(self, shares: Mapping[int, NDArray[np.int64]], question: Callable[[NDArray[np.int64]], Question]) -> dict[int, Answer]:
+        here = self._where.here
+        wait = self._owners.answer({host: question(places) for host, places in shares.items() if host != here})
+        try:
+            own: dict[int, Answer] = {here: self.own.answer(question(shares[here]))} if here in shares else {}
+        finally:
+            others = wait()
+        return own | dict(others)
+
+
+class RemoteRowWriter(RowWriter):
+    """A ``RowWriter`` that asks other hosts for the rows of their parts.
+
+    Args:
+        tables: The graph; parts of other hosts have no arrays.
+        with_edge: See ``RowWriter``.
+        where: Where the parts are.
+        owners: The other hosts.
+        cached: ``LoaderPlan.cached``.
+    """
+
+    def __init__(
+        self,
+        tables: GraphTables,
+        with_edge: bool,
+        where: PartMap,
+        owners: PartOwners,
+        cached: Mapping[NodeType, NDArray[np.uint64]] | None = None,
+    ) -> None:
+        super().__init__(tables, with_edge, cached_nodes(cached))
+        self._rows = RowFiller(tables, where, owners)
+
+    def use(self, tables: GraphTables) -> None:
+        """See ``BatchWriter.use``."""
+        super().use(tables)
+        self._rows.use(tables)
+
+    def _run(self, steps: list[RowStep]) -> bool:
+        copies = [(target, step) for target, step in steps if step[0] == COPY]
+        super()._run(copies)
+        return self._rows.fill([(target, step) for target, step in steps if step[0] != COPY])
+
+
+def spread_sampler(
+    tables: GraphTables,
+    inputs: Inputs,
+    sampling: Sampling,
+    where: PartMap,
+    owners: PartOwners,
+    scratch: NodeScratch | None = None,
+    *,
+    walks_only: bool = False,
+    cached: Mapping[NodeType, NDArray[np.uint64]] | None = None,
+) -> BatchSampler:
+    """A sampler whose batches are those of ``local_sampler`` on one host.
+
+    Args:
+        tables: The graph; parts of other hosts have no arrays.
+        inputs: What batches start from.
+        sampling: What is sampled around it.
+        where: Where the parts are.
+        owners: The other hosts.
+        scratch: See ``local_sampler``.
+        walks_only: See ``local_sampler``.
+        cached: See ``local_sampler``.
+    """
+    reach = RemoteGraphAccess(tables, sampling.with_edge, where, owners, scratch)
+    emitter = StructureWriter(tables) if walks_only else RemoteRowWriter(tables, sampling.with_edge, where, owners, cached)
+    return BatchSampler(tables, StagedChooser(inputs, sampling, reach), emitter)
+
+
+def receiving_sampler(
+    tables: GraphTables,
+    sampling: Sampling,
+    where: PartMap,
+    owners: PartOwners,
+    cached: Mapping[NodeType, NDArray[np.uint64]] | None = None,
+) -> BatchSampler:
+    """A sampler of ``received.WalkedRequest``: every row is asked of whoever has it.
+
+    Args:
+        tables: The graph's outline.
+        sampling: What is sampled.
+        where: Who is asked for the rows of each part.
+        owners: Those who are.
+        cached: See ``local_sampler``.
+    """
+    return BatchSampler(tables, ReceivedChooser(tables), RemoteRowWriter(tables, sampling.with_edge, where, owners, cached))
