@@ -22,12 +22,14 @@ from gnnkit.runtime.buffers import BlockPool
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import auto_threads
 from gnnkit.runtime.process_status import look_at
+from gnnkit.runtime.scheduler import Scheduler
 from gnnkit.sampling.kinds import prepare, warm
 from gnnkit.sampling.sampler import BatchSampler, local_sampler
 from gnnkit.sampling.schedule import Schedule, Step
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import SampleRequest
+from gnnkit.waiting import Deadline
 
 # Longest time a waiting thread goes without looking at who it waits for.
 _SLICE_S = 0.1
@@ -75,7 +77,7 @@ class _Claim:
 
     generation: int
     epoch: int
-    turn: Step
+    step: Step
     request: SampleRequest
 
 
@@ -91,12 +93,8 @@ class _Shared:
         self.changed = threading.Condition()
         self.closed = False
         self.shift = 0  # of threads: those of an older one end
-        self.generation = 0  # of epochs started; results of an older one are dropped
-        self.epoch = 0
+        self.scheduler: Scheduler[SampledSubgraph | BaseException] = Scheduler(self.window)
         self.schedule: Schedule | None = None
-        self.claimed = 0
-        self.delivered = 0
-        self.results: dict[int, SampledSubgraph | BaseException] = {}
         self._tables: GraphTables | None = None
         self._tables_lock = threading.Lock()
 
@@ -117,42 +115,40 @@ class _Shared:
             while True:
                 if self.closed or shift != self.shift:
                     return None
-                schedule = self.schedule
-                if schedule is not None and self.claimed < min(len(schedule), self.delivered + self.window):
-                    turn = schedule.turn(self.claimed)
-                    self.claimed += 1
+                scheduler, schedule = self.scheduler, self.schedule
+                if schedule is not None and scheduler.next_step() is not None:
+                    generation, number = scheduler.assign(threading.get_ident())
+                    step = schedule.step(number)
                     try:
-                        request = self.batches.request(self.epoch, turn.batch_index)
+                        request = self.batches.request(scheduler.epoch, step.batch_index)
                     except Exception as error:  # goes to the consumer, who raises it
-                        self.results[turn.step] = error
-                        self.changed.notify_all()
+                        self.put(generation, number, error)
                         continue
-                    return _Claim(self.generation, self.epoch, turn, request)
+                    return _Claim(generation, scheduler.epoch, step, request)
                 self.pool.reclaim()
                 self.changed.wait(_SLICE_S * 10)
 
     def put(self, generation: int, step: int, result: SampledSubgraph | BaseException) -> None:
         """Hands a batch, or the error that it ended in, to the consumer."""
         with self.changed:
-            if generation == self.generation:
-                self.results[step] = result
+            if self.scheduler.complete(generation, step, result):
                 self.changed.notify_all()
 
     def close(self) -> None:
         """Ends the threads once they have finished the batch they are at."""
         with self.changed:
             self.closed = True
-            self.results.clear()
+            self.scheduler.results.clear()
             self.changed.notify_all()
         self.pool.clear()
 
 
-def _sample(shared: _Shared, sampler: BatchSampler, request: SampleRequest, epoch: int, turn: Step, worker: str = "") -> SampledSubgraph:
+def _sample(shared: _Shared, sampler: BatchSampler, request: SampleRequest, epoch: int, step: Step, worker: str = "") -> SampledSubgraph:
     began_s, tables = time.monotonic(), shared.tables()
     if sampler.tables is not tables:
         sampler.use(tables)
     layout, block, sample_s, gather_s = sampler.sample_into(request, shared.pool.lease)
-    return SampledSubgraph(epoch, turn.batch_index, turn.is_padding, layout, block, sample_s, gather_s, worker, began_s)
+    return SampledSubgraph(epoch, step.batch_index, step.is_padding, layout, block, sample_s, gather_s, worker, began_s)
 
 
 def _run(shared: _Shared, shift: int, name: str) -> None:
@@ -162,10 +158,10 @@ def _run(shared: _Shared, shift: int, name: str) -> None:
         try:
             if sampler is None:
                 sampler = shared.sampler()
-            result: SampledSubgraph | BaseException = _sample(shared, sampler, claim.request, claim.epoch, claim.turn, name)
+            result: SampledSubgraph | BaseException = _sample(shared, sampler, claim.request, claim.epoch, claim.step, name)
         except BaseException as error:  # everything goes to the consumer, who raises it
             result = error
-        shared.put(claim.generation, claim.turn.step, result)
+        shared.put(claim.generation, claim.step.step, result)
         # Held until the next batch otherwise, and with it the block of a batch that the consumer has dropped.
         del result, claim
 
@@ -195,41 +191,35 @@ class InProcessStream:
         shared = self._shared
         with shared.changed:
             self._check_open()
-            shared.generation += 1
-            shared.epoch = epoch
             shared.schedule = shared.batches.schedule(first_batch)
-            shared.claimed = shared.delivered = 0
-            shared.results.clear()
+            shared.scheduler.begin(epoch, len(shared.schedule))
             shared.changed.notify_all()
 
     def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch, in order; see ``BatchStream.recv``."""
-        shared, deadline = self._shared, time.monotonic() + timeout_s
+        shared, deadline = self._shared, Deadline(timeout_s)
+        scheduler = shared.scheduler
+        step = ready = -1
         with shared.changed:
-            self._check_open()
-            check()
-            schedule = shared.schedule
-            if schedule is None or shared.delivered >= len(schedule):
-                return END_OF_EPOCH
-            step, ready = shared.delivered, len(shared.results)
-            while step not in shared.results:
-                left = deadline - time.monotonic()
-                if not all(thread.is_alive() for thread in self._threads):
-                    raise WorkerDied("a sampling thread ended unexpectedly", "create the loader again")
-                if left <= 0:
-                    raise BatchTimeout(
-                        f"no batch within {timeout_s:g} s (epoch {shared.epoch}, step {step})",
-                        "raise batch_timeout_s, or lower num_neighbors or batch_size",
-                    )
-                shared.changed.wait(min(left, _SLICE_S))
+            while True:
                 self._check_open()
                 check()
-                if shared.schedule is None or shared.delivered >= len(shared.schedule):  # another thread had the last one
+                if scheduler.is_over:
                     return END_OF_EPOCH
-                if shared.delivered != step:  # another thread had that one: this is a new wait
-                    step, deadline = shared.delivered, time.monotonic() + timeout_s
-            result = shared.results.pop(step)
-            shared.delivered += 1
+                if scheduler.delivered != step:  # another thread may have had the one before: this is a new wait
+                    step, deadline = scheduler.delivered, Deadline(timeout_s)
+                    ready = len(scheduler.results)
+                if step in scheduler.results:
+                    break
+                if not all(thread.is_alive() for thread in self._threads):
+                    raise WorkerDied("a sampling thread ended unexpectedly", "create the loader again")
+                if deadline.has_passed:
+                    raise BatchTimeout(
+                        f"no batch within {timeout_s:g} s (epoch {scheduler.epoch}, step {step})",
+                        "raise batch_timeout_s, or lower num_neighbors or batch_size",
+                    )
+                shared.changed.wait(deadline.within(_SLICE_S))
+            result = scheduler.hand_out()
             shared.changed.notify_all()
         subgraph = _raise_or_return(result)
         subgraph.ready = ready
@@ -259,10 +249,8 @@ class InProcessStream:
         """What the stream is doing."""
         shared = self._shared
         with shared.changed:
-            schedule = shared.schedule
-            busy = schedule is not None and shared.delivered < len(schedule)
-            state = "closed" if shared.closed else "sampling" if busy else "ready"
-            ready = len(shared.results)
+            state = "closed" if shared.closed else "ready" if shared.scheduler.is_over else "sampling"
+            ready = len(shared.scheduler.results)
         buffers = shared.pool.num_leased_bytes + shared.pool.free_bytes
         processes = (look_at("trainer", os.getpid()),)
         return StreamStatus(state, len(self._threads), ready, buffers, shared.memory.copied_bytes, shared.window, processes)

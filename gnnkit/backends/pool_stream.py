@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus
-from gnnkit.backends.scheduler import Scheduler
+from gnnkit.backends.ring_scheduler import RingScheduler
 from gnnkit.backends.session import NOBODY, SLICE_S, BatchWait, Session
 from gnnkit.backends.shared_pool import SharedPool, crews
 from gnnkit.backends.stored_graph import in_order
@@ -102,8 +102,8 @@ class PoolStream:
                     if patience is None or waited_for != dealer.delivered:  # another thread may have had the one before
                         waited_for = dealer.delivered
                         patience = BatchWait(hub.crew, timeout_s, f"epoch {dealer.epoch}, step {waited_for}")
-                    job = dealer.job_at(dealer.delivered)
-                    self._look(patience, list(hub.crew.pids) if job is None else [job.rank])
+                    sampling = dealer.worker_of(dealer.delivered)
+                    self._look(patience, list(hub.crew.pids) if sampling is None else [sampling])
                     poller = hub.crew.poller()
                 self._settle()
                 poller.poll(min(SLICE_S, patience.left_s) * 1000)
@@ -151,11 +151,11 @@ class PoolStream:
             requests.end(number)
             self._settle()
 
-    def _deliver(self, hub: SharedPool, dealer: Scheduler, ready: int) -> SampledSubgraph:
+    def _deliver(self, hub: SharedPool, dealer: RingScheduler, ready: int) -> SampledSubgraph:
         """Hands the next batch out; where the user holds so many that slots run short, in memory of its own."""
         job, result = dealer.results[dealer.delivered]
         if isinstance(result, BaseException):
-            dealer.handed_out()
+            dealer.hand_out()
             dealer.drop(job)
             raise result
         body, block = result
@@ -168,9 +168,9 @@ class PoolStream:
                 block = self._pool.lease(nbytes)
                 block[:nbytes] = dealer.ring.bytes_of(job.slot)[:nbytes]
                 dealer.drop(job)
-        dealer.handed_out()
+        dealer.hand_out()
         hub.deal()
-        subgraph = self._subgraph(body, block, job.epoch, job.turn.batch_index, is_padding=job.turn.is_padding)
+        subgraph = self._subgraph(body, block, job.epoch, job.step.batch_index, is_padding=job.step.is_padding)
         subgraph.worker, subgraph.ready = hub.crew.lane(job.rank, body["thread"]), ready
         return subgraph
 
@@ -268,8 +268,8 @@ class PoolStream:
             raise LoaderClosed("the loader belongs to the process that this one was forked from", "create one in this process")
 
 
-def _least_busy(hub: SharedPool, dealer: Scheduler) -> int:
-    return min(hub.crew.ready or hub.crew.pids, key=lambda rank: len(dealer.jobs_of(rank)))
+def _least_busy(hub: SharedPool, dealer: RingScheduler) -> int:
+    return min(hub.crew.ready or hub.crew.pids, key=lambda rank: len(dealer.assigned_to(rank)))
 
 
 def _send_request(hub: SharedPool, channel: Session, rank: int, seeds: NDArray[np.int64] | None, **request: int) -> None:

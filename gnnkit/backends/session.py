@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from gnnkit.backends.scheduler import Job, Scheduler
+from gnnkit.backends.ring_scheduler import Assignment, RingScheduler
 from gnnkit.backends.worker_pool import PoolOptions, WorkerPool
 from gnnkit.errors import BatchTimeout, GnnkitError, MemoryLimitError, PlanError
 from gnnkit.events import Event, EventSink
@@ -56,7 +56,7 @@ class SlotPlan:
         """Steps that may be under way: at least one slot stays for sampling, whatever the user holds."""
         return max(1, num_slots - min(_LEASED, num_slots // 2))
 
-    def ring(self, largest: int, num_workers: int) -> Ring[Job]:
+    def ring(self, largest: int, num_workers: int) -> Ring[Assignment]:
         """A ring for batches of up to ``largest`` bytes, and somewhat more, from so many processes.
 
         Raises:
@@ -269,7 +269,7 @@ class Session:
         self.requests = Requests()
         self.number = 0
         self.opened: set[int] = set()
-        self.dealer: Scheduler | None = None
+        self.dealer: RingScheduler | None = None
         self.failure: GnnkitError | None = None
         self.is_known = self.is_closed = False
         self.largest = 0
@@ -289,7 +289,7 @@ class Session:
     def introduction(self, rank: int) -> dict[str, Any]:
         """What a process is told of the loader: its plan, and a batch to try while nobody knows how large they are."""
         schedule = self.batches.schedule()
-        trial = schedule.turn(rank % len(schedule)).batch_index if len(schedule) and not self.is_known else None
+        trial = schedule.step(rank % len(schedule)).batch_index if len(schedule) and not self.is_known else None
         plan = self.plan
         if plan.store is None:  # only the arrays of a graph in memory are shared, not its splits
             plan = replace(plan, inputs=self.batches.written_out())
@@ -303,10 +303,10 @@ class Session:
             MemoryLimitError: There is no memory for the batches.
         """
         ring = self._slots.ring(self.largest, self.num_workers)
-        self.dealer = Scheduler(ring, self._slots.in_flight_each, self._slots.window(ring.num_slots))
+        self.dealer = RingScheduler(ring, self._slots.in_flight_each, self._slots.window(ring.num_slots))
         self.is_known = True
         if self._left_off is not None:
-            self.dealer.begin(*self._left_off)
+            self.dealer.begin_schedule(*self._left_off)
 
     def ring_message(self) -> tuple[tuple[int, ...], dict[str, Any]]:
         """What a process is told of the ring: descriptors and body."""
@@ -360,7 +360,7 @@ class Session:
         else:
             self._take_batch(dealer, message)
 
-    def _take_batch(self, dealer: Scheduler, message: Message) -> None:
+    def _take_batch(self, dealer: RingScheduler, message: Message) -> None:
         body = message.body
         self.largest = max(self.largest, body["layout"]["nbytes"])
         result: object = (body, None)

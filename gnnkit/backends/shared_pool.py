@@ -102,9 +102,9 @@ class SharedPool:
         self.crew.check()
         dealer = channel.dealer
         assert dealer is not None, "it has a place"
-        dealer.begin(epoch, schedule)
+        dealer.begin_schedule(epoch, schedule)
         for rank in self.crew.pids:
-            if dealer.jobs_of(rank):
+            if dealer.assigned_to(rank):
                 self.crew.send(rank, "cancel", c=channel.number, g=dealer.generation)
         if channel.grow_ring():
             self._send_ring(channel)
@@ -139,9 +139,9 @@ class SharedPool:
         for channel in self.channels.values():
             if channel.dealer is None or channel.failure is not None:
                 continue
-            for job in channel.dealer.deal(self.crew.ready):
-                turn, place = job.turn, {"c": channel.number, "g": job.generation}
-                self.crew.send(job.rank, "sample", **place, epoch=job.epoch, step=turn.step, batch=turn.batch_index, slot=job.slot)
+            for job in channel.dealer.assign_all(self.crew.ready):
+                step, place = job.step, {"c": channel.number, "g": job.generation}
+                self.crew.send(job.rank, "sample", **place, epoch=job.epoch, step=step.step, batch=step.batch_index, slot=job.slot)
 
     def _handle(self, rank: int, message: Message) -> None:
         body = message.body

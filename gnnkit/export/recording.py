@@ -93,7 +93,7 @@ def recorded(loader: RankLoader, rank: int, steps: int | None = None) -> Iterato
     """
     schedule = Schedule(loader.state_dict()["num_seeds"], loader.plan.batching)
     for step, batch in enumerate(islice(loader, steps)):
-        yield RecordedBatch(rank, step, schedule.turn(step).batch_index, value_digests(batch))
+        yield RecordedBatch(rank, step, schedule.step(step).batch_index, value_digests(batch))
 
 
 def limit_steps(folder: Path, steps: int) -> None:

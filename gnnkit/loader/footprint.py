@@ -113,7 +113,7 @@ def footprint(loader: Pipeline, num_batches: int | None = None) -> Footprint:
     with loader.history.noting(), Stage(loader.history, "footprint", total=2 * count, unit="batches") as stage:
         for number, counters in enumerate((touches, after)):
             for step in _steps(schedule, count, number):
-                _count(loader.stream.sample_now(epoch + number, schedule.turn(step).batch_index), counters)
+                _count(loader.stream.sample_now(epoch + number, schedule.step(step).batch_index), counters)
                 stage.advance()
     rows = {name: t.arrays[FEATURE_NAME].row_nbytes if FEATURE_NAME in t.arrays else 0 for name, t in schema.node_types.items()}
     return Footprint(count, available, touches, after, rows)
@@ -140,7 +140,7 @@ def sampled_ahead(stream: BatchStream, schedule: Schedule) -> Iterator[SampledSu
     """The batches of epoch 0 that ``touched_by`` looks at; every time the same."""
     count = min(DEFAULT_BATCHES, len(schedule))
     for step in _steps(schedule, count, 0) if count else ():
-        yield stream.sample_now(0, schedule.turn(step).batch_index)
+        yield stream.sample_now(0, schedule.step(step).batch_index)
 
 
 def _counters(schema: GraphSchema) -> Touches:

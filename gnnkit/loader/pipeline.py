@@ -164,7 +164,7 @@ class Pipeline:
             raise PlanError("there is no batch to peek at: an epoch of this loader has none", "see len(loader) and input_nodes")
         with self.history.noting():
             load_batch_classes()
-            return self._steps.all(self.stream.sample_now(self.next_epoch, schedule.turn(0).batch_index))
+            return self._steps.all(self.stream.sample_now(self.next_epoch, schedule.step(0).batch_index))
 
     def sample(self, input_nodes: Any, *, epoch: int = 0, index: int = 0) -> Any:
         """Samples around inputs of your choice, as this loader does.

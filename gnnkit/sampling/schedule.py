@@ -60,7 +60,7 @@ class Schedule:
             return -(-left // world_size)
         return max(0, -(-(left - self.batching.rank) // world_size))
 
-    def turn(self, step: int) -> Step:
+    def step(self, step: int) -> Step:
         """What this rank samples at ``step``, ``0 <= step < len(self)``."""
         index = self.first_batch + step * self.batching.world_size + self.batching.rank
         total = self.num_batches

@@ -85,7 +85,7 @@ def _epochs_are_booked(loader: GraphLoader, lanes: set[str]) -> None:
     assert (during.state, loader.history.stages[-1].state) == ("sampling", "running") and 0 <= during.batches_ready <= during.slots
     batches = [first, *iterator]
     records, stats = list(loader.records), loader.stats()
-    assert [record.index for record in records] == [loader.pipeline.batches.schedule().turn(step).batch_index for step in range(15)]
+    assert [record.index for record in records] == [loader.pipeline.batches.schedule().step(step).batch_index for step in range(15)]
     assert {record.epoch for record in records} == {0} and loader.records.of_epoch(0) == records == loader.records.window(600)
     assert {record.worker for record in records} <= lanes and "" not in lanes
     for record, batch in zip(records, batches, strict=True):

@@ -22,22 +22,23 @@ from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import ProcessStatus, look_at, process_state
 from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
+from gnnkit.runtime.scheduler import Scheduler
 from gnnkit.runtime.shared_block import mapped
 from gnnkit.runtime.supervisor import ChildProcess, children_of
 from gnnkit.runtime.wire import Message, in_memory
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
+from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     from gnnkit.backends.glt.options import Glt
 
 # The generation of batches outside an epoch.
 _NOW = 0
-_Tag = tuple[int, int]
 
 
 class GltStream:
-    """Batches that graphlearn-torch samples, delivered in order. An epoch's batches are dealt here, to whichever worker has least to do.
+    """Batches that graphlearn-torch samples, delivered in order. An epoch's batches go to the worker that has least to do.
 
     Every message is handled by the thread that waits for a batch: there is no thread of the stream's own.
 
@@ -57,10 +58,11 @@ class GltStream:
         self._batches = BatchList(plan, graph)
         self._lock = threading.RLock()
         self._closed, self._owner = False, os.getpid()
-        self._generation, self._epoch, self._last_number = _NOW, 0, 0
+        self._scheduler: Scheduler[SampledSubgraph | GnnkitError] = Scheduler(0)
         self._schedule: Schedule | None = None
-        self._claimed = self._delivered = 0
-        self._results: dict[_Tag, SampledSubgraph | GnnkitError] = {}
+        self._last_number = 0
+        self._lane_of: dict[int, int] = {}  # of batches outside an epoch
+        self._answers: dict[int, SampledSubgraph | GnnkitError] = {}
         self._awaited: set[int] = set()
         self._last_heard = time.monotonic()
         self._broken: GnnkitError | None = None  # why the epoch cannot go on, although processes have been started anew
@@ -68,7 +70,6 @@ class GltStream:
 
     def _launch(self) -> None:
         """Starts the processes; in place of others, if there were any."""
-        self._lane_of: dict[_Tag, int] = {}
         self._fleet = fleet = Fleet(self._options, self._plan, self._graph, self._events)
         self._end = weakref.finalize(self, fleet.close)  # also when the interpreter ends
         try:
@@ -83,19 +84,20 @@ class GltStream:
         with self._lock:
             self._check_open()
             self._revive()
-            self._generation, self._broken = self._generation + 1, None
-            # What an interrupt has lost would count as somebody's work for ever.
-            self._lane_of = {tag: lane for tag, lane in self._lane_of.items() if tag[0] in (_NOW, self._generation - 1)}
-            self._epoch, self._schedule = epoch, self._batches.schedule(first_batch)
-            self._claimed = self._delivered = 0
-            self._results = {tag: result for tag, result in self._results.items() if tag[0] == _NOW}
-            self._fleet.crew.send(0, "begin", g=self._generation)
-            self._deal()
+            self._broken, self._schedule = None, self._batches.schedule(first_batch)
+            self._scheduler.begin(epoch, len(self._schedule))
+            # What an interrupt has lost would count as a worker's for ever.
+            for lane in range(self._fleet.lanes):
+                for generation, step in self._scheduler.assigned_to(lane):
+                    if generation < self._scheduler.generation - 1:
+                        self._scheduler.forget(generation, step)
+            self._fleet.crew.send(0, "begin", g=self._scheduler.generation)
+            self._assign()
 
     def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch, in order; see ``BatchStream.recv``."""
         with self._lock:
-            ready = sum(tag[0] == self._generation for tag in self._results)
+            ready = len(self._scheduler.results)
         result = self._await(None, timeout_s, check)
         if result is None:
             return END_OF_EPOCH
@@ -109,7 +111,7 @@ class GltStream:
             self._revive()
             self._last_number += 1
             number, lane = self._last_number, self._least_busy()
-            self._lane_of[_NOW, number] = lane
+            self._lane_of[number] = lane
             self._awaited.add(number)
             fds = () if seeds is None else (in_memory(np.ascontiguousarray(seeds).data),)
             try:
@@ -118,32 +120,36 @@ class GltStream:
                 for fd in fds:
                     os.close(fd)
         try:
-            found = self._await((_NOW, number), self._plan.runtime.batch_timeout_s, lambda: None)
+            found = self._await(number, self._plan.runtime.batch_timeout_s, lambda: None)
             assert found is not None, "it is no epoch's"
         finally:
             with self._lock:
                 self._awaited.discard(number)
-                self._results.pop((_NOW, number), None)  # where an interrupt came between its arrival and its delivery
+                self._answers.pop(number, None)  # where an interrupt came between its arrival and its delivery
         found.epoch, found.batch_index = epoch, batch_index
         return found
 
-    def _await(self, request: _Tag | None, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | None:
-        """The batch of ``request``, or the epoch's next one; None where the epoch is over."""
-        deadline, waited_for = time.monotonic() + timeout_s, request
+    def _await(self, request: int | None, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | None:
+        """The batch of the request of that number, or the epoch's next one; None where the epoch is over."""
+        scheduler, deadline, waited_for = self._scheduler, Deadline(timeout_s), request
         while True:
             with self._lock:
                 self._check_open()
                 check()
-                if request is None and (self._schedule is None or self._delivered >= len(self._schedule)):
+                if request is None and scheduler.is_over:
                     return None
-                tag = (self._generation, self._delivered) if request is None else request
-                if waited_for != tag:  # another thread had the one before: this is a new wait
-                    deadline, waited_for = time.monotonic() + timeout_s, tag
+                wanted = scheduler.delivered if request is None else request
+                if waited_for != wanted:  # another thread had the one before: this is a new wait
+                    deadline, waited_for = Deadline(timeout_s), wanted
                 self._pump()
-                result = self._results.pop(tag, None)
-                if result is not None and request is None:
-                    self._delivered += 1
-                    self._deal()
+                result: SampledSubgraph | GnnkitError | None
+                if request is not None:
+                    result = self._answers.pop(request, None)
+                elif wanted in scheduler.results:
+                    result = scheduler.hand_out()
+                    self._assign()
+                else:
+                    result = None
                 if isinstance(result, SampledSubgraph):
                     return result
                 if result is not None:
@@ -152,59 +158,67 @@ class GltStream:
                 failure = fleet.failure or (self._broken if request is None else None)
                 if failure is not None:
                     raise fresh(failure)
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    what = f"epoch {self._epoch}, step {tag[1]}" if request is None else "a batch outside the epoch"
+                if deadline.has_passed:
+                    what = f"epoch {scheduler.epoch}, step {wanted}" if request is None else "a batch outside the epoch"
                     raise BatchTimeout(f"no batch within {timeout_s:g} s ({what}); {self._whereabouts()}", "raise batch_timeout_s")
-            fleet.crew.poller().poll(min(SLICE_S, left) * 1000)
+            fleet.crew.poller().poll(deadline.within(SLICE_S) * 1000)
 
     def _pump(self) -> None:
         for _, message in self._fleet.listen():
             if message.kind == "done":
                 self._take(message)
-        self._deal()
+        self._assign()
 
     def _take(self, message: Message) -> None:
         self._last_heard = time.monotonic()
-        body = message.body
-        tag = (body["g"], body["step"])
-        lane = self._lane_of.pop(tag, None)
-        if tag[0] == _NOW:
-            wanted, batch_index, padding = tag[1] in self._awaited, 0, False
+        generation, number = message.body["g"], message.body["step"]
+        if generation == _NOW:
+            lane, batch_index, padding = self._lane_of.pop(number, None), 0, False
+            is_wanted = number in self._awaited
         else:
-            wanted = tag[0] == self._generation and self._schedule is not None
-            turn = self._schedule.turn(tag[1]) if wanted and self._schedule is not None else None
-            batch_index, padding = (0, False) if turn is None else (turn.batch_index, turn.is_padding)
-        if not wanted or ("error" not in body and "layout" not in body):
+            lane = self._scheduler.worker_of(number) if generation == self._scheduler.generation else None
+            is_wanted = lane is not None and self._schedule is not None
+            step = self._schedule.step(number) if is_wanted and self._schedule is not None else None
+            batch_index, padding = (0, False) if step is None else (step.batch_index, step.is_padding)
+            if not is_wanted:
+                self._scheduler.forget(generation, number)
+        result = self._result(message, lane, batch_index, padding) if is_wanted else None
+        if result is None:
             message.close()
-        elif "error" in body:
-            self._results[tag] = error_from_json(
-                body["error"], f"sampling batch {batch_index} of epoch {self._epoch} with graphlearn-torch"
-            )
+        elif generation == _NOW:
+            self._answers[number] = result
         else:
-            layout, block = layout_from_json(body["layout"]), mapped(message.fds[0])
-            times = body["sample_s"], body["gather_s"], f"worker {lane}", body["began_s"]
-            self._results[tag] = SampledSubgraph(self._epoch, batch_index, padding, layout, block, *times)
+            self._scheduler.complete(generation, number, result)
 
-    def _deal(self) -> None:
+    def _result(self, message: Message, lane: int | None, batch_index: int, padding: bool) -> SampledSubgraph | GnnkitError | None:
+        body, epoch = message.body, self._scheduler.epoch
+        if "error" in body:
+            return error_from_json(body["error"], f"sampling batch {batch_index} of epoch {epoch} with graphlearn-torch")
+        if "layout" not in body:
+            return None
+        layout, block = layout_from_json(body["layout"]), mapped(message.fds[0])
+        times = body["sample_s"], body["gather_s"], f"worker {lane}", body["began_s"]
+        return SampledSubgraph(epoch, batch_index, padding, layout, block, *times)
+
+    def _assign(self) -> None:
         """Gives workers as many steps as they may have under way, several at a time, so that they can sample these concurrently."""
-        schedule, fleet, each = self._schedule, self._fleet, self._options.worker_concurrency
+        schedule, scheduler, fleet, each = self._schedule, self._scheduler, self._fleet, self._options.worker_concurrency
         if schedule is None or fleet.failure is not None or self._broken is not None:
             return
-        window = self._delivered + 2 * each * fleet.lanes + self._plan.runtime.prefetch
-        while self._claimed < min(len(schedule), window):
-            lane = self._least_busy()
-            count = min(each, 2 * each - self._load(lane), len(schedule) - self._claimed)
+        ahead = 2 * each * fleet.lanes + self._plan.runtime.prefetch
+        scheduler.window = ahead + each - 1  # a worker is given several at once
+        while (first := scheduler.next_step()) is not None and first < scheduler.delivered + ahead:
+            lane, left = self._least_busy(), scheduler.num_steps - first
+            count = min(each, 2 * each - self._load(lane), left)
             # A worker starts on its next steps when it has finished all before: few and large ones are better than many small ones.
-            if count < min(each, len(schedule) - self._claimed):
+            if count < min(each, left):
                 return
-            steps = [(step, schedule.turn(step).batch_index) for step in range(self._claimed, self._claimed + count)]
-            self._claimed += count
-            self._lane_of.update({(self._generation, step): lane for step, _ in steps})
-            fleet.crew.send(0, "sample", g=self._generation, epoch=self._epoch, lane=lane, steps=steps)
+            assigned = [scheduler.assign(lane) for _ in range(count)]
+            steps = [(step, schedule.step(step).batch_index) for _, step in assigned]
+            fleet.crew.send(0, "sample", g=scheduler.generation, epoch=scheduler.epoch, lane=lane, steps=steps)
 
     def _load(self, lane: int) -> int:
-        return sum(of == lane for of in self._lane_of.values())
+        return len(self._scheduler.assigned_to(lane)) + sum(of == lane for of in self._lane_of.values())
 
     def _least_busy(self) -> int:
         return min(range(self._fleet.lanes), key=self._load)
@@ -217,6 +231,9 @@ class GltStream:
                 raise fresh(self._fleet.failure)
             self._broken = self._fleet.failure
             self._end()
+            for lane in range(self._fleet.lanes):
+                self._scheduler.lost(lane)
+            self._lane_of.clear()
             self._launch()
 
     def _whereabouts(self) -> str:
@@ -230,10 +247,10 @@ class GltStream:
     def status(self) -> StreamStatus:
         """What the stream is doing."""
         with self._lock:
-            over = self._schedule is None or self._delivered >= len(self._schedule)
-            state = "closed" if self._closed else "ready" if over else "sampling"
+            state = "closed" if self._closed else "ready" if self._scheduler.is_over else "sampling"
             crew = self._fleet.crew
-            ready = [result for result in self._results.values() if isinstance(result, SampledSubgraph)]
+            found = [*self._scheduler.results.values(), *self._answers.values()]
+            ready = [result for result in found if isinstance(result, SampledSubgraph)]
             details: dict[str, Any] = {
                 "drawn by": self._options.drawn_by,
                 "pids": {rank: child.pid for rank, child in crew.alive.items()},
@@ -263,7 +280,8 @@ class GltStream:
         with self._lock:
             self._closed = True
             self._end()
-            self._results.clear()
+            self._scheduler.results.clear()
+            self._answers.clear()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -162,7 +162,7 @@ class RemoteSession:
     def introduction(self, rank: int) -> dict[str, Any]:
         """What a worker is told of it; it tries a batch where nobody knows yet how large they are."""
         count = len(self._schedule)
-        trial = None if self.is_open or not count else self._schedule.turn(rank % count).batch_index
+        trial = None if self.is_open or not count else self._schedule.step(rank % count).batch_index
         return {"c": self.number, "plan": self._plan, "trial": trial, "mode": "structure"}
 
     def make_ring(self, largest: int, workers: int) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import GnnkitError, MemoryLimitError, PlanError
 from gnnkit.plan import Batching, InputLinks, InputNodes, LoaderPlan, NeighborSampling, PPRSampling, Sampling, num_batches
 from gnnkit.runtime.remote import error_from_json, fresh
+from gnnkit.runtime.scheduler import Scheduler
 from gnnkit.runtime.shared_block import mapped
 from gnnkit.runtime.wire import Message
 from gnnkit.samplers import PPR
@@ -158,11 +159,9 @@ class ServedStream:
         self.number, self.digest, self.plan = number, digest, plan
         self.holders: set[str] = set()
         self.epoch = -1
-        self._capacity, self._frame = capacity, frame
-        self._total = self._next_out = 0
-        self._undealt: deque[int] = deque()
-        self._sampled: dict[int, Any] = {}
-        self._orders: dict[int, Order] = {}
+        self._frame = frame
+        self._scheduler: Scheduler[Any] = Scheduler(capacity)
+        self._orders: dict[int, tuple[int, int]] = {}
         self._waiting: deque[Waiting] = deque()
         self._requests = 0
         self._failure: GnnkitError | None = None
@@ -171,13 +170,12 @@ class ServedStream:
         """Starts an epoch, unless it or a newer one has been started. Whoever waits for the one before hears that it is over."""
         if epoch <= self.epoch:
             return
-        self._drop()
+        self._orders.clear()
         self._answer_all(OVER)
         self.epoch, self._failure = epoch, None
         inputs, batching = self.plan.inputs, self.plan.batching
         assert not isinstance(inputs, InputLinks) and inputs.ids is not None, "an input is registered with its ids"
-        self._total, self._next_out = num_batches(len(inputs.ids), batching.batch_size, batching.drop_last), 0
-        self._undealt = deque(range(self._total))
+        self._scheduler.begin(epoch, num_batches(len(inputs.ids), batching.batch_size, batching.drop_last))
 
     def fetch(self, waiting: Waiting, epoch: int | None) -> None:
         """Answers with the next batch, now or later; with ``OVER`` where there is none, or the epoch that is meant has gone by."""
@@ -187,16 +185,15 @@ class ServedStream:
         self._waiting.append(waiting)
         self._serve()
 
-    def deal(self, ready: Collection[int]) -> Iterator[Order]:
-        """What is to be sampled now, dealt to the workers with least to do."""
+    def assign(self, ready: Collection[int]) -> Iterator[Order]:
+        """Yields what is to be sampled now, assigned to the workers with least to do."""
         if ready:  # there is somebody again
             self._failure = None
-        while ready and self._undealt and len(self._orders) + len(self._sampled) < self._capacity:
-            rank = min(sorted(ready), key=lambda rank: sum(order.rank == rank for order in self._orders.values()))
+        while ready and self._scheduler.next_step() is not None:
+            rank = min(sorted(ready), key=lambda rank: len(self._scheduler.assigned_to(rank)))
             self._requests += 1
-            order = Order(rank, self._requests, self.epoch, self._undealt.popleft())
-            self._orders[order.number] = order
-            yield order
+            generation, batch = self._orders[self._requests] = self._scheduler.assign(rank)
+            yield Order(rank, self._requests, self.epoch, batch)
 
     def take(self, message: Message) -> None:
         """Handles what a worker says to this channel."""
@@ -204,18 +201,17 @@ class ServedStream:
         if order is None:  # of an epoch that has gone by
             message.close()
             return
+        generation, batch = order
         failed = "error" in message.body
         # It is mapped at once: what waits to be fetched takes no descriptor.
-        found = error_from_json(message.body["error"], f"sampling batch {order.batch}") if failed else self._batch(message)
-        self._sampled[order.batch] = found
+        found = error_from_json(message.body["error"], f"sampling batch {batch}") if failed else self._batch(message)
+        self._scheduler.complete(generation, batch, found)
         self._serve()
 
     def lost(self, rank: int) -> None:
-        """A worker has gone; what it was sampling is dealt again."""
-        gone = [order for order in self._orders.values() if order.rank == rank]
-        for order in gone:
-            del self._orders[order.number]
-        self._undealt.extendleft(sorted((order.batch for order in gone), reverse=True))
+        """A worker has gone; what it was sampling is assigned again."""
+        gone = set(self._scheduler.lost(rank))
+        self._orders = {number: order for number, order in self._orders.items() if order not in gone}
 
     def fail(self, error: GnnkitError) -> None:
         """Nobody samples any more: the epoch cannot go on."""
@@ -232,18 +228,16 @@ class ServedStream:
 
     def close(self) -> None:
         """Gives everything up; whoever waits hears that there is nothing more to come."""
-        self._drop()
-        self._total = self._next_out = 0
+        self._orders.clear()
+        self._scheduler.begin(self.epoch, 0)
         self._answer_all(OVER)
 
     def _serve(self) -> None:
         while self._waiting:
-            if self._next_out >= self._total:
+            if self._scheduler.is_over:
                 self._answer_all(OVER)
-            elif self._next_out in self._sampled:
-                found = self._sampled.pop(self._next_out)
-                self._next_out += 1
-                self._waiting.popleft().reply(found)
+            elif self._scheduler.delivered in self._scheduler.results:
+                self._waiting.popleft().reply(self._scheduler.hand_out())
             elif self._failure is not None:
                 self._answer_all(self._failure)
             else:
@@ -261,11 +255,6 @@ class ServedStream:
         waiting, self._waiting = self._waiting, deque()
         for one in waiting:
             one.reply(fresh(answer) if isinstance(answer, GnnkitError) else answer)
-
-    def _drop(self) -> None:
-        self._undealt.clear()
-        self._orders.clear()
-        self._sampled.clear()
 
 
 # Numbers stay exact wherever they may be taken for floats.
@@ -529,7 +518,7 @@ class SamplingApi:
         self._pool.send(rank, "open", c=channel.number, plan=channel.plan.to_json(), trial=None)
 
     def _deal(self, channel: ServedStream) -> None:
-        for order in channel.deal(self._pool.ready):
+        for order in channel.assign(self._pool.ready):
             self._pool.send(order.rank, "now", c=channel.number, number=order.number, epoch=order.epoch, batch=order.batch)
 
     def _release(self, number: int, channel: ServedStream, client: str) -> None:

@@ -1,4 +1,4 @@
-"""The books of steps and slots, tried against a model of the processes."""
+"""The scheduler of steps and slots, tried against a model of the processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gnnkit.backends.scheduler import Job, Scheduler
+from gnnkit.backends.ring_scheduler import Assignment, RingScheduler
 from gnnkit.plan import Batching
 from gnnkit.runtime.ring import Ring
 from gnnkit.sampling.schedule import Schedule
@@ -17,22 +17,22 @@ class Processes(RuleBasedStateMachine):
 
     @initialize(workers=st.integers(1, 4), steps=st.integers(0, 12), slots=st.integers(2, 10), each=st.integers(1, 3))
     def open(self, workers: int, steps: int, slots: int, each: int) -> None:
-        self.dealer = Scheduler(Ring[Job](slots, 4096), each, max(1, slots - min(3, slots // 2)))
-        self.told: dict[int, list[Job | int]] = {rank: [] for rank in range(workers)}
+        self.scheduler = RingScheduler(Ring[Assignment](slots, 4096), each, max(1, slots - min(3, slots // 2)))
+        self.told: dict[int, list[Assignment | int]] = {rank: [] for rank in range(workers)}
         self.schedule = Schedule(steps * 2, Batching(2))
-        self.held: list[Job] = []
+        self.held: list[Assignment] = []
         self.begin()
 
     @rule()
     def begin(self) -> None:
-        self.dealer.begin(self.dealer.generation + 10, self.schedule)
+        self.scheduler.begin_schedule(self.scheduler.generation + 10, self.schedule)
         for rank, told in self.told.items():
-            if self.dealer.jobs_of(rank):
-                told.append(self.dealer.generation)  # the word to drop what is older
-        self.deal()
+            if self.scheduler.assigned_to(rank):
+                told.append(self.scheduler.generation)  # the word to drop what is older
+        self.assign()
 
-    def deal(self) -> None:
-        for job in self.dealer.deal(set(self.told)):
+    def assign(self) -> None:
+        for job in self.scheduler.assign_all(set(self.told)):
             assert not any(job.slot == other.slot for other in self.held)
             self.told[job.rank].append(job)
 
@@ -42,9 +42,9 @@ class Processes(RuleBasedStateMachine):
         for _ in range(min(times, len(told))):
             job = told.pop(0)
             if isinstance(job, int):
-                self.dealer.cancelled(number % len(self.told), job)
+                self.scheduler.cancelled(number % len(self.told), job)
             else:
-                self.dealer.answer(job.generation, job.turn.step, f"result {job.turn.step}")
+                self.scheduler.answer(job.generation, job.step.step, f"result {job.step.step}")
 
     @rule(number=st.integers(0, 3))
     def lose_answers(self, number: int) -> None:
@@ -54,45 +54,45 @@ class Processes(RuleBasedStateMachine):
 
     @rule(keep=st.booleans())
     def take(self, keep: bool) -> None:
-        dealer = self.dealer
-        while dealer.delivered in dealer.results:
-            job, result = dealer.results[dealer.delivered]
-            assert result == f"result {dealer.delivered}" and job.epoch == dealer.epoch and dealer.ring.owner(job.slot) is job
-            if keep and len(self.held) < dealer.ring.num_slots - dealer.window:
+        scheduler = self.scheduler
+        while scheduler.delivered in scheduler.results:
+            job, result = scheduler.results[scheduler.delivered]
+            assert result == f"result {scheduler.delivered}" and job.epoch == scheduler.epoch and scheduler.ring.owner(job.slot) is job
+            if keep and len(self.held) < scheduler.ring.num_slots - scheduler.window:
                 job.state = "held"
                 self.held.append(job)
             else:
-                dealer.drop(job)
-            dealer.handed_out()
-        self.deal()
+                scheduler.drop(job)
+            scheduler.hand_out()
+        self.assign()
 
     @precondition(lambda self: self.held)
     @rule()
     def release(self) -> None:
         job = self.held.pop()
-        self.dealer.ring.free(job.slot, job)
+        self.scheduler.ring.free(job.slot, job)
 
     @rule(number=st.integers(0, 3))
     def die(self, number: int) -> None:
         rank = number % len(self.told)
         self.told[rank].clear()
-        self.dealer.lost(rank)
-        self.deal()
+        self.scheduler.lost(rank)
+        self.assign()
 
     @invariant()
     def held_slots_belong_to_their_batches(self) -> None:
-        assert all(self.dealer.ring.owner(job.slot) is job for job in getattr(self, "held", []))
+        assert all(self.scheduler.ring.owner(job.slot) is job for job in getattr(self, "held", []))
 
     def teardown(self) -> None:
         """Left alone, the epoch comes to its end, and every slot that nobody holds is free."""
-        if not hasattr(self, "dealer"):
+        if not hasattr(self, "scheduler"):
             return
         for _ in range(200):
             for rank in self.told:
                 self.work(rank, 3)
             self.take(False)
-        assert self.dealer.is_over and self.dealer.delivered == len(self.schedule)
-        owned = [slot for slot in range(self.dealer.ring.num_slots) if self.dealer.ring.owner(slot) is not None]
+        assert self.scheduler.is_over and self.scheduler.delivered == len(self.schedule)
+        owned = [slot for slot in range(self.scheduler.ring.num_slots) if self.scheduler.ring.owner(slot) is not None]
         assert len(owned) == len(self.held)
 
 
