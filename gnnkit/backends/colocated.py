@@ -36,7 +36,7 @@ class Colocated:
             such gap: memory is shared.
         max_concurrent_producer_inits: Processes of this loader that may be starting at the same time; None: all.
         max_restarts: How often, in all, a process that dies is started again, its batches sampled again and a warning given; after
-            that, its death is an error.
+            that, its exit_ is an error.
         idle_timeout_s: Seconds after which a loader that is not used gives its memory up, and processes that nobody uses end; both are
             there again at the next use. None: never; nor on several hosts, which count on each other.
         hosts: ``"address:port"`` of every host's part service, the same list on each; None takes the process group's ranks. With a
@@ -111,12 +111,12 @@ class Colocated:
             options = replace(self, worker_concurrency=max(self.worker_concurrency, _LEAST_CONCURRENT))
         return PoolStream(options, plan, graph, events)
 
-    def hire(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, newcomer: OnStarted) -> WorkerPool:
-        """Makes the crew of processes, of which none is started yet; see ``PoolOptions.hire``."""
-        from gnnkit.backends.local_pool import hire_colocated
+    def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> WorkerPool:
+        """Makes the workers of processes, of which none is started yet; see ``PoolOptions.open_pool``."""
+        from gnnkit.backends.local_pool import open_colocated
 
         workers = self.num_workers if isinstance(self.num_workers, int) else max(1, auto_threads() // self.threads_per_worker)
-        return hire_colocated(self, workers, plan, graph, newcomer)
+        return open_colocated(self, workers, plan, graph, on_started)
 
     def to_json(self) -> dict[str, Any]:
         """``{"kind": "Colocated", option: value, ...}``."""

@@ -37,7 +37,7 @@ class GraphStore:
         worker_concurrency: Batches that a sampling process is given at a time by each loader, 1 to 32.
         channel_size: The most memory for batches under way, in bytes or as "4GB"; None: as much as they take.
         max_restarts: How often, in all, a server or sampling process that dies is waited for, or started again where it is this
-            process's own, its batches sampled again and a warning given; after that, its death is an error.
+            process's own, its batches sampled again and a warning given; after that, its exit_ is an error.
         join_timeout_s: Seconds to wait for servers that are not there yet.
         idle_timeout_s: Seconds after which a loader that is not used gives its memory up; it takes it again at its next use. None: never.
         tls_ca: PEM file of the certificate that servers of other hosts show, or of its issuer; None: not encrypted.
@@ -108,27 +108,27 @@ class GraphStore:
             options = replace(self, worker_concurrency=max(self.worker_concurrency, batches))
         return PoolStream(options, plan, graph, events)
 
-    def hire(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, newcomer: OnStarted) -> WorkerPool:
-        """Finds the servers' sampling processes; see ``PoolOptions.hire``."""
+    def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> WorkerPool:
+        """Finds the servers' sampling processes; see ``PoolOptions.open_pool``."""
         if self.address is None:
-            from gnnkit.backends.server_pool import hire_own_servers
+            from gnnkit.backends.server_pool import open_own_servers
 
-            return hire_own_servers(self, plan, graph, events, newcomer)
+            return open_own_servers(self, plan, graph, events, on_started)
         if self.folder is None and has_any_port(str(self.address)):
-            from gnnkit.backends.receiver_pool import hire_own_receiver
+            from gnnkit.backends.receiver_pool import open_own_receiver
 
-            return hire_own_receiver(self, plan, graph, events, newcomer)
+            return open_own_receiver(self, plan, graph, events, on_started)
         if plan.store is None:
             raise PlanError(
                 "the graph is only in memory, and servers that are joined have a store", "use from_store(), or leave address out"
             )
         if self.folder is not None:
-            from gnnkit.backends.server_pool import hire_joined_servers
+            from gnnkit.backends.server_pool import open_joined_servers
 
-            return hire_joined_servers(self.folder, self.join_timeout_s, plan.store.fingerprint, events, newcomer)
-        from gnnkit.backends.receiver_pool import hire_receiver, servers_of
+            return open_joined_servers(self.folder, self.join_timeout_s, plan.store.fingerprint, events, on_started)
+        from gnnkit.backends.receiver_pool import open_receiver, servers_of
 
-        return hire_receiver(self, servers_of(self), plan, plan.store.fingerprint, events, newcomer)
+        return open_receiver(self, servers_of(self), plan, plan.store.fingerprint, events, on_started)
 
     def to_json(self) -> dict[str, Any]:
         """``{"kind": "GraphStore", option: value, ...}``; no token."""

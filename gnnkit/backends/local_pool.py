@@ -24,7 +24,7 @@ from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
 from gnnkit.runtime.process_status import ProcessStatus, lane_of, look_at
 from gnnkit.runtime.runs import RunFolder, new_run
-from gnnkit.runtime.supervisor import ChildProcess, Death, Supervisor, SupervisorOptions
+from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions
 from gnnkit.runtime.wire import Message
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ _numbers = itertools.count()
 
 
 def link_hosts(options: Colocated, plan: LoaderPlan, graph: GraphHandle, log_root: Path, stop: Callable[[], None]) -> HostLink | None:
-    """Connects a crew to the other hosts; None where every host holds everything.
+    """Connects a workers to the other hosts; None where every host holds everything.
 
     Args:
         options: The backend's options.
-        plan: The plan of the crew's first loader.
+        plan: The plan of the workers's first loader.
         graph: The graph.
         log_root: Folder that the folders of logs are in.
-        stop: Ends the crew; a bound method, held weakly.
+        stop: Ends the workers; a bound method, held weakly.
 
     Raises:
         PlanError: The hosts are not clear, or there is no token, or the address is taken.
@@ -60,11 +60,11 @@ def link_hosts(options: Colocated, plan: LoaderPlan, graph: GraphHandle, log_roo
 
 
 class HostLink:
-    """The connection of one crew.
+    """The connection of one workers.
 
     Args:
         options: The backend's options.
-        plan: The plan of the crew's first loader; with a store, and a placement.
+        plan: The plan of the workers's first loader; with a store, and a placement.
         graph: The graph.
         log_root: See ``link_hosts``.
         stop: See ``link_hosts``.
@@ -82,16 +82,16 @@ class HostLink:
             raise PlanError(f"the plan places parts on {placement.num_hosts} hosts, and there are {self._hosts.count}")
         check_group(self._hosts)
         self._fingerprint, self._token = store.fingerprint, _token(self._hosts, self._timeout_s)
-        self._keeper = self._serve(options, store, graph, log_root, stop)
+        self._supervisor = self._serve(options, store, graph, log_root, stop)
         try:
-            if self._keeper is not None and self._hosts.addresses is None:
-                _group_store().set(self._key(self.index), join_address(self._keeper.spec.ip, self._keeper.spec.port))
+            if self._supervisor is not None and self._hosts.addresses is None:
+                _group_store().set(self._key(self.index), join_address(self._supervisor.spec.ip, self._supervisor.spec.port))
             self._addresses = self._find_addresses()
         except BaseException:  # nobody else would give the service up
             self.close()
             raise
-        if self._keeper is not None:
-            self._keeper.attend(self._addresses)
+        if self._supervisor is not None:
+            self._supervisor.attend(self._addresses)
 
     @property
     def index(self) -> int:
@@ -135,7 +135,7 @@ class HostLink:
             return {host: self._hosts.addresses[host] for host in self._sources}
         return {host: _read(self._key(host), f"host {host}", self._timeout_s) for host in self._sources}
 
-    def greeting(self) -> dict[str, Any]:
+    def setup_message(self) -> dict[str, Any]:
         """What a sampling process has to know; see ``gnnkit.cluster.parts``."""
         return {
             "self": self.index,
@@ -148,24 +148,24 @@ class HostLink:
 
     def check(self) -> None:
         """Raises what keeps this host's service from coming back."""
-        if self._keeper is not None:
-            self._keeper.check()
+        if self._supervisor is not None:
+            self._supervisor.check()
 
     def details(self) -> Mapping[str, Any]:
         """Facts for people: no token."""
-        keeper, sources = self._keeper, {host: self._addresses[host] for host in self._sources}
+        supervisor, sources = self._supervisor, {host: self._addresses[host] for host in self._sources}
         others = ", ".join(f"host {host} at {address}" for host, address in sources.items())
         line, service = f"this is host {self.index} of {self._hosts.count}", None
-        if keeper is not None:
-            address = join_address(keeper.spec.ip, keeper.spec.port)
-            service = {"address": address, "pid": keeper.pid, "log": keeper.log, "restarts": keeper.restarts}
+        if supervisor is not None:
+            address = join_address(supervisor.spec.ip, supervisor.spec.port)
+            service = {"address": address, "pid": supervisor.pid, "log": supervisor.log, "restarts": supervisor.restarts}
             line += f", serving at {address}"
         return {"hosts": f"{line}; asks {others}" if others else line, "host": self.index, "sources": sources, "part_service": service}
 
     def close(self) -> None:
         """Gives the service up; it stays for as long as other hosts use it."""
-        if self._keeper is not None:
-            self._keeper.leave(self._number)
+        if self._supervisor is not None:
+            self._supervisor.leave(self._number)
 
 
 def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
@@ -221,24 +221,24 @@ class LocalWorkerPool(Supervisor):
         options: How they are started.
         folder: Where their logs go.
         sharing: The graph's copy.
-        newcomer: Called with each process that has been started.
+        on_started: Called with each process that has been started.
 
     Attributes:
         setup: What a process is told first, beside the graph's copy.
         link: The connection to other hosts; None where every part is on this one.
     """
 
-    def __init__(self, options: SupervisorOptions, folder: RunFolder, sharing: GraphSharing, newcomer: OnStarted) -> None:
-        super().__init__(options, folder, _weakly(self._introduce))
+    def __init__(self, options: SupervisorOptions, folder: RunFolder, sharing: GraphSharing, on_started: OnStarted) -> None:
+        super().__init__(options, folder, _weakly(self._set_up))
         self.setup: dict[str, Any] = {}
         self.link: HostLink | None = None
-        self._sharing, self._newcomer = sharing, newcomer
+        self._sharing, self._on_started = sharing, on_started
 
-    def _introduce(self, child: ChildProcess) -> None:
+    def _set_up(self, child: ChildProcess) -> None:
         """Tells a process that has just been started what it is there for."""
-        fds, description = self._sharing.greeting(child.rank)
+        fds, description = self._sharing.setup_message(child.rank)
         child.wire.send("setup", fds, graph=description, threads=self.options.threads, **self.setup)
-        self._newcomer(child.rank)
+        self._on_started(child.rank)
 
     @property
     def expected(self) -> int:
@@ -290,10 +290,10 @@ class LocalWorkerPool(Supervisor):
         child = self.alive.get(rank)
         return None if child is None else f"{self.name(rank)} is {child.state()}"
 
-    def listen(self) -> Iterator[tuple[int, Message | Death]]:
+    def listen(self) -> Iterator[tuple[int, Message | Exit]]:
         """See ``Supervisor.listen``; what concerns the graph's copy is taken."""
         for rank, what in super().listen():
-            if isinstance(what, Death) or what.kind == "retired":
+            if isinstance(what, Exit) or what.kind == "retired":
                 self._sharing.lost(rank)
             elif what.kind == "graph":
                 self._sharing.take(rank, what)
@@ -330,25 +330,25 @@ class LocalWorkerPool(Supervisor):
             self.link.close()
 
 
-def hire_colocated(options: Colocated, num_workers: int, plan: LoaderPlan, graph: GraphHandle, newcomer: OnStarted) -> LocalWorkerPool:
-    """The crew of ``Colocated``; see ``PoolOptions.hire``."""
+def open_colocated(options: Colocated, num_workers: int, plan: LoaderPlan, graph: GraphHandle, on_started: OnStarted) -> LocalWorkerPool:
+    """The workers of ``Colocated``; see ``PoolOptions.open_pool``."""
     _wait_for_turn(options.process_start_gap_seconds)
     check_descriptors(num_workers)
     check_start_memory(num_workers, options.threads_per_worker, graph.arrays.schema)
     sharing = GraphSharing(graph, plan.runtime.memory_budget)
-    crew_options = SupervisorOptions(num_workers, options.threads_per_worker, worker.__name__, options.max_concurrent_producer_inits)
+    supervisor_options = SupervisorOptions(num_workers, options.threads_per_worker, worker.__name__, options.max_concurrent_producer_inits)
     store = None if plan.store is None else asdict(plan.store)
     folder = new_run(options.log_dir, {"store": None if store is None else store["path"]})
-    crew = LocalWorkerPool(crew_options, folder, sharing, newcomer)
+    workers = LocalWorkerPool(supervisor_options, folder, sharing, on_started)
     try:
-        crew.link = link_hosts(options, plan, graph, folder.path.parent, crew.stop)
+        workers.link = link_hosts(options, plan, graph, folder.path.parent, workers.stop)
     except BaseException:
-        crew.stop()
+        workers.stop()
         raise
     # On several hosts nobody is idle: they count on each other until the end.
-    idle_s, hosts = (options.idle_timeout_s, None) if crew.link is None else (None, crew.link.greeting())
-    crew.setup = {"store": store, "idle_s": idle_s, "hosts": hosts}
-    return crew
+    idle_s, hosts = (options.idle_timeout_s, None) if workers.link is None else (None, workers.link.setup_message())
+    workers.setup = {"store": store, "idle_s": idle_s, "hosts": hosts}
+    return workers
 
 
 def _wait_for_turn(gap_s: float) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus
 from gnnkit.backends.ring_scheduler import RingScheduler
 from gnnkit.backends.session import NOBODY, SLICE_S, BatchWait, Session
-from gnnkit.backends.shared_pool import SharedPool, crews
+from gnnkit.backends.shared_pool import SharedPool, pool_registry
 from gnnkit.backends.stored_graph import in_order
 from gnnkit.errors import LoaderClosed, StartTimeout
 from gnnkit.events import EventSink
@@ -53,12 +53,12 @@ class PoolStream:
 
     def __init__(self, options: PoolOptions, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
         self._timeout_s = plan.runtime.batch_timeout_s
-        self._crews = crews()
-        self._pool = BlockPool(_KEPT_BLOCKS, pinned_for=plan.runtime.pin_device)
-        self._channel = Session(options, plan, graph, events)
-        self._end = weakref.finalize(self, self._crews.forget, self._channel)  # also when the interpreter ends
+        self._pools = pool_registry()
+        self._blocks = BlockPool(_KEPT_BLOCKS, pinned_for=plan.runtime.pin_device)
+        self._session = Session(options, plan, graph, events)
+        self._end = weakref.finalize(self, self._pools.forget, self._session)  # also when the interpreter ends
         try:
-            self._crews.open(self._channel)
+            self._pools.open(self._session)
         except BaseException:
             self._end()
             raise
@@ -67,46 +67,46 @@ class PoolStream:
         """Starts an epoch; what is left of the one before is dropped. Processes that have died are started again."""
         while True:
             self._check_open()
-            self._crews.enter(self._channel)
-            with self._crews.lock:
+            self._pools.enter(self._session)
+            with self._pools.lock:
                 self._check_open()
-                hub = self._crews.hub_of(self._channel)
-                if hub is not None:  # it has not lost its place in this moment
-                    self._crews.tidy()
-                    hub.begin(self._channel, epoch, self._channel.batches.schedule(first_batch))
+                pool = self._pools.pool_of(self._session)
+                if pool is not None:  # it has not lost its place in this moment
+                    self._pools.tidy()
+                    pool.begin(self._session, epoch, self._session.batches.schedule(first_batch))
             self._settle()
-            if hub is not None:
+            if pool is not None:
                 return
 
     def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch, in order; see ``BatchStream.recv``."""
-        channel, patience, ready, waited_for = self._channel, None, None, -1
+        session, wait, ready, waited_for = self._session, None, None, -1
         try:
             while True:
                 self._check_open()
-                if channel.is_over:
+                if session.is_over:
                     return END_OF_EPOCH
-                self._crews.enter(channel)
-                with self._crews.lock:
+                self._pools.enter(session)
+                with self._pools.lock:
                     self._check_open()
                     check()
-                    hub, dealer = self._crews.hub_of(channel), channel.dealer
-                    if hub is None or dealer is None:  # it has lost its place in this moment
+                    pool, scheduler = self._pools.pool_of(session), session.scheduler
+                    if pool is None or scheduler is None:  # it has lost its place in this moment
                         continue
-                    hub.pump(revive=channel.failure is None)
-                    ready = len(dealer.results) if ready is None else ready
-                    if channel.failure is not None and not dealer.is_sampled:
-                        raise fresh(channel.failure)
-                    if dealer.delivered in dealer.results:
-                        return self._deliver(hub, dealer, ready)
-                    if patience is None or waited_for != dealer.delivered:  # another thread may have had the one before
-                        waited_for = dealer.delivered
-                        patience = BatchWait(hub.crew, timeout_s, f"epoch {dealer.epoch}, step {waited_for}")
-                    sampling = dealer.worker_of(dealer.delivered)
-                    self._look(patience, list(hub.crew.pids) if sampling is None else [sampling])
-                    poller = hub.crew.poller()
+                    pool.pump(revive=session.failure is None)
+                    ready = len(scheduler.results) if ready is None else ready
+                    if session.failure is not None and not scheduler.is_sampled:
+                        raise fresh(session.failure)
+                    if scheduler.delivered in scheduler.results:
+                        return self._deliver(pool, scheduler, ready)
+                    if wait is None or waited_for != scheduler.delivered:  # another thread may have had the one before
+                        waited_for = scheduler.delivered
+                        wait = BatchWait(pool.workers, timeout_s, f"epoch {scheduler.epoch}, step {waited_for}")
+                    sampling = scheduler.worker_of(scheduler.delivered)
+                    self._look(wait, list(pool.workers.pids) if sampling is None else [sampling])
+                    poller = pool.workers.poller()
                 self._settle()
-                poller.poll(min(SLICE_S, patience.left_s) * 1000)
+                poller.poll(min(SLICE_S, wait.left_s) * 1000)
         finally:
             self._settle()
 
@@ -119,59 +119,59 @@ class PoolStream:
 
     def _ask(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None) -> Message | None:
         """Asks a process for a batch; None where it went before it could answer."""
-        channel, patience = self._channel, None
-        requests, number = channel.requests, channel.requests.begin()
+        session, wait = self._session, None
+        requests, number = session.requests, session.requests.begin()
         try:
             while True:
                 self._check_open()
-                self._crews.enter(channel)
-                with self._crews.lock:
+                self._pools.enter(session)
+                with self._pools.lock:
                     self._check_open()
-                    hub, dealer = self._crews.hub_of(channel), channel.dealer
-                    if hub is None or dealer is None:  # it has lost its place in this moment
+                    pool, scheduler = self._pools.pool_of(session), session.scheduler
+                    if pool is None or scheduler is None:  # it has lost its place in this moment
                         return None
-                    if patience is None:
-                        hub.crew.settle()
-                    hub.pump(revive=False)
+                    if wait is None:
+                        pool.workers.settle()
+                    pool.pump(revive=False)
                     if requests.rank_of(number) == NOBODY and requests.result(number) is None:
-                        hub.pump(revive=not hub.crew.pids)
-                        if hub.crew.pids:
-                            requests.ask(number, _least_busy(hub, dealer))
-                            _send_request(hub, channel, requests.rank_of(number), seeds, number=number, epoch=epoch, batch=batch_index)
+                        pool.pump(revive=not pool.workers.pids)
+                        if pool.workers.pids:
+                            requests.ask(number, _least_busy(pool, scheduler))
+                            _send_request(pool, session, requests.rank_of(number), seeds, number=number, epoch=epoch, batch=batch_index)
                     answer = requests.result(number)
                     if answer is not None:
                         return None if answer == "again" else answer
-                    if patience is None:
-                        patience = BatchWait(hub.crew, self._timeout_s, "a batch outside the epoch")
-                    self._look(patience, [requests.rank_of(number)])
-                    poller = hub.crew.poller()
+                    if wait is None:
+                        wait = BatchWait(pool.workers, self._timeout_s, "a batch outside the epoch")
+                    self._look(wait, [requests.rank_of(number)])
+                    poller = pool.workers.poller()
                 self._settle()
-                poller.poll(min(SLICE_S, patience.left_s) * 1000)
+                poller.poll(min(SLICE_S, wait.left_s) * 1000)
         finally:
             requests.end(number)
             self._settle()
 
-    def _deliver(self, hub: SharedPool, dealer: RingScheduler, ready: int) -> SampledSubgraph:
+    def _deliver(self, pool: SharedPool, scheduler: RingScheduler, ready: int) -> SampledSubgraph:
         """Hands the next batch out; where the user holds so many that slots run short, in memory of its own."""
-        job, result = dealer.results[dealer.delivered]
+        job, result = scheduler.results[scheduler.delivered]
         if isinstance(result, BaseException):
-            dealer.hand_out()
-            dealer.drop(job)
+            scheduler.hand_out()
+            scheduler.drop(job)
             raise result
         body, block = result
         if block is None:
             nbytes = body["layout"]["nbytes"]
-            if dealer.ring.num_leased < dealer.ring.num_slots - dealer.window:
-                block = dealer.ring.lease(job.slot)
+            if scheduler.ring.num_leased < scheduler.ring.num_slots - scheduler.window:
+                block = scheduler.ring.lease(job.slot)
                 job.state = "held"
             else:
-                block = self._pool.lease(nbytes)
-                block[:nbytes] = dealer.ring.bytes_of(job.slot)[:nbytes]
-                dealer.drop(job)
-        dealer.hand_out()
-        hub.deal()
+                block = self._blocks.lease(nbytes)
+                block[:nbytes] = scheduler.ring.bytes_of(job.slot)[:nbytes]
+                scheduler.drop(job)
+        scheduler.hand_out()
+        pool.assign()
         subgraph = self._subgraph(body, block, job.epoch, job.step.batch_index, is_padding=job.step.is_padding)
-        subgraph.worker, subgraph.ready = hub.crew.lane(job.rank, body["thread"]), ready
+        subgraph.worker, subgraph.ready = pool.workers.lane(job.rank, body["thread"]), ready
         return subgraph
 
     def _now_batch(self, answer: Message, epoch: int, batch_index: int) -> SampledSubgraph:
@@ -182,7 +182,7 @@ class PoolStream:
     def _subgraph(
         self, body: Mapping[str, Any], block: NDArray[np.uint8], epoch: int, batch_index: int, *, is_padding: bool
     ) -> SampledSubgraph:
-        layout, graph = layout_from_json(body["layout"]), self._channel.graph
+        layout, graph = layout_from_json(body["layout"]), self._session.graph
         if graph.store is None:  # whoever samples it may have read it from a store of its own
             layout = in_order(layout, graph.arrays)
         times = body["sample_s"], body["gather_s"], "", body["began_s"]
@@ -190,92 +190,92 @@ class PoolStream:
 
     def status(self) -> StreamStatus:
         """What the stream is doing. Takes no lock: it may be asked for in the middle of anything, by a signal handler for example."""
-        channel, hub, dealer = self._channel, self._crews.hub_of(self._channel), self._channel.dealer
-        buffers = self._pool.num_leased_bytes + self._pool.free_bytes
-        shared = channel.graph.shared
-        if hub is None or dealer is None:
-            state, details = "closed" if channel.is_closed else "idle", {"pids": {}, "logs": "", "restarts": 0, "slots": 0, "slot_bytes": 0}
+        session, pool, scheduler = self._session, self._pools.pool_of(self._session), self._session.scheduler
+        buffers = self._blocks.num_leased_bytes + self._blocks.free_bytes
+        shared = session.graph.shared
+        if pool is None or scheduler is None:
+            state, details = "closed" if session.is_closed else "idle", {"pids": {}, "logs": "", "restarts": 0, "slots": 0, "slot_bytes": 0}
             trainer = (look_at("trainer", os.getpid()),)
-            return StreamStatus(state, channel.num_workers, 0, buffers, 0 if shared is None else shared.nbytes, 0, trainer, details)
-        state = "ready" if dealer.is_over else "sampling"
+            return StreamStatus(state, session.num_workers, 0, buffers, 0 if shared is None else shared.nbytes, 0, trainer, details)
+        state = "ready" if scheduler.is_over else "sampling"
         details = {
-            "pids": dict(hub.crew.pids),
-            "logs": hub.crew.logs,
-            "restarts": hub.restarts,
-            "slots": dealer.ring.num_slots,
-            "slot_bytes": dealer.ring.slot_bytes,
-            **hub.crew.details(),
+            "pids": dict(pool.workers.pids),
+            "logs": pool.workers.logs,
+            "restarts": pool.restarts,
+            "slots": scheduler.ring.num_slots,
+            "slot_bytes": scheduler.ring.slot_bytes,
+            **pool.workers.details(),
         }
-        buffers += dealer.ring.block.touched_bytes
-        processes = look_at("trainer", os.getpid()), *hub.crew.statuses()
-        ready, slots = len(dealer.results), dealer.window
-        return StreamStatus(state, channel.num_workers, ready, buffers, hub.crew.graph_bytes, slots, processes, details)
+        buffers += scheduler.ring.block.touched_bytes
+        processes = look_at("trainer", os.getpid()), *pool.workers.statuses()
+        ready, slots = len(scheduler.results), scheduler.window
+        return StreamStatus(state, session.num_workers, ready, buffers, pool.workers.graph_bytes, slots, processes, details)
 
     def restart(self, timeout_s: float) -> None:
         """Has other processes take the place of those that sample, for all loaders that share them; see ``BatchStream.restart``."""
-        channel, deadline = self._channel, time.monotonic() + timeout_s
+        session, deadline = self._session, time.monotonic() + timeout_s
         before: set[int] | None = None
         while True:
             self._check_open()
-            self._crews.enter(channel)
-            with self._crews.lock:
+            self._pools.enter(session)
+            with self._pools.lock:
                 self._check_open()
-                hub = self._crews.hub_of(channel)
-                if hub is None:  # it has lost its place in this moment
+                pool = self._pools.pool_of(session)
+                if pool is None:  # it has lost its place in this moment
                     continue
                 if before is None:
-                    before = set(hub.crew.pids.values())
-                    hub.restart()
-                hub.pump(revive=True)
-                if channel.failure is not None:
-                    raise fresh(channel.failure)
-                are_new = before.isdisjoint(hub.crew.pids.values())
-                if are_new and len(hub.crew.ready) >= channel.num_workers:
+                    before = set(pool.workers.pids.values())
+                    pool.restart()
+                pool.pump(revive=True)
+                if session.failure is not None:
+                    raise fresh(session.failure)
+                are_new = before.isdisjoint(pool.workers.pids.values())
+                if are_new and len(pool.workers.ready) >= session.num_workers:
                     return
                 if time.monotonic() >= deadline:
-                    there = len(hub.crew.ready) if are_new else 0
-                    text = f"{there} of {channel.num_workers} sampling processes were there again after {timeout_s:g} s"
+                    there = len(pool.workers.ready) if are_new else 0
+                    text = f"{there} of {session.num_workers} sampling processes were there again after {timeout_s:g} s"
                     raise StartTimeout(text, "raise start_timeout_s, or look at the logs")
-                poller = hub.crew.poller()
+                poller = pool.workers.poller()
             self._settle()
             poller.poll(SLICE_S * 1000)
 
     def close(self) -> None:
-        """Gives the place in the crew up, whose processes end with their last loader; batches that were handed out stay valid.
+        """Gives the place in the workers up, whose processes end with their last loader; batches that were handed out stay valid.
 
         Does nothing in a forked child.
         """
-        if os.getpid() == self._crews.owner:
-            self._channel.is_closed = True
-            self._crews.forget(self._channel)
+        if os.getpid() == self._pools.owner:
+            self._session.is_closed = True
+            self._pools.forget(self._session)
             self._end.detach()
-            self._pool.clear()
+            self._blocks.clear()
 
     def _settle(self) -> None:
         """What must not be done under the lock."""
-        self._crews.collect()
-        self._channel.tell()
+        self._pools.collect()
+        self._session.tell()
 
-    def _look(self, patience: BatchWait, ranks: list[int]) -> None:
-        warning = patience.check(ranks)
+    def _look(self, wait: BatchWait, ranks: list[int]) -> None:
+        warning = wait.check(ranks)
         if warning is not None:
-            self._channel.note(warning)
+            self._session.note(warning)
 
     def _check_open(self) -> None:
-        if self._channel.is_closed:
+        if self._session.is_closed:
             raise LoaderClosed("the loader is closed", "create a new one")
-        if os.getpid() != self._crews.owner:
+        if os.getpid() != self._pools.owner:
             raise LoaderClosed("the loader belongs to the process that this one was forked from", "create one in this process")
 
 
-def _least_busy(hub: SharedPool, dealer: RingScheduler) -> int:
-    return min(hub.crew.ready or hub.crew.pids, key=lambda rank: len(dealer.assigned_to(rank)))
+def _least_busy(pool: SharedPool, scheduler: RingScheduler) -> int:
+    return min(pool.workers.ready or pool.workers.pids, key=lambda rank: len(scheduler.assigned_to(rank)))
 
 
-def _send_request(hub: SharedPool, channel: Session, rank: int, seeds: NDArray[np.int64] | None, **request: int) -> None:
+def _send_request(pool: SharedPool, session: Session, rank: int, seeds: NDArray[np.int64] | None, **request: int) -> None:
     fds = () if seeds is None else (in_memory(np.ascontiguousarray(seeds).data),)
     try:
-        hub.crew.send(rank, "now", fds, c=channel.number, **request)
+        pool.workers.send(rank, "now", fds, c=session.number, **request)
     finally:
         for fd in fds:
             os.close(fd)

@@ -1,4 +1,4 @@
-"""Servers of other hosts as a hub sees them: a process of this trainer's own that receives what they sample."""
+"""Servers of other hosts as a pool sees them: a process of this trainer's own that receives what they sample."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
 from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.runtime.runs import RunFolder, new_run
-from gnnkit.runtime.supervisor import Death, SupervisorOptions
+from gnnkit.runtime.supervisor import Exit, SupervisorOptions
 from gnnkit.runtime.wire import Message
 from gnnkit.storage.store import Store
 
@@ -38,15 +38,21 @@ class ReceiverPool(LocalWorkerPool):
         options: How it is started.
         folder: Where its log goes.
         graph: The graph's outline.
-        newcomer: Called when it has been started.
+        on_started: Called when it has been started.
         joined: The servers.
         own: Those of them that this process has started, which end with it; None where all are somebody else's.
     """
 
     def __init__(
-        self, options: SupervisorOptions, folder: RunFolder, graph: GraphHandle, newcomer: OnStarted, joined: Joined, own: OwnServers | None
+        self,
+        options: SupervisorOptions,
+        folder: RunFolder,
+        graph: GraphHandle,
+        on_started: OnStarted,
+        joined: Joined,
+        own: OwnServers | None,
     ) -> None:
-        super().__init__(options, folder, GraphSharing(graph, 0), newcomer)
+        super().__init__(options, folder, GraphSharing(graph, 0), on_started)
         self._joined, self._own = joined, own
         self._traffic = [0, 0]
         self._leaving: frozenset[int] = frozenset()  # pids of servers of this process's own, until others have taken their places
@@ -92,7 +98,7 @@ class ReceiverPool(LocalWorkerPool):
         if self._own is not None:
             yield from self._own.statuses()
 
-    def listen(self) -> Iterator[tuple[int, Message | Death]]:
+    def listen(self) -> Iterator[tuple[int, Message | Exit]]:
         """See ``Supervisor.listen``; bytes on the wire are noted."""
         for rank, what in super().listen():
             if isinstance(what, Message):
@@ -127,25 +133,25 @@ def _servers(options: GraphStore, addresses: tuple[str, ...], token: str) -> Ser
     return Servers(addresses, token, read_ca(options.tls_ca), client_id(), options.join_timeout_s, options.log_dir)
 
 
-def hire_receiver(
+def open_receiver(
     options: GraphStore,
     servers: Servers,
     plan: LoaderPlan,
     fingerprint: str,
     events: EventSink,
-    newcomer: OnStarted,
+    on_started: OnStarted,
     own: OwnServers | None = None,
 ) -> ReceiverPool:
-    """Joins servers by their addresses, and starts the process that receives from them; see ``PoolOptions.hire``.
+    """Joins servers by their addresses, and starts the process that receives from them; see ``PoolOptions.open_pool``.
 
     Args:
         options: The backend's options.
         servers: See ``servers_of``.
-        plan: See ``PoolOptions.hire``.
+        plan: See ``PoolOptions.open_pool``.
         fingerprint: Of the store that they must have.
-        events: See ``PoolOptions.hire``.
-        newcomer: See ``PoolOptions.hire``.
-        own: Servers of this process's own, which the crew takes over.
+        events: See ``PoolOptions.open_pool``.
+        on_started: See ``PoolOptions.open_pool``.
+        own: Servers of this process's own, which the workers takes over.
 
     Raises:
         StoreError: They have another store.
@@ -164,29 +170,29 @@ def hire_receiver(
     check_descriptors(1)
     check_start_memory(1, threads, outline.schema)
     folder = new_run(options.log_dir, {"store": str(outline.path), "servers": list(servers.addresses)})
-    crew = ReceiverPool(
+    workers = ReceiverPool(
         SupervisorOptions(1, threads, worker.__name__, title="receiving process {rank}", lane="receiver"),
         folder,
         graph,
-        newcomer,
+        on_started,
         joined,
         own,
     )
-    crew.setup = {
+    workers.setup = {
         "store": asdict(outline.reference),
         "idle_s": options.idle_timeout_s,
         "hosts": None,
         "servers": receiver_setup(joined, servers, outline.num_parts, options.max_restarts > 0),
     }
-    return crew
+    return workers
 
 
-def hire_own_receiver(options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink, newcomer: OnStarted) -> ReceiverPool:
-    """Starts servers on addresses of this host, and joins them as if they were on another; see ``PoolOptions.hire``."""
+def open_own_receiver(options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> ReceiverPool:
+    """Starts servers on addresses of this host, and joins them as if they were on another; see ``PoolOptions.open_pool``."""
     own = OwnServers(options, plan, graph, events)
     try:
         servers = _servers(options, (own.fleet.address,), own.fleet.token)
-        return hire_receiver(options, servers, plan, own.store.fingerprint, events, newcomer, own)
+        return open_receiver(options, servers, plan, own.store.fingerprint, events, on_started, own)
     except BaseException:
         own.stop()
         raise

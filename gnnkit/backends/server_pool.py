@@ -26,7 +26,7 @@ from gnnkit.runtime.process_status import ProcessStatus, lane_of, look_at, proce
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import with_tail
 from gnnkit.runtime.shared_block import SharedBlock
-from gnnkit.runtime.supervisor import Death
+from gnnkit.runtime.supervisor import Exit
 from gnnkit.runtime.vitals import UNSEEN, Signs, Vitals
 from gnnkit.runtime.wire import Message, Wire
 
@@ -138,29 +138,31 @@ class OwnServers:
 
 def _tidy(stopped: threading.Event, idle_timeout_s: float) -> None:
     """A thread: takes the places of loaders that are not used, also while nothing else of gnnkit's runs; the last one's servers end."""
-    from gnnkit.backends.shared_pool import crews
+    from gnnkit.backends.shared_pool import pool_registry
 
     gap_s = max(_LEAST_GAP_S, min(idle_timeout_s / 4, _MOST_GAP_S))
     while not stopped.wait(gap_s):
-        with crews().lock:
-            crews().tidy()
+        with pool_registry().lock:
+            pool_registry().tidy()
 
 
-def hire_own_servers(options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink, newcomer: OnStarted) -> ServerWorkerPool:
-    """Starts servers and joins them; see ``PoolOptions.hire``."""
+def open_own_servers(
+    options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted
+) -> ServerWorkerPool:
+    """Starts servers and joins them; see ``PoolOptions.open_pool``."""
     own = OwnServers(options, plan, graph, events)
     try:
         servers = join_folder(own.fleet.folder, "starter", plan.runtime.start_timeout_s, events, own.store.fingerprint, own.check)
     except BaseException:
         own.stop()
         raise
-    return ServerWorkerPool(servers, newcomer, own)
+    return ServerWorkerPool(servers, on_started, own)
 
 
 # The most messages taken from one process before the others have their turn.
 _TURN = 64
 # After a connection has ended, the explanation takes no longer than this.
-LAST_BREATH_S = 2.0
+EXIT_WAIT_S = 2.0
 _ENDED = ("ended", "gone")
 _HINT = "go on with loader.resume(), or have it wait for another one by itself with GraphStore(max_restarts=...)"
 
@@ -232,7 +234,7 @@ class ServerLink:
         self.asked, self.graph_bytes = False, 0
         self._vitals: Vitals | None = None
         self._losses: dict[int, _Loss] = {}
-        self._introductions: list[Message] = []
+        self._announced: list[Message] = []
         self._failure: GnnkitError | None = None
         self._ended: float | None = None
         self.ask()
@@ -261,7 +263,7 @@ class ServerLink:
             self.connection.flush()
             for message in self.connection.listen():
                 if message.kind == "worker":
-                    self._introductions.append(message)
+                    self._announced.append(message)
                 elif message.kind == "lost":
                     worker = int(message.body["worker"])
                     error = error_from_json(message.body["error"], f"sampling process {worker} of {self.name}", WorkerDied)
@@ -273,14 +275,14 @@ class ServerLink:
         except EOFError:
             self._ended = self._ended or time.monotonic()
 
-    def newcomers(self) -> list[int]:
+    def started(self) -> list[int]:
         """Meets the processes that the server has introduced, once those whose places they take are off the books; their numbers."""
-        waiting, came = self._introductions, []
-        self._introductions = []
+        waiting, came = self._announced, []
+        self._announced = []
         for message in waiting:
             worker = int(message.body["worker"])
             if worker in self.members:
-                self._introductions.append(message)
+                self._announced.append(message)
             elif worker >= self.workers:
                 message.close()
             else:
@@ -336,26 +338,26 @@ class ServerLink:
             return not self.is_gone
         return any(process_state(member.pid) in _ENDED for member in self.members.values())
 
-    def end_of_server(self, known: GnnkitError | None, others: frozenset[int]) -> Death:
-        """The death of the server, and of all its processes.
+    def end_of_server(self, known: GnnkitError | None, others: frozenset[int]) -> Exit:
+        """The exit_ of the server, and of all its processes.
 
         Args:
             known: What its starter knows of it, if that is this process.
-            others: See ``Death``.
+            others: See ``Exit``.
         """
         what = f"{self.name} at {self.connection.folder} is gone"
         if isinstance(known, WorkerDied):
             known = type(known)(known.message, _HINT)
         error = self._failure or known or WorkerDied(with_tail(what, self.welcome.log), _HINT)
-        return Death(error, what, others, remedy="it is waited for")
+        return Exit(error, what, others, remedy="it is waited for")
 
-    def deaths(self) -> Iterator[tuple[int, Death]]:
+    def exits(self) -> Iterator[tuple[int, Exit]]:
         """Yields the processes that have ended while the server lasts, once it has said why or has had the time to."""
         if self._ended is not None:
             return
         for worker, member in list(self.members.items()):
             loss = self._losses.get(worker)
-            if member.ended is None or (loss is None and time.monotonic() - member.ended < LAST_BREATH_S):
+            if member.ended is None or (loss is None and time.monotonic() - member.ended < EXIT_WAIT_S):
                 continue
             what = f"sampling process {worker} (pid {member.pid}) of {self.name} is gone"
             error = WorkerDied(with_tail(what, member.log), _HINT) if loss is None else loss.error
@@ -368,16 +370,16 @@ class ServerLink:
 
     def close(self) -> None:
         """Leaves the server."""
-        for message in self._introductions:
+        for message in self._announced:
             message.close()
         for member in self.members.values():
             member.wire.close()
         self.connection.close()
 
 
-def _death(error: GnnkitError, *, is_replaced: bool = False) -> Death:
+def _death(error: GnnkitError, *, is_replaced: bool = False) -> Exit:
     summary = error.message.splitlines()[0].partition(";")[0]
-    return Death(error, summary, remedy="its server is asked for another one", is_replaced=is_replaced)
+    return Exit(error, summary, remedy="its server is asked for another one", is_replaced=is_replaced)
 
 
 _SLICE_S = 0.05
@@ -392,14 +394,14 @@ class ServerWorkerPool:
 
     Args:
         servers: The connections to the servers, all of which are there.
-        newcomer: Called with each process that servers have introduced.
+        on_started: Called with each process that servers have introduced.
         own: The servers where they are this process's own; None where they were joined.
     """
 
-    def __init__(self, servers: UnixJoin, newcomer: OnStarted, own: OwnServers | None) -> None:
-        self._servers, self._newcomer, self._own = servers, newcomer, own
+    def __init__(self, servers: UnixJoin, on_started: OnStarted, own: OwnServers | None) -> None:
+        self._servers, self._on_started, self._own = servers, on_started, own
         self._owner = os.getpid()
-        self._heard: deque[tuple[int, Message | Death]] = deque()
+        self._heard: deque[tuple[int, Message | Exit]] = deque()
         self._links: dict[int, ServerLink] = {}
         self._waiting: float | None = None
         self._awaited = 0.0
@@ -437,7 +439,7 @@ class ServerWorkerPool:
 
     @property
     def ready(self) -> Set[int]:
-        """All of them: servers introduce nobody who is not ready."""
+        """All of them: servers announce_sessions nobody who is not ready."""
         return {rank for rank, _, member in self._members() if member.ended is None}
 
     @property
@@ -507,8 +509,8 @@ class ServerWorkerPool:
         if found is not None:
             found[0].members[found[1]].wire.send(kind, fds, **body)
 
-    def listen(self) -> Iterator[tuple[int, Message | Death]]:
-        """Yields what has arrived since the last call, and deaths after all that the dead had sent."""
+    def listen(self) -> Iterator[tuple[int, Message | Exit]]:
+        """Yields what has arrived since the last call, and exits after all that the dead had sent."""
         self._advance()
         for event in [] if self._own is None else self._own.fleet.take_events():
             facts = asdict(event)
@@ -524,10 +526,10 @@ class ServerWorkerPool:
             if link.is_gone:
                 self._lose(server, link)
                 continue
-            self._heard.extend((server * self._width + worker, death) for worker, death in link.deaths())
-            for worker in link.newcomers():
+            self._heard.extend((server * self._width + worker, exit_) for worker, exit_ in link.exits())
+            for worker in link.started():
                 self._waiting = None
-                self._newcomer(server * self._width + worker)
+                self._on_started(server * self._width + worker)
 
     def _lose(self, server: int, link: ServerLink) -> None:
         if server in self._restarting:
@@ -547,7 +549,7 @@ class ServerWorkerPool:
         """Whether a server of this process's own has gone, and its exit status is about to be known."""
         if self._own is None or not link.is_gone or server in self._restarting:
             return False
-        return self._own.error_of(server) is None and (link.ended_s or 0.0) < LAST_BREATH_S
+        return self._own.error_of(server) is None and (link.ended_s or 0.0) < EXIT_WAIT_S
 
     def _drop(self, server: int, link: ServerLink) -> None:
         link.close()
@@ -567,7 +569,7 @@ class ServerWorkerPool:
 
     def settle(self) -> None:
         """Waits for processes that have begun to end, so that the next ``listen`` finds all who died together."""
-        deadline = time.monotonic() + LAST_BREATH_S
+        deadline = time.monotonic() + EXIT_WAIT_S
         while time.monotonic() < deadline and any(link.is_ending or self._awaits_cause(rank, link) for rank, link in self._links.items()):
             self.poller().poll(_SLICE_S * 1000)
             self._advance()
@@ -655,14 +657,14 @@ class ServerWorkerPool:
             self._own.stop()
 
 
-def hire_joined_servers(folder: Path, timeout_s: float, fingerprint: str, events: EventSink, newcomer: OnStarted) -> ServerWorkerPool:
-    """Joins the servers of a folder; see ``PoolOptions.hire``.
+def open_joined_servers(folder: Path, timeout_s: float, fingerprint: str, events: EventSink, on_started: OnStarted) -> ServerWorkerPool:
+    """Joins the servers of a folder; see ``PoolOptions.open_pool``.
 
     Args:
         folder: Their folder.
         timeout_s: Seconds to wait for all of them.
         fingerprint: Of the store that they are to serve.
-        events: See ``PoolOptions.hire``.
-        newcomer: See ``PoolOptions.hire``.
+        events: See ``PoolOptions.open_pool``.
+        on_started: See ``PoolOptions.open_pool``.
     """
-    return ServerWorkerPool(join_folder(folder, "trainer", timeout_s, events, fingerprint), newcomer, None)
+    return ServerWorkerPool(join_folder(folder, "trainer", timeout_s, events, fingerprint), on_started, None)

@@ -157,20 +157,20 @@ class BatchWait:
     """One wait.
 
     Args:
-        crew: The processes.
+        workers: The processes.
         timeout_s: The deadline; 0 waits for nothing.
         what: What is waited for, for the error.
     """
 
-    def __init__(self, crew: WorkerPool, timeout_s: float, what: str) -> None:
-        self._crew, self._timeout_s, self._what = crew, timeout_s, what
+    def __init__(self, workers: WorkerPool, timeout_s: float, what: str) -> None:
+        self._workers, self._timeout_s, self._what = workers, timeout_s, what
         self._started = self._since = time.monotonic()
         self._deadline = self._started + timeout_s
         self._clocks = self._look()
         self._warned = False
 
     def _look(self) -> dict[int, int]:
-        return {rank: self._crew.signs(rank).cpu_ns for rank in self._crew.pids}
+        return {rank: self._workers.signs(rank).cpu_ns for rank in self._workers.pids}
 
     @property
     def left_s(self) -> float:
@@ -208,23 +208,23 @@ class BatchWait:
         )
 
     def _is_fresh(self, ranks: list[int]) -> bool:
-        return any(self._crew.signs(rank).is_fresh for rank in ranks)
+        return any(self._workers.signs(rank).is_fresh for rank in ranks)
 
     def _is_sampling(self, ranks: list[int]) -> bool:
         """Whether one of them is alive, at a batch, and has used its processor since the last look: a hung disk does not count."""
         for rank in ranks:
-            signs = self._crew.signs(rank)
+            signs = self._workers.signs(rank)
             if signs.is_fresh and signs.step >= 0 and signs.cpu_ns > self._clocks.get(rank, 0):
                 return True
         return False
 
     def _is_starting(self) -> bool:
-        return self._crew.is_starting  # which has a deadline of its own
+        return self._workers.is_starting  # which has a deadline of its own
 
     def _whereabouts(self, ranks: list[int]) -> str:
         said = []
         for rank in ranks:
-            who, signs = self._crew.describe(rank), self._crew.signs(rank)
+            who, signs = self._workers.describe(rank), self._workers.signs(rank)
             if who is None:
                 continue
             seen = "was never seen" if signs.seen_s == float("inf") else f"was last seen {signs.seen_s:.1f} s ago"
@@ -234,9 +234,9 @@ class BatchWait:
 
 
 class Session:
-    """The books of one loader. Only the holder of its crews' lock may change it, but for ``tell``.
+    """The state of one loader in a worker pool. Only the holder of the pool registry's lock may change it, but for ``tell``.
 
-    It may lose its place in the crew, to a newer loader of the same plan or because it is not used, and takes one again at its next
+    It may lose its place in the workers, to a newer loader of the same plan or because it is not used, and takes one again at its next
     use, with a new ring: the epoch goes on with the step after the last one that was handed out.
 
     Args:
@@ -254,7 +254,7 @@ class Session:
         requests: Batches outside an epoch.
         number: What the processes know it by; a new one for every place that it takes, 0 while it has none.
         opened: Processes that have taken it in since it got its place.
-        dealer: The steps under way; None while it has no ring.
+        scheduler: The steps under way; None while it has no ring.
         failure: Why the epoch cannot go on, or None.
         is_known: Whether it has had a place before, so that the size of its batches is known.
         is_closed: Whether it takes no place any more.
@@ -269,7 +269,7 @@ class Session:
         self.requests = Requests()
         self.number = 0
         self.opened: set[int] = set()
-        self.dealer: RingScheduler | None = None
+        self.scheduler: RingScheduler | None = None
         self.failure: GnnkitError | None = None
         self.is_known = self.is_closed = False
         self.largest = 0
@@ -286,7 +286,7 @@ class Session:
         self.opened.clear()
         self.used = time.monotonic()
 
-    def introduction(self, rank: int) -> dict[str, Any]:
+    def setup(self, rank: int) -> dict[str, Any]:
         """What a process is told of the loader: its plan, and a batch to try while nobody knows how large they are."""
         schedule = self.batches.schedule()
         trial = schedule.step(rank % len(schedule)).batch_index if len(schedule) and not self.is_known else None
@@ -303,33 +303,33 @@ class Session:
             MemoryLimitError: There is no memory for the batches.
         """
         ring = self._slots.ring(self.largest, self.num_workers)
-        self.dealer = RingScheduler(ring, self._slots.in_flight_each, self._slots.window(ring.num_slots))
+        self.scheduler = RingScheduler(ring, self._slots.in_flight_each, self._slots.window(ring.num_slots))
         self.is_known = True
         if self._left_off is not None:
-            self.dealer.begin_schedule(*self._left_off)
+            self.scheduler.begin_schedule(*self._left_off)
 
     def ring_message(self) -> tuple[tuple[int, ...], dict[str, Any]]:
         """What a process is told of the ring: descriptors and body."""
-        assert self.dealer is not None
-        ring = self.dealer.ring
+        assert self.scheduler is not None
+        ring = self.scheduler.ring
         return (ring.block.fd,), {"c": self.number, "slot_bytes": ring.slot_bytes}
 
     def grow_ring(self) -> bool:
         """Makes a new ring for larger batches, if there were any that did not fit; batches in the old one keep it."""
-        if self.dealer is None or self.largest <= self.dealer.ring.slot_bytes:
+        if self.scheduler is None or self.largest <= self.scheduler.ring.slot_bytes:
             return False
         try:
             larger = self._slots.ring(self.largest, self.num_workers)
         except GnnkitError:  # no room: they go on travelling by themselves
             return False
-        self.dealer.use_ring(larger, self._slots.window(larger.num_slots))
+        self.scheduler.use_ring(larger, self._slots.window(larger.num_slots))
         return True
 
     def leave(self) -> None:
         """Gives the place and the ring up; batches in it keep it."""
-        if self.dealer is not None and self.dealer.schedule is not None:
-            self._left_off = self.dealer.epoch, self.dealer.schedule, self.dealer.delivered
-        self.dealer, self.number = None, 0
+        if self.scheduler is not None and self.scheduler.schedule is not None:
+            self._left_off = self.scheduler.epoch, self.scheduler.schedule, self.scheduler.delivered
+        self.scheduler, self.number = None, 0
         self.requests.lost(None, None)
 
     # Its epoch ----------------------------------------------------------------------------------------------------------
@@ -337,30 +337,30 @@ class Session:
     @property
     def is_over(self) -> bool:
         """Whether every step of the epoch has been handed out."""
-        if self.dealer is not None:
-            return self.dealer.is_over
+        if self.scheduler is not None:
+            return self.scheduler.is_over
         return self._left_off is None or self._left_off[2] >= len(self._left_off[1])
 
     # What arrives ---------------------------------------------------------------------------------------------------------
 
     def take(self, rank: int, message: Message) -> None:
         """Handles what a process says to this loader."""
-        body, dealer = message.body, self.dealer
+        body, scheduler = message.body, self.scheduler
         if message.kind == "opened":
             self.opened.add(rank)
             self.largest = max(self.largest, body["nbytes"])
         elif "number" in body:
             self.requests.answer(body["number"], message)
-        elif dealer is None:
+        elif scheduler is None:
             message.close()
         elif message.kind == "cancelled":
-            dealer.cancelled(rank, body["g"])
+            scheduler.cancelled(rank, body["g"])
         elif message.kind == "error":
-            dealer.answer(body["g"], body["step"], error_from_json(body["error"], f"sampling step {body['step']}"))
+            scheduler.answer(body["g"], body["step"], error_from_json(body["error"], f"sampling step {body['step']}"))
         else:
-            self._take_batch(dealer, message)
+            self._take_batch(scheduler, message)
 
-    def _take_batch(self, dealer: RingScheduler, message: Message) -> None:
+    def _take_batch(self, scheduler: RingScheduler, message: Message) -> None:
         body = message.body
         self.largest = max(self.largest, body["layout"]["nbytes"])
         result: object = (body, None)
@@ -371,9 +371,9 @@ class Session:
                 result = MemoryLimitError(
                     f"a batch of {body['layout']['nbytes'] / 1e6:.0f} MB cannot be mapped: {error}", "lower batch_size"
                 )
-        job = dealer.answer(body["g"], body["step"], result)
+        job = scheduler.answer(body["g"], body["step"], result)
         if message.fds and job is not None:
-            dealer.drop(job)
+            scheduler.drop(job)
 
     def lost(self, rank: int, error: GnnkitError | None) -> None:
         """A process is gone; its steps are to be dealt again.
@@ -385,9 +385,9 @@ class Session:
         if error is not None:
             self.opened.discard(rank)
         self.requests.lost(rank, error)
-        if self.dealer is not None:
-            self.dealer.lost(rank)
-        if error is not None and (self.dealer is None or not self.dealer.is_over):
+        if self.scheduler is not None:
+            self.scheduler.lost(rank)
+        if error is not None and (self.scheduler is None or not self.scheduler.is_over):
             self.failure = error
 
     def note(self, notice: Event | str) -> None:

@@ -18,13 +18,13 @@ from gnnkit.events import Event, EventSink, Stage
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.remote import fresh
-from gnnkit.runtime.supervisor import Death
+from gnnkit.runtime.supervisor import Exit
 from gnnkit.runtime.wire import Message
 from gnnkit.sampling.schedule import Schedule
 
 
 class SharedPool:
-    """Finds the processes, handles their messages and deals steps to them. Only the holder of its crews' lock may use it.
+    """Finds the processes, handles their messages and deals steps to them. Only the holder of the registry's lock may use it.
 
     Args:
         options: The backend's options.
@@ -33,85 +33,85 @@ class SharedPool:
         events: Receives progress of finding them.
 
     Attributes:
-        crew: The processes.
-        channels: The loaders that have a place, by number.
+        workers: The processes.
+        sessions: The loaders that have a place, by number.
         restarts: Deaths that were no errors because the user allowed it.
 
     Raises:
-        PlanError: See ``PoolOptions.hire``.
-        MemoryLimitError: See ``PoolOptions.hire``.
-        StartTimeout: See ``PoolOptions.hire``.
+        PlanError: See ``PoolOptions.open_pool``.
+        MemoryLimitError: See ``PoolOptions.open_pool``.
+        StartTimeout: See ``PoolOptions.open_pool``.
     """
 
     def __init__(self, options: PoolOptions, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
         self._options = options
-        self.channels: dict[int, Session] = {}
+        self.sessions: dict[int, Session] = {}
         self.restarts = 0
         self._owner = os.getpid()
         self._numbers = itertools.count(1)
-        self.crew = options.hire(plan, graph, events, _newcomer(weakref.ref(self)))
+        self.workers = options.open_pool(plan, graph, events, _on_started(weakref.ref(self)))
 
     # Loaders --------------------------------------------------------------------------------------------------------------
 
-    def admit(self, channel: Session) -> None:
+    def add(self, session: Session) -> None:
         """Gives a loader a place; one that has had a place before is dealt to at once.
 
         Raises:
             MemoryLimitError: There is no memory for its batches any more.
         """
         number = next(self._numbers)
-        channel.enter(number, self.crew.expected)
-        self.channels[number] = channel
-        for rank in self.crew.pids:
-            self.crew.send(rank, "open", **channel.introduction(rank))
-        if channel.is_known:
-            self.give_ring(channel)
+        session.enter(number, self.workers.expected)
+        self.sessions[number] = session
+        for rank in self.workers.pids:
+            self.workers.send(rank, "open", **session.setup(rank))
+        if session.is_known:
+            self.give_ring(session)
 
-    def give_ring(self, channel: Session) -> None:
+    def give_ring(self, session: Session) -> None:
         """Makes a loader's ring.
 
         Raises:
             PlanError: ``channel_size`` is too small.
             MemoryLimitError: There is no memory for the batches.
         """
-        channel.make_ring()
-        self._send_ring(channel)
+        session.make_ring()
+        self._send_ring(session)
 
-    def _send_ring(self, channel: Session) -> None:
-        fds, body = channel.ring_message()
-        for rank in self.crew.pids:
-            self.crew.send(rank, "ring", fds, **body)
+    def _send_ring(self, session: Session) -> None:
+        fds, body = session.ring_message()
+        for rank in self.workers.pids:
+            self.workers.send(rank, "ring", fds, **body)
 
-    def dismiss(self, channel: Session) -> None:
+    def remove(self, session: Session) -> None:
         """Takes a loader's place away; its memory goes with the batches that it has handed out."""
-        if self.channels.pop(channel.number, None) is not None:
-            for rank in self.crew.pids:
-                self.crew.send(rank, "close", c=channel.number)
-        channel.leave()
+        if self.sessions.pop(session.number, None) is not None:
+            for rank in self.workers.pids:
+                self.workers.send(rank, "close", c=session.number)
+        session.leave()
 
-    def introduce(self, rank: int) -> None:
+    def announce_sessions(self, rank: int) -> None:
         """Tells a process that has just come of the loaders that are there."""
-        for channel in self.channels.values():
-            self.crew.send(rank, "open", **channel.introduction(rank))
-            if channel.dealer is not None:
-                fds, body = channel.ring_message()
-                self.crew.send(rank, "ring", fds, **body)
+        for session in self.sessions.values():
+            self.workers.send(rank, "open", **session.setup(rank))
+            if session.scheduler is not None:
+                fds, body = session.ring_message()
+                self.workers.send(rank, "ring", fds, **body)
 
-    def begin(self, channel: Session, epoch: int, schedule: Schedule) -> None:
+    def begin(self, session: Session, epoch: int, schedule: Schedule) -> None:
         """Starts a loader's epoch; what is left of the one before is dropped. Processes that have died are started again."""
-        self.crew.check()
-        dealer = channel.dealer
-        assert dealer is not None, "it has a place"
-        dealer.begin_schedule(epoch, schedule)
-        for rank in self.crew.pids:
-            if dealer.assigned_to(rank):
-                self.crew.send(rank, "cancel", c=channel.number, g=dealer.generation)
-        if channel.grow_ring():
-            self._send_ring(channel)
-        self.crew.settle()
+        self.workers.check()
+        scheduler = session.scheduler
+        assert scheduler is not None, "it has a place"
+        scheduler.begin_schedule(epoch, schedule)
+        for rank in self.workers.pids:
+            if scheduler.assigned_to(rank):
+                self.workers.send(rank, "cancel", c=session.number, g=scheduler.generation)
+        if session.grow_ring():
+            self._send_ring(session)
+        self.workers.settle()
         self.pump(revive=True)
-        channel.failure = None  # what had died meanwhile has been started again
-        self.deal()
+        session.failure = None  # what had died meanwhile has been started again
+        self.assign()
 
     # Processes ------------------------------------------------------------------------------------------------------------
 
@@ -121,69 +121,69 @@ class SharedPool:
         Args:
             revive: Whether processes that are missing are started.
         """
-        for rank, what in self.crew.listen():
-            if isinstance(what, Death):
-                self._mourn(rank, what)
+        for rank, what in self.workers.listen():
+            if isinstance(what, Exit):
+                self._on_exit(rank, what)
             else:
                 self._handle(rank, what)
-        overdue = self.crew.overdue(max((c.plan.runtime.start_timeout_s for c in self.channels.values()), default=0.0))
+        overdue = self.workers.overdue(max((c.plan.runtime.start_timeout_s for c in self.sessions.values()), default=0.0))
         if overdue is not None:
             self._fail(*overdue)
         if revive:
-            self.crew.start_missing()
-        self.crew.attend(ask=revive)
-        self.deal()
+            self.workers.start_missing()
+        self.workers.attend(ask=revive)
+        self.assign()
 
-    def deal(self) -> None:
+    def assign(self) -> None:
         """Gives the processes as many steps of each loader as there is room for; none of an epoch that cannot go on."""
-        for channel in self.channels.values():
-            if channel.dealer is None or channel.failure is not None:
+        for session in self.sessions.values():
+            if session.scheduler is None or session.failure is not None:
                 continue
-            for job in channel.dealer.assign_all(self.crew.ready):
-                step, place = job.step, {"c": channel.number, "g": job.generation}
-                self.crew.send(job.rank, "sample", **place, epoch=job.epoch, step=step.step, batch=step.batch_index, slot=job.slot)
+            for job in session.scheduler.assign_all(self.workers.ready):
+                step, place = job.step, {"c": session.number, "g": job.generation}
+                self.workers.send(job.rank, "sample", **place, epoch=job.epoch, step=step.step, batch=step.batch_index, slot=job.slot)
 
     def _handle(self, rank: int, message: Message) -> None:
         body = message.body
         if message.kind == "event":
             event = Event(body["what"], **{name: value for name, value in body.items() if name != "what"})
-            for newcomer in [c for c in self.channels.values() if c.dealer is None][:1]:
-                newcomer.note(event)
+            for on_started in [c for c in self.sessions.values() if c.scheduler is None][:1]:
+                on_started.note(event)
         elif message.kind == "retired":  # whoever wants something has it started again
-            for channel in self.channels.values():
-                channel.lost(rank, None)
+            for session in self.sessions.values():
+                session.lost(rank, None)
         elif "c" in body:
-            addressee = self.channels.get(body["c"])
+            addressee = self.sessions.get(body["c"])
             if addressee is None:  # it has left
                 message.close()
             else:
                 addressee.take(rank, message)
 
-    def _mourn(self, rank: int, death: Death) -> None:
+    def _on_exit(self, rank: int, exit_: Exit) -> None:
         """Processes have died: somebody takes their place where the user allows it, and it is an error for the loaders otherwise."""
-        is_final = death.is_replaced or isinstance(death.error, WorkerStopped)
+        is_final = exit_.is_replaced or isinstance(exit_.error, WorkerStopped)
         may_restart = not is_final and self.restarts < self._options.max_restarts
-        for channel in self.channels.values():
-            is_harmless = death.is_replaced or (may_restart and channel.dealer is not None)
-            for dead in (rank, *death.others):
-                channel.lost(dead, None if is_harmless else death.error)
-        if death.is_replaced:
-            self._warn(f"{death.summary}; {death.remedy}")
+        for session in self.sessions.values():
+            is_harmless = exit_.is_replaced or (may_restart and session.scheduler is not None)
+            for dead in (rank, *exit_.others):
+                session.lost(dead, None if is_harmless else exit_.error)
+        if exit_.is_replaced:
+            self._warn(f"{exit_.summary}; {exit_.remedy}")
         elif may_restart:
             self.restarts += 1
-            self._warn(f"{death.summary}; {death.remedy} ({self.restarts} of max_restarts={self._options.max_restarts})")
+            self._warn(f"{exit_.summary}; {exit_.remedy} ({self.restarts} of max_restarts={self._options.max_restarts})")
 
     def _warn(self, what: str) -> None:
-        active = [channel for channel in self.channels.values() if not channel.is_over]
-        for channel in active or list(self.channels.values())[:1]:
-            channel.note(f"{what}, and its batches are sampled again")
+        active = [session for session in self.sessions.values() if not session.is_over]
+        for session in active or list(self.sessions.values())[:1]:
+            session.note(f"{what}, and its batches are sampled again")
 
     def _fail(self, rank: int, error: GnnkitError) -> None:
-        for channel in self.channels.values():
+        for session in self.sessions.values():
             # Somebody may wait for a batch outside an epoch, and perhaps for anybody to sample it.
-            channel.requests.lost(rank if self.crew.ready else None, error)
-            if channel.dealer is None or not channel.is_over:
-                channel.failure = error
+            session.requests.lost(rank if self.workers.ready else None, error)
+            if session.scheduler is None or not session.is_over:
+                session.failure = error
 
     def restart(self) -> None:
         """Has other processes take the place of those that are there; what keeps an epoch from going on is forgotten.
@@ -191,29 +191,29 @@ class SharedPool:
         Raises:
             PlanError: See ``WorkerPool.restart``.
         """
-        self.crew.restart()
-        for channel in self.channels.values():
-            channel.failure = None
+        self.workers.restart()
+        for session in self.sessions.values():
+            session.failure = None
 
-    def idle_channels(self) -> list[Session]:
+    def idle_sessions(self) -> list[Session]:
         """Loaders that nobody has used for longer than the user allows."""
-        limit, now = self._options.idle_timeout_s if self.crew.can_idle else None, time.monotonic()
-        return [] if limit is None else [c for c in self.channels.values() if c.dealer is not None and now - c.used > limit]
+        limit, now = self._options.idle_timeout_s if self.workers.can_idle else None, time.monotonic()
+        return [] if limit is None else [c for c in self.sessions.values() if c.scheduler is not None and now - c.used > limit]
 
     def stop(self) -> None:
         """Ends the processes; does nothing in a forked child."""
         if os.getpid() != self._owner:
             return
-        self.crew.stop()
+        self.workers.stop()
 
 
-def _newcomer(hub: weakref.ref[SharedPool]) -> OnStarted:
-    def introduce(rank: int) -> None:
-        target = hub()
+def _on_started(pool: weakref.ref[SharedPool]) -> OnStarted:
+    def announce_sessions(rank: int) -> None:
+        target = pool()
         if target is not None:
-            target.introduce(rank)
+            target.announce_sessions(rank)
 
-    return introduce
+    return announce_sessions
 
 
 @dataclass(eq=False)
@@ -225,18 +225,18 @@ class PoolRegistry:
     ``collect`` takes its place away.
 
     Attributes:
-        lock: To be held for everything but ``open``, ``enter``, ``hub_of``, ``forget`` and ``collect``.
-        owner: The process; a forked child has crews of its own.
+        lock: To be held for everything but ``open``, ``enter``, ``pool_of``, ``forget`` and ``collect``.
+        owner: The process; a forked child has pools of its own.
     """
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     owner: int = field(default_factory=os.getpid)
-    # Held while a crew is made, which may wait for other hosts.
+    # Held while a workers is made, which may wait for other hosts.
     _making: threading.Lock = field(default_factory=threading.Lock)
-    _hubs: dict[Any, SharedPool] = field(default_factory=dict)
+    _by_key: dict[Any, SharedPool] = field(default_factory=dict)
     _forgotten: deque[Session] = field(default_factory=deque)
 
-    def open(self, channel: Session) -> None:
+    def open(self, session: Session) -> None:
         """Gives a new loader its place, and waits until every process knows it. Older loaders of the same name and plan lose theirs.
 
         Raises:
@@ -244,34 +244,34 @@ class PoolRegistry:
             PlanError: The system's limits or ``channel_size`` do not allow it, or the hosts are not clear.
             MemoryLimitError: There is no memory for it.
         """
-        self.enter(channel)
+        self.enter(session)
         with self.lock:
             self.tidy()
-            for other in [c for hub in self._hubs.values() for c in hub.channels.values() if _replaces(channel, c)]:
+            for other in [c for pool in self._by_key.values() for c in pool.sessions.values() if _replaces(session, c)]:
                 self.leave(other)
-        started, limit_s = time.monotonic(), channel.plan.runtime.start_timeout_s
-        with Stage(channel.events, "start", label="sampling processes", total=channel.num_workers, unit="processes") as stage:
+        started, limit_s = time.monotonic(), session.plan.runtime.start_timeout_s
+        with Stage(session.events, "start", label="sampling processes", total=session.num_workers, unit="processes") as stage:
             while True:
                 with self.lock:
-                    hub = self._hubs[_key(channel)]
-                    is_reporting = hub.crew.is_reporting  # before it is listened to: what was reported by then is heard
-                    hub.pump(revive=channel.failure is None)
-                    if channel.failure is not None:
-                        raise fresh(channel.failure)
-                    count, total, poller = len(channel.opened), hub.crew.expected, hub.crew.poller()
+                    pool = self._by_key[_key(session)]
+                    is_reporting = pool.workers.is_reporting  # before it is listened to: what was reported by then is heard
+                    pool.pump(revive=session.failure is None)
+                    if session.failure is not None:
+                        raise fresh(session.failure)
+                    count, total, poller = len(session.opened), pool.workers.expected, pool.workers.poller()
                     is_open = count == total and not is_reporting
                     if is_open:
-                        hub.give_ring(channel)
-                channel.tell()
+                        pool.give_ring(session)
+                session.tell()
                 if count > stage.done:
                     stage.update(count, total)
                 if is_open:
                     return
-                if time.monotonic() - started > limit_s and not hub.crew.is_starting:
-                    raise StartTimeout(_absent(hub, channel, limit_s), "close the other loaders on this graph, or raise start_timeout_s")
+                if time.monotonic() - started > limit_s and not pool.workers.is_starting:
+                    raise StartTimeout(_absent(pool, session, limit_s), "close the other loaders on this graph, or raise start_timeout_s")
                 poller.poll(SLICE_S * 1000)
 
-    def enter(self, channel: Session) -> None:
+    def enter(self, session: Session) -> None:
         """Sees to it that a loader has a place: a new one, or one that has lost its place.
 
         Raises:
@@ -280,58 +280,58 @@ class PoolRegistry:
             PlanError: See ``open``.
             MemoryLimitError: See ``open``.
         """
-        channel.used = time.monotonic()
-        while self.hub_of(channel) is None:
-            if channel.is_closed:
+        session.used = time.monotonic()
+        while self.pool_of(session) is None:
+            if session.is_closed:
                 raise LoaderClosed("the loader is closed", "create a new one")
             with self._making:
-                self._take_place(channel)
+                self._take_place(session)
 
-    def _take_place(self, channel: Session) -> None:
-        """Tries to; in vain if the crew ends, or the loader is closed, in this moment."""
-        key = _key(channel)
-        hub = self._hubs.get(key)
-        if hub is None:
-            new = SharedPool(channel.options, channel.plan, channel.graph, channel.events)
+    def _take_place(self, session: Session) -> None:
+        """Tries to; in vain if the workers ends, or the loader is closed, in this moment."""
+        key = _key(session)
+        pool = self._by_key.get(key)
+        if pool is None:
+            new = SharedPool(session.options, session.plan, session.graph, session.events)
             with self.lock:
-                hub = self._hubs[key] = new
+                pool = self._by_key[key] = new
         with self.lock:
-            if self._hubs.get(key) is not hub:
+            if self._by_key.get(key) is not pool:
                 return
             try:
-                if not channel.is_closed:
-                    hub.admit(channel)
+                if not session.is_closed:
+                    pool.add(session)
             except BaseException:  # without a ring it is no place: the next use takes another one
-                self.leave(channel)
+                self.leave(session)
                 raise
-            if channel.number not in hub.channels:
-                self.leave(channel)
+            if session.number not in pool.sessions:
+                self.leave(session)
 
-    def hub_of(self, channel: Session) -> SharedPool | None:
-        """A loader's crew, or None where it has no place."""
-        hub = self._hubs.get(_key(channel))
-        return hub if hub is not None and channel.number in hub.channels else None
+    def pool_of(self, session: Session) -> SharedPool | None:
+        """A loader's workers, or None where it has no place."""
+        pool = self._by_key.get(_key(session))
+        return pool if pool is not None and session.number in pool.sessions else None
 
     def tidy(self) -> None:
         """Takes the places of loaders that have not been used for long."""
-        for channel in [c for hub in self._hubs.values() for c in hub.idle_channels()]:
-            self.leave(channel)
+        for session in [c for pool in self._by_key.values() for c in pool.idle_sessions()]:
+            self.leave(session)
 
-    def leave(self, channel: Session) -> None:
-        """Takes a loader's place away; the last one's crew stops."""
-        key = _key(channel)
-        hub = self._hubs.get(key)
-        if hub is None:
+    def leave(self, session: Session) -> None:
+        """Takes a loader's place away; the last one's workers stops."""
+        key = _key(session)
+        pool = self._by_key.get(key)
+        if pool is None:
             return
-        hub.dismiss(channel)
-        if not hub.channels:
-            del self._hubs[key]
-            hub.stop()
+        pool.remove(session)
+        if not pool.sessions:
+            del self._by_key[key]
+            pool.stop()
 
-    def forget(self, channel: Session) -> None:
+    def forget(self, session: Session) -> None:
         """Has a loader's place taken away, from anywhere, and at once unless this thread holds the lock. Does nothing in a forked child."""
         if os.getpid() == self.owner:
-            self._forgotten.append(channel)
+            self._forgotten.append(session)
             self.collect()
 
     def collect(self) -> None:
@@ -346,21 +346,21 @@ class PoolRegistry:
         return bool(self.lock._is_owned())  # type: ignore[attr-defined]
 
 
-_crews: PoolRegistry | None = None
+_pools: PoolRegistry | None = None
 
 
-def crews() -> PoolRegistry:
-    """The crews of this process."""
-    global _crews
-    if _crews is None or _crews.owner != os.getpid():
-        _crews = PoolRegistry()
-    return _crews
+def pool_registry() -> PoolRegistry:
+    """The pools of this process."""
+    global _pools
+    if _pools is None or _pools.owner != os.getpid():
+        _pools = PoolRegistry()
+    return _pools
 
 
-def _key(channel: Session) -> Any:
-    """What loaders must have in common to share processes; the crew keeps the graph, so that its id stays its own."""
-    plan = channel.plan
-    return id(channel.graph), plan.store, plan.placement, channel.options, plan.runtime.memory_budget
+def _key(session: Session) -> Any:
+    """What loaders must have in common to share processes; the workers keeps the graph, so that its id stays its own."""
+    plan = session.plan
+    return id(session.graph), plan.store, plan.placement, session.options, plan.runtime.memory_budget
 
 
 def _replaces(new: Session, old: Session) -> bool:
@@ -371,6 +371,6 @@ def _replaces(new: Session, old: Session) -> bool:
     return same_kind and new.plan.inputs == old.plan.inputs
 
 
-def _absent(hub: SharedPool, channel: Session, limit_s: float) -> str:
-    who = [hub.crew.describe(rank) for rank in sorted(hub.crew.pids) if rank not in channel.opened]
+def _absent(pool: SharedPool, session: Session, limit_s: float) -> str:
+    who = [pool.workers.describe(rank) for rank in sorted(pool.workers.pids) if rank not in session.opened]
     return f"not every sampling process has taken the loader in after {limit_s:g} s: {'; '.join(filter(None, who))}"

@@ -1,4 +1,4 @@
-"""Who samples for the loaders of a hub: processes of its own, or the workers of servers; the hub does not know which."""
+"""Who samples for the loaders of a pool: processes of its own, or the workers of servers; the pool does not know which."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import ProcessStatus
-from gnnkit.runtime.supervisor import Death
+from gnnkit.runtime.supervisor import Exit
 from gnnkit.runtime.vitals import Signs
 from gnnkit.runtime.wire import Message
 
@@ -22,7 +22,7 @@ OnStarted = Callable[[int], None]
 class WorkerPool(Protocol):
     """Processes that sample, by number.
 
-    Only the holder of their crews' lock may use them, but for ``pids``, ``logs``, ``graph_bytes``, ``details`` and ``statuses``.
+    Only the holder of the registry's lock may use them, but for ``pids``, ``logs``, ``graph_bytes``, ``details`` and ``statuses``.
     """
 
     @property
@@ -93,8 +93,8 @@ class WorkerPool(Protocol):
         """Sends a message to a process; one that is gone gets nothing."""
         ...
 
-    def listen(self) -> Iterator[tuple[int, Message | Death]]:
-        """Yields what has arrived since the last call, and deaths after all that the dead had sent.
+    def listen(self) -> Iterator[tuple[int, Message | Exit]]:
+        """Yields what has arrived since the last call, and exits after all that the dead had sent.
 
         "retired" is a process that has ended and is an error for nobody: what it was sent is to be sent again.
         """
@@ -134,7 +134,7 @@ class WorkerPool(Protocol):
 
 
 class PoolOptions(Protocol):
-    """What a hub and its channels know of a backend's options; a frozen dataclass, equal to others with the same values."""
+    """What a pool and its sessions know of a backend's options; a frozen dataclass, equal to others with the same values."""
 
     @property
     def threads_per_worker(self) -> int:
@@ -158,7 +158,7 @@ class PoolOptions(Protocol):
 
     @property
     def max_restarts(self) -> int:
-        """How many deaths are no errors."""
+        """How many exits are no errors."""
         ...
 
     @property
@@ -166,14 +166,14 @@ class PoolOptions(Protocol):
         """Seconds after which a loader that is not used gives its place up; None: never."""
         ...
 
-    def hire(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, newcomer: OnStarted) -> WorkerPool:
-        """Finds the processes for a hub, which may take a while.
+    def open_pool(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink, on_started: OnStarted) -> WorkerPool:
+        """Finds the processes for a pool, which may take a while.
 
         Args:
-            plan: The plan of the hub's first loader.
+            plan: The plan of the pool's first loader.
             graph: The graph.
             events: Receives progress.
-            newcomer: Called with each process that can be told of loaders from now on.
+            on_started: Called with each process that can be told of loaders from now on.
 
         Raises:
             PlanError: The system's limits do not allow it, there is no folder for logs, or hosts or servers are not clear.

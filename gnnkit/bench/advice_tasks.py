@@ -169,9 +169,10 @@ def autotuned(options: argparse.Namespace) -> dict[str, Any]:
     from gnnkit.loader.advice.search import run_trial, space_of
 
     cpus = available_cpus()
-    with make_loader(options, backend=InProcess(num_threads=1)) as loader:
+    with make_loader(options, backend=InProcess(num_threads=1)) as tuned:
+        loader = tuned.pipeline
         _run(loader, LOOK_S, None)
-        result = loader.autotune(options.seconds)
+        result = tuned.autotune(options.seconds)
         cell_s = result.trials[0].seconds
         space, _ = space_of(loader.plan, workers=1, cpus=cpus, most_slots=1 << 10)
         began = time.perf_counter()

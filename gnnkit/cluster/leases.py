@@ -27,7 +27,7 @@ BEAT_S = 1.0
 # A busy machine may keep a process from speaking for a while.
 SILENCE_S = 10.0
 # Saying goodbye must not keep anybody from closing; a part service has more time, and says it for all processes of its trainer.
-_FAREWELL_S, _UNHURRIED_S = 0.15, 2.0
+_STOP_TIMEOUT_S, _UNHURRIED_S = 0.15, 2.0
 _RETRY_S = 0.1
 
 # Tells one host's service something: ("here" or "bye", name of the process, its host, seconds that it may take). Raises where it cannot.
@@ -50,7 +50,7 @@ class LeaseRenewal:
     ) -> None:
         self._host, self._tell, self._addresses = host, dict(tell), dict(addresses)
         self._name = name or f"{host}-{os.getppid()}-" + ("" if for_all else secrets.token_hex(6))
-        self._farewell_s = _UNHURRIED_S if for_all else _FAREWELL_S
+        self._farewell_s = _UNHURRIED_S if for_all else _STOP_TIMEOUT_S
         self._left = threading.Event()
 
     def begin(self, timeout_s: float) -> None:

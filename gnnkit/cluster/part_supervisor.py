@@ -103,9 +103,9 @@ _MODULE = "gnnkit.cluster.parts"
 _LOOK_S = 0.5
 # A service that dies while it starts is started again after this time, then after twice as long, and so on.
 _GAP_S, _MOST_GAP_S = 1.0, 30.0
-_LAST_BREATH_S = 2.0
+_EXIT_WAIT_S = 2.0
 # Longest time that saying goodbye to other hosts may take.
-_FAREWELL_S = 3.0
+_STOP_TIMEOUT_S = 3.0
 
 
 class PartServiceSupervisor:
@@ -134,7 +134,7 @@ class PartServiceSupervisor:
         self.spec, self.restarts = spec, 0
         self.failure: GnnkitError | None = None
         self.finished = threading.Event()
-        self._ended, self._graph, self._guests, self._owner = ended, graph, LeaseTable(), os.getpid()
+        self._ended, self._graph, self._leases, self._owner = ended, graph, LeaseTable(), os.getpid()
         self._users = users
         self._sources: dict[int, str] = {}
         self._told: SharedGraph | None = None
@@ -155,7 +155,7 @@ class PartServiceSupervisor:
         except BaseException:
             self._end()
             raise
-        threading.Thread(target=self._run, name="gnnkit-part-keeper", daemon=True).start()
+        threading.Thread(target=self._run, name="gnnkit-part-supervisor", daemon=True).start()
 
     @property
     def pid(self) -> int | None:
@@ -199,9 +199,9 @@ class PartServiceSupervisor:
 
     def awaited(self) -> set[int]:
         """Hosts that the service must stay for: those that use it, and once there was an epoch, for a while, those that have not come."""
-        waiting = self._guests.present()
+        waiting = self._leases.present()
         if self._was_used and time.monotonic() - self._started < self.spec.start_timeout_s:
-            waiting |= set(self.spec.clients) - self._guests.come
+            waiting |= set(self.spec.clients) - self._leases.come
         return waiting
 
     # The process ---------------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class PartServiceSupervisor:
                 raise self.failure
             assert self._child is not None
             if ended:
-                raise StartTimeout(with_tail(f"{self._whose()} {describe_end(self._child.wait(_LAST_BREATH_S))}", self._child.log))
+                raise StartTimeout(with_tail(f"{self._whose()} {describe_end(self._child.wait(_EXIT_WAIT_S))}", self._child.log))
             if time.monotonic() >= deadline:
                 text = f"{self._whose()} was not ready after {self.spec.start_timeout_s:g} s and is {self._child.state()}"
                 raise StartTimeout(with_tail(text, self._child.log), "raise start_timeout_s, or look at the log")
@@ -263,9 +263,9 @@ class PartServiceSupervisor:
         elif message.kind == "attending":
             self._told_sources = {int(host) for host in body["peers"]}
         elif message.kind == "here":
-            self._guests.here(body["name"], int(body["host"]))
+            self._leases.here(body["name"], int(body["host"]))
         elif message.kind == "bye":
-            self._guests.bye(body["name"])
+            self._leases.bye(body["name"])
         message.close()
 
     def _run(self) -> None:
@@ -301,7 +301,7 @@ class PartServiceSupervisor:
             return
         self._sources = {}
         self._tell()
-        deadline, ended = time.monotonic() + _FAREWELL_S, False
+        deadline, ended = time.monotonic() + _STOP_TIMEOUT_S, False
         while self._told_sources and not ended and time.monotonic() < deadline:
             self._poll(max(0.0, deadline - time.monotonic()))
             ended = self._listen()
@@ -326,7 +326,7 @@ class PartServiceSupervisor:
     def _bring_back(self) -> None:
         """Starts a service that has died again, on the port that everybody knows."""
         assert self._child is not None
-        what = f"{self._whose()} {describe_end(self._child.wait(_LAST_BREATH_S))}"
+        what = f"{self._whose()} {describe_end(self._child.wait(_EXIT_WAIT_S))}"
         self._child.wire.close()
         if not self._ready:
             self.failure = self.failure or WorkerDied(with_tail(f"{what} while it was starting again", self._child.log))
@@ -373,12 +373,12 @@ class PartServiceSupervisor:
             logger.warning("not waiting for other hosts any longer")
         self._ending = True
         self._waker.wake()
-        self.finished.wait(_LAST_BREATH_S)
+        self.finished.wait(_EXIT_WAIT_S)
 
 
 # Ending a process takes no longer: it is killed at last.
 _END_S = 12.0
-_keepers: dict[tuple[Any, ...], PartServiceSupervisor] = {}
+_supervisors: dict[tuple[Any, ...], PartServiceSupervisor] = {}
 _ports: dict[tuple[Any, ...], int] = {}
 _lock = threading.RLock()
 
@@ -399,28 +399,28 @@ def keep_service(spec: ServiceSpec, graph: GraphHandle, user: int, stop: Callabl
     key = (os.getpid(), *spec.key)  # a forked child has none of its parent's
     while True:
         with _lock:
-            keeper = _keepers.get(key)
-            if keeper is None:
+            supervisor = _supervisors.get(key)
+            if supervisor is None:
                 # Other hosts know the address: a service that comes back is found where the last one was.
                 known = _ports.get(key, spec.port)
-                keeper = _keepers[key] = PartServiceSupervisor(
+                supervisor = _supervisors[key] = PartServiceSupervisor(
                     replace(spec, port=known), graph, {user: stop}, lambda ended: _forget(key, ended)
                 )
-                _ports[key] = keeper.spec.port
-                weakref.finalize(keeper, _linger, weakref.ref(keeper))  # at the end of the interpreter
-                return keeper
-        if keeper.enter(user, stop):
-            return keeper
-        keeper.finished.wait(_END_S)  # it has begun to end; the next one takes its address over
+                _ports[key] = supervisor.spec.port
+                weakref.finalize(supervisor, _linger, weakref.ref(supervisor))  # at the end of the interpreter
+                return supervisor
+        if supervisor.enter(user, stop):
+            return supervisor
+        supervisor.finished.wait(_END_S)  # it has begun to end; the next one takes its address over
 
 
-def _forget(key: tuple[Any, ...], keeper: PartServiceSupervisor) -> None:
+def _forget(key: tuple[Any, ...], supervisor: PartServiceSupervisor) -> None:
     with _lock:
-        if _keepers.get(key) is keeper:
-            del _keepers[key]
+        if _supervisors.get(key) is supervisor:
+            del _supervisors[key]
 
 
 def _linger(reference: weakref.ref[PartServiceSupervisor]) -> None:
-    keeper = reference()
-    if keeper is not None:
-        keeper.linger()
+    supervisor = reference()
+    if supervisor is not None:
+        supervisor.linger()

@@ -35,7 +35,7 @@ R = TypeVar("R")
 # Pieces of a body that may have come and not been taken yet, of 64 KiB at most.
 _MOST_PIECES = 16
 # A connection that was shut down lets go of its reader at once.
-_FAREWELL_S = 1.0
+_STOP_TIMEOUT_S = 1.0
 
 
 def pause(seconds: float) -> None:
@@ -99,7 +99,7 @@ def pieces_of(response: httpx.Response) -> Generator[bytes, None, None]:
             permits.put(False)
             _shut_down(response)
             with contextlib.suppress(RuntimeError):  # it was about to start
-                reader.join(_FAREWELL_S)
+                reader.join(_STOP_TIMEOUT_S)
 
 
 def _take(results: queue.SimpleQueue[R]) -> R:

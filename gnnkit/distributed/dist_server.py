@@ -59,12 +59,12 @@ class DistServer:
         from gnnkit.cluster.serving.store_api import StoreApi
         from gnnkit.distributed.loader_plan import stored
 
-        desk = StoreApi(stored(dataset), dataset.partition_idx, dataset.num_partitions)
+        api = StoreApi(stored(dataset), dataset.partition_idx, dataset.num_partitions)
 
         def ask(name: str, args: dict[str, Any], convert: Callable[[Any], Any]) -> Any:
-            if not hasattr(desk, name):
+            if not hasattr(api, name):
                 raise PlanError("a DistServer of a dataset samples nothing", "ask a server: request_server(rank, DistServer.<method>, ...)")
-            return convert(getattr(desk, name)(**args))
+            return convert(getattr(api, name)(**args))
 
         self.dataset: DistDataset | None = dataset
         self._ask: Ask = ask

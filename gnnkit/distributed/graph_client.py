@@ -28,7 +28,7 @@ _MOST_CALLS = 32
 # A call may take so long unless somebody says otherwise: fetching waits for a batch.
 CALL_TIMEOUT_S = 180.0
 # Threads of calls notice within moments that the conversation is over.
-_FAREWELL_S = 5.0
+_STOP_TIMEOUT_S = 5.0
 _LEFT, _AGAIN = "the servers were left", "join them again with init_client() or gnnkit.distributed.initialize()"
 
 
@@ -131,7 +131,7 @@ class ServersClient:
                 self._waiting.put(None)
         self._transport.close()
         for thread in threads:
-            thread.join(_FAREWELL_S)
+            thread.join(_STOP_TIMEOUT_S)
 
 
 def open_session(backend: GraphStore, events: EventSink = ignore_events) -> ServersClient:
@@ -151,11 +151,11 @@ def open_session(backend: GraphStore, events: EventSink = ignore_events) -> Serv
         return ServersClient(_Here(servers, backend.folder, address), len(servers.connections))
     from gnnkit.backends.receiver_pool import servers_of
 
-    courier = servers_of(backend).courier()
+    proxy = servers_of(backend).proxy()
     try:
-        return ServersClient(courier, len(courier.join(backend.join_timeout_s, events).servers))
+        return ServersClient(proxy, len(proxy.join(backend.join_timeout_s, events).servers))
     except BaseException:
-        courier.close()
+        proxy.close()
         raise
 
 

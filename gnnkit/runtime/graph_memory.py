@@ -380,8 +380,8 @@ class GraphHandle:
     def wants_copy(self, copier: object, memory_budget: int | None) -> bool:
         """Whether ``copier`` is to have a copy of the stored graph made; at most one is told so at a time.
 
-        Only for holders of their crews' lock, which is why neither this nor ``copy_made`` takes the lock of ``memory``: a finalizer that
-        runs in the middle of that may wait for the crews'.
+        Only for holders of the pool registry's lock, which is why neither this nor ``copy_made`` takes the lock of ``memory``: a
+        finalizer that runs in the middle of that may wait for the registry's.
         """
         memory = self._memory
         if (
@@ -396,7 +396,7 @@ class GraphHandle:
 
     @property
     def _has_copier(self) -> bool:
-        """Whether a crew has been told to make the copy."""
+        """Whether a supervisor has been told to make the copy."""
         return self._copier is not None and self._copier() is not None
 
     def copy_made(self, copier: object, shared: SharedGraph | None) -> None:
@@ -417,7 +417,7 @@ class GraphHandle:
 
 
 class GraphSharing:
-    """What the processes of one crew know of the shared copy.
+    """What the processes of one supervisor know of the shared copy.
 
     A stored graph is read from its file mapping until one process has made the copy; a graph in memory is copied before they start.
 
@@ -436,7 +436,7 @@ class GraphSharing:
         self._told: set[int] = set()
         self._own = graph.share_now() if graph.store is None else None
 
-    def greeting(self, rank: int) -> tuple[tuple[int, ...], dict[str, Any] | None]:
+    def setup_message(self, rank: int) -> tuple[tuple[int, ...], dict[str, Any] | None]:
         """The copy's descriptor and description for a process that starts."""
         shared = self.shared
         if shared is None:
@@ -444,16 +444,16 @@ class GraphSharing:
         self._told.add(rank)
         return (shared.block.fd,), dict(shared.description)
 
-    def spread(self, crew: Supervisor, *, ask: bool) -> None:
+    def spread(self, supervisor: Supervisor, *, ask: bool) -> None:
         """Tells every process of the copy; where there is none, ``ask`` has one made."""
         shared = self.shared
         if shared is not None:
-            for rank in crew.ready - self._told:
+            for rank in supervisor.ready - self._told:
                 self._told.add(rank)
-                crew.send(rank, "graph", (shared.block.fd,), description=dict(shared.description))
-        elif ask and self._may_ask and self._copier is None and crew.ready and self._graph.wants_copy(self, self._budget):
-            self._copier = min(crew.ready)
-            crew.send(self._copier, "copy")
+                supervisor.send(rank, "graph", (shared.block.fd,), description=dict(shared.description))
+        elif ask and self._may_ask and self._copier is None and supervisor.ready and self._graph.wants_copy(self, self._budget):
+            self._copier = min(supervisor.ready)
+            supervisor.send(self._copier, "copy")
 
     def take(self, rank: int, message: Message) -> None:
         """A process has made the copy, or says that it cannot."""

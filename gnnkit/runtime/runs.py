@@ -66,7 +66,7 @@ _GOING_NAME = re.compile(_RUN_NAME.pattern + re.escape(_GOING))
 # A folder without a record is being made, or was left half-made; the former takes no time.
 _HALF_MADE_S = 60.0
 # How long a process that was killed may take to be gone.
-_LAST_BREATH_S = 2.0
+_EXIT_WAIT_S = 2.0
 
 
 def runs_root() -> Path:
@@ -264,7 +264,7 @@ def end_leftovers(record: dict[str, Any]) -> int:
     for child in left:
         logger.warning("ending the sampling process %d, which outlived its parent", child["pid"])
         send_signal(child, signal.SIGKILL)
-    return sum(wait_for_end(child["pid"], _LAST_BREATH_S) for child in left)
+    return sum(wait_for_end(child["pid"], _EXIT_WAIT_S) for child in left)
 
 
 def children_in(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -288,7 +288,7 @@ class Run:
     Attributes:
         id: The name of its folder.
         path: Its folder.
-        what: "servers", "sampling processes", "part service", "courier", "temporary store",
+        what: "servers", "sampling processes", "part service", "proxy", "temporary store",
             "embeddings" or "training".
         state: "running"; "ended": whoever had it is there, but none of its processes, of which one has failed; "stale": whoever had it
             is gone, and nobody has tidied up; "failed": likewise, and its logs stay for whoever reads of the failure; "elsewhere": of
@@ -463,8 +463,8 @@ def _what(path: Path, record: dict[str, Any]) -> str:
     kind = record.get("kind")
     if "embeddings" in record:
         return "embeddings"
-    if kind in ("server", "courier", "rank"):
-        return {"server": "servers", "courier": "courier", "rank": "training"}[kind]
+    if kind in ("server", "proxy", "rank"):
+        return {"server": "servers", "proxy": "proxy", "rank": "training"}[kind]
     if "serves" in record:
         return "part service"
     return "temporary store" if path.parent.name == "temporary" and not children_in(record) else "sampling processes"
@@ -476,7 +476,7 @@ def _processes(record: dict[str, Any], *, here: bool) -> Iterator[ProcessStatus]
     last = {str(child.get("rank")): child for child in children}
     within = f"server {record['server']}, " if isinstance(record.get("server"), int) else ""
     kind = str(record.get("kind"))
-    if kind not in ("server", "courier", "rank"):
+    if kind not in ("server", "proxy", "rank"):
         kind = "part service" if "serves" in record else "process"
     for child in children:
         if child is last[str(child.get("rank"))] or (here and is_alive(child)):
@@ -503,7 +503,7 @@ def _size(folder: Path) -> int:
 
 
 # How long a process has to end by itself once it was asked to, and once it was killed.
-_FAREWELL_S, _RUN_CONTROL_LAST_BREATH_S = 2.0, 2.0
+_STOP_TIMEOUT_S, _RUN_EXIT_WAIT_S = 2.0, 2.0
 # Between two looks at a log that is followed.
 _LOOK_S = 0.2
 
@@ -613,9 +613,9 @@ def stop_run(run: Run, timeout_s: float = 15.0) -> Stopped:
             note_stopped(folder, child["pid"])
             send_signal(child, signal.SIGKILL if child["pid"] in asked else signal.SIGTERM)
             asked.add(child["pid"])
-        _wait_for_all([child["pid"] for child in children], min(_FAREWELL_S, max(0.0, deadline - time.monotonic())))
+        _wait_for_all([child["pid"] for child in children], min(_STOP_TIMEOUT_S, max(0.0, deadline - time.monotonic())))
     living = {each["pid"] for _, record in run.folders for each in children_in(record) if is_alive(each)}
-    _wait_for_all(sorted((there | asked) - living), _RUN_CONTROL_LAST_BREATH_S)  # all of their threads
+    _wait_for_all(sorted((there | asked) - living), _RUN_EXIT_WAIT_S)  # all of their threads
     for root in {folder.parent for folder, _ in run.folders}:
         sweep(root)
     left = [process for each in find_runs([run.path.parent]) if each.id == run.id for process in each.alive]

@@ -186,16 +186,16 @@ def _own_pidfd() -> int:
         return -1
 
 
-def end_all(children: list[ChildProcess], farewell_s: float = 0.2) -> None:
+def end_all(children: list[ChildProcess], stop_timeout_s: float = 0.2) -> None:
     """Ends processes: asks, then insists, then kills; none of them is left, and all exit statuses are collected.
 
     Args:
         children: The processes.
-        farewell_s: Seconds between asking and insisting.
+        stop_timeout_s: Seconds between asking and insisting.
     """
     for child in children:
         child.wire.send("stop")
-    for insist, patience_s in ((signal.SIGTERM, farewell_s), (signal.SIGKILL, 0.1), (None, 10.0)):
+    for insist, patience_s in ((signal.SIGTERM, stop_timeout_s), (signal.SIGKILL, 0.1), (None, 10.0)):
         deadline = time.monotonic() + patience_s
         children = [child for child in children if not _ended_by(child, deadline)]
         for child in children:
@@ -216,13 +216,13 @@ def _ended_by(child: ChildProcess, deadline: float) -> bool:
 logger = logging.getLogger(__name__)
 
 # A process whose connection is closed is ending; collecting its exit status takes no longer than this.
-_LAST_BREATH_S = 2.0
+_EXIT_WAIT_S = 2.0
 # The most messages taken from one process before the others have their turn.
 _TURN = 64
 
 
 @dataclass(frozen=True)
-class Death:
+class Exit:
     """A process has ended without being asked to.
 
     Attributes:
@@ -256,7 +256,7 @@ class SupervisorOptions:
         title: What messages call one of them.
         lane: What tables and pictures call it.
         advice: What to do when one has died.
-        farewell_s: Seconds that they have to end by themselves once they are told to.
+        stop_timeout_s: Seconds that they have to end by themselves once they are told to.
     """
 
     num_workers: int
@@ -268,7 +268,7 @@ class SupervisorOptions:
     title: str = "sampling process {rank}"
     lane: str = "process {rank}"
     advice: str = "go on with loader.resume(), or let it restart workers by itself with Colocated(max_restarts=...)"
-    farewell_s: float = 0.2
+    stop_timeout_s: float = 0.2
 
     @property
     def ranks(self) -> range:
@@ -282,14 +282,14 @@ class Supervisor:
     Args:
         options: How they are started.
         folder: Where their logs go.
-        greet: Sends a process that has just been started its first message.
+        set_up: Sends a process that has just been started its first message.
     """
 
-    def __init__(self, options: SupervisorOptions, folder: RunFolder, greet: Callable[[ChildProcess], None]) -> None:
+    def __init__(self, options: SupervisorOptions, folder: RunFolder, set_up: Callable[[ChildProcess], None]) -> None:
         self.options, self.folder = options, folder
         self.vitals = Vitals.create(options.ranks.stop)
         self.ready: set[int] = set()
-        self._greet = greet
+        self._set_up = set_up
         self._children: dict[int, ChildProcess] = {}
         self._kills_before: dict[int, int | None] = {}
         self._failures: dict[int, GnnkitError] = {}
@@ -313,7 +313,7 @@ class Supervisor:
                 )
                 self._children[rank] = child
                 logger.debug("started %s", self.name(rank))
-                self._greet(child)
+                self._set_up(child)
                 self.folder.add(rank, child.pid)
 
     @property
@@ -334,7 +334,7 @@ class Supervisor:
         """What a process last showed of itself."""
         return self.vitals.signs(rank)
 
-    def listen(self) -> Iterator[tuple[int, Message | Death]]:
+    def listen(self) -> Iterator[tuple[int, Message | Exit]]:
         """Yields what has arrived from each process since the last call, and the deaths, after all that the dead had sent.
 
         A process that ends because nobody has asked it for anything for long says "retired": what it was sent since is to be sent again.
@@ -354,7 +354,7 @@ class Supervisor:
                         self.ready.add(rank)
                     yield rank, message
                 elif ended:
-                    yield rank, self._retire(rank) if rank in self._retiring else self._bury(rank)
+                    yield rank, self._retire(rank) if rank in self._retiring else self._exited(rank)
                 if message is None:
                     break
 
@@ -376,15 +376,15 @@ class Supervisor:
         """Waits for processes that have begun to end, so that the next ``listen`` finds all who died together."""
         for child in list(self._children.values()):
             if child.is_ending():
-                child.wait(_LAST_BREATH_S)
+                child.wait(_EXIT_WAIT_S)
 
     def _remove(self, rank: int) -> int | None:
         """Takes a process that has ended off the books; its exit status."""
         child = self._children[rank]
-        returncode = child.wait(_LAST_BREATH_S)
+        returncode = child.wait(_EXIT_WAIT_S)
         if returncode is None:  # it closed its connection, but lives on
             child.signal(signal.SIGKILL)
-            child.wait(_LAST_BREATH_S)
+            child.wait(_EXIT_WAIT_S)
         child.wire.close()
         self.ready.discard(rank)
         self._retiring.discard(rank)
@@ -396,27 +396,27 @@ class Supervisor:
         self._remove(rank)
         return Message("retired", {})
 
-    def _bury(self, rank: int) -> Death:
+    def _exited(self, rank: int) -> Exit:
         child, name, while_starting = self._children[rank], self.name(rank), rank not in self.ready
         returncode = self._remove(rank)
         why, hint = explain_end(returncode, self.signs(rank), self._kills_before[rank], self.options.advice)
         what = f"{name} {describe_end(returncode)}"
         if self.folder.was_stopped(child.pid):
-            return Death(WorkerStopped(f"{what}: gnnkit stop has ended it", hint), what, returncode=returncode)
+            return Exit(WorkerStopped(f"{what}: gnnkit stop has ended it", hint), what, returncode=returncode)
         self.folder.keep()
         if rank in self._failures:
-            return Death(self._failures.pop(rank), what, returncode=returncode)
+            return Exit(self._failures.pop(rank), what, returncode=returncode)
         if while_starting:
             error: GnnkitError = StartTimeout(with_tail(f"{what} while it was starting; {why}", child.log), hint)
         else:
             error = WorkerDied(with_tail(f"{what}; {why}", child.log), hint)
-        return Death(error, what, returncode=returncode)
+        return Exit(error, what, returncode=returncode)
 
     def restart(self) -> None:
         """Tells every process to end, for ``start_missing`` to start others; until they have, ``listen`` is to be called."""
         for rank, child in self._children.items():
             self._retiring.add(rank)
-            self._deadlines.setdefault(rank, time.monotonic() + self.options.farewell_s)
+            self._deadlines.setdefault(rank, time.monotonic() + self.options.stop_timeout_s)
             child.wire.send("stop")
 
     def overdue(self, timeout_s: float) -> tuple[int, StartTimeout] | None:
@@ -427,7 +427,7 @@ class Supervisor:
                 text = f"{self.name(child.rank)} was not ready after {waited:.0f} s and is {child.state()}"
                 error = StartTimeout(with_tail(text, child.log), "raise start_timeout_s, or look at the log")
                 child.signal(signal.SIGKILL)
-                self._bury(child.rank)
+                self._exited(child.rank)
                 return child.rank, error
         return None
 
@@ -440,7 +440,7 @@ class Supervisor:
         try:
             # Those that are starting have nobody to take leave of, and somebody who has interrupted their start waits.
             end_all(self.starting)
-            end_all([child for child in children if child.rank in self.ready], self.options.farewell_s)
+            end_all([child for child in children if child.rank in self.ready], self.options.stop_timeout_s)
         finally:
             for child in children:
                 child.wire.close()
@@ -465,8 +465,8 @@ def _hear(child: ChildProcess) -> tuple[Message | None, bool]:
 _LOOK_S = 0.5
 
 
-def look_after(
-    crew: Supervisor,
+def supervise(
+    supervisor: Supervisor,
     waker: Waker,
     changed: threading.Condition,
     what: str,
@@ -475,13 +475,13 @@ def look_after(
     look: Callable[[], None],
     give_up: Callable[[str], None],
 ) -> None:
-    """Looks after a crew until it has ended.
+    """Looks after a supervisor until it has ended.
 
     Args:
-        crew: The crew.
+        supervisor: The supervisor.
         waker: Has this look around at once.
         changed: Held whenever one of the following is called; notified after each look.
-        what: What the crew is, for errors: "the ranks".
+        what: What the supervisor is, for errors: "the ranks".
         has_ended: Whether there is nothing to look after any more.
         look: Takes what has been said, and does what is to be done.
         give_up: Ends everything, because ``look`` has raised; called with what to say of that.
@@ -490,7 +490,7 @@ def look_after(
         with changed:
             if has_ended():
                 return
-            poller = crew.poller()
+            poller = supervisor.poller()
         waker.wait(poller, _LOOK_S)
         with changed:
             try:

@@ -56,16 +56,16 @@ def test_servers_that_somebody_has_had_ended_come_back_with_the_next_epoch(
 ) -> None:
     own, fleet = own_servers(dict(errors))
     joined: Any = SimpleNamespace(servers=())
-    crew = ReceiverPool(SupervisorOptions(0, 1, "gnnkit.cluster.worker"), RunFolder(tmp_path, {}), graph, lambda rank: None, joined, own)
+    pool = ReceiverPool(SupervisorOptions(0, 1, "gnnkit.cluster.worker"), RunFolder(tmp_path, {}), graph, lambda rank: None, joined, own)
     try:
-        crew.start_missing()  # somebody waits for a batch
+        pool.start_missing()  # somebody waits for a batch
         assert fleet.revived == (bool(errors) and STOPPED not in errors.values())
-        crew.check()  # an epoch begins
+        pool.check()  # an epoch begins
         assert fleet.revived == bool(errors)
     finally:
         fleet.errors.clear()
-        crew._own = None
-        crew.stop()
+        pool._own = None
+        pool.stop()
 
 
 def test_servers_may_come_and_go_while_somebody_looks() -> None:
@@ -73,11 +73,11 @@ def test_servers_may_come_and_go_while_somebody_looks() -> None:
     links: dict[int, Any] = {
         server: SimpleNamespace(members={0: SimpleNamespace(pid=server)}, graph_bytes=server, close=lambda: None) for server in range(3)
     }
-    crew: Any = object.__new__(ServerWorkerPool)
-    crew._links, crew._width = links, 2
-    looked = crew._members()
+    pool: Any = object.__new__(ServerWorkerPool)
+    pool._links, pool._width = links, 2
+    looked = pool._members()
     next(looked)
     links.pop(2)
     links[0].members[1] = SimpleNamespace(pid=7)
     assert [member.pid for _, _, member in looked] == [1, 2], "as it was at the first look"
-    assert crew.graph_bytes == 1 and sorted(crew.pids.values()) == [0, 1, 7]
+    assert pool.graph_bytes == 1 and sorted(pool.pids.values()) == [0, 1, 7]

@@ -158,13 +158,13 @@ def test_servers_in_the_foreground_end_with_their_process(store: Store, tmp_path
 def test_a_part_service_that_was_stopped_is_not_brought_back(store: Store, tmp_path: Path, cli: Cli) -> None:
     reference, keepers = store.reference, []
     spec = ServiceSpec(reference.path, reference.fingerprint, (0,), 0, (), "127.0.0.1", 0, "a secret of these tests", 60.0, 0.0, tmp_path)
-    keeper = PartServiceSupervisor(spec, GraphHandle(store.arrays(), store.splits, reference), {1: lambda: None}, keepers.append)
+    supervisor = PartServiceSupervisor(spec, GraphHandle(store.arrays(), store.splits, reference), {1: lambda: None}, keepers.append)
     (found,) = json.loads(cli("ps", "--json")[1])["runs"]
     assert found["what"] == "part service" and [each["name"] for each in found["processes"]] == ["part service 0"]
     assert cli("stop", found["id"])[:2] == (0, f"{found['id']}: ended 1 process\n")
-    assert keeper.finished.wait(ANSWER_S) and keepers == [keeper] and keeper.restarts == 0
+    assert supervisor.finished.wait(ANSWER_S) and keepers == [supervisor] and supervisor.restarts == 0
     with pytest.raises(WorkerStopped, match=r"part service of host 0 .* gnnkit stop has ended it"):
-        keeper.check()
+        supervisor.check()
     assert not list(tmp_path.iterdir())
 
 
@@ -305,8 +305,8 @@ def test_mistakes(cli: Cli, words: list[str], text: str) -> None:
 
 
 def test_lines_about_runs(tmp_path: Path) -> None:
-    record(tmp_path, "1-0123abcd", started=time.time() - 3700, program="train.py", kind="courier")
+    record(tmp_path, "1-0123abcd", started=time.time() - 3700, program="train.py", kind="proxy")
     (seen,) = find_runs([tmp_path])
-    assert isinstance(seen, Run) and seen.what == "courier" and not seen.has_orphans
+    assert isinstance(seen, Run) and seen.what == "proxy" and not seen.has_orphans
     assert stopped_line(run_control.Stopped(seen, (1, 2), ())) == "1-0123abcd: ended 2 processes"
     assert cleaned_line(run_control.Cleaned(seen, 1, removed=False)) == "1-0123abcd: ended 1 process"

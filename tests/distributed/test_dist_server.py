@@ -133,17 +133,17 @@ def test_node_ids(plain: list[DistServer], typed: list[DistServer]) -> None:
 @pytest.mark.parametrize(("num_servers", "num_parts"), [(2, 1), (3, 2), (2, 3), (4, 4)])
 def test_servers_share_parts(num_servers: int, num_parts: int, tmp_path: Path) -> None:
     store = stored(masked_ring(), tmp_path, num_parts)
-    desks = [ServerApi(store, rank, num_servers, None, lambda work: work()) for rank in range(num_servers)]
+    apis = [ServerApi(store, rank, num_servers, None, lambda work: work()) for rank in range(num_servers)]
     try:
         for split, expected in ((None, range(20)), ("train", range(10)), ("val", range(10, 13))):
-            found = [asked(desk, "node_ids", split=split, node_type=None) for desk in desks]
+            found = [asked(api, "node_ids", split=split, node_type=None) for api in apis]
             assert sorted(np.concatenate(found)) == list(expected)
-        edges = [asked(desk, "edge_index", edge_type=None, layout="coo") for desk in desks]
+        edges = [asked(api, "edge_index", edge_type=None, layout="coo") for api in apis]
         assert sorted(zip(*np.concatenate(edges, 1).tolist(), strict=True)) == sorted(zip(*masked_ring().edge_index.tolist(), strict=True))
-        assert sum(asked(desk, "feature_shape", node_type=None)[0] for desk in desks) == 20
+        assert sum(asked(api, "feature_shape", node_type=None)[0] for api in apis) == 20
     finally:
-        for desk in desks:
-            desk.close()
+        for api in apis:
+            api.close()
 
 
 def test_a_server_that_lacks_a_part_says_so(tmp_path: Path) -> None:
@@ -212,8 +212,8 @@ def test_rows_of_labels_belong_to_their_anchors(tmp_path: Path) -> None:
 # What can be asked -----------------------------------------------------------------------------------------------------------
 
 
-def asked(desk: ServerApi, name: str, client: str = "a", timeout_s: float = 20.0, **args: Any) -> Any:
-    """The answer of a desk to a call; its error is raised."""
+def asked(api: ServerApi, name: str, client: str = "a", timeout_s: float = 20.0, **args: Any) -> Any:
+    """The answer of a api to a call; its error is raised."""
     done = threading.Event()
     found: list[Any] = []
 
@@ -221,7 +221,7 @@ def asked(desk: ServerApi, name: str, client: str = "a", timeout_s: float = 20.0
         found.append(value)
         done.set()
 
-    desk.call(client, name, args, reply)
+    api.call(client, name, args, reply)
     assert done.wait(timeout_s), "no answer"
     if isinstance(found[0], Exception):
         raise found[0]
@@ -237,7 +237,7 @@ def test_only_names_of_methods_are_carried() -> None:
 
 
 def test_a_desk_answers_its_calls_and_nothing_else(tmp_path: Path) -> None:
-    desk = ServerApi(stored(ring(), tmp_path), 0, 1, None, lambda work: work())
+    api = ServerApi(stored(ring(), tmp_path), 0, 1, None, lambda work: work())
     for name, args, said in (
         ("describ", {}, "no call 'describ'; did you mean 'describe'"),
         ("__class__", {}, "answers no call"),
@@ -247,11 +247,11 @@ def test_a_desk_answers_its_calls_and_nothing_else(tmp_path: Path) -> None:
         ("free_ports", {"count": 0}, "between 1 and"),
     ):
         with pytest.raises(PlanError, match=said):
-            asked(desk, name, **args)
+            asked(api, name, **args)
     with pytest.raises(SamplingError, match="failed: TypeError"):
-        asked(desk, "free_ports", count=None)
-    assert len(set(asked(desk, "free_ports", count=3))) == 3
-    desk.close()
+        asked(api, "free_ports", count=None)
+    assert len(set(asked(api, "free_ports", count=3))) == 3
+    api.close()
 
 
 # Backends and channels ---------------------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ def workers() -> Workers:
 
 
 @pytest.fixture
-def desk(ring_store: Store, workers: Workers) -> Iterator[ServerApi]:
+def api(ring_store: Store, workers: Workers) -> Iterator[ServerApi]:
     opened = ServerApi(ring_store, 0, 1, workers, lambda work: work())  # type: ignore[arg-type]
     yield opened
     opened.close()
@@ -347,9 +347,9 @@ def desk(ring_store: Store, workers: Workers) -> Iterator[ServerApi]:
 class Answer:
     """What a call was answered with, once it was."""
 
-    def __init__(self, desk: ServerApi, name: str, client: str = "a", **args: Any) -> None:
+    def __init__(self, api: ServerApi, name: str, client: str = "a", **args: Any) -> None:
         self.all: list[Any] = []
-        desk.call(client, name, args, self.all.append)
+        api.call(client, name, args, self.all.append)
 
     @property
     def value(self) -> Any:
@@ -369,21 +369,21 @@ def batch_of(found: Any) -> tuple[int, int]:
     return epoch, index
 
 
-def backend_of(desk: ServerApi, client: str = "a", key: str = "train", **config: Any) -> int:
-    return int(Answer(desk, "init_backend", client, key=key, config={**CONFIG, **config}).value)
+def backend_of(api: ServerApi, client: str = "a", key: str = "train", **config: Any) -> int:
+    return int(Answer(api, "init_backend", client, key=key, config={**CONFIG, **config}).value)
 
 
-def channel_of(desk: ServerApi, backend: int, client: str = "a", key: str = "mine", num_seeds: int = 10, capacity: int = 3) -> int:
+def channel_of(api: ServerApi, backend: int, client: str = "a", key: str = "mine", num_seeds: int = 10, capacity: int = 3) -> int:
     ids, args = np.arange(num_seeds), {"backend": backend, "worker_key": key, "config": CONFIG, "capacity": capacity}
-    return int(Answer(desk, "register", client, node_type=None, ids=ids, **args).value)
+    return int(Answer(api, "register", client, node_type=None, ids=ids, **args).value)
 
 
-def test_init_sampling_backend_idempotent(desk: ServerApi, workers: Workers) -> None:
+def test_init_sampling_backend_idempotent(api: ServerApi, workers: Workers) -> None:
     workers.come(0)
-    assert backend_of(desk) == backend_of(desk) == backend_of(desk, "b")
-    assert backend_of(desk, key="valid") != backend_of(desk)
+    assert backend_of(api) == backend_of(api) == backend_of(api, "b")
+    assert backend_of(api, key="valid") != backend_of(api)
     with pytest.raises(PlanError, match="'train' exists with another configuration"):
-        backend_of(desk, batch_size=5)
+        backend_of(api, batch_size=5)
     for config, said in (
         ({"with_weight": True}, "without weights"),
         ({"edge_dir": "out"}, "compressed for 'in'"),
@@ -394,61 +394,61 @@ def test_init_sampling_backend_idempotent(desk: ServerApi, workers: Workers) -> 
         ({"num_neighbors": 3}, "cannot be read"),
     ):
         with pytest.raises(PlanError, match=said):
-            backend_of(desk, key="wrong", **config)
+            backend_of(api, key="wrong", **config)
 
 
-def test_concurrent_init_same_key_reuses_backend(desk: ServerApi, workers: Workers) -> None:
-    first, second = (Answer(desk, "init_backend", client, key="train", config=CONFIG) for client in "ab")
+def test_concurrent_init_same_key_reuses_backend(api: ServerApi, workers: Workers) -> None:
+    first, second = (Answer(api, "init_backend", client, key="train", config=CONFIG) for client in "ab")
     assert not first.all and not second.all, "there is nobody who could sample yet"
     workers.come(0, 1)
-    assert first.value == second.value == backend_of(desk)
+    assert first.value == second.value == backend_of(api)
     assert workers.starts == 0
 
 
-def test_concurrent_init_failure_propagates_to_second_caller(desk: ServerApi, workers: Workers) -> None:
-    waiting = [Answer(desk, "init_backend", client, key="train", config=CONFIG) for client in "ab"]
+def test_concurrent_init_failure_propagates_to_second_caller(api: ServerApi, workers: Workers) -> None:
+    waiting = [Answer(api, "init_backend", client, key="train", config=CONFIG) for client in "ab"]
     workers.die(0)
     for answer in waiting:
         with pytest.raises(WorkerDied, match="sampling process 0 ended") as caught:
             _ = answer.value
         assert "WorkerDied" in str(caught.value.__cause__)
-    again = Answer(desk, "init_backend", key="train", config=CONFIG)
+    again = Answer(api, "init_backend", key="train", config=CONFIG)
     assert workers.starts == 1, "whoever asks next has the workers started again"
     workers.come(0)
     assert again.value
 
 
-def test_register_creates_channel(desk: ServerApi, workers: Workers) -> None:
+def test_register_creates_channel(api: ServerApi, workers: Workers) -> None:
     workers.come(0, 1)
-    backend = backend_of(desk)
-    channel = channel_of(desk, backend)
+    backend = backend_of(api)
+    channel = channel_of(api, backend)
     assert [(rank, kind) for rank, kind, _ in workers.sent] == [(0, "open"), (1, "open")]
-    assert channel_of(desk, backend) == channel_of(desk, backend, "b") == channel != channel_of(desk, backend, key="other")
+    assert channel_of(api, backend) == channel_of(api, backend, "b") == channel != channel_of(api, backend, key="other")
     with pytest.raises(PlanError, match="'mine' stands for another input"):
-        channel_of(desk, backend, num_seeds=9)
+        channel_of(api, backend, num_seeds=9)
     with pytest.raises(PlanError, match="no sampling backend 99"):
-        channel_of(desk, 99)
+        channel_of(api, 99)
     with pytest.raises(PlanError, match="another configuration than its sampling backend"):
-        channel_of(desk, backend_of(desk, key="larger", batch_size=7))
+        channel_of(api, backend_of(api, key="larger", batch_size=7))
     with pytest.raises(PlanError, match="there is no 'node' node"):
-        channel_of(desk, backend, key="wrong", num_seeds=NUM_NODES + 1)
+        channel_of(api, backend, key="wrong", num_seeds=NUM_NODES + 1)
     workers.come(2)
     assert [(rank, kind) for rank, kind, _ in workers.sent][-2:] == [(2, "open"), (2, "open")], "a worker that comes later knows them too"
 
 
-def test_register_empty_channel(desk: ServerApi, workers: Workers) -> None:
+def test_register_empty_channel(api: ServerApi, workers: Workers) -> None:
     workers.come(0)
-    channel = channel_of(desk, backend_of(desk), num_seeds=0)
-    Answer(desk, "start_epoch", channel=channel, epoch=0)
-    assert Answer(desk, "fetch", channel=channel).value == (None, True) and not workers.jobs()
+    channel = channel_of(api, backend_of(api), num_seeds=0)
+    Answer(api, "start_epoch", channel=channel, epoch=0)
+    assert Answer(api, "fetch", channel=channel).value == (None, True) and not workers.jobs()
 
 
 def test_an_input_is_sampled_with_its_backends_options(tmp_path: Path, workers: Workers) -> None:
     """Channels, the words of which are the hardest, arrive as they were given."""
     store = stored(social(), tmp_path)
-    desk = ServerApi(store, 0, 1, workers, lambda work: work())  # type: ignore[arg-type]
+    api = ServerApi(store, 0, 1, workers, lambda work: work())  # type: ignore[arg-type]
     workers.come(0)
-    server = DistServer.over(lambda name, args, convert: convert(asked(desk, name, **args)))
+    server = DistServer.over(lambda name, args, convert: convert(asked(api, name, **args)))
     config: Any = SimpleNamespace(**CONFIG, sampling_type=SimpleNamespace(name="NODE"), with_neg=False)
     options = PPRSamplerOptions(
         max_ppr_nodes=8, typed_channel_ratios={(TO_STORY, TO_USER): 0.75, TO_USER: 0.25}, edge_types=[TO_STORY, TO_USER]
@@ -466,19 +466,19 @@ def test_an_input_is_sampled_with_its_backends_options(tmp_path: Path, workers: 
     with pytest.raises(PlanError, match="another configuration"):
         server.init_sampling_backend(started)
     with pytest.raises(PlanError, match="cannot be read|alpha"):
-        asked(desk, "init_backend", key="other", config={**CONFIG, "ppr": {"alpha": 7}})
-    desk.close()
+        asked(api, "init_backend", key="other", config={**CONFIG, "ppr": {"alpha": 7}})
+    api.close()
 
 
-def test_batches_come_in_order_and_not_too_far_ahead(desk: ServerApi, workers: Workers) -> None:
+def test_batches_come_in_order_and_not_too_far_ahead(api: ServerApi, workers: Workers) -> None:
     workers.come(0, 1)
-    channel = channel_of(desk, backend_of(desk), num_seeds=22, capacity=3)
-    early = Answer(desk, "fetch", channel=channel)
+    channel = channel_of(api, backend_of(api), num_seeds=22, capacity=3)
+    early = Answer(api, "fetch", channel=channel)
     assert early.value == (None, True), "no epoch has begun"
-    Answer(desk, "start_epoch", channel=channel, epoch=0)
+    Answer(api, "start_epoch", channel=channel, epoch=0)
     jobs = workers.jobs()
     assert [job["batch"] for _, job in jobs] == [0, 1, 2] and {rank for rank, _ in jobs} == {0, 1}
-    waiting = [Answer(desk, "fetch", client, channel=channel) for client in "ab"]
+    waiting = [Answer(api, "fetch", client, channel=channel) for client in "ab"]
     workers.answer(*jobs[1])
     assert not any(answer.all for answer in waiting)
     workers.answer(*jobs[0])
@@ -488,41 +488,41 @@ def test_batches_come_in_order_and_not_too_far_ahead(desk: ServerApi, workers: W
         workers.work()
     assert not workers.jobs(), "three are ready, and nobody takes them"
     rest = []
-    while (found := Answer(desk, "fetch", channel=channel)).all[0] != (None, True):
+    while (found := Answer(api, "fetch", channel=channel)).all[0] != (None, True):
         rest.append(batch_of(found.value))
         workers.work()
     assert rest == [(0, 2), (0, 3), (0, 4), (0, 5)]
-    assert [Answer(desk, "fetch", client, channel=channel).value for client in "ab"] == [(None, True)] * 2
+    assert [Answer(api, "fetch", client, channel=channel).value for client in "ab"] == [(None, True)] * 2
 
 
-def test_epochs_are_monotonic(desk: ServerApi, workers: Workers) -> None:
+def test_epochs_are_monotonic(api: ServerApi, workers: Workers) -> None:
     workers.come(0)
-    channel = channel_of(desk, backend_of(desk))
+    channel = channel_of(api, backend_of(api))
     for epoch in (3, 3, 2, 0):
-        assert Answer(desk, "start_epoch", channel=channel, epoch=epoch).value is None
+        assert Answer(api, "start_epoch", channel=channel, epoch=epoch).value is None
     assert [(job["epoch"], job["batch"]) for _, job in workers.jobs()] == [(3, 0), (3, 1), (3, 2)]
     with pytest.raises(PlanError, match="the channel 7 is unknown"):
-        _ = Answer(desk, "start_epoch", channel=7, epoch=0).value
-    Answer(desk, "destroy", channel=channel)
-    assert Answer(desk, "start_epoch", channel=channel, epoch=9).value is None and not workers.jobs()
+        _ = Answer(api, "start_epoch", channel=7, epoch=0).value
+    Answer(api, "destroy", channel=channel)
+    assert Answer(api, "start_epoch", channel=channel, epoch=9).value is None and not workers.jobs()
 
 
-def test_concurrent_start_epoch_dispatches_monotonically(desk: ServerApi, workers: Workers) -> None:
+def test_concurrent_start_epoch_dispatches_monotonically(api: ServerApi, workers: Workers) -> None:
     workers.come(0)
-    channel = channel_of(desk, backend_of(desk), num_seeds=4)
+    channel = channel_of(api, backend_of(api), num_seeds=4)
     for epoch in (1, 0, 2, 1, 2):
-        Answer(desk, "start_epoch", channel=channel, epoch=epoch)
+        Answer(api, "start_epoch", channel=channel, epoch=epoch)
     assert [job["epoch"] for _, job in workers.jobs()] == [1, 2]
 
 
-def test_what_is_left_of_an_epoch_never_comes(desk: ServerApi, workers: Workers) -> None:
+def test_what_is_left_of_an_epoch_never_comes(api: ServerApi, workers: Workers) -> None:
     workers.come(0)
-    channel = channel_of(desk, backend_of(desk))
-    Answer(desk, "start_epoch", channel=channel, epoch=0)
-    old_jobs, waiting = workers.jobs(), Answer(desk, "fetch", channel=channel)
-    Answer(desk, "start_epoch", channel=channel, epoch=1)
+    channel = channel_of(api, backend_of(api))
+    Answer(api, "start_epoch", channel=channel, epoch=0)
+    old_jobs, waiting = workers.jobs(), Answer(api, "fetch", channel=channel)
+    Answer(api, "start_epoch", channel=channel, epoch=1)
     assert waiting.value == (None, True), "whoever waits for the old epoch gets nothing of the new one"
-    late, right = Answer(desk, "fetch", channel=channel, epoch=0), Answer(desk, "fetch", channel=channel, epoch=1)
+    late, right = Answer(api, "fetch", channel=channel, epoch=0), Answer(api, "fetch", channel=channel, epoch=1)
     assert late.value == (None, True) and not right.all
     for rank, job in old_jobs:
         workers.answer(rank, job)
@@ -531,102 +531,102 @@ def test_what_is_left_of_an_epoch_never_comes(desk: ServerApi, workers: Workers)
     assert batch_of(right.value) == (1, 0)
 
 
-def test_destroy(desk: ServerApi, workers: Workers) -> None:
+def test_destroy(api: ServerApi, workers: Workers) -> None:
     workers.come(0)
-    backend = backend_of(desk)
-    channel, other = channel_of(desk, backend), channel_of(desk, backend, key="other")
-    channel_of(desk, backend, "b")
-    Answer(desk, "start_epoch", channel=channel, epoch=0)
-    waiting = Answer(desk, "fetch", "b", channel=channel)
+    backend = backend_of(api)
+    channel, other = channel_of(api, backend), channel_of(api, backend, key="other")
+    channel_of(api, backend, "b")
+    Answer(api, "start_epoch", channel=channel, epoch=0)
+    waiting = Answer(api, "fetch", "b", channel=channel)
     for unknown in (99, -1):
-        assert Answer(desk, "destroy", channel=unknown).value is None
-        assert Answer(desk, "fetch", channel=unknown).value == (None, True)
-    Answer(desk, "destroy", channel=channel)
+        assert Answer(api, "destroy", channel=unknown).value is None
+        assert Answer(api, "fetch", channel=unknown).value == (None, True)
+    Answer(api, "destroy", channel=channel)
     assert not waiting.all, "another client still holds it"
     workers.work()
     assert batch_of(waiting.value) == (0, 0), "a fetch under way still gets its batch"
-    last = Answer(desk, "fetch", "b", channel=channel)
-    Answer(desk, "destroy", "b", channel=channel)
-    Answer(desk, "destroy", "b", channel=channel)
+    last = Answer(api, "fetch", "b", channel=channel)
+    Answer(api, "destroy", "b", channel=channel)
+    Answer(api, "destroy", "b", channel=channel)
     assert batch_of(last.value) == (0, 1)
-    assert Answer(desk, "fetch", "b", channel=channel).value == (None, True)
+    assert Answer(api, "fetch", "b", channel=channel).value == (None, True)
     assert [kind for _, kind, _ in workers.sent].count("close") == 1
-    assert channel_of(desk, backend, key="third")  # the backend lives as long as it has an input
+    assert channel_of(api, backend, key="third")  # the backend lives as long as it has an input
     for number in (other, channel + 2):
-        Answer(desk, "destroy", channel=number)
+        Answer(api, "destroy", channel=number)
     with pytest.raises(PlanError, match=f"no sampling backend {backend}"):
-        channel_of(desk, backend)
-    assert backend_of(desk) != backend, "the name is free again"
+        channel_of(api, backend)
+    assert backend_of(api) != backend, "the name is free again"
 
 
-def test_destroy_start_overlap_prefers_destroyed_state(desk: ServerApi, workers: Workers) -> None:
+def test_destroy_start_overlap_prefers_destroyed_state(api: ServerApi, workers: Workers) -> None:
     workers.come(0)
-    channel = channel_of(desk, backend_of(desk))
-    Answer(desk, "start_epoch", channel=channel, epoch=0)
-    waiting = Answer(desk, "fetch", channel=channel)
-    Answer(desk, "destroy", channel=channel)
+    channel = channel_of(api, backend_of(api))
+    Answer(api, "start_epoch", channel=channel, epoch=0)
+    waiting = Answer(api, "fetch", channel=channel)
+    Answer(api, "destroy", channel=channel)
     assert waiting.value == (None, True)
-    assert Answer(desk, "start_epoch", channel=channel, epoch=1).value is None
-    assert workers.work() == 3 and Answer(desk, "fetch", channel=channel).value == (None, True)
+    assert Answer(api, "start_epoch", channel=channel, epoch=1).value is None
+    assert workers.work() == 3 and Answer(api, "fetch", channel=channel).value == (None, True)
 
 
-def test_a_client_that_leaves_gives_everything_up(desk: ServerApi, workers: Workers) -> None:
-    waiting = Answer(desk, "init_backend", "gone", key="train", config=CONFIG)
-    desk.left("gone")
+def test_a_client_that_leaves_gives_everything_up(api: ServerApi, workers: Workers) -> None:
+    waiting = Answer(api, "init_backend", "gone", key="train", config=CONFIG)
+    api.left("gone")
     workers.come(0)
     assert not waiting.all, "nobody is left who could be answered"
-    backend = backend_of(desk)
-    shared, own = channel_of(desk, backend), channel_of(desk, backend, "b", key="own")
-    channel_of(desk, backend, "b")
-    Answer(desk, "start_epoch", channel=shared, epoch=0)
-    late = Answer(desk, "fetch", "b", channel=shared)
-    desk.left("b")
-    desk.left("b")
-    assert not late.all and Answer(desk, "fetch", channel=own).value == (None, True)
+    backend = backend_of(api)
+    shared, own = channel_of(api, backend), channel_of(api, backend, "b", key="own")
+    channel_of(api, backend, "b")
+    Answer(api, "start_epoch", channel=shared, epoch=0)
+    late = Answer(api, "fetch", "b", channel=shared)
+    api.left("b")
+    api.left("b")
+    assert not late.all and Answer(api, "fetch", channel=own).value == (None, True)
     workers.work()
-    assert batch_of(Answer(desk, "fetch", channel=shared).value) == (0, 0)
-    desk.left("a")
+    assert batch_of(Answer(api, "fetch", channel=shared).value) == (0, 0)
+    api.left("a")
     assert [kind for _, kind, _ in workers.sent].count("close") == 2
 
 
-def test_a_batch_that_cannot_be_sampled_is_one_error(desk: ServerApi, workers: Workers) -> None:
+def test_a_batch_that_cannot_be_sampled_is_one_error(api: ServerApi, workers: Workers) -> None:
     workers.come(0)
-    channel = channel_of(desk, backend_of(desk))
-    Answer(desk, "start_epoch", channel=channel, epoch=0)
+    channel = channel_of(api, backend_of(api))
+    Answer(api, "start_epoch", channel=channel, epoch=0)
     (first, *rest) = workers.jobs()
     workers.answer(*first, error=SamplingError("index 4 is out of bounds"))
     for job in rest:
         workers.answer(*job)
     with pytest.raises(SamplingError, match="index 4"):
-        _ = Answer(desk, "fetch", channel=channel).value
-    assert batch_of(Answer(desk, "fetch", channel=channel).value) == (0, 1)
+        _ = Answer(api, "fetch", channel=channel).value
+    assert batch_of(Answer(api, "fetch", channel=channel).value) == (0, 1)
 
 
-def test_another_worker_does_what_a_dead_one_was_given(desk: ServerApi, workers: Workers) -> None:
+def test_another_worker_does_what_a_dead_one_was_given(api: ServerApi, workers: Workers) -> None:
     workers.come(0, 1)
-    channel = channel_of(desk, backend_of(desk))
-    Answer(desk, "start_epoch", channel=channel, epoch=0)
+    channel = channel_of(api, backend_of(api))
+    Answer(api, "start_epoch", channel=channel, epoch=0)
     lost = [job["batch"] for rank, job in workers.jobs() if rank == 0]
-    waiting = Answer(desk, "fetch", channel=channel)
+    waiting = Answer(api, "fetch", channel=channel)
     workers.die(0)
     assert lost and [(rank, job["batch"]) for rank, job in workers.jobs()] == [(1, batch) for batch in lost]
     workers.die(1)
     with pytest.raises(WorkerDied, match="sampling process 1 ended"):
         _ = waiting.value
     with pytest.raises(WorkerDied):
-        _ = Answer(desk, "fetch", channel=channel).value
-    Answer(desk, "start_epoch", channel=channel, epoch=1)
+        _ = Answer(api, "fetch", channel=channel).value
+    Answer(api, "start_epoch", channel=channel, epoch=1)
     workers.come(0)
-    waiting = Answer(desk, "fetch", channel=channel)
+    waiting = Answer(api, "fetch", channel=channel)
     workers.work()
     assert workers.starts == 1 and batch_of(waiting.value) == (1, 0)
 
 
-def test_one_that_comes_back_is_waited_for(desk: ServerApi, workers: Workers) -> None:
+def test_one_that_comes_back_is_waited_for(api: ServerApi, workers: Workers) -> None:
     workers.come(0)
-    channel = channel_of(desk, backend_of(desk))
-    Answer(desk, "start_epoch", channel=channel, epoch=0)
-    waiting = Answer(desk, "fetch", channel=channel)
+    channel = channel_of(api, backend_of(api))
+    Answer(api, "start_epoch", channel=channel, epoch=0)
+    waiting = Answer(api, "fetch", channel=channel)
     workers.jobs()
     workers.die(0, for_good=False)
     assert not waiting.all
@@ -635,131 +635,131 @@ def test_one_that_comes_back_is_waited_for(desk: ServerApi, workers: Workers) ->
     assert batch_of(waiting.value) == (0, 0)
 
 
-def test_producers_are_backend_and_input_in_one(desk: ServerApi, workers: Workers) -> None:
+def test_producers_are_backend_and_input_in_one(api: ServerApi, workers: Workers) -> None:
     args = {"config": CONFIG, "node_type": None, "ids": np.arange(10), "capacity": 2}
-    first = Answer(desk, "create", "a", worker_key="train", **args)
-    second = Answer(desk, "create", "b", worker_key="train", **args)
+    first = Answer(api, "create", "a", worker_key="train", **args)
+    second = Answer(api, "create", "b", worker_key="train", **args)
     assert not first.all
     workers.come(0)
     assert first.value == second.value
-    alone = [Answer(desk, "create", "a", worker_key=None, **args).value for _ in range(2)]
+    alone = [Answer(api, "create", "a", worker_key=None, **args).value for _ in range(2)]
     assert len({first.value, *alone}) == 3
     with pytest.raises(PlanError, match="another input"):
-        _ = Answer(desk, "create", worker_key="train", **{**args, "ids": np.arange(9)}).value
+        _ = Answer(api, "create", worker_key="train", **{**args, "ids": np.arange(9)}).value
     with pytest.raises(PlanError, match="another configuration"):
-        _ = Answer(desk, "create", worker_key="train", **{**args, "config": {**CONFIG, "shuffle": True}}).value
+        _ = Answer(api, "create", worker_key="train", **{**args, "config": {**CONFIG, "shuffle": True}}).value
 
 
 def test_the_end_of_a_server_answers_nobody_twice(ring_store: Store, workers: Workers) -> None:
-    desk = ServerApi(ring_store, 0, 1, workers, lambda work: work())  # type: ignore[arg-type]
+    api = ServerApi(ring_store, 0, 1, workers, lambda work: work())  # type: ignore[arg-type]
     workers.come(0)
-    channel = channel_of(desk, backend_of(desk))
-    Answer(desk, "start_epoch", channel=channel, epoch=0)
-    waiting = Answer(desk, "fetch", channel=channel)
-    desk.close()
-    desk.close()
+    channel = channel_of(api, backend_of(api))
+    Answer(api, "start_epoch", channel=channel, epoch=0)
+    waiting = Answer(api, "fetch", channel=channel)
+    api.close()
+    api.close()
     workers.work()
     assert len(waiting.all) <= 1
 
 
-def test_a_client_that_was_taken_for_gone_does_not_mistake_that_for_the_end_of_an_epoch(desk: ServerApi, workers: Workers) -> None:
+def test_a_client_that_was_taken_for_gone_does_not_mistake_that_for_the_end_of_an_epoch(api: ServerApi, workers: Workers) -> None:
     workers.come(0)
-    channel = channel_of(desk, backend_of(desk))
-    Answer(desk, "start_epoch", channel=channel, epoch=0)
-    desk.left("a")  # nothing was heard of it for long; here it is again
+    channel = channel_of(api, backend_of(api))
+    Answer(api, "start_epoch", channel=channel, epoch=0)
+    api.left("a")  # nothing was heard of it for long; here it is again
     for call, epoch in (("fetch", 0), ("start_epoch", 1), ("fetch", 1)):
         with pytest.raises(PlanError, match=f"the channel {channel} is unknown"):
-            _ = Answer(desk, call, channel=channel, epoch=epoch).value
-    again = channel_of(desk, backend_of(desk))
-    Answer(desk, "start_epoch", channel=again, epoch=1)
-    Answer(desk, "destroy", channel=again)
-    assert Answer(desk, "fetch", channel=again, epoch=1).value == (None, True), "whoever destroys a channel knows"
+            _ = Answer(api, call, channel=channel, epoch=epoch).value
+    again = channel_of(api, backend_of(api))
+    Answer(api, "start_epoch", channel=again, epoch=1)
+    Answer(api, "destroy", channel=again)
+    assert Answer(api, "fetch", channel=again, epoch=1).value == (None, True), "whoever destroys a channel knows"
 
 
-def test_an_epoch_goes_on_once_there_are_workers_again(desk: ServerApi, workers: Workers) -> None:
+def test_an_epoch_goes_on_once_there_are_workers_again(api: ServerApi, workers: Workers) -> None:
     workers.come(0)
-    channel = channel_of(desk, backend_of(desk))
-    Answer(desk, "start_epoch", channel=channel, epoch=0)
+    channel = channel_of(api, backend_of(api))
+    Answer(api, "start_epoch", channel=channel, epoch=0)
     workers.die(0)
     with pytest.raises(WorkerDied):
-        _ = Answer(desk, "fetch", channel=channel).value
+        _ = Answer(api, "fetch", channel=channel).value
     workers.jobs()
     workers.come(0)  # another client has had them started again
-    waiting = Answer(desk, "fetch", channel=channel)
+    waiting = Answer(api, "fetch", channel=channel)
     assert not waiting.all
     workers.work()
     assert batch_of(waiting.value) == (0, 0)
 
 
-def test_batches_that_wait_to_be_fetched_take_no_descriptor(desk: ServerApi, workers: Workers) -> None:
+def test_batches_that_wait_to_be_fetched_take_no_descriptor(api: ServerApi, workers: Workers) -> None:
     workers.come(0)
-    channel = channel_of(desk, backend_of(desk), num_seeds=40, capacity=10)
-    Answer(desk, "start_epoch", channel=channel, epoch=0)
+    channel = channel_of(api, backend_of(api), num_seeds=40, capacity=10)
+    Answer(api, "start_epoch", channel=channel, epoch=0)
     before = len(os.listdir("/proc/self/fd"))
     assert workers.work() == 10 and len(os.listdir("/proc/self/fd")) < before + 5
-    assert [batch_of(Answer(desk, "fetch", channel=channel).value) for _ in range(10)] == [(0, batch) for batch in range(10)]
+    assert [batch_of(Answer(api, "fetch", channel=channel).value) for _ in range(10)] == [(0, batch) for batch in range(10)]
 
 
-def over(desk: ServerApi, client: str) -> DistServer:
+def over(api: ServerApi, client: str) -> DistServer:
     """The server as a client's script sees it."""
-    return DistServer.over(lambda name, args, convert: convert(Answer(desk, name, client, **args).value))
+    return DistServer.over(lambda name, args, convert: convert(Answer(api, name, client, **args).value))
 
 
-def test_exit_gives_up_what_is_this_clients_alone(desk: ServerApi, workers: Workers) -> None:
-    awaited = Answer(desk, "init_backend", key="never", config=CONFIG)
-    produced = Answer(desk, "create", worker_key="never", config=CONFIG, node_type=None, ids=np.arange(3), capacity=1)
-    assert over(desk, "a").exit() is False
+def test_exit_gives_up_what_is_this_clients_alone(api: ServerApi, workers: Workers) -> None:
+    awaited = Answer(api, "init_backend", key="never", config=CONFIG)
+    produced = Answer(api, "create", worker_key="never", config=CONFIG, node_type=None, ids=np.arange(3), capacity=1)
+    assert over(api, "a").exit() is False
     for answer in (awaited, produced):
         with pytest.raises(PlanError, match="given up while it was awaited"):
             _ = answer.value
     workers.come(0)
-    backend = backend_of(desk)
-    shared, own = channel_of(desk, backend), channel_of(desk, backend, key="own")
-    assert channel_of(desk, backend, "b") == shared
+    backend = backend_of(api)
+    shared, own = channel_of(api, backend), channel_of(api, backend, key="own")
+    assert channel_of(api, backend, "b") == shared
     for channel in (shared, own):
-        Answer(desk, "start_epoch", channel=channel, epoch=0)
-    mine, theirs = Answer(desk, "fetch", channel=shared), Answer(desk, "fetch", "b", channel=shared)
-    assert over(desk, "a").exit() is False and over(desk, "a").exit() is False
-    assert mine.value == Answer(desk, "fetch", channel=own).value == (None, True)
+        Answer(api, "start_epoch", channel=channel, epoch=0)
+    mine, theirs = Answer(api, "fetch", channel=shared), Answer(api, "fetch", "b", channel=shared)
+    assert over(api, "a").exit() is False and over(api, "a").exit() is False
+    assert mine.value == Answer(api, "fetch", channel=own).value == (None, True)
     workers.work()
     assert batch_of(theirs.value) == (0, 0), "another client's epoch goes on"
     assert [kind for _, kind, _ in workers.sent].count("close") == 1
-    assert channel_of(desk, backend_of(desk), key="own") not in (own, shared), "and whoever has exited may come back"
+    assert channel_of(api, backend_of(api), key="own") not in (own, shared), "and whoever has exited may come back"
 
 
 def test_exit_says_whether_the_server_ends_with_its_clients(ring_store: Store, workers: Workers) -> None:
-    desk = ServerApi(ring_store, 0, 1, workers, lambda work: work(), ends_with_clients=True)  # type: ignore[arg-type]
-    assert over(desk, "a").exit() is True
-    desk.close()
+    api = ServerApi(ring_store, 0, 1, workers, lambda work: work(), ends_with_clients=True)  # type: ignore[arg-type]
+    assert over(api, "a").exit() is True
+    api.close()
 
 
-def test_shutdown_warns_of_live_backends_and_clears(desk: ServerApi, workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+def test_shutdown_warns_of_live_backends_and_clears(api: ServerApi, workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     workers.come(0)
-    backend_of(desk, key="valid")
-    channel, theirs = channel_of(desk, backend_of(desk)), channel_of(desk, backend_of(desk, "b", "theirs"), "b")
-    assert over(desk, "a").shutdown() is None  # type: ignore[func-returns-value]
+    backend_of(api, key="valid")
+    channel, theirs = channel_of(api, backend_of(api)), channel_of(api, backend_of(api, "b", "theirs"), "b")
+    assert over(api, "a").shutdown() is None  # type: ignore[func-returns-value]
     assert [record.getMessage() for record in caplog.records if "shutdown" in record.getMessage()] == [
         "DistServer.shutdown: 2 sampling backends of this client were alive, and are given up"
     ]
     caplog.clear()
-    over(desk, "a").shutdown()
+    over(api, "a").shutdown()
     assert not caplog.records
     for key in ("train", "valid"):
-        assert backend_of(desk, "c", key, batch_size=7), "the name is free again"
-    assert Answer(desk, "fetch", channel=channel).value == (None, True)
-    Answer(desk, "start_epoch", "b", channel=theirs, epoch=0)
-    waiting = Answer(desk, "fetch", "b", channel=theirs)
+        assert backend_of(api, "c", key, batch_size=7), "the name is free again"
+    assert Answer(api, "fetch", channel=channel).value == (None, True)
+    Answer(api, "start_epoch", "b", channel=theirs, epoch=0)
+    waiting = Answer(api, "fetch", "b", channel=theirs)
     workers.work()
     assert batch_of(waiting.value) == (0, 0)
 
 
-def test_methods_speak_to_the_desk(desk: ServerApi, workers: Workers) -> None:
+def test_methods_speak_to_the_desk(api: ServerApi, workers: Workers) -> None:
     """Every method's name and arguments are those of a call that there is."""
     workers.come(0)
     options = SimpleNamespace(worker_key=None, buffer_capacity=2)
     config = SimpleNamespace(**CONFIG, sampling_type=SimpleNamespace(name="NODE"), with_neg=False)
     seeds = SimpleNamespace(node=torch.arange(4), input_type=None)
-    server = DistServer.over(lambda name, args, convert: convert(asked(desk, name, **args)))
+    server = DistServer.over(lambda name, args, convert: convert(asked(api, name, **args)))
     started = SimpleNamespace(backend_key="k", sampling_config=config, sampler_options=None)
     backend = server.init_sampling_backend(started)  # type: ignore[arg-type]
     request = SimpleNamespace(backend_id=backend, worker_key="w", sampler_input=seeds, sampling_config=config, buffer_capacity=1)

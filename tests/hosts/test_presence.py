@@ -14,23 +14,23 @@ from tests.helpers.waiting import wait_until
 
 
 def test_guests_come_leave_and_fall_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    guests = LeaseTable()
+    leases = LeaseTable()
     for name, host in (("1-77-a", 1), ("1-77-b", 1), ("1-777-c", 1), ("2-5-d", 2)):
-        guests.here(name, host)
-    assert guests.present() == {1, 2} == guests.come
-    guests.bye("2-5-d")
-    guests.here("client-a/12", 0)
-    guests.here("client-a/123", 0)
-    guests.bye("client-a/12")
-    assert guests.names() == {"1-77-a", "1-77-b", "1-777-c", "client-a/123"}, "who is called alike is still there"
-    guests.bye("client-a/123")
-    guests.bye("1-77-")  # a trainer's service, for all that the trainer has started
-    assert guests.present() == {1}, "the other trainer of host 1 is still there"
+        leases.here(name, host)
+    assert leases.present() == {1, 2} == leases.come
+    leases.bye("2-5-d")
+    leases.here("client-a/12", 0)
+    leases.here("client-a/123", 0)
+    leases.bye("client-a/12")
+    assert leases.names() == {"1-77-a", "1-77-b", "1-777-c", "client-a/123"}, "who is called alike is still there"
+    leases.bye("client-a/123")
+    leases.bye("1-77-")  # a trainer's service, for all that the trainer has started
+    assert leases.present() == {1}, "the other trainer of host 1 is still there"
     monkeypatch.setattr(presence, "SILENCE_S", 0.0)
-    assert not guests.present() and guests.come == {0, 1, 2}
+    assert not leases.present() and leases.come == {0, 1, 2}
 
 
-def attendance(tell: Any) -> LeaseRenewal:
+def lease_renewal(tell: Any) -> LeaseRenewal:
     return LeaseRenewal(0, {1: tell}, {1: "10.0.0.2:7000"})
 
 
@@ -45,7 +45,7 @@ def test_a_service_that_is_not_there_yet_is_waited_for(monkeypatch: pytest.Monke
             raise OSError("nobody is there")
         said.append((what, name))
 
-    here = attendance(tell)
+    here = lease_renewal(tell)
     here.begin(20.0)
     assert wait_until(lambda: len(said) > 2), "it goes on saying so"
     here.leave()
@@ -60,7 +60,7 @@ def test_a_service_that_never_comes_or_refuses() -> None:
         raise PlanError("host 1 refused the token")
 
     with pytest.raises(StartTimeout, match=r"host 1 did not answer at 10.0.0.2:7000 within 0.2 s: nobody is there"):
-        attendance(absent).begin(0.2)
+        lease_renewal(absent).begin(0.2)
     with pytest.raises(PlanError, match="refused the token"):
-        attendance(strict).begin(20.0)
-    attendance(absent).leave()
+        lease_renewal(strict).begin(20.0)
+    lease_renewal(absent).leave()

@@ -56,13 +56,13 @@ class TwoHosts:
         os.kill(self.pids()[rank], signal.SIGKILL)
 
     def joining(self, token: str = TOKEN, timeout_s: float = READY_S, client: str = "client-tests", stays: bool = True) -> ServerProxy:
-        """A courier to them; ``courier.join`` waits for them."""
-        return Servers((self.address,), token, None, client, timeout_s).courier(stays=stays)
+        """A proxy to them; ``proxy.join`` waits for them."""
+        return Servers((self.address,), token, None, client, timeout_s).proxy(stays=stays)
 
     def join(self, timeout_s: float = READY_S, events: EventSink = ignore_events) -> Joined:
         """Joins them, and leaves again."""
-        with self.joining() as courier:
-            return courier.join(timeout_s, events)
+        with self.joining() as proxy:
+            return proxy.join(timeout_s, events)
 
 
 @contextlib.contextmanager
@@ -138,7 +138,7 @@ client = flight.FlightClient(f"grpc://{host}:{port}")
 for headers in ([], [(b"authorization", b"wrong")], [(b"authorization", b"x" * 1_000_000)], [(b"a", b"x" * 1_000_000)]):
     for call in (
         lambda options: list(client.do_action(flight.Action("announce", b"{}"), options)),
-        lambda options: list(client.do_action(flight.Action("roster", b"[" * 1_000_000), options)),
+        lambda options: list(client.do_action(flight.Action("membership", b"[" * 1_000_000), options)),
         lambda options: client.do_get(flight.Ticket(b"x" * 1_000_000), options).read_all(),
         lambda options: list(client.list_flights(options=options)),
     ):

@@ -1,4 +1,4 @@
-"""Servers for tests, and a client that speaks to their door as the documentation of ``gnnkit.cluster.serving`` has it."""
+"""Servers for tests, and a client that speaks to their listener as the documentation of ``gnnkit.cluster.serving`` has it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def blocks_of(pid: int, name: str) -> set[str]:
 
 
 class Caller:
-    """Somebody at a server's door.
+    """Somebody at a server's listener.
 
     Args:
         servers: The servers.

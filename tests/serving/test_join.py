@@ -85,8 +85,8 @@ def test_clients_are_counted_and_answered(hosts: TwoHosts) -> None:
 
     assert wait_until(lambda: clients() == {0}, READY_S)
     with hosts.joining() as one, hosts.joining(client="client-other") as other, hosts.joining() as same:
-        for courier in (one, other, same):
-            courier.join(READY_S)
+        for proxy in (one, other, same):
+            proxy.join(READY_S)
         assert wait_until(lambda: clients() == {2}, READY_S), "two of them are of one process"
         assert [one.status(rank)["parts"] for rank in range(2)] == [[0], [1]]
         described = one.call(1, "describe", {}, 20.0)
@@ -140,8 +140,8 @@ def test_strangers(hosts: TwoHosts) -> None:
         assert len(said) == 16 and set(said[:8]) == {"FlightUnauthenticatedError"}, said
         assert not any("answered" in line for line in said)
     for token in ("wrong-wrong-wrong-wrong", TOKEN[:-1], TOKEN + "x"):
-        with hosts.joining(token=token) as courier, pytest.raises(PlanError, match=f"{hosts.address} refused the token"):
-            courier.join(READY_S)
+        with hosts.joining(token=token) as proxy, pytest.raises(PlanError, match=f"{hosts.address} refused the token"):
+            proxy.join(READY_S)
     assert hosts.join().fingerprint == hosts.store.fingerprint and hosts.pids() == pids
 
 
@@ -149,14 +149,14 @@ def test_another_version_is_refused(hosts: TwoHosts, monkeypatch: pytest.MonkeyP
     from gnnkit.cluster.serving import flight_client as asking
 
     asker = asking.FlightClient(hosts.address, TOKEN, None)
-    assert asker.do("roster", {}, 20.0)["num_servers"] == 2
+    assert asker.do("membership", {}, 20.0)["num_servers"] == 2
     for body in ({"version": 99}, {"version": None}, {"version": [1]}):
         with pytest.raises(PlanError, match="of version"):
-            asker.do("roster", body, 20.0)
+            asker.do("membership", body, 20.0)
     for name in ("part0/nodes/node/x.npy", "book/node/store_id.npy", "../../etc/passwd", None):
         with pytest.raises(GnnkitError, match="there is no file"):
             list(asker.get({"what": "file", "name": name}, {}, 20.0))
-    for announced in (None, {}, {"rank": 1}, [1], {**asker.do("roster", {}, 20.0)["servers"][1], "rank": -1}):
+    for announced in (None, {}, {"rank": 1}, [1], {**asker.do("membership", {}, 20.0)["servers"][1], "rank": -1}):
         with pytest.raises(GnnkitError, match="cannot be read"):
             asker.do("announce", {"server": announced}, 20.0)
     asker.close()
@@ -316,15 +316,15 @@ def test_encrypted(stores: dict[int, Store], tmp_path: Path) -> None:
 def test_the_token_is_nowhere(hosts: TwoHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in command lines, in environments of children, in logs, records or outlines."""
     monkeypatch.setenv("GNNKIT_TOKEN", TOKEN)
-    with hosts.joining() as courier:
-        outline = courier.join(READY_S).outline
+    with hosts.joining() as proxy:
+        outline = proxy.join(READY_S).outline
         mine = {process.pid: process for process in family()}
-        assert len(mine) >= 6, "servers, workers, the courier"
+        assert len(mine) >= 6, "servers, workers, the proxy"
         for pid, process in mine.items():
             assert TOKEN not in " ".join(process.cmdline())
             if pid != os.getpid():
                 assert TOKEN not in Path(f"/proc/{pid}/environ").read_text(errors="replace")
-        assert TOKEN not in repr(hosts.fleets[0].status()) + repr(hosts.fleets[0].spec) + repr(courier)
+        assert TOKEN not in repr(hosts.fleets[0].status()) + repr(hosts.fleets[0].spec) + repr(proxy)
     roots = [Path(fleet.spec.log_dir or "") for fleet in hosts.fleets] + [outline, Path(os.environ["GNNKIT_HOME"]) / "runs"]
     files = [path for root in roots for path in root.rglob("*") if path.is_file()]
     assert any(path.name == "run.json" for path in files) and any(path.suffix == ".log" for path in files)
@@ -377,17 +377,17 @@ def test_servers_of_its_own_on_the_network(stores: dict[int, Store]) -> None:
 def test_servers_of_other_formats() -> None:
     """Rules that no two servers of one installation can break."""
     own = Member(0, 2, "10.0.0.1:7000", 1, 1, "abc", 1, "/s", 1, None)
-    roster = Membership(own)
+    membership = Membership(own)
     with pytest.raises(StoreError, match=r"(?s)different formats: 1 \(abc\) on server 0, 2 \(def\) on server 1"):
-        roster.announce(Member(1, 2, "10.0.0.2:7000", 1, 2, "def", 2, "/s", 1, None))
-    assert roster.missing() == [1] and "different formats" in roster.refused[1]
+        membership.announce(Member(1, 2, "10.0.0.2:7000", 1, 2, "def", 2, "/s", 1, None))
+    assert membership.missing() == [1] and "different formats" in membership.refused[1]
 
 
 def test_the_server_proxy_is_killed(hosts: TwoHosts) -> None:
-    with hosts.joining() as courier:
-        courier.join(READY_S)
+    with hosts.joining() as proxy:
+        proxy.join(READY_S)
         (pid,) = [p.pid for p in family()[0].children() if "server_proxy" in " ".join(p.cmdline())]
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(GnnkitError, match=f"the courier \\(pid {pid}\\) was killed"):
+        with pytest.raises(GnnkitError, match=f"the proxy \\(pid {pid}\\) was killed"):
             for _ in range(100):
-                courier.status(0)
+                proxy.status(0)

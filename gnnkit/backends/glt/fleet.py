@@ -21,7 +21,7 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import check_descriptors
 from gnnkit.runtime.runs import new_run
-from gnnkit.runtime.supervisor import ChildProcess, Death, Supervisor, SupervisorOptions
+from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions
 from gnnkit.runtime.wire import Message
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class Fleet:
         events: Receives the stage "start".
 
     Attributes:
-        crew: The processes; the first one serves the trainer.
+        supervisor: The processes; the first one serves the trainer.
         lanes: Workers that can be given batches.
         failure: Why they are of no use any more, or None.
     """
@@ -216,8 +216,8 @@ class Fleet:
         check_descriptors(count)
         self._shared = graph.share_now() if plan.store is None else None
         folder = new_run(options.log_dir, {"store": None if plan.store is None else plan.store.path})
-        crew_options = SupervisorOptions(count, 1, module=driver.__name__, environment=self._cluster.environment())
-        self.crew = Supervisor(crew_options, folder, _greeter(weakref.ref(self)))
+        supervisor_options = SupervisorOptions(count, 1, module=driver.__name__, environment=self._cluster.environment())
+        self.supervisor = Supervisor(supervisor_options, folder, _weak_set_up(weakref.ref(self)))
 
     def start(self) -> None:
         """Starts every process and waits until all have found each other.
@@ -226,8 +226,8 @@ class Fleet:
             StartTimeout: One was not ready in time, or ended.
             PlanError: graphlearn-torch cannot be used.
         """
-        count, ready = self.crew.options.num_workers, 0
-        self.crew.start_missing()
+        count, ready = self.supervisor.options.num_workers, 0
+        self.supervisor.start_missing()
         with Stage(self._events, "start", label="graphlearn-torch", total=count, unit="processes") as stage:
             while ready < count:
                 for _, message in self.listen():
@@ -236,14 +236,14 @@ class Fleet:
                         ready += 1
                         stage.update(ready)
                 self._introduce()
-                overdue = self.crew.overdue(self._plan.runtime.start_timeout_s)
+                overdue = self.supervisor.overdue(self._plan.runtime.start_timeout_s)
                 failure = self.failure or (None if overdue is None else overdue[1])
                 if failure is not None:
                     raise failure
                 if ready < count:
-                    self.crew.poller().poll(SLICE_S * 1000)
+                    self.supervisor.poller().poll(SLICE_S * 1000)
 
-    def greet(self, child: ChildProcess) -> None:
+    def set_up(self, child: ChildProcess) -> None:
         """Tells a process that has just been started what it is there for."""
         member, shared = self._cluster.members[child.rank], self._shared
         child.wire.send(
@@ -273,12 +273,12 @@ class Fleet:
         if met is not None:
             self._joined = True
             for rank, member in enumerate(self._cluster.members):
-                self.crew.send(rank, "join", place=self._cluster.place(member, self._ports, met))
+                self.supervisor.send(rank, "join", place=self._cluster.place(member, self._ports, met))
 
     def listen(self) -> Iterator[tuple[int, Message]]:
         """Yields what has arrived; a death becomes ``failure``."""
-        for rank, what in self.crew.listen():
-            if isinstance(what, Death):
+        for rank, what in self.supervisor.listen():
+            if isinstance(what, Exit):
                 self.failure = self.failure or self._explained(what.error)
             elif what.kind == "event":
                 if rank == 0:
@@ -302,13 +302,13 @@ class Fleet:
     def close(self) -> None:
         """Ends the processes, and with them graphlearn-torch's own; does nothing in a forked child."""
         if os.getpid() == self._owner:
-            self.crew.stop()
+            self.supervisor.stop()
 
 
-def _greeter(fleet: weakref.ref[Fleet]) -> Any:
-    def greet(child: ChildProcess) -> None:
+def _weak_set_up(fleet: weakref.ref[Fleet]) -> Any:
+    def set_up(child: ChildProcess) -> None:
         target = fleet()
         if target is not None:
-            target.greet(child)
+            target.set_up(child)
 
-    return greet
+    return set_up

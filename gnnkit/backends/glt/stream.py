@@ -91,7 +91,7 @@ class GltStream:
                 for generation, step in self._scheduler.assigned_to(lane):
                     if generation < self._scheduler.generation - 1:
                         self._scheduler.forget(generation, step)
-            self._fleet.crew.send(0, "begin", g=self._scheduler.generation)
+            self._fleet.supervisor.send(0, "begin", g=self._scheduler.generation)
             self._assign()
 
     def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
@@ -115,7 +115,7 @@ class GltStream:
             self._awaited.add(number)
             fds = () if seeds is None else (in_memory(np.ascontiguousarray(seeds).data),)
             try:
-                self._fleet.crew.send(0, "now", fds, number=number, epoch=epoch, batch=batch_index, lane=lane)
+                self._fleet.supervisor.send(0, "now", fds, number=number, epoch=epoch, batch=batch_index, lane=lane)
             finally:
                 for fd in fds:
                     os.close(fd)
@@ -161,7 +161,7 @@ class GltStream:
                 if deadline.has_passed:
                     what = f"epoch {scheduler.epoch}, step {wanted}" if request is None else "a batch outside the epoch"
                     raise BatchTimeout(f"no batch within {timeout_s:g} s ({what}); {self._whereabouts()}", "raise batch_timeout_s")
-            fleet.crew.poller().poll(deadline.within(SLICE_S) * 1000)
+            fleet.supervisor.poller().poll(deadline.within(SLICE_S) * 1000)
 
     def _pump(self) -> None:
         for _, message in self._fleet.listen():
@@ -215,7 +215,7 @@ class GltStream:
                 return
             assigned = [scheduler.assign(lane) for _ in range(count)]
             steps = [(step, schedule.step(step).batch_index) for _, step in assigned]
-            fleet.crew.send(0, "sample", g=scheduler.generation, epoch=scheduler.epoch, lane=lane, steps=steps)
+            fleet.supervisor.send(0, "sample", g=scheduler.generation, epoch=scheduler.epoch, lane=lane, steps=steps)
 
     def _load(self, lane: int) -> int:
         return len(self._scheduler.assigned_to(lane)) + sum(of == lane for of in self._lane_of.values())
@@ -224,7 +224,7 @@ class GltStream:
         return min(range(self._fleet.lanes), key=self._load)
 
     def _revive(self) -> None:
-        self._fleet.crew.settle()
+        self._fleet.supervisor.settle()
         self._pump()
         if self._fleet.failure is not None:
             if not self._fleet.can_start_again:
@@ -238,7 +238,7 @@ class GltStream:
 
     def _whereabouts(self) -> str:
         named = []
-        for rank, child in self._fleet.crew.alive.items():
+        for rank, child in self._fleet.supervisor.alive.items():
             named.append((f"process {rank}", child.pid))
             named += [(f"its child {number}", pid) for number, pid in enumerate(children_of(child.pid))]
         states = ", ".join(f"{name} (pid {pid}) is {process_state(pid)}" for name, pid in named)
@@ -248,23 +248,23 @@ class GltStream:
         """What the stream is doing."""
         with self._lock:
             state = "closed" if self._closed else "ready" if self._scheduler.is_over else "sampling"
-            crew = self._fleet.crew
+            supervisor = self._fleet.supervisor
             found = [*self._scheduler.results.values(), *self._answers.values()]
             ready = [result for result in found if isinstance(result, SampledSubgraph)]
             details: dict[str, Any] = {
                 "drawn by": self._options.drawn_by,
-                "pids": {rank: child.pid for rank, child in crew.alive.items()},
-                "logs": str(crew.folder.path),
+                "pids": {rank: child.pid for rank, child in supervisor.alive.items()},
+                "logs": str(supervisor.folder.path),
             }
-            processes = tuple(self._look_around(crew.alive))
+            processes = tuple(self._look_around(supervisor.alive))
             slots = 2 * self._options.worker_concurrency * self._fleet.lanes + self._plan.runtime.prefetch
             buffers = sum(len(result.block) for result in ready)
             return StreamStatus(state, self._fleet.lanes, len(ready), buffers, 0, slots, processes, details)
 
     @staticmethod
-    def _look_around(crew: Mapping[int, ChildProcess]) -> Iterator[ProcessStatus]:
+    def _look_around(supervisor: Mapping[int, ChildProcess]) -> Iterator[ProcessStatus]:
         yield look_at("trainer", os.getpid())
-        for rank, child in sorted(crew.items()):
+        for rank, child in sorted(supervisor.items()):
             yield look_at(f"process {rank}", child.pid, child.log)
             for number, pid in enumerate(children_of(child.pid)):
                 yield look_at(f"process {rank}, child {number}", pid, child.log)

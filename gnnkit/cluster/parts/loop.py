@@ -7,7 +7,7 @@ import logging
 from gnnkit.cluster.leases import LeaseRenewal
 from gnnkit.cluster.parts.client import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer
-from gnnkit.cluster.parts.visits import attendance, visit_actions
+from gnnkit.cluster.parts.visits import lease_renewal, visit_actions
 from gnnkit.errors import StoreError
 from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.runtime.remote import error_to_json
@@ -30,7 +30,7 @@ class PartServiceLoop:
 
     def __init__(self, wire: Wire, watch: Watch) -> None:
         self._wire = wire
-        self._attendance: LeaseRenewal | None = None
+        self._renewal: LeaseRenewal | None = None
 
     def run(self) -> None:
         """Serves until the other side goes away or says stop."""
@@ -55,8 +55,8 @@ class PartServiceLoop:
             except EOFError:
                 return
             if message.kind == "stop":
-                if self._attendance is not None:
-                    self._attendance.leave()
+                if self._renewal is not None:
+                    self._renewal.leave()
                 return
             if message.kind == "attend":
                 self._attend(setup, message)
@@ -85,9 +85,9 @@ class PartServiceLoop:
 
     def _attend(self, setup: Message, message: Message) -> None:
         """Says that this host needs the parts of others, or that it does not any more."""
-        if self._attendance is not None:
-            self._attendance.leave()
+        if self._renewal is not None:
+            self._renewal.leave()
         body, peers = setup.body, {int(host): str(address) for host, address in message.body["peers"].items()}
-        self._attendance = attendance(body["host"], peers, body["token"], body["fingerprint"], for_all=True)
-        self._attendance.begin_at_once()
+        self._renewal = lease_renewal(body["host"], peers, body["token"], body["fingerprint"], for_all=True)
+        self._renewal.begin_at_once()
         self._wire.tell("attending", peers=list(peers))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.parts.client import FlightOwners, Peer, keep_freed_memory
-from gnnkit.cluster.parts.visits import attendance
+from gnnkit.cluster.parts.visits import lease_renewal
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.process_status import start_ticks
 from gnnkit.sampling.kinds import warm
@@ -63,10 +63,10 @@ class Spreading:
         )
         warm()  # the kernels that only this module has imported
         addresses = {host: peer.address for host, peer in peers.items()}
-        self._attendance = attendance(here, addresses, hosts["token"], store.fingerprint, ca=hosts.get("ca"))
+        self._renewal = lease_renewal(here, addresses, hosts["token"], store.fingerprint, ca=hosts.get("ca"))
         # Whoever started this process has been waiting since then, and is to hear which host is missing.
         left_s = float(hosts["start_timeout_s"]) - _age_s()
-        self._attendance.begin(max(1.0, _SHARE * left_s))
+        self._renewal.begin(max(1.0, _SHARE * left_s))
 
     def session(self, graph: WorkerGraph, plan: LoaderPlan) -> None:
         """None: batches are walked here, with the neighbours that other hosts answer."""
@@ -78,7 +78,7 @@ class Spreading:
 
     def leave(self) -> None:
         """Tells the other hosts that this process needs them no more."""
-        self._attendance.leave()
+        self._renewal.leave()
 
     def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
         """A sampler for one thread, on the thread's memory per node."""

@@ -66,7 +66,7 @@ class Visits:
                 raise
 
 
-def attendance(
+def lease_renewal(
     host: int,
     addresses: Mapping[int, str],
     token: str,
@@ -95,7 +95,7 @@ def visit_actions(check: Callable[[dict[str, Any]], None], heard: Callable[[str,
     """The service's side: its actions "here" and "bye".
 
     Args:
-        check: Raises where a visitor is one of another run.
+        check: Raises where a pending is one of another run.
         heard: Called with "here" or "bye", a process's name and its host; from any thread.
     """
 

@@ -23,7 +23,7 @@ from gnnkit.cluster.hosts import split_address
 from gnnkit.cluster.parts.client import Attempt, FlightOwners, Peer, Traffic, keep_freed_memory, remote_error
 from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, to_ticket
 from gnnkit.cluster.parts.spreading import num_rows
-from gnnkit.cluster.parts.visits import attendance
+from gnnkit.cluster.parts.visits import lease_renewal
 from gnnkit.cluster.receiving import threads_for
 from gnnkit.cluster.serving.flight_actions import UnknownChannel, walk_from_batches
 from gnnkit.errors import BatchTimeout, GnnkitError, HostUnreachable, LoaderClosed, PlanError, SamplingError, WorkerDied
@@ -289,8 +289,8 @@ class BatchReceiver:
         self.lines = ServerLines(setup, client, store.fingerprint, num_rows(graph), at_once=self.threads * (1 + len(servers)))
         warm()  # the kernels that only this module has imported
         addresses = {rank: server.address for rank, server in servers.items()}
-        self._attendance = attendance(0, addresses, setup["token"], store.fingerprint, ca=setup["ca"], name=client)
-        self._attendance.begin_at_once()
+        self._renewal = lease_renewal(0, addresses, setup["token"], store.fingerprint, ca=setup["ca"], name=client)
+        self._renewal.begin_at_once()
 
     @property
     def traffic(self) -> Traffic:
@@ -299,7 +299,7 @@ class BatchReceiver:
 
     def leave(self) -> None:
         """Tells the servers that this process needs them no more."""
-        self._attendance.leave()
+        self._renewal.leave()
 
     def session(self, graph: WorkerGraph, plan: LoaderPlan) -> ReceivingChannel:
         """The session of a loader whose batches servers walk."""

@@ -1,7 +1,7 @@
 """Servers: processes that hold a graph and sample it for trainers, and how trainers reach them.
 
-A server is ``python -m gnnkit.cluster.serving``, started by ``gnnkit.cluster.serving.fleet`` like a sampling process. It owns a crew of
-sampling processes, which are those of ``Colocated``. Messages to it over its wire:
+A server is ``python -m gnnkit.cluster.serving``, started by ``gnnkit.cluster.serving.fleet`` like a sampling process. It owns a
+supervisor of sampling processes, which are those of ``Colocated``. Messages to it over its wire:
 
 ========== ==================================================================================================================
 ``setup``  first: what ``gnnkit.cluster.serving.spec.ServerSpec.setup`` gives
@@ -15,8 +15,8 @@ It answers ``listening`` (``address``), ``state`` (what ``ServerLoop.details`` g
 of the copy, None where there is none, and its descriptor), ``vitals`` (``workers``, with the memory of their ``Vitals``), ``event``
 (progress) and ``failed`` with an error like any child.
 
-**Its Unix door** is ``<folder>/server-<rank>.sock``, a SOCK_SEQPACKET socket. A client says ``join`` (``version``, ``token``, ``client``,
-``pid``, ``name``), and is answered ``welcome``, or ``refused`` with an error. After that:
+**Its Unix listener** is ``<folder>/server-<rank>.sock``, a SOCK_SEQPACKET socket. A client says ``join`` (``version``,
+``token``, ``client``, ``pid``, ``name``), and is answered ``welcome``, or ``refused`` with an error. After that:
 
 ========== ==================================================================================================================
 ``enlist`` asks for the sampling processes, and starts those that have died again: ``worker`` (``worker``, ``pid``, ``log``)

@@ -20,7 +20,7 @@ from gnnkit.runtime.process_status import ProcessStatus, look_at
 from gnnkit.runtime.remote import fresh
 from gnnkit.runtime.runs import new_run, sweep, tail, with_tail
 from gnnkit.runtime.shared_block import SharedBlock
-from gnnkit.runtime.supervisor import ChildProcess, Death, Supervisor, SupervisorOptions, look_after
+from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions, supervise
 from gnnkit.runtime.vitals import Vitals
 from gnnkit.runtime.wire import Message, Waker
 
@@ -268,7 +268,7 @@ class GraphCopies:
 _MODULE = "gnnkit.cluster.serving"
 _ADVICE = "start the servers again, or let gnnkit do so with max_restarts=..."
 # Servers end their own processes first.
-_FAREWELL_S = 2.0
+_STOP_TIMEOUT_S = 2.0
 # Longest time between two looks around.
 _LOOK_S, _SLICE_S = 0.5, 0.05
 _JOIN_S = 10.0
@@ -294,7 +294,7 @@ class ServerFleet:
         self.spec = spec
         self._owner = os.getpid()
         self._changed = threading.Condition(threading.RLock())
-        self._books = ServerState(spec)
+        self._states = ServerState(spec)
         self._deferred: list[ChildProcess] = []
         self._events: list[Event] = []
         self._stopped = False
@@ -302,15 +302,21 @@ class ServerFleet:
         self._waker = Waker()
         self._copies = GraphCopies()
         options = SupervisorOptions(
-            len(spec.ranks), 1, module=_MODULE, first=spec.ranks.start, title="server {rank}", advice=_ADVICE, farewell_s=_FAREWELL_S
+            len(spec.ranks),
+            1,
+            module=_MODULE,
+            first=spec.ranks.start,
+            title="server {rank}",
+            advice=_ADVICE,
+            stop_timeout_s=_STOP_TIMEOUT_S,
         )
-        self._crew = Supervisor(options, self._run_folder, self._greet)
+        self._supervisor = Supervisor(options, self._run_folder, self._set_up)
         self._thread = threading.Thread(target=self._run, name="gnnkit-servers", daemon=True)
         try:
             self.folder = self._run_folder.path if spec.folder is None else own_folder(spec.folder)
             self.token, self.token_file = settle_token(spec.token, self.folder, on_network=bool(spec.addresses))
             atexit.register(self.stop)
-            self._crew.start_missing()
+            self._supervisor.start_missing()
             self._thread.start()  # which waits for it, so that an interrupt may come here too
         except BaseException:
             self.stop()
@@ -322,7 +328,7 @@ class ServerFleet:
     def state(self) -> str:
         """Says "joining" until all servers and workers are there; then "ready", "degraded" where one is not, and "stopped"."""
         with self._changed:
-            return "stopped" if self._stopped else self._books.state
+            return "stopped" if self._stopped else self._states.state
 
     @property
     def address(self) -> str:
@@ -336,13 +342,13 @@ class ServerFleet:
             return f"{UNIX_PREFIX}{self.folder}"
         if not has_any_port(spec.addresses[0]):
             return ",".join(spec.addresses)
-        self._wait(lambda: 0 in self._books.addresses, spec.start_timeout_s, ignore_events)
-        return self._books.addresses[0]
+        self._wait(lambda: 0 in self._states.addresses, spec.start_timeout_s, ignore_events)
+        return self._states.addresses[0]
 
     def status(self) -> dict[str, Any]:
         """What they are doing, as JSON values: no token."""
         with self._changed:
-            status, addresses = self._books.status(), self._books.addresses
+            status, addresses = self._states.status(), self._states.addresses
             for server in status["servers"]:
                 server["log"] = str(self._run_folder.log(server["rank"]))
             listed = addresses.get(0, ",".join(self.spec.addresses))
@@ -357,7 +363,7 @@ class ServerFleet:
         if rank not in self.spec.ranks:
             raise PlanError(f"server {rank} was not started here", f"here: {list(self.spec.ranks)}")
         with self._changed:
-            workers = self._books.details.get(rank, {}).get("workers", [])
+            workers = self._states.details.get(rank, {}).get("workers", [])
             files = [(f"server {rank}", self._run_folder.log(rank))]
             files += [(f"sampling process {worker['worker']} of server {rank}", Path(worker["log"])) for worker in workers]
         return "\n".join(f"--- {name}, {path}\n{tail(path)}" for name, path in files)
@@ -395,7 +401,7 @@ class ServerFleet:
                         self._check(limit_s if time.monotonic() >= deadline else None)
                         self._changed.wait(_SLICE_S)
                     told = self.take_events()
-                    there = self._books.num_ready
+                    there = self._states.num_ready
                 for event in told:
                     events(event)
                 if there != stage.done:
@@ -407,61 +413,65 @@ class ServerFleet:
         """Raises what keeps the servers from being ready; ``waited_s`` where that takes too long."""
         if self._stopped:
             raise LoaderClosed("the servers were stopped", "start them again with gnnkit.serve(...)")
-        self._books.check()
+        self._states.check()
         if waited_s is not None:
-            details = self._books.details
+            details = self._states.details
             missing = [rank for rank in self.spec.ranks if rank not in details or details[rank]["state"] != "ready"]
             said = "; ".join(self._whereabouts(rank) for rank in missing)
             raise StartTimeout(f"not every server was ready after {waited_s:g} s: {said}", "raise the timeout, or look at the logs")
 
     def _whereabouts(self, rank: int) -> str:
-        child = self._crew.alive.get(rank)
+        child = self._supervisor.alive.get(rank)
         if child is None:
             return f"server {rank} is not there"
-        network = self._books.details.get(rank, {}).get("network") or {}
+        network = self._states.details.get(rank, {}).get("network") or {}
         missing = f", and waits for the servers {network['missing']}" if network.get("missing") else ""
-        return with_tail(f"{self._crew.name(rank)} is {child.state()}{missing}", child.log)
+        return with_tail(f"{self._supervisor.name(rank)} is {child.state()}{missing}", child.log)
 
     # The thread ---------------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         def give_up(text: str) -> None:
-            self._books.errors.update(dict.fromkeys(self.spec.ranks, WorkerDied(text, "start them again")))
+            self._states.errors.update(dict.fromkeys(self.spec.ranks, WorkerDied(text, "start them again")))
             self._end()
 
-        look_after(self._crew, self._waker, self._changed, "the servers", has_ended=lambda: self._stopped, look=self._pump, give_up=give_up)
+        supervise(
+            self._supervisor, self._waker, self._changed, "the servers", has_ended=lambda: self._stopped, look=self._pump, give_up=give_up
+        )
 
     def _pump(self) -> None:
-        for rank, what in self._crew.listen():
-            if isinstance(what, Death):
+        for rank, what in self._supervisor.listen():
+            if isinstance(what, Exit):
                 self._mourn(rank, what.error)
             else:
                 self._take(rank, what)
-        overdue = self._crew.overdue(self.spec.start_timeout_s)
+        overdue = self._supervisor.overdue(self.spec.start_timeout_s)
         if overdue is not None:
             self._mourn(*overdue)
-        self._books.pace.look()
-        self._copies.spread({rank: self._books.details[rank] for rank in self._crew.alive if rank in self._books.details}, self._crew.send)
-        if self._books.is_deserted:
+        self._states.pace.look()
+        self._copies.spread(
+            {rank: self._states.details[rank] for rank in self._supervisor.alive if rank in self._states.details}, self._supervisor.send
+        )
+        if self._states.is_deserted:
             self._end()
 
     def _take(self, rank: int, message: Message) -> None:
         body = message.body
         if message.kind == "listening":
-            self._books.errors.pop(rank, None)
-            self._books.addresses[rank] = body["address"]
+            self._states.errors.pop(rank, None)
+            self._states.addresses[rank] = body["address"]
             waiting, self._deferred = self._deferred, []
             for child in waiting:
-                self._greet(child)
+                self._set_up(child)
         elif message.kind == "state":
-            self._books.said(rank, body)
+            self._states.said(rank, body)
         elif message.kind == "retired":  # it was told to, for another one to take its place
-            self._books.left(rank)
+            self._states.left(rank)
             self._copies.lost(rank)
             self._deferred = [child for child in self._deferred if child.rank != rank]
-            self._crew.start_missing()
+            self._supervisor.start_missing()
         elif message.kind == "vitals":
-            self._books.pace.take(rank, message)
+            self._states.pace.take(rank, message)
         elif message.kind == "graph":
             self._copies.take(rank, message)
         elif message.kind == "event":
@@ -469,21 +479,21 @@ class ServerFleet:
             del self._events[:-100]  # nobody may be looking
 
     def _mourn(self, rank: int, error: GnnkitError) -> None:
-        self._books.lost(rank, error)
+        self._states.lost(rank, error)
         self._copies.lost(rank)
         self._deferred = [child for child in self._deferred if child.rank != rank]
-        if self._books.restarts < self.spec.max_restarts and not isinstance(error, WorkerStopped):
-            self._books.restarts += 1
-            self._books.errors.pop(rank)
-            self._crew.start_missing()
+        if self._states.restarts < self.spec.max_restarts and not isinstance(error, WorkerStopped):
+            self._states.restarts += 1
+            self._states.errors.pop(rank)
+            self._supervisor.start_missing()
 
-    def _greet(self, child: ChildProcess) -> None:
+    def _set_up(self, child: ChildProcess) -> None:
         """Tells a server that has just been started what it is there for, as soon as that is known."""
         spec, rank = self.spec, child.rank
-        if rank and spec.addresses and has_any_port(spec.addresses[0]) and 0 not in self._books.addresses:
+        if rank and spec.addresses and has_any_port(spec.addresses[0]) and 0 not in self._states.addresses:
             self._deferred.append(child)
             return
-        child.wire.send("setup", **spec.setup(rank, self.token, self.folder, child.log, self._books.addresses))
+        child.wire.send("setup", **spec.setup(rank, self.token, self.folder, child.log, self._states.addresses))
 
     # Its end --------------------------------------------------------------------------------------------------------------------
 
@@ -492,24 +502,24 @@ class ServerFleet:
         with self._changed:
             if self._stopped or os.getpid() != self._owner:
                 return
-            self._books.errors.clear()
-            self._crew.start_missing()
-            for rank in self._crew.alive:
-                self._crew.send(rank, "revive")
+            self._states.errors.clear()
+            self._supervisor.start_missing()
+            for rank in self._supervisor.alive:
+                self._supervisor.send(rank, "revive")
         self._waker.wake()
 
     def restart(self) -> None:
         """Ends all servers, and starts others in their places."""
         with self._changed:
             if not self._stopped and os.getpid() == self._owner:
-                self._crew.restart()
+                self._supervisor.restart()
         self._waker.wake()
 
     @property
     def has_ended(self) -> bool:
         """Whether there is no server any more, because they were stopped or because they have died and nobody starts them again."""
         with self._changed:
-            return self._stopped or (bool(self._books.errors) and not self._crew.alive)
+            return self._stopped or (bool(self._states.errors) and not self._supervisor.alive)
 
     def join(self) -> None:
         """Waits until there is no server any more.
@@ -521,12 +531,12 @@ class ServerFleet:
             while not self.has_ended:
                 self._changed.wait(_LOOK_S)
             if not self._stopped:
-                self._books.check()
+                self._states.check()
 
     def error_of(self, rank: int) -> GnnkitError | None:
         """What a server has died of, where nobody has started it again; None otherwise."""
         with self._changed:
-            error = self._books.errors.get(rank)
+            error = self._states.errors.get(rank)
             return None if error is None else fresh(error)
 
     def stop(self) -> None:
@@ -546,7 +556,7 @@ class ServerFleet:
         self._stopped = True
         atexit.unregister(self.stop)
         try:
-            self._crew.stop()
+            self._supervisor.stop()
         finally:
             self._copies.close()
             if hasattr(self, "folder"):

@@ -427,7 +427,7 @@ class RemoteSessions:
     def on_lost(self, rank: int, error: GnnkitError) -> None:
         """See ``gnnkit.cluster.serving.pool.Handler``: one that is started again does its work, others do not."""
         for channel in self._channels.values():
-            channel.lost(rank, None if rank in self._pool.crew.alive else error)
+            channel.lost(rank, None if rank in self._pool.supervisor.alive else error)
             if self._pool.is_over:
                 channel.fail(error)
             self.deal(channel)
@@ -585,7 +585,7 @@ class FlightActions:
         path: The store's folder.
         manifest: Its manifest.
         on_main: Runs something in the server's main thread, and waits.
-        loop: The server: ``call``, ``details`` and ``desk`` of ``gnnkit.cluster.serving.loop.ServerLoop``.
+        loop: The server: ``call``, ``details`` and ``api`` of ``gnnkit.cluster.serving.loop.ServerLoop``.
 
     Attributes:
         actions: What answers actions.
@@ -595,15 +595,15 @@ class FlightActions:
     def __init__(self, path: Path, manifest: Manifest, on_main: Callable[[Callable[[], Any]], Any], loop: Any) -> None:
         self._path, self._on_main, self._loop = path, on_main, loop
         self._files = {MANIFEST_NAME, *outline_files(manifest)}
-        self.actions: dict[str, Action] = {name: _not_yet for name in ("announce", "roster", "here", "bye", "register", "release")}
+        self.actions: dict[str, Action] = {name: _not_yet for name in ("announce", "membership", "here", "bye", "register", "release")}
         self.actions["status"] = self._status
         self.gets: dict[str, Get] = {name: _not_yet for name in ("expand", "rows", "walk", "call")}
         self.gets["file"] = self._file
 
-    def meet(self, roster: Membership) -> None:
+    def meet(self, membership: Membership) -> None:
         """Lets others announce themselves, and tells who is there."""
-        self._roster = roster
-        self.actions |= {"announce": self._announce, "roster": self._members}
+        self._membership = membership
+        self.actions |= {"announce": self._announce, "membership": self._members}
 
     def open(self, answers: Answers, wire: RemoteSessionActions, heard: Callable[[str, str, int], None]) -> None:
         """Answers about parts, and samples, from now on.
@@ -618,12 +618,12 @@ class FlightActions:
 
     def _announce(self, body: dict[str, Any]) -> dict[str, Any]:
         check_version(body)
-        self._roster.announce(Member.of_json(body.get("server")))
-        return self._roster.to_json()
+        self._membership.announce(Member.of_json(body.get("server")))
+        return self._membership.to_json()
 
     def _members(self, body: dict[str, Any]) -> dict[str, Any]:
         check_version(body)
-        return self._roster.to_json()
+        return self._membership.to_json()
 
     def _status(self, body: dict[str, Any]) -> dict[str, Any]:
         check_version(body)
@@ -637,7 +637,7 @@ class FlightActions:
         return pack({"name": name}, {"bytes": np.fromfile(self._path / name, np.uint8)})
 
     def _call(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> pa.RecordBatch:
-        """Has the desk answer; see ``gnnkit.cluster.serving.server_api``."""
+        """Has the api answer; see ``gnnkit.cluster.serving.server_api``."""
         check_version(head)
         try:
             client, name, timeout_s = str(head["client"]), str(head["name"]), min(_MOST_CALL_S, float(head["timeout_s"]))
@@ -654,10 +654,10 @@ class FlightActions:
 
         def ask() -> None:
             try:
-                desk = self._loop.desk
-                if desk is None:
+                api = self._loop.api
+                if api is None:
                     raise PlanError("the server is not ready to be asked", "wait until every server is there")
-                desk.call(client, name, args, reply)
+                api.call(client, name, args, reply)
             except Exception as error:
                 reply(error)
 

@@ -42,8 +42,8 @@ class Servers:
     def __repr__(self) -> str:
         return f"Servers({', '.join(self.addresses)})"  # without the token
 
-    def courier(self, *, stays: bool = True) -> ServerProxy:
-        """A courier to them.
+    def proxy(self, *, stays: bool = True) -> ServerProxy:
+        """A proxy to them.
 
         Args:
             stays: See ``ServerProxy``.
@@ -85,8 +85,8 @@ def join(servers: Servers, events: EventSink) -> Joined:
 
 def _join(servers: Servers, events: EventSink) -> Joined:
     # Not counted as a client: servers that end with the last one must not see it leave before its receiving process is there.
-    with servers.courier(stays=False) as courier:
-        return courier.join(servers.join_timeout_s, events)
+    with servers.proxy(stays=False) as proxy:
+        return proxy.join(servers.join_timeout_s, events)
 
 
 def receiver_setup(joined: Joined, servers: Servers, num_parts: int, again: bool) -> dict[str, Any]:

@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 # Changes with the meaning of the messages between a server and its clients.
 DOOR_VERSION = 1
-# A visitor has so long to say who he is, and so much room for it.
+# A pending has so long to say who he is, and so much room for it.
 _PATIENCE_S, _MOST_SAID = 5.0, 4096
-# The most visitors that are waited for; the one who has been there longest makes room for another.
+# The most pending connections that are waited for; the one who has been there longest makes room for another.
 _MOST_VISITORS = 64
 _BACKLOG = 128
 # Where no descriptor is left, nobody is let in for so long.
@@ -106,8 +106,8 @@ class ClientListener:
     Args:
         folder: A folder of this user's own.
         rank: The server's number.
-        token: What visitors have to know.
-        enter: Called with the connection of a visitor who may come in, and with what he has said.
+        token: What pending connections have to know.
+        enter: Called with the connection of a pending who may come in, and with what he has said.
 
     Raises:
         PlanError: Another process serves there, or the socket cannot be made.
@@ -115,7 +115,7 @@ class ClientListener:
 
     def __init__(self, folder: Path, rank: int, token: str, enter: Callable[[Wire, Mapping[str, Any]], None]) -> None:
         self._rank, self._token, self._enter = rank, token.encode(), enter
-        self._visitors: dict[int, PendingConnection] = {}
+        self._pending: dict[int, PendingConnection] = {}
         self._deaf_until = 0.0
         self.path = folder / socket_name(rank)
         try:
@@ -145,12 +145,12 @@ class ClientListener:
     def filenos(self) -> list[int]:
         """What to wait on until somebody comes or speaks."""
         listening = [] if time.monotonic() < self._deaf_until else [self._listener.fileno()]
-        return [*listening, *self._visitors]
+        return [*listening, *self._pending]
 
     @property
     def wait_s(self) -> float | None:
         """Seconds until somebody has to be sent away or may come again; None while there is nobody."""
-        moments = [visitor.until for visitor in self._visitors.values()]
+        moments = [pending.until for pending in self._pending.values()]
         moments += [self._deaf_until] if time.monotonic() < self._deaf_until else []
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
@@ -160,11 +160,11 @@ class ClientListener:
         Args:
             ready: Descriptors of ``filenos`` on which something has happened.
         """
-        for fd in ready & set(self._visitors):
-            self._hear(self._visitors.pop(fd).end)
+        for fd in ready & set(self._pending):
+            self._hear(self._pending.pop(fd).end)
         now = time.monotonic()
-        for fd in [fd for fd, visitor in self._visitors.items() if visitor.until <= now]:
-            self._visitors.pop(fd).end.close()
+        for fd in [fd for fd, pending in self._pending.items() if pending.until <= now]:
+            self._pending.pop(fd).end.close()
         if self._listener.fileno() in ready:
             self._accept()
 
@@ -183,16 +183,16 @@ class ClientListener:
                 logger.warning("a process of user %d was sent away", uid)
                 end.close()
                 continue
-            if len(self._visitors) >= _MOST_VISITORS:
-                self._visitors.pop(next(iter(self._visitors))).end.close()
-            self._visitors[end.fileno()] = PendingConnection(end, time.monotonic() + _PATIENCE_S)
+            if len(self._pending) >= _MOST_VISITORS:
+                self._pending.pop(next(iter(self._pending))).end.close()
+            self._pending[end.fileno()] = PendingConnection(end, time.monotonic() + _PATIENCE_S)
 
     def _hear(self, end: socket.socket) -> None:
-        """What a visitor says first decides."""
+        """What a pending says first decides."""
         try:
             said = end.recv(_MOST_SAID)  # without room for descriptors, which the system then closes
         except BlockingIOError:  # nothing but a wink
-            self._visitors[end.fileno()] = PendingConnection(end, time.monotonic() + _PATIENCE_S)
+            self._pending[end.fileno()] = PendingConnection(end, time.monotonic() + _PATIENCE_S)
             return
         except OSError:
             end.close()
@@ -222,9 +222,9 @@ class ClientListener:
 
     def close(self) -> None:
         """Lets nobody in any more."""
-        for visitor in self._visitors.values():
-            visitor.end.close()
-        self._visitors.clear()
+        for pending in self._pending.values():
+            pending.end.close()
+        self._pending.clear()
         self._listener.close()
         with contextlib.suppress(OSError):
             self.path.unlink()
@@ -233,7 +233,7 @@ class ClientListener:
 
 
 def _understood(said: bytes) -> dict[str, Any] | None:
-    """What a visitor has said, if it is what it has to be."""
+    """What a pending has said, if it is what it has to be."""
     try:
         body = json.loads(said)
     except (ValueError, RecursionError):
@@ -251,7 +251,7 @@ class Host(Protocol):
     pool: ServedWorkers | None
 
     @property
-    def desk(self) -> Any:
+    def api(self) -> Any:
         """What answers calls; None before the server has workers."""
         ...
 
@@ -306,7 +306,7 @@ class ClientSessions:
         }
 
     def enter(self, wire: Wire, body: Mapping[str, Any]) -> None:
-        """Takes a visitor in.
+        """Takes a pending in.
 
         Args:
             wire: The connection.
@@ -408,7 +408,7 @@ class ClientSessions:
         pool = self._host.pool
         if pool is None or not session.enlisted:
             return
-        pid = pool.crew.alive[rank].pid
+        pid = pool.supervisor.alive[rank].pid
         if session.introduced.get(rank) != pid:
             session.introduced[rank] = pid
             try:
@@ -435,10 +435,10 @@ class ClientSessions:
 
         try:
             args = decode(tree, message.fds)
-            desk = self._host.desk
-            if desk is None:
+            api = self._host.api
+            if api is None:
                 raise PlanError("the server is not ready to be asked", "wait until every server is there")
-            desk.call(session.client, name, args, reply)
+            api.call(session.client, name, args, reply)
         except Exception as error:
             reply(error)
 

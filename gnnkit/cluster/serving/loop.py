@@ -46,11 +46,11 @@ class ServerLoop:
     def __init__(self, wire: Wire, watch: Watch) -> None:
         self._wire = wire
         self.pool: ServedWorkers | None = None
-        self._desk: ServerApi | None = None
+        self._api: ServerApi | None = None
         self.clients: set[str] = set()
         self._ever: set[str] = set()
         self._sessions = ClientSessions(self, self._welcome)
-        self._door: ClientListener | None = None
+        self._listener: ClientListener | None = None
         self._network: Network | None = None
         self._calls: deque[Callable[[], Any]] = deque()
         self._waker = Waker()
@@ -92,15 +92,15 @@ class ServerLoop:
             self._network.begin()
             return
         self._open_pool(None, None, None)
-        self._door = ClientListener(Path(body["folder"]), body["rank"], body["token"], self._sessions.enter)
-        self.tell("listening", address=str(self._door.path))
+        self._listener = ClientListener(Path(body["folder"]), body["rank"], body["token"], self._sessions.enter)
+        self.tell("listening", address=str(self._listener.path))
 
     def start_workers(self, parts: tuple[int, ...] | None, hosts: dict[str, Any] | None, holders: list[list[int]] | None) -> None:
         """Starts the sampling processes; where that cannot be, the server ends.
 
         Args:
             parts: The parts of this host; None: all.
-            hosts: Their greeting about other hosts, see ``gnnkit.cluster.parts``; None: every part is here.
+            hosts: Their setup_message about other hosts, see ``gnnkit.cluster.parts``; None: every part is here.
             holders: The parts of every server, in the order of ranks; None: each has all.
         """
         try:
@@ -124,18 +124,18 @@ class ServerLoop:
         self._store, self._holders = store, holders
         self._sessions.workers_are_there()
         pool.start()
-        self.tell("vitals", (pool.crew.vitals.block.fd,), workers=setup["workers"])
+        self.tell("vitals", (pool.supervisor.vitals.block.fd,), workers=setup["workers"])
 
     @property
-    def desk(self) -> ServerApi | None:
+    def api(self) -> ServerApi | None:
         """What answers clients' calls, made for the first of them; None until it is known which parts are here."""
-        if self._desk is None and self.pool is not None:
+        if self._api is None and self.pool is not None:
             from gnnkit.cluster.serving.server_api import ServerApi
 
             setup = self._setup
             place = self._store, setup["rank"], setup["num_servers"], self.pool, self.call, self._holders
-            self._desk = ServerApi(*place, ends_with_clients=setup["ends_with_clients"])
-        return self._desk
+            self._api = ServerApi(*place, ends_with_clients=setup["ends_with_clients"])
+        return self._api
 
     # For other threads ----------------------------------------------------------------------------------------------------
 
@@ -162,8 +162,8 @@ class ServerLoop:
     def left(self, client: str) -> None:
         """A client has gone."""
         self.clients.discard(client)
-        if self._desk is not None:
-            self._desk.left(client)
+        if self._api is not None:
+            self._api.left(client)
 
     @property
     def state(self) -> str:
@@ -202,8 +202,8 @@ class ServerLoop:
             except Exception:  # one request's trouble is not the server's
                 logger.exception("something that was asked for failed")
         self._obey()
-        if self._door is not None:
-            self._door.attend(ready)
+        if self._listener is not None:
+            self._listener.attend(ready)
         self._sessions.attend(ready)
         if self.pool is not None:
             self.pool.pump()
@@ -214,14 +214,14 @@ class ServerLoop:
             self.tell("state", **details)
 
     def _wait(self) -> set[int]:
-        poller = select.poll() if self.pool is None else self.pool.crew.poller()
+        poller = select.poll() if self.pool is None else self.pool.supervisor.poller()
         poller.register(self._wire.fileno(), select.POLLIN | (0 if self._wire.flush() else select.POLLOUT))
         for fd, owes in self._sessions.filenos().items():
             poller.register(fd, select.POLLIN | (select.POLLOUT if owes else 0))
-        for fd in [] if self._door is None else self._door.filenos():
+        for fd in [] if self._listener is None else self._listener.filenos():
             poller.register(fd, select.POLLIN)
-        waits = [None if self._door is None else self._door.wait_s]
-        waits += [_LOOK_S] if self.pool is not None and self.pool.crew.starting else []
+        waits = [None if self._listener is None else self._listener.wait_s]
+        waits += [_LOOK_S] if self.pool is not None and self.pool.supervisor.starting else []
         known = [wait_s for wait_s in waits if wait_s is not None]
         return set(self._waker.wait(poller, min(known) if known else None))
 
@@ -264,10 +264,10 @@ class ServerLoop:
     def _close(self) -> None:
         if self._network is not None:
             self._network.stop()
-        if self._desk is not None:
-            self._desk.close()
-        if self._door is not None:
-            self._door.close()
+        if self._api is not None:
+            self._api.close()
+        if self._listener is not None:
+            self._listener.close()
         self._sessions.close()
         if self.pool is not None:
             self.pool.stop()

@@ -65,13 +65,13 @@ class Network:
         self._tls: Mapping[str, str] | None = words["tls"]
         self._stopped = threading.Event()
         self._server: PartServer | None = None
-        self._roster: Membership | None = None
+        self._membership: Membership | None = None
         self._verbs: FlightActions | None = None
         self._meeting: FlightClient | None = None
         self._parts: tuple[int, ...] | None = None
         self._told: SharedGraph | None = None
         self._trouble: str | None = None
-        self._guests, self._arrivals, self._clients = LeaseTable(), deque[str](), set[str]()
+        self._leases, self._arrivals, self._clients = LeaseTable(), deque[str](), set[str]()
         self._wire: RemoteSessionActions | None = None
         self._thread = threading.Thread(target=self._run, name="gnnkit-network", daemon=True)
 
@@ -87,15 +87,15 @@ class Network:
 
     def details(self) -> dict[str, Any]:
         """Facts for people and for ``status``: no token."""
-        roster = self._roster
-        if roster is None:
+        membership = self._membership
+        if membership is None:
             return {"address": None, "missing": [], "servers": []}
         return {
-            "address": roster.own.address,
-            "missing": roster.missing(),
-            "servers": [{"rank": m.rank, "address": m.address, "state": m.state} for m in roster.members().values()],
+            "address": membership.own.address,
+            "missing": membership.missing(),
+            "servers": [{"rank": m.rank, "address": m.address, "state": m.state} for m in membership.members().values()],
             "parts": None if self._parts is None else list(self._parts),
-            "refused": list(roster.refused.values()),
+            "refused": list(membership.refused.values()),
             "trouble": self._trouble,
             "encrypted": self._tls is not None,
         }
@@ -106,18 +106,18 @@ class Network:
         try:
             keep_freed_memory()
             manifest = read_manifest(self._path)
-            roster = self._listen(manifest)
+            membership = self._listen(manifest)
             warm()
-            self._wait_for_all(roster)
+            self._wait_for_all(membership)
             if self._stopped.is_set():
                 return
-            self._open_parts(roster, manifest)
+            self._open_parts(membership, manifest)
         except BaseException as error:  # whoever started the server raises it
             failure = error
             if not self._stopped.is_set():
                 self._loop.call(lambda: self._loop.fail(failure))
             return
-        self._go_on(roster)
+        self._go_on(membership)
 
     def _listen(self, manifest: Manifest) -> Membership:
         """Takes the address; from now on the server is asked, and says that it is not there yet."""
@@ -138,20 +138,20 @@ class Network:
             str(self._path),
             total_memory(),
         )
-        roster = self._roster = Membership(own)
+        membership = self._membership = Membership(own)
         if rank:
             self._meeting = FlightClient(meeting_address(words["meeting"]), words["token"], self._ca)
-        verbs.meet(roster)
+        verbs.meet(membership)
         logger.info("server %d listens at %s", rank, address)
         self._loop.call(lambda: self._loop.tell("listening", address=address))
-        return roster
+        return membership
 
     @property
     def _ca(self) -> str | None:
         """What other servers' certificates are checked against: the file that holds this one's."""
         return None if self._tls is None else self._tls["cert"]
 
-    def _wait_for_all(self, roster: Membership) -> None:
+    def _wait_for_all(self, membership: Membership) -> None:
         """Announces this server until every other one has done so.
 
         Raises:
@@ -161,20 +161,20 @@ class Network:
         limit_s = float(self._words["join_timeout_s"])
         deadline = time.monotonic() + limit_s
         while not self._stopped.is_set():
-            self._announce(roster)
-            missing = roster.missing()
+            self._announce(membership)
+            missing = membership.missing()
             if not missing:
                 return
             if time.monotonic() >= deadline:
-                ranks = f"server{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} of {roster.own.num_servers}"
-                reasons = [*roster.refused.values(), *([self._trouble] if self._trouble else [])]
+                ranks = f"server{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} of {membership.own.num_servers}"
+                reasons = [*membership.refused.values(), *([self._trouble] if self._trouble else [])]
                 raise StartTimeout(
                     f"{ranks} did not come to {self._words['meeting']} within {limit_s:g} s{''.join(f'; {reason}' for reason in reasons)}",
                     "start every server, with the same address to meet at and the same token",
                 )
             self._stopped.wait(_IMPATIENT_S)
 
-    def _announce(self, roster: Membership) -> None:
+    def _announce(self, membership: Membership) -> None:
         """Tells the server where all meet that this one is there, and learns of the others.
 
         Raises:
@@ -183,16 +183,16 @@ class Network:
         if self._meeting is None:
             return
         try:
-            roster.take(self._meeting.do("announce", {"server": roster.own.to_json()}, _CALL_S))
+            membership.take(self._meeting.do("announce", {"server": membership.own.to_json()}, _CALL_S))
             self._trouble = None
         except Unreachable as error:
             self._trouble = str(error)
 
-    def _open_parts(self, roster: Membership, manifest: Manifest) -> None:
+    def _open_parts(self, membership: Membership, manifest: Manifest) -> None:
         """Opens what belongs to this host, and has the workers started."""
-        members = roster.members()
+        members = membership.members()
         hosts = hosts_of(members)
-        index = hosts.index(roster.own.host)
+        index = hosts.index(membership.own.host)
         known = next((member.placement for member in members.values() if member.placement is not None), None)
         word = self._words["placement"] if known is None else Placement(tuple(map(tuple, known)))
         here = Hosts(count=len(hosts), index=index, memory=min(member.memory for member in members.values()))
@@ -206,10 +206,10 @@ class Network:
         assert self._verbs is not None
         self._wire = RemoteSessionActions(answers, store, self._loop, self._on_main)
         self._verbs.open(answers, self._wire, self._heard)
-        roster.become(placement=None if placement is None else [list(held) for held in placement.hosts])
-        greeting = None if placement is None or placement.is_replicated else self._greeting(members, hosts, index, placement)
+        membership.become(placement=None if placement is None else [list(held) for held in placement.hosts])
+        setup_message = None if placement is None or placement.is_replicated else self._greeting(members, hosts, index, placement)
         holders = [list(parts if placement is None else placement.hosts[hosts.index(members[rank].host)]) for rank in sorted(members)]
-        self._loop.call(lambda: self._loop.start_workers(parts, greeting, holders))
+        self._loop.call(lambda: self._loop.start_workers(parts, setup_message, holders))
 
     def _greeting(self, members: Mapping[int, Member], hosts: list[str], index: int, placement: Placement) -> dict[str, Any]:
         """What workers have to know of other hosts; see ``gnnkit.cluster.parts``. Servers of one host share those of another."""
@@ -232,31 +232,31 @@ class Network:
         """Somebody of another host is there, or leaves. Clients call themselves by their id and something more."""
         if name.startswith(CLIENT_PREFIX):
             if what == "here":
-                self._guests.here(name, host)
+                self._leases.here(name, host)
                 self._arrivals.append(_client_of(name))
             else:
-                self._guests.bye(name)
+                self._leases.bye(name)
         if self._wire is not None:
             self._wire.heard(what, name, host)
 
     def _count_clients(self) -> None:
         """Tells the server which clients have come and gone, those included that have done both since the last look."""
         arrived = {self._arrivals.popleft() for _ in range(len(self._arrivals))}
-        there = {_client_of(name) for name in self._guests.names()}
+        there = {_client_of(name) for name in self._leases.names()}
         for client in (arrived | there) - self._clients:
             self._loop.call(partial(self._loop.came, client))
         for client in (arrived | self._clients) - there:
             self._loop.call(partial(self._loop.left, client))
         self._clients = there
 
-    def _go_on(self, roster: Membership) -> None:
+    def _go_on(self, membership: Membership) -> None:
         """Says every while that this server is there, and how it is; moves over to the graph's copy once there is one."""
         told = 0.0
         while not self._stopped.wait(_IMPATIENT_S):
             state = self._loop.state
-            changed = state != roster.own.state
+            changed = state != membership.own.state
             if changed:
-                roster.become(state=state)
+                membership.become(state=state)
             self._count_clients()
             pool = self._loop.pool
             shared = None if pool is None else pool.sharing.shared
@@ -267,7 +267,7 @@ class Network:
                 continue
             told = time.monotonic()
             try:
-                self._announce(roster)
+                self._announce(membership)
             except GnnkitError as error:  # where all meet is somebody else now; clients go on with what this one has
                 self._trouble = error.message
                 logger.warning("server %d was refused where all meet: %s", self._rank, error.message)
@@ -292,5 +292,5 @@ def _word(value: Any) -> PlacementWord:
 
 
 def _client_of(name: str) -> str:
-    """The client that a visitor does something for."""
+    """The client that a pending does something for."""
     return name.removeprefix(CLIENT_PREFIX).partition("/")[0]

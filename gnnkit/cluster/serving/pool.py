@@ -1,4 +1,4 @@
-"""A server's sampling processes: one crew for all clients, introduced to them, and at the server's own service."""
+"""A server's sampling processes: one supervisor for all clients, introduced to them, and at the server's own service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gnnkit.errors import GnnkitError, WorkerStopped
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
 from gnnkit.runtime.runs import new_run
-from gnnkit.runtime.supervisor import ChildProcess, Death, Supervisor, SupervisorOptions
+from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.storage.store import Store
 
@@ -68,13 +68,13 @@ class ServedWorkers:
     Args:
         options: How they are started.
         store: What they sample from.
-        hosts: The greeting about other hosts, see ``gnnkit.cluster.parts``; None where every part is here.
+        hosts: The setup_message about other hosts, see ``gnnkit.cluster.parts``; None where every part is here.
         forward: Called with each report of progress.
 
     Attributes:
         options: How they are started.
         parts: The parts that they sample from themselves.
-        crew: The processes.
+        supervisor: The processes.
         sharing: The graph's copy.
         handlers: Who is told when workers come and go.
         restarts: How often one was started again without being asked to.
@@ -101,17 +101,19 @@ class ServedWorkers:
         check_descriptors(options.workers)
         check_start_memory(options.workers, options.threads, graph.arrays.schema)
         title = f"sampling process {{rank}} of server {options.server}"
-        crew_options = SupervisorOptions(options.workers, options.threads, worker.__name__, title=title, advice=_ADVICE)
-        self.crew = Supervisor(crew_options, new_run(options.log_root, {"store": str(store.path), "server": options.server}), self._greet)
+        supervisor_options = SupervisorOptions(options.workers, options.threads, worker.__name__, title=title, advice=_ADVICE)
+        self.supervisor = Supervisor(
+            supervisor_options, new_run(options.log_root, {"store": str(store.path), "server": options.server}), self._set_up
+        )
 
     def start(self) -> None:
         """Starts the workers that are not there; one that has died is given another chance."""
-        self.crew.start_missing()
+        self.supervisor.start_missing()
 
     @property
     def ready(self) -> frozenset[int]:
         """Workers that can be given something to do."""
-        return frozenset(self.crew.ready)
+        return frozenset(self.supervisor.ready)
 
     @property
     def starts_again(self) -> bool:
@@ -121,27 +123,27 @@ class ServedWorkers:
     @property
     def is_over(self) -> bool:
         """Whether no worker is there or starting, and none will be unless ``start`` is called."""
-        return not self.crew.alive
+        return not self.supervisor.alive
 
     @property
     def state(self) -> str:
         """Says "joining" until all are there for the first time; then "ready", or "degraded" where one is not."""
-        if len(self.crew.ready) == self.options.workers:
+        if len(self.supervisor.ready) == self.options.workers:
             return "ready"
         return "degraded" if self._was_complete or self.failures else "joining"
 
     def details(self) -> list[dict[str, Any]]:
         """What each worker is doing, as JSON."""
-        alive = self.crew.alive
+        alive = self.supervisor.alive
         return [
             {
                 "worker": rank,
                 "pid": alive[rank].pid if rank in alive else None,
-                "state": "ready" if rank in self.crew.ready else "starting" if rank in alive else "gone",
-                "log": str(self.crew.folder.log(rank)),
+                "state": "ready" if rank in self.supervisor.ready else "starting" if rank in alive else "gone",
+                "log": str(self.supervisor.folder.log(rank)),
                 "error": self.failures[rank].message if rank in self.failures else None,
             }
-            for rank in self.crew.options.ranks
+            for rank in self.supervisor.options.ranks
         ]
 
     # Work for them --------------------------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ class ServedWorkers:
 
     def send(self, rank: int, kind: str, fds: tuple[int, ...] = (), /, **body: object) -> None:
         """Sends a message to a worker; one that is gone gets nothing."""
-        self.crew.send(rank, kind, fds, **body)
+        self.supervisor.send(rank, kind, fds, **body)
 
     def introduce(self, rank: int, client: int, wire: Wire) -> None:
         """Connects a client with a worker that is ready.
@@ -173,39 +175,39 @@ class ServedWorkers:
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
-            self.crew.send(rank, "client", (ours.fileno(),), client=client)
-            child = self.crew.alive[rank]
-            wire.send("worker", (theirs.fileno(), self.crew.vitals.block.fd), worker=rank, pid=child.pid, log=str(child.log))
+            self.supervisor.send(rank, "client", (ours.fileno(),), client=client)
+            child = self.supervisor.alive[rank]
+            wire.send("worker", (theirs.fileno(), self.supervisor.vitals.block.fd), worker=rank, pid=child.pid, log=str(child.log))
 
     def dismiss(self, client: int) -> None:
         """Has every worker let a client go."""
-        for rank in self.crew.ready:
-            self.crew.send(rank, "dismiss", client=client)
+        for rank in self.supervisor.ready:
+            self.supervisor.send(rank, "dismiss", client=client)
 
     # What arrives ---------------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Handles what workers have said, and their deaths."""
-        for rank, what in self.crew.listen():
-            if isinstance(what, Death):
+        for rank, what in self.supervisor.listen():
+            if isinstance(what, Exit):
                 self._mourn(rank, what.error)
             else:
                 self._take(rank, what)
-        overdue = self.crew.overdue(self.options.start_timeout_s)
+        overdue = self.supervisor.overdue(self.options.start_timeout_s)
         if overdue is not None:
             self._mourn(*overdue)
-        self.sharing.spread(self.crew, ask=self._may_copy)
+        self.sharing.spread(self.supervisor, ask=self._may_copy)
 
     def copy(self) -> bool:
         """Has a worker make the graph's copy, if it is to be made at all; whether it is being made or there."""
         self._may_copy = True
-        self.sharing.spread(self.crew, ask=True)
+        self.sharing.spread(self.supervisor, ask=True)
         return self.sharing.is_copying or self.sharing.shared is not None
 
     def _take(self, rank: int, message: Message) -> None:
         if message.kind == "ready":
             self.failures.pop(rank, None)
-            self._was_complete = self._was_complete or len(self.crew.ready) == self.options.workers
+            self._was_complete = self._was_complete or len(self.supervisor.ready) == self.options.workers
             for handler in list(self.handlers):
                 handler.on_ready(rank)
         elif message.kind == "graph":
@@ -225,16 +227,16 @@ class ServedWorkers:
         self.failures[rank] = error
         if self.starts_again and not isinstance(error, WorkerStopped):
             self.restarts += 1
-            self.crew.start_missing()
+            self.supervisor.start_missing()
         for handler in list(self.handlers):
             handler.on_lost(rank, error)
 
-    def _greet(self, child: ChildProcess) -> None:
+    def _set_up(self, child: ChildProcess) -> None:
         """Tells a worker that has just been started what it is there for."""
-        fds, description = self.sharing.greeting(child.rank)
+        fds, description = self.sharing.setup_message(child.rank)
         store = asdict(self._store)
         child.wire.send("setup", fds, store=store, graph=description, threads=self.options.threads, idle_s=None, hosts=self._hosts)
 
     def stop(self) -> None:
         """Ends the workers."""
-        self.crew.stop()
+        self.supervisor.stop()

@@ -125,7 +125,7 @@ class ServerApi:
             self._later(lambda: answer(found))
 
         if self._reader is None:
-            self._reader = threading.Thread(target=self._run_reader, name="gnnkit-desk", daemon=True)
+            self._reader = threading.Thread(target=self._run_reader, name="gnnkit-api", daemon=True)
             self._reader.start()
         self._work.put(work)
 

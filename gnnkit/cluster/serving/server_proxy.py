@@ -1,4 +1,4 @@
-"""The courier: a child of the trainer that speaks to servers of other hosts on its behalf; the trainer itself opens no connection.
+"""The proxy: a child of the trainer that speaks to servers of other hosts on its behalf; the trainer itself opens no connection.
 
 One process, ``python -m gnnkit.cluster.serving.server_proxy``, started like a sampling process. Messages to it over its wire:
 
@@ -9,7 +9,7 @@ One process, ``python -m gnnkit.cluster.serving.server_proxy``, started like a s
 ``stop``  ends it
 ========= ===================================================================================================================
 
-It answers ``waiting`` (``text``, ``there``, ``total``) while servers are missing, ``joined`` (``roster``, ``outline``) once it has
+It answers ``waiting`` (``text``, ``there``, ``total``) while servers are missing, ``joined`` (``membership``, ``outline``) once it has
 joined, or ``failed``, and each call with ``answer`` (``number``, ``value`` or ``error``).
 """
 
@@ -41,8 +41,8 @@ from gnnkit.runtime.wire import Message, Waker, Wire
 from gnnkit.waiting import SLICE_S, is_done
 
 _MODULE = "gnnkit.cluster.serving.server_proxy"
-_LAST_BREATH_S = 2.0
-# Beyond its own deadline, the courier may take so long to say what came of something.
+_EXIT_WAIT_S = 2.0
+# Beyond its own deadline, the proxy may take so long to say what came of something.
 _GRACE_S = 15.0
 
 
@@ -63,12 +63,12 @@ class Joined:
     fingerprint: str
 
     @classmethod
-    def of(cls, roster: Mapping[str, Any], outline: str) -> Joined:
-        """What the courier says."""
-        servers = tuple(Member.of_json(value) for value in roster["servers"])
+    def of(cls, membership: Mapping[str, Any], outline: str) -> Joined:
+        """What the proxy says."""
+        servers = tuple(Member.of_json(value) for value in membership["servers"])
         held = servers[0].placement
         placement = None if held is None else Placement(tuple(tuple(parts) for parts in held))
-        return cls(servers, placement, Path(outline), str(roster["fingerprint"]))
+        return cls(servers, placement, Path(outline), str(membership["fingerprint"]))
 
     def host_of(self, rank: int) -> int:
         """The number of a server's host."""
@@ -88,7 +88,7 @@ class Waiting(NamedTuple):
 
 
 class _Mailbox:
-    """What the courier has said, sorted by the thread that listens to it."""
+    """What the proxy has said, sorted by the thread that listens to it."""
 
     def __init__(self, child: ChildProcess) -> None:
         self.child = child
@@ -100,7 +100,7 @@ class _Mailbox:
         self._waker = Waker()
 
     def listen(self) -> None:
-        """The thread: until the courier is gone."""
+        """The thread: until the proxy is gone."""
         try:
             while True:
                 message = self.child.wire.receive()
@@ -113,7 +113,7 @@ class _Mailbox:
                 self._waker.wait(poller)
         except (EOFError, OSError, ValueError):
             pass
-        what = f"the courier (pid {self.child.pid}) {describe_end(self.child.wait(_LAST_BREATH_S))}"
+        what = f"the proxy (pid {self.child.pid}) {describe_end(self.child.wait(_EXIT_WAIT_S))}"
         error = WorkerDied(with_tail(what, self.child.log), "ask again")
         with self.changed:
             self.failure = self.failure or error
@@ -148,14 +148,14 @@ class _Mailbox:
             if message.kind == "waiting":
                 self.waiting = Waiting(body["text"], body["there"], body["total"])
             elif message.kind == "joined":
-                self.joined = Joined.of(body["roster"], body["outline"])
+                self.joined = Joined.of(body["membership"], body["outline"])
             elif message.kind == "failed":
                 self.failure = error_from_json(body["error"], "joining the servers", StartTimeout)
             self.changed.notify_all()
 
 
 class ServerProxy:
-    """One courier; ended by ``close``, or when it is forgotten.
+    """One proxy; ended by ``close``, or when it is forgotten.
 
     Args:
         addresses: Where servers listen; the first is where they meet.
@@ -163,7 +163,7 @@ class ServerProxy:
         ca: See ``connect``.
         client: This trainer's id.
         log_dir: Folder that the folder of its log is in; None: see ``runs_root``.
-        stays: Whether servers are to count this trainer as long as the courier is there; else it only learns who they are.
+        stays: Whether servers are to count this trainer as long as the proxy is there; else it only learns who they are.
 
     Raises:
         PlanError: There is no folder for its log.
@@ -175,7 +175,7 @@ class ServerProxy:
         from gnnkit.cluster.serving.joining import outlines_folder
 
         self._addresses = list(addresses)
-        self._folder = new_run(log_dir, {"servers": self._addresses}, "courier")
+        self._folder = new_run(log_dir, {"servers": self._addresses}, "proxy")
         self._vitals = Vitals.create(1)
         self._child = ChildProcess(0, self._folder.log(0), self._vitals.block.fd, 1, module=_MODULE)
         self._folder.add(0, self._child.pid)
@@ -185,7 +185,7 @@ class ServerProxy:
         self._numbers = iter(range(1, 1 << 62))
         self._begun = False
         self._end = weakref.finalize(self, _end, self._child, self._folder, os.getpid())
-        threading.Thread(target=self._mail.listen, name="gnnkit-courier", daemon=True).start()
+        threading.Thread(target=self._mail.listen, name="gnnkit-proxy", daemon=True).start()
 
     def join(self, join_timeout_s: float, events: EventSink = ignore_events) -> Joined:
         """Waits until every server is there; says which are missing.
@@ -194,7 +194,7 @@ class ServerProxy:
             StartTimeout: They were not there in time; names them.
             PlanError: They expect another token, or are another gnnkit's.
             StoreError: What has to be known of their store cannot be kept here.
-            WorkerDied: The courier was killed.
+            WorkerDied: The proxy was killed.
         """
         if not self._begun:
             self._begun = True
@@ -212,7 +212,7 @@ class ServerProxy:
                 if mail.failure is not None:
                     raise mail.failure
                 if time.monotonic() >= deadline:
-                    raise StartTimeout(with_tail(f"the courier (pid {self._child.pid}) is {self._child.state()}", self._child.log))
+                    raise StartTimeout(with_tail(f"the proxy (pid {self._child.pid}) is {self._child.state()}", self._child.log))
                 waiting = mail.waiting
                 if waiting is not None and waiting != told:
                     told = waiting
@@ -231,7 +231,7 @@ class ServerProxy:
 
         Raises:
             BatchTimeout: It was not answered in time.
-            WorkerDied: The courier was killed.
+            WorkerDied: The proxy was killed.
             GnnkitError: What the call ended with.
         """
         return self._ask(rank, name, args, timeout_s)
@@ -265,7 +265,7 @@ class ServerProxy:
         return answer.result()
 
     def close(self) -> None:
-        """Ends the courier; closing twice is fine."""
+        """Ends the proxy; closing twice is fine."""
         self._end()
 
     def __enter__(self) -> ServerProxy:

@@ -1,4 +1,4 @@
-"""What a courier does: speaks to servers of other hosts for the trainer that has started it; see ``courier``."""
+"""What a proxy does: speaks to servers of other hosts for the trainer that has started it; see ``proxy``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_CALLS = 16
 
 
 class ServerProxyLoop:
-    """Obeys; see ``courier`` for the messages.
+    """Obeys; see ``proxy`` for the messages.
 
     Args:
         wire: The connection to the trainer.
@@ -47,7 +47,7 @@ class ServerProxyLoop:
     def __init__(self, wire: Wire, watch: Watch) -> None:
         self._wire = wire
         self._ending = threading.Event()
-        self._attendance: LeaseRenewal | None = None
+        self._renewal: LeaseRenewal | None = None
         self._idle: dict[str, queue.SimpleQueue[FlightClient]] = {}
         self._servers: dict[int, str] = {}
 
@@ -61,22 +61,22 @@ class ServerProxyLoop:
                 assert message.kind == "call"
                 calls.submit(self._answer, message)
         self._ending.set()
-        if self._attendance is not None:
-            self._attendance.leave()
+        if self._renewal is not None:
+            self._renewal.leave()
 
     # Joining -------------------------------------------------------------------------------------------------------------
 
     def _join(self) -> None:
         try:
-            roster = self._wait_for_all()
-            self._servers = {int(value["rank"]): str(value["address"]) for value in roster["servers"]}
-            outline = self._outline(str(roster["fingerprint"]))
+            membership = self._wait_for_all()
+            self._servers = {int(value["rank"]): str(value["address"]) for value in membership["servers"]}
+            outline = self._outline(str(membership["fingerprint"]))
         except BaseException as error:  # the trainer raises it
             self._wire.tell("failed", error=error_to_json(error))
             return
         if self._setup["stays"]:
-            self._stay(str(roster["fingerprint"]))
-        self._wire.tell("joined", roster=roster, outline=str(outline))
+            self._stay(str(membership["fingerprint"]))
+        self._wire.tell("joined", membership=membership, outline=str(outline))
 
     def _wait_for_all(self) -> dict[str, Any]:
         """Asks whoever answers until every server is there and ready.
@@ -90,18 +90,18 @@ class ServerProxyLoop:
         started, told = time.monotonic(), None
         deadline = started + limit_s
         while True:
-            roster, reasons = _first_answer(askers, max(_GAP_S, min(_CALL_S, deadline - time.monotonic())))
-            missing = _missing(roster)
-            if roster is not None and not missing:
-                return roster
-            text = "; ".join(reasons) if roster is None else _describe(roster, missing)
+            membership, reasons = _first_answer(askers, max(_GAP_S, min(_CALL_S, deadline - time.monotonic())))
+            missing = _missing(membership)
+            if membership is not None and not missing:
+                return membership
+            text = "; ".join(reasons) if membership is None else _describe(membership, missing)
             if time.monotonic() >= deadline:
                 raise StartTimeout(
                     f"the servers at {', '.join(addresses)} were not ready within {limit_s:g} s: {text}",
                     "is the address right, do all servers run, does a firewall keep them apart? With serve(tls_cert=...), give tls_ca",
                 )
             if text != told and time.monotonic() - started > _PATIENT_S:
-                told, total = text, None if roster is None else roster["num_servers"]
+                told, total = text, None if membership is None else membership["num_servers"]
                 self._wire.tell("waiting", text=text, there=None if total is None else total - len(missing), total=total)
             self._ending.wait(_GAP_S)
 
@@ -134,8 +134,8 @@ class ServerProxyLoop:
             return tell
 
         tellers = {rank: teller(address) for rank, address in self._servers.items()}
-        self._attendance = LeaseRenewal(0, tellers, self._servers, name=f"{CLIENT_PREFIX}{self._setup['client']}/{os.getpid()}")
-        self._attendance.begin(_CALL_S)
+        self._renewal = LeaseRenewal(0, tellers, self._servers, name=f"{CLIENT_PREFIX}{self._setup['client']}/{os.getpid()}")
+        self._renewal.begin(_CALL_S)
 
     # Calls ---------------------------------------------------------------------------------------------------------------
 
@@ -180,24 +180,24 @@ def _first_answer(askers: list[FlightClient], timeout_s: float) -> tuple[dict[st
     reasons = []
     for asker in askers:
         try:
-            roster = asker.do("roster", {}, timeout_s)
-            members_of(roster)
-            return roster, []
+            membership = asker.do("membership", {}, timeout_s)
+            members_of(membership)
+            return membership, []
         except Unreachable as error:
             reasons.append(str(error))
     return None, reasons
 
 
-def _missing(roster: Mapping[str, Any] | None) -> list[int]:
+def _missing(membership: Mapping[str, Any] | None) -> list[int]:
     """Ranks of the servers that are not ready."""
-    if roster is None:
+    if membership is None:
         return []
-    there = {value["rank"] for value in roster["servers"] if value["state"] != JOINING}
-    return [rank for rank in range(roster["num_servers"]) if rank not in there]
+    there = {value["rank"] for value in membership["servers"] if value["state"] != JOINING}
+    return [rank for rank in range(membership["num_servers"]) if rank not in there]
 
 
-def _describe(roster: Mapping[str, Any], missing: list[int]) -> str:
-    known = {value["rank"]: value["address"] for value in roster["servers"]}
+def _describe(membership: Mapping[str, Any], missing: list[int]) -> str:
+    known = {value["rank"]: value["address"] for value in membership["servers"]}
     names = [f"{rank} ({known[rank]}, starting)" if rank in known else str(rank) for rank in missing]
-    text = f"server{'s' if len(missing) > 1 else ''} {', '.join(names)} of {roster['num_servers']} not there yet"
-    return "; ".join([text, *roster["refused"]])
+    text = f"server{'s' if len(missing) > 1 else ''} {', '.join(names)} of {membership['num_servers']} not there yet"
+    return "; ".join([text, *membership["refused"]])

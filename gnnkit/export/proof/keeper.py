@@ -33,7 +33,7 @@ STDIN, STDOUT = 0, 1
 HOSTS = "hosts.json"
 _PR_SET_CHILD_SUBREAPER = 36
 # How long processes may take to end by themselves where somebody waits for the prompt; and to be gone once they were killed.
-_HASTE_S, _LAST_BREATH_S = 0.3, 10.0
+_HASTE_S, _EXIT_WAIT_S = 0.3, 10.0
 
 
 class TrialSupervisor:
@@ -123,7 +123,7 @@ class TrialSupervisor:
         deadline = time.monotonic() + haste_s
         _signal_all(set(_descendants()) - keepers, signal.SIGTERM)
         self._await_end(keepers, deadline)
-        deadline = time.monotonic() + _LAST_BREATH_S
+        deadline = time.monotonic() + _EXIT_WAIT_S
         while (left := set(_descendants()) - keepers) and time.monotonic() < deadline:  # some may fork while they are killed
             _signal_all(left, signal.SIGKILL)
             self._await_end(keepers, min(deadline, time.monotonic() + 1.0))

@@ -19,7 +19,7 @@ from gnnkit.runtime.runs import tail
 
 _KEEPER = "gnnkit.export.proof.keeper"
 # How long what has done its work may take to end by itself, and how long the keeper may take to end the rest.
-_FAREWELL_S, _KEEPER_S = 5.0, 15.0
+_STOP_TIMEOUT_S, _KEEPER_S = 5.0, 15.0
 # After the first command that failed: the one at fault may not be the first to end.
 _MORE_S = 2.0
 _LOOK_S = 0.2
@@ -144,7 +144,7 @@ def running(commands: Sequence[Command], num_hosts: int, folder: Path, scratch: 
         keeper.stdin.write(json.dumps(spec).encode() + b"\n")
         keeper.stdin.flush()
         yield TrialRun(commands, keeper, log)
-        farewell = f"{_FAREWELL_S}\n".encode()
+        farewell = f"{_STOP_TIMEOUT_S}\n".encode()
     finally:
         _end(keeper, farewell)
 
@@ -153,7 +153,7 @@ def _end(keeper: subprocess.Popen[bytes], farewell: bytes) -> None:
     """Has everything ended, and waits for that."""
     try:
         with contextlib.suppress(BrokenPipeError):
-            keeper.communicate(farewell, timeout=_KEEPER_S + _FAREWELL_S)
+            keeper.communicate(farewell, timeout=_KEEPER_S + _STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         keeper.kill()
         keeper.communicate()

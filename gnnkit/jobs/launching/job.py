@@ -28,7 +28,7 @@ from gnnkit.jobs.environment import VISIBLE, Place, check_device, check_present
 from gnnkit.runtime.process_status import ProcessStatus, look_at
 from gnnkit.runtime.remote import error_from_json, fresh
 from gnnkit.runtime.runs import new_run, sweep
-from gnnkit.runtime.supervisor import ChildProcess, Death, Supervisor, SupervisorOptions, look_after
+from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions, supervise
 from gnnkit.runtime.wire import Message, Waker, in_memory
 
 if TYPE_CHECKING:
@@ -372,7 +372,7 @@ LOOPBACK = "127.0.0.1"
 # That a thread may take to end.
 _JOIN_S = 10.0
 # What a rank has to end by itself: it has nothing to tidy up.
-_FAREWELL_S = 0.2
+_STOP_TIMEOUT_S = 0.2
 
 
 class Job:
@@ -397,7 +397,7 @@ class Job:
     def __init__(self, spec: LaunchSpec, provisions: LaunchInputs, events: EventSink) -> None:
         self.spec, self._provisions = spec, provisions
         self.changed = threading.Condition(threading.RLock())
-        self.books = RankState(spec.num_procs)
+        self.states = RankState(spec.num_procs)
         self.results: dict[int, bytes] = {}
         self._state: RunState = "starting"
         self._error: GnnkitError | None = None
@@ -415,14 +415,20 @@ class Job:
         self._waker = Waker()
         self._telling = LaunchReporter(events, spec)
         options = SupervisorOptions(
-            spec.num_procs, spec.threads, module=_MODULE, title="rank {rank}", lane="rank {rank}", advice=_ADVICE, farewell_s=_FAREWELL_S
+            spec.num_procs,
+            spec.threads,
+            module=_MODULE,
+            title="rank {rank}",
+            lane="rank {rank}",
+            advice=_ADVICE,
+            stop_timeout_s=_STOP_TIMEOUT_S,
         )
-        self._crew = Supervisor(options, self.folder, self._greet)
+        self._supervisor = Supervisor(options, self.folder, self._set_up)
         self._thread = threading.Thread(target=self._run, name="gnnkit-launch", daemon=True)
         try:
             atexit.register(self.stop)
-            self._crew.start_missing()
-            self.books.begin({rank: child.pid for rank, child in self._crew.alive.items()})
+            self._supervisor.start_missing()
+            self.states.begin({rank: child.pid for rank, child in self._supervisor.alive.items()})
             self._thread.start()
         except BaseException:
             self.stop()
@@ -443,11 +449,11 @@ class Job:
     def status(self) -> RunStatus:
         """What is known now."""
         with self.changed:
-            spec, alive = self.spec, self._crew.alive
+            spec, alive = self.spec, self._supervisor.alive
             seen = tuple(look_at(f"rank {rank}", child.pid, child.log) for rank, child in alive.items())
             until = self._ended_s or time.monotonic()
             error = str(self._error).splitlines()[0] if self._error is not None else self._last_error
-            restarts, ranks = (self._restarts, spec.max_restarts), tuple(self.books.ranks)
+            restarts, ranks = (self._restarts, spec.max_restarts), tuple(self.states.ranks)
             return RunStatus(self._state, ranks, *restarts, error, until - self._began, self.folder.path.name, self.directory, seen)
 
     def log(self, rank: int) -> str:
@@ -469,71 +475,73 @@ class Job:
                 self._provisions.remove()
                 return
             self._provided = provided
-            for rank, child in self._crew.alive.items():
+            for rank, child in self._supervisor.alive.items():
                 child.started = time.monotonic()  # however long the graph has taken
-                self._crew.send(rank, "plan", **provided)
+                self._supervisor.send(rank, "plan", **provided)
         self._watch()
 
     def _watch(self) -> None:
         def give_up(text: str) -> None:
             self._fail(WorkerDied(text, "launch them again"))
 
-        look_after(self._crew, self._waker, self.changed, "the ranks", has_ended=lambda: self.has_ended, look=self._pump, give_up=give_up)
+        supervise(
+            self._supervisor, self._waker, self.changed, "the ranks", has_ended=lambda: self.has_ended, look=self._pump, give_up=give_up
+        )
 
     def _pump(self) -> None:
         if self._state == "restarting":
             self._listen(_nothing)
-            if not self._crew.alive:
+            if not self._supervisor.alive:
                 self._begin_again()
             return
         self._listen(self._take)
-        overdue = self._crew.overdue(self.spec.start_timeout_s)
+        overdue = self._supervisor.overdue(self.spec.start_timeout_s)
         if overdue is not None:
-            self.books.fail(overdue[0], time.monotonic(), overdue[1])
-        if self.books.failures:
+            self.states.fail(overdue[0], time.monotonic(), overdue[1])
+        if self.states.failures:
             # Those that have begun to end may be the reason, and those that complain first need not be.
-            self._crew.settle()
+            self._supervisor.settle()
             self._listen(self._take)
             self._mourn()
-        elif self.books.are_done:
+        elif self.states.are_done:
             self._finish("done")
-        elif self._state == "starting" and self.books.are_training:
+        elif self._state == "starting" and self.states.are_training:
             self._state = "running"
             self._telling.started()
         if self._state in ("starting", "running"):
-            self._telling.show(self.books.ranks)
+            self._telling.show(self.states.ranks)
 
     def _listen(self, take: Callable[[int, Message], None]) -> None:
-        for rank, what in self._crew.listen():
-            if isinstance(what, Death):
-                self.books.fail(rank, self._time_of(rank, what), what.error)
+        for rank, what in self._supervisor.listen():
+            if isinstance(what, Exit):
+                self.states.fail(rank, self._time_of(rank, what), what.error)
             else:
                 take(rank, what)
 
-    def _time_of(self, rank: int, death: Death) -> float:
+    def _time_of(self, rank: int, death: Exit) -> float:
         """When a rank has died: killed from outside, right after it was last seen, before anybody could complain about it."""
         killed = death.returncode is not None and death.returncode < 0 and death.returncode != -signal.SIGABRT
-        seen_s = self._crew.signs(rank).seen_s
+        seen_s = self._supervisor.signs(rank).seen_s
         return time.monotonic() - (seen_s if killed and seen_s < _JOIN_S else 0.0)
 
     def _take(self, rank: int, message: Message) -> None:
         body = message.body
         if message.kind == "ready":
             self._has_begun = True
-            self.books.change(rank, state="training", device=body["device"])
+            self.states.change(rank, state="training", device=body["device"])
         elif message.kind == "steps":
-            self.books.change(rank, **body)
+            self.states.change(rank, **body)
         elif message.kind == "raised":
             error = error_from_json(body["error"], f"rank {rank}", TrainingFailed)
-            self.books.fail(rank, body["at"], _named(error, rank))
+            self.states.fail(rank, body["at"], _named(error, rank))
         elif message.kind == "result":
-            self.books.change(rank, state="done")
-            self.books.results[rank] = message.fds.pop()
+            self.states.change(rank, state="done")
+            self.states.results[rank] = message.fds.pop()
         message.close()
 
     # What becomes of it -------------------------------------------------------------------------------------------------------
 
-    def _greet(self, child: ChildProcess) -> None:
+    def _set_up(self, child: ChildProcess) -> None:
         """Tells a rank that has just been started what it is, and, where that is known, what it samples."""
         spec, rank = self.spec, child.rank
         place = Place(rank, rank, 0, spec.num_procs, spec.num_procs, 1, self._restarts, LOOPBACK, self._meeting.port)
@@ -545,7 +553,7 @@ class Job:
 
     def _mourn(self) -> None:
         """A rank has failed: all start again where that is allowed and of use, or the run has failed."""
-        error = self.books.first_failure
+        error = self.states.first_failure
         assert error is not None
         # Nothing that was wrong before any function was called, or that the user has to change, gets better by another try.
         is_worth_it = self._has_begun and not isinstance(error, (WorkerStopped, PlanError))
@@ -556,8 +564,8 @@ class Job:
         self._last_error = str(error).splitlines()[0]
         self._state = "restarting"
         self._telling.restarting(self._last_error, self._restarts)
-        self._crew.restart()
-        if not self._crew.alive:
+        self._supervisor.restart()
+        if not self._supervisor.alive:
             self._begin_again()
 
     def _begin_again(self) -> None:
@@ -565,8 +573,8 @@ class Job:
         self._meeting = _MeetingPoint(self.spec.num_procs)
         self._drop_results()
         self._state = "starting"
-        self._crew.start_missing()
-        self.books.begin({rank: child.pid for rank, child in self._crew.alive.items()})
+        self._supervisor.start_missing()
+        self.states.begin({rank: child.pid for rank, child in self._supervisor.alive.items()})
 
     def _fail(self, error: GnnkitError) -> None:
         with self.changed:
@@ -595,21 +603,21 @@ class Job:
         self._state, self._ended_s = state, time.monotonic()
         try:
             self._logs = {rank: _text(self.folder.log(rank)) for rank in range(self.spec.num_procs)}
-            self.results = {rank: _read(fd) for rank, fd in self.books.results.items()} if state == "done" else {}
-            self._crew.stop()
+            self.results = {rank: _read(fd) for rank, fd in self.states.results.items()} if state == "done" else {}
+            self._supervisor.stop()
         finally:
             self._drop_results()
-            self.books.close()
+            self.states.close()
             self._meeting.close()
-            self._telling.ended(state, self._error, self.books.ranks)
+            self._telling.ended(state, self._error, self.states.ranks)
             if self._provided is not None:
                 self._provisions.remove()
             sweep(self.folder.path.parent)  # ranks were ended in the midst of runs of their own
 
     def _drop_results(self) -> None:
-        for fd in self.books.results.values():
+        for fd in self.states.results.values():
             os.close(fd)
-        self.books.results.clear()
+        self.states.results.clear()
 
 
 def _nothing(rank: int, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""A server's Unix door: who comes in, what workers do for several clients, and what nobody can do to a server."""
+"""A server's Unix listener: who comes in, what workers do for several clients, and what nobody can do to a server."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_million_bytes_and_descriptors_are_sent_away(servers: GraphStoreServer
 
 
 def test_silent_visitors_go_and_keep_nobody_out(servers: GraphStoreServers) -> None:
-    """Two hundred connections at a time, none of which says anything: the door stays open, and they are gone after a while."""
+    """Two hundred connections at a time, none of which says anything: the listener stays open, and they are gone after a while."""
     silent, pid = [Caller(servers) for _ in range(200)], server_pids(servers)[0]
     try:
         with Caller(servers) as caller:
@@ -152,7 +152,7 @@ def test_descriptors_that_nobody_asked_for_are_closed(servers: GraphStoreServers
 def test_an_answer_that_cannot_be_sent_is_an_error_of_the_one_who_asked() -> None:
     class Host:
         pool = None
-        desk = property(lambda self: self)
+        api = property(lambda self: self)
 
         def call(self, client: str, name: str, args: object, reply: Callable[[object], None]) -> None:
             reply(object())  # later, and in the middle of other things, in a server
@@ -187,25 +187,25 @@ def test_nonsense_after_joining_ends_that_client_alone(servers: GraphStoreServer
 
 def test_processes_of_other_users_are_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[object] = []
-    door = ClientListener(tmp_path, 0, "the token of this test", lambda wire, body: entered.append(wire))
+    listener = ClientListener(tmp_path, 0, "the token of this test", lambda wire, body: entered.append(wire))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
-        end.connect(str(door.path))
+        end.connect(str(listener.path))
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-        door.attend(set(door.filenos()))
+        listener.attend(set(listener.filenos()))
         end.settimeout(HANG_S)
         assert end.recv(100) == b""
-    door.close()
-    assert not entered and not door.path.exists()
+    listener.close()
+    assert not entered and not listener.path.exists()
 
 
 def test_a_folder_with_a_long_path(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 120) / ("y" * 120)
     folder.mkdir(parents=True)
-    door = ClientListener(folder, 3, "the token of this test", lambda wire, body: None)
-    assert door.path.is_socket() and door.path.stat().st_mode & 0o777 == 0o600
+    listener = ClientListener(folder, 3, "the token of this test", lambda wire, body: None)
+    assert listener.path.is_socket() and listener.path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(PlanError, match="another process is server 3"):
         ClientListener(folder, 3, "the token of this test", lambda wire, body: None)
-    door.close()
+    listener.close()
 
 
 # Workers with several clients ------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_what_a_client_had_goes_with_it(servers: GraphStoreServers, store: Store
     assert wait_until(lambda: rings[leaving] not in blocks_of(staying.worker_pid, "gnnkit-ring"), FAULT_S)
     staying.ask(1, 1)
     staying.batch()
-    # The connection at the door counts as well.
+    # The connection at the listener counts as well.
     leaving.wire.close()
     staying.wire.close()
     assert wait_until(lambda: rings[staying] not in blocks_of(staying.worker_pid, "gnnkit-ring"), FAULT_S)
