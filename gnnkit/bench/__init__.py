@@ -3,7 +3,7 @@
 options       what to measure
 graph         the graph, as .npy files for the peers and as stores for gnnkit
 process       a measurement is a process of its own, whose memory is watched from outside
-contenders    which processes there are; the peers' scripts lie in peers/ and know nothing of gnnkit
+contenders    which processes there are; the peers' scripts lie in tools/peers of the checkout and know nothing of gnnkit
 lines         who is compared with whom, and the figures to reach; more in job_lines; line is what one of them looks like
 rows          what is computed from the measurements
 namespaces    several hosts on one

@@ -15,7 +15,6 @@ from gnnkit.bench.kinds import HGT_SAMPLES, KINDS, SHORT_FAN_OUT
 from gnnkit.bench.options import BenchOptions
 from gnnkit.cluster.namespaces import host_address
 
-PEERS = Path(__file__).parent / "peers"
 _PROBE_TIMEOUT_S = 180
 _MEMORY_WORKERS = 4
 _SERVERS = ("--servers", "2")
@@ -56,7 +55,7 @@ class Arena:
         options = self.options
         sizes = ["--workers", str(options.num_threads), "--batches", str(options.num_batches)]
         sizes += ["--batch-size", str(self.graph.batch_size(options.batch_size)), "--fanout", *map(str, options.num_neighbors)]
-        return [str(self.interpreter(name)), str(PEERS / f"{script}.py"), str(folder), *sizes, *more]
+        return [str(self.interpreter(name)), str(options.peers.absolute() / f"{script}.py"), str(folder), *sizes, *more]
 
     def kind(self, kind: str) -> list[str]:
         """Epochs of a kind of batches."""
@@ -173,8 +172,16 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OUTDATED_IGNORE": "1", "DGLBACKEND": "pytorch", "PYTHONWARNINGS": "ignore"}
 
 
-def why_unavailable(peer: str, python: Path) -> str | None:
-    """Why a peer cannot run under an interpreter, or None where it can."""
+def why_unavailable(peer: str, python: Path, scripts: Path) -> str | None:
+    """Why a peer cannot run under an interpreter, or None where it can.
+
+    Args:
+        peer: One of ``_PROBES``.
+        python: The interpreter.
+        scripts: The folder of the scripts that drive peers.
+    """
+    if not scripts.is_dir():
+        return f"the scripts that drive peers are not in {scripts}: gnnkit bench --peers DIR names the folder tools/peers of a checkout"
     command = [str(python), "-c", _PROBES[peer]]
     try:
         done = subprocess.run(

@@ -177,7 +177,7 @@ def _unavailable(wanted: list[str], arena: Arena) -> dict[str, str]:
         if peer is None:
             continue
         if peer not in reasons:
-            reasons[peer] = why_unavailable(peer, arena.interpreter(peer))
+            reasons[peer] = why_unavailable(peer, arena.interpreter(peer), arena.options.peers)
         reason = reasons[peer]
         if reason is not None:
             found[name] = f"not measured: {reason}"

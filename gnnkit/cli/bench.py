@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from gnnkit.bench.options import CHECKOUT_PEERS, ROWS
 from gnnkit.cli.output import OK, WARNING, show_error, show_json, show_line, show_table
 
 
@@ -19,6 +20,7 @@ def bench(
     glt_python: Path | None = typer.Option(None, help="A Python in which graphlearn_torch can be imported."),
     pyg_python: Path | None = typer.Option(None, help="A Python with torch_geometric and pyg-lib or torch-sparse."),
     graphbolt_python: Path | None = typer.Option(None, help="A Python in which dgl.graphbolt can be imported."),
+    peers: Path = typer.Option(CHECKOUT_PEERS, help="The scripts that drive the peers: tools/peers of a checkout.", show_default=False),
     as_markdown: bool = typer.Option(False, "--markdown", help="Write the table as Markdown."),
     as_json: bool = typer.Option(False, "--json", help="Write JSON, single runs included."),
 ) -> None:
@@ -28,7 +30,6 @@ def bench(
     figure to reach was not reached.
     """
     from gnnkit.bench import BenchOptions, run_bench
-    from gnnkit.bench.options import ROWS
     from gnnkit.bench.report import COLUMNS, cells, markdown
     from gnnkit.ui.progress import make_sink
 
@@ -40,6 +41,7 @@ def bench(
         num_threads=threads,
         repeats=repeats,
         num_batches=batches,
+        peers=peers,
         # Not resolved: the interpreter of a virtual environment is a link, and following it leaves the environment.
         interpreters={name: python.absolute() for name, python in named.items() if python is not None},
     )

@@ -19,10 +19,11 @@ import pytest
 
 from gnnkit.bench import BenchOptions, BenchReport, advice_tasks, job_tasks, namespaces, run_bench, server_tasks
 from gnnkit.bench import tasks as bench_tasks
-from gnnkit.bench.contenders import CONTENDERS, PEERS, Arena, environment, why_unavailable
+from gnnkit.bench.contenders import CONTENDERS, Arena, environment, why_unavailable
 from gnnkit.bench.graph import BenchGraph
 from gnnkit.bench.kinds import KINDS, kind_epoch
 from gnnkit.bench.lines import LINES, contenders_of, evaluate
+from gnnkit.bench.options import CHECKOUT_PEERS as PEERS
 from gnnkit.bench.options import ROWS
 from gnnkit.bench.process import BenchError, Measurement, ProcessorWatch, footprint, measure
 from gnnkit.bench.report import COLUMNS, _unavailable, cells, markdown
@@ -425,8 +426,15 @@ def test_peers_know_nothing_of_gnnkit(script: Path) -> None:
         assert not [name for name in (*names, module) if name.split(".")[0] == "gnnkit"]
 
 
+def test_scripts_of_peers_that_are_not_there_are_named(tmp_path: Path) -> None:
+    reason = why_unavailable("glt", Path(sys.executable), tmp_path / "none")
+    assert reason is not None and "--peers" in reason
+    with pytest.raises(PlanError, match="no scripts of peers"):
+        BenchOptions(peers=tmp_path)
+
+
 def test_a_peer_that_is_not_there_is_named_with_the_reason() -> None:
-    reason = why_unavailable("graphbolt", Path(sys.executable))
+    reason = why_unavailable("graphbolt", Path(sys.executable), PEERS)
     assert reason is not None and "dgl" in reason
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.machine import ROOT
 
-# From the top of the house to its ground: a room knows only rooms that stand further down in this list.
+# From the top to the bottom: a package knows only packages that stand further down in this list.
 ORDER = (
     *("__main__", "cli", "demo", "bench"),
     *("__init__", "jobs", "capacity", "partitioning"),
@@ -35,12 +35,10 @@ ORDER = (
         "version",
     ),
 )
-# What the rooms of sampling and storage may not know, beside what is above them.
+# What sampling and storage may not import, beside what stands above them.
 PROCESS_MODULES = ("multiprocessing", "subprocess", "torch.distributed", "torch.multiprocessing")
 VENDORS = {"ogb", "graphlearn_torch"}
 MODULES = sorted(path for path in ROOT.glob("gnnkit/**/*.py") if path.parent != ROOT / "gnnkit/export/templates")
-# Scripts that run under an interpreter of a peer library, where gnnkit itself is absent.
-PEER_SCRIPTS = ROOT / "gnnkit/bench/peers"
 # Programs that an export copies for a user to start from: they import what users import.
 PROGRAMS = ROOT / "gnnkit/export/templates"
 
@@ -60,7 +58,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{module}.{alias.name}"
 
 
-def room_of(name: str) -> str:
+def package_of(name: str) -> str:
     """``"gnnkit.storage.build.Builder"`` as ``"storage"``; names of the package itself as ``"__init__"``."""
     parts = name.split(".")
     path = ROOT / "gnnkit" / (parts[1] if len(parts) > 1 else "")
@@ -75,10 +73,10 @@ def violations(path: Path) -> list[str]:
         top = name.split(".")[0]
         place = f"{path.relative_to(ROOT)}:{line} imports {name}"
         if top == "gnnkit":
-            room = room_of(name)
-            if room != own and ORDER.index(room) < ORDER.index(own):
-                found.append(f"{place}: {own} stands below {room}")
-        elif top in VENDORS and own != "vendor" and PEER_SCRIPTS not in path.parents:
+            package = package_of(name)
+            if package != own and ORDER.index(package) < ORDER.index(own):
+                found.append(f"{place}: {own} stands below {package}")
+        elif top in VENDORS and own != "vendor":
             found.append(f"{place}: only vendor/ names {top}")
         elif own in ("sampling", "storage") and name.startswith(PROCESS_MODULES):
             found.append(f"{place}: {own}/ knows nothing of processes and networks")
@@ -108,8 +106,8 @@ def test_imports_point_down() -> None:
     ],
 )
 def test_an_arrow_that_points_up_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, line: str) -> None:
-    for room in ORDER:
-        (tmp_path / "gnnkit" / room).mkdir(parents=True)
+    for package in ORDER:
+        (tmp_path / "gnnkit" / package).mkdir(parents=True)
     module = tmp_path / "gnnkit" / own / "module.py"
     module.write_text(line + "\n")
     monkeypatch.setattr("tests.packaging.test_layers.ROOT", tmp_path)
