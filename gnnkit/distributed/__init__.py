@@ -120,6 +120,18 @@ _GLT_MODULES = {
     "distributed.rpc": ("get_rpc_current_group_worker_names", "get_rpc_worker_names"),
     "sampler": ("EdgeSamplerInput", "NodeSamplerInput", "RemoteSamplerInput", "SamplingConfig", "SamplingType"),
 }
+# Classes of ours that are graphlearn-torch's too.
+_OVER_GLT = frozenset(
+    {
+        "BaseDistLoader",
+        "DistABLPLoader",
+        "DistLinkNeighborLoader",
+        "DistNeighborLoader",
+        "DistSamplingProducer",
+        "DistSubGraphLoader",
+        "RemoteReceivingChannel",
+    }
+)
 _GLT_HOMES = {name: f"{module}.{name}" for module, names in _GLT_MODULES.items() for name in names}
 
 __all__ = [
@@ -266,6 +278,10 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
+        if name in _OVER_GLT:
+            from gnnkit.vendor import glt  # its error names what was asked for
+
+            glt.load(name)
         value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
         globals()[name] = value
         return value

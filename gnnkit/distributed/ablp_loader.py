@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 from gnnkit.distributed.loader_modes import Mode, RemoteMode
 from gnnkit.distributed.neighbor_loader import DistNeighborLoader
 from gnnkit.distributed.resolve import DistributedRuntimeInfo
-from gnnkit.distributed.seeds import AnchorSamplerInput, local_anchors, server_anchors
+from gnnkit.distributed.sampler_inputs import AnchorSamplerInput, local_anchors, server_anchors
 from gnnkit.loader.building import LabelReader
 from gnnkit.plan import LabelOutput
 from gnnkit.schema import EdgeType, NodeType

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.distributed.loader_modes import Mode, RemoteMode
 from gnnkit.distributed.neighbor_loader import DistNeighborLoader
 from gnnkit.distributed.resolve import DistributedRuntimeInfo
-from gnnkit.distributed.seeds import local_links, server_links
+from gnnkit.distributed.sampler_inputs import local_links, server_links
 from gnnkit.loader.inputs import LinkOptions
 from gnnkit.plan import ExcludeEdges
 from gnnkit.schema import EdgeType

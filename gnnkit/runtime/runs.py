@@ -274,7 +274,7 @@ def children_in(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 # What the processes of gnnkit have on their command line.
-_OURS = (b"gnnkit.runtime.", b"gnnkit.jobs.")
+_OURS = (b"gnnkit.cluster.", b"gnnkit.backends.", b"gnnkit.jobs.")
 _STDERR = 2
 # The state of a process of another boot, host or container.
 _UNKNOWN = "not known"

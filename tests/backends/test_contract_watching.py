@@ -1,4 +1,4 @@
-"""What every backend shows of itself while it works, and how it is held, restarted and closed; see ``gnnkit.loader.watching``."""
+"""What every backend shows of itself while it works, and how it is held, restarted and closed."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ from gnnkit import Colocated, GraphLoader, GraphStore
 from gnnkit.cli.app import run
 from gnnkit.cluster.part_supervisor import PartServiceSupervisor, ServiceSpec
 from gnnkit.errors import PlanError, WorkerStopped
-from gnnkit.runtime import runs as registry
-from gnnkit.runtime import runs as run_control
+from gnnkit.runtime import runs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import start_ticks
 from gnnkit.runtime.runs import Run, RunFolder, find_runs, known_roots, own_folders, select
@@ -110,7 +109,7 @@ def test_servers_are_listed_read_and_stopped(store: Store, tmp_path: Path, cli: 
         assert code == 2 and "no process 7" in err and "server 0, process 0" in err
 
         (seen,) = find_runs([tmp_path])
-        said = run_control.follow(seen)
+        said = runs.follow(seen)
         with log.open("a") as file:
             file.write("third\nfou")
         assert next(said) == ("server 0, process 0", "third\n")
@@ -223,7 +222,7 @@ def test_a_process_that_cannot_be_ended_is_named(
 ) -> None:
     mine = RunFolder(tmp_path, {})
     mine.add(0, sleeper.pid)
-    monkeypatch.setattr(run_control, "send_signal", lambda *_: True)
+    monkeypatch.setattr(runs, "send_signal", lambda *_: True)
     code, _, err = cli("stop", "--all", "--timeout-s", 0.2)
     assert code == 1 and f"process 0 (pid {sleeper.pid})" in err
     mine.close()
@@ -231,7 +230,7 @@ def test_a_process_that_cannot_be_ended_is_named(
 
 def test_what_cannot_be_removed_is_said(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     stale = record(tmp_path, "1-0123abcd")
-    monkeypatch.setattr(registry, "remove_run", lambda folder: None)
+    monkeypatch.setattr(runs, "remove_run", lambda folder: None)
     code, out, _ = cli("cleanup")
     assert code == 1 and f"{stale} cannot be removed" in out
 
@@ -247,14 +246,14 @@ def test_a_run_that_ends_while_it_is_listed(tmp_path: Path, cli: Cli, monkeypatc
     (broken / "run.json").write_text("{")
     record(tmp_path, "4-0123abcd", pid="x", ticks=[1], children=7, started="once", store=3, program=None)
     record(tmp_path, "5-0123abcd", children=["x", {"rank": [1], "pid": None, "log": 4}])
-    kept = list(registry.runs(tmp_path))
+    kept = list(runs.runs(tmp_path))
 
     def late(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
         for folder, facts in kept:
-            registry.remove_run(folder)
+            runs.remove_run(folder)
             yield folder, facts
 
-    monkeypatch.setattr(registry, "runs", late)
+    monkeypatch.setattr(runs, "runs", late)
     code, out, _ = cli("ps", "--json")
     listed = {each["id"]: each for each in json.loads(out)["runs"]}
     assert code == 1 and set(listed) == {ended.name, "4-0123abcd", "5-0123abcd"} and listed[ended.name]["nbytes"] == 0
@@ -308,5 +307,5 @@ def test_lines_about_runs(tmp_path: Path) -> None:
     record(tmp_path, "1-0123abcd", started=time.time() - 3700, program="train.py", kind="proxy")
     (seen,) = find_runs([tmp_path])
     assert isinstance(seen, Run) and seen.what == "proxy" and not seen.has_orphans
-    assert stopped_line(run_control.Stopped(seen, (1, 2), ())) == "1-0123abcd: ended 2 processes"
-    assert cleaned_line(run_control.Cleaned(seen, 1, removed=False)) == "1-0123abcd: ended 1 process"
+    assert stopped_line(runs.Stopped(seen, (1, 2), ())) == "1-0123abcd: ended 2 processes"
+    assert cleaned_line(runs.Cleaned(seen, 1, removed=False)) == "1-0123abcd: ended 1 process"

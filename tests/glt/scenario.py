@@ -116,16 +116,16 @@ def server_client(folder: str) -> dict[str, Any]:
             check_batch(batch, source, {edge_type: [4, 2]}, "out")
         assert sorted(seeds_of(loader)) == list(range(NUM_NODES))
         listeners = {c.laddr.ip for pid in below() for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN}
-        hub = int(np.bincount(source.edges[edge_type][0], minlength=NUM_NODES).argmax())
-        ends = source.edges[edge_type][1][source.edges[edge_type][0] == hub]
+        busiest = int(np.bincount(source.edges[edge_type][0], minlength=NUM_NODES).argmax())
+        ends = source.edges[edge_type][1][source.edges[edge_type][0] == busiest]
         for index in range(150):
-            batch = loader.sample([hub], index=index)
+            batch = loader.sample([busiest], index=index)
             counts += np.bincount(np.searchsorted(np.sort(ends), batch.n_id[batch.edge_index[0, :4]].numpy()), minlength=DEGREE)
         kinds = sorted(below().values())
     return {
         "counts": counts[: len(ends)].tolist(),
         "listeners": sorted(listeners),
-        "servers": sum("glt_driver" in k for k in kinds),
+        "servers": sum("gnnkit.backends.glt.driver" in k for k in kinds),
         "left": below(),
     }
 

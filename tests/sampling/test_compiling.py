@@ -15,7 +15,8 @@ PROGRAM = """
 import os, signal, threading
 import numba
 from filelock import FileLock
-from gnnkit.sampling import jit
+from gnnkit.kernels import jit
+from gnnkit.sampling import kinds
 
 @jit.lazy_kernel
 def add(a, b):
@@ -26,7 +27,7 @@ for number in range(15):
     interrupting = threading.Timer(0.02 * number, os.kill, (os.getpid(), signal.SIGINT))
     try:
         interrupting.start()
-        jit.warm()
+        kinds.warm()
     except KeyboardInterrupt:
         noticed += 1
     interrupting.join()

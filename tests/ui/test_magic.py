@@ -14,7 +14,6 @@ import pytest
 
 from gnnkit.errors import PlanError
 from gnnkit.runtime import runs
-from gnnkit.runtime import runs as run_control
 from gnnkit.runtime.runs import RunFolder
 from gnnkit.ui import magic
 from gnnkit.ui.cards import MAX_HTML_BYTES, Card
@@ -24,10 +23,10 @@ _SETUP = """
 %load_ext gnnkit
 import subprocess, sys
 from pathlib import Path
-from gnnkit.runtime import run_control, runs
+from gnnkit.runtime import runs
 from gnnkit.runtime.runs import RunFolder
 root = Path({root!r})
-run_control.known_roots = runs.known_roots = lambda: [root]
+runs.known_roots = lambda: [root]
 sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 mine = RunFolder(root, {{"store": "/data/<script>alert(1)"}})
 mine.add(0, sleeper.pid)
@@ -84,8 +83,7 @@ def test_in_a_cell(kernel: Kernel, tmp_path: Path) -> None:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The only folder of runs."""
-    for module in (runs, run_control):
-        monkeypatch.setattr(module, "known_roots", lambda: [tmp_path])
+    monkeypatch.setattr(runs, "known_roots", lambda: [tmp_path])
     return tmp_path
 
 
