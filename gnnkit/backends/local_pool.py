@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster import worker
 from gnnkit.cluster.hosts import Hosts, check_group, find_hosts, join_address, listening_address, split_address
-from gnnkit.cluster.part_supervisor import PartServiceSupervisor, ServiceSpec, keep_service
+from gnnkit.cluster.part_service import PartService, ServiceSpec, keep_service
 from gnnkit.errors import PlanError, StartTimeout
 from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
@@ -104,7 +104,7 @@ class HostLink:
 
     def _serve(
         self, options: Colocated, store: StoreRef, graph: GraphHandle, log_root: Path, stop: Callable[[], None]
-    ) -> PartServiceSupervisor | None:
+    ) -> PartService | None:
         """Starts this host's service where others need it and this is the trainer that does so."""
         placement, hosts = self._placement, self._hosts
         clients = tuple(host for host in range(placement.num_hosts) if hosts.index in placement.sources(host))

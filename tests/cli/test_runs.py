@@ -16,7 +16,7 @@ import pytest
 
 from gnnkit import Colocated, GraphLoader, GraphStore
 from gnnkit.cli.app import run
-from gnnkit.cluster.part_supervisor import PartServiceSupervisor, ServiceSpec
+from gnnkit.cluster.part_service import PartService, ServiceSpec
 from gnnkit.errors import PlanError, WorkerStopped
 from gnnkit.runtime import runs
 from gnnkit.runtime.graph_memory import GraphHandle
@@ -157,7 +157,7 @@ def test_servers_in_the_foreground_end_with_their_process(store: Store, tmp_path
 def test_a_part_service_that_was_stopped_is_not_brought_back(store: Store, tmp_path: Path, cli: Cli) -> None:
     reference, keepers = store.reference, []
     spec = ServiceSpec(reference.path, reference.fingerprint, (0,), 0, (), "127.0.0.1", 0, "a secret of these tests", 60.0, 0.0, tmp_path)
-    supervisor = PartServiceSupervisor(spec, GraphHandle(store.arrays(), store.splits, reference), {1: lambda: None}, keepers.append)
+    supervisor = PartService(spec, GraphHandle(store.arrays(), store.splits, reference), {1: lambda: None}, keepers.append)
     (found,) = json.loads(cli("ps", "--json")[1])["runs"]
     assert found["what"] == "part service" and [each["name"] for each in found["processes"]] == ["part service 0"]
     assert cli("stop", found["id"])[:2] == (0, f"{found['id']}: ended 1 process\n")

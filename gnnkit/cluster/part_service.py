@@ -1,14 +1,12 @@
-"""This host's part services: what they serve, and the supervisor that starts, restarts and ends them."""
+"""This host's part services: what they serve, and how they are kept running."""
 
 from __future__ import annotations
 
 import logging
 import os
-import select
 import socket
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,11 +17,11 @@ from gnnkit.cluster.hosts import join_address
 from gnnkit.cluster.leases import LeaseTable
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.runtime.graph_memory import GraphHandle, SharedGraph
-from gnnkit.runtime.remote import error_from_json, fresh
-from gnnkit.runtime.runs import RunFolder, with_tail
-from gnnkit.runtime.supervisor import ChildProcess, describe_end, end_all
-from gnnkit.runtime.vitals import Vitals
+from gnnkit.runtime.remote import fresh
+from gnnkit.runtime.runs import RunFolder
+from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions, supervise
 from gnnkit.runtime.wire import Message, Waker
+from gnnkit.waiting import Deadline
 
 
 @dataclass(frozen=True)
@@ -99,17 +97,18 @@ def require_free(ip: str, port: int, what: str, hint: str) -> None:
 logger = logging.getLogger(__name__)
 
 _MODULE = "gnnkit.cluster.parts"
-# Longest time between two looks at the graph's copy and at who is still there.
-_LOOK_S = 0.5
-# A service that dies while it starts is started again after this time, then after twice as long, and so on.
+# A service that dies while it starts again is started after this time, then after twice as long, and so on.
 _GAP_S, _MOST_GAP_S = 1.0, 30.0
 _EXIT_WAIT_S = 2.0
 # Longest time that saying goodbye to other hosts may take.
 _STOP_TIMEOUT_S = 3.0
+# Longest time between two looks at who is still there while the interpreter ends.
+_LINGER_LOOK_S = 0.1
+_HINT = "make the loader again"
 
 
-class PartServiceSupervisor:
-    """One part service.
+class PartService:
+    """One part service of this host, kept running while a loader or another host needs it.
 
     Args:
         spec: What it serves.
@@ -129,7 +128,7 @@ class PartServiceSupervisor:
     """
 
     def __init__(
-        self, spec: ServiceSpec, graph: GraphHandle, users: dict[int, Callable[[], None]], ended: Callable[[PartServiceSupervisor], None]
+        self, spec: ServiceSpec, graph: GraphHandle, users: dict[int, Callable[[], None]], ended: Callable[[PartService], None]
     ) -> None:
         self.spec, self.restarts = spec, 0
         self.failure: GnnkitError | None = None
@@ -140,32 +139,36 @@ class PartServiceSupervisor:
         self._told: SharedGraph | None = None
         self._asked_sources: dict[int, str] = {}
         self._told_sources: set[int] = set()
-        self._ready, self._was_used, self._ending = False, False, False
-        self._gap_s = _GAP_S
-        self._child: ChildProcess | None = None
-        self._started = time.monotonic()
-        self._state = threading.RLock()  # reentrant: a forgotten loader's finalizer may run in the middle of anything
+        self._was_used, self._ending = False, False
+        self._is_up, self._has_been_up = False, False
+        self._farewell: Deadline | None = None
+        self._gap_s, self._next_start = _GAP_S, Deadline(0.0)
+        self._started = Deadline(spec.start_timeout_s)
+        # Reentrant: a forgotten loader's finalizer may run in the middle of anything.
+        self._changed = threading.Condition(threading.RLock())
         check_free(spec)
-        self._folder = RunFolder(spec.log_root, {"store": spec.store, "serves": list(spec.parts)})
-        self._vitals = Vitals.create(1)
         self._waker = Waker()
+        folder = RunFolder(spec.log_root, {"store": spec.store, "serves": list(spec.parts)})
+        self._supervisor = Supervisor(self._process_options(), folder, self._set_up)
         try:
-            self._start()
-            self._wait_until_ready()
+            self._supervisor.start_missing()
+            self._supervise(lambda: self._is_up or self.failure is not None)
+            if not self._is_up:
+                raise fresh(self.failure) if self.failure is not None else StartTimeout(f"{self._title} did not start")
         except BaseException:
             self._end()
             raise
-        threading.Thread(target=self._run, name="gnnkit-part-supervisor", daemon=True).start()
+        threading.Thread(target=self._run, name="gnnkit-part-service", daemon=True).start()
 
     @property
     def pid(self) -> int | None:
-        """The service's process; None once it has ended for good."""
-        return None if self._child is None else self._child.pid
+        """The service's process; None where there is none just now."""
+        return next((child.pid for child in self._supervisor.alive.values()), None)
 
     @property
     def log(self) -> str:
         """The service's log."""
-        return str(self._folder.log(0))
+        return str(self._supervisor.folder.log(0))
 
     def check(self) -> None:
         """Raises what keeps the service from coming back; called when an epoch begins."""
@@ -184,7 +187,7 @@ class PartServiceSupervisor:
 
     def enter(self, user: int, stop: Callable[[], None]) -> bool:
         """Keeps the service for a user; False where it has begun to end."""
-        with self._state:
+        with self._changed:
             if self._ending:
                 return False
             self._users[user] = stop
@@ -200,66 +203,63 @@ class PartServiceSupervisor:
     def awaited(self) -> set[int]:
         """Hosts that the service must stay for: those that use it, and once there was an epoch, for a while, those that have not come."""
         waiting = self._leases.present()
-        if self._was_used and time.monotonic() - self._started < self.spec.start_timeout_s:
+        if self._was_used and not self._started.has_passed:
             waiting |= set(self.spec.clients) - self._leases.come
         return waiting
 
     # The process ---------------------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        self._vitals.forget(0)
+    @property
+    def _title(self) -> str:
+        where = join_address(self.spec.ip, self.spec.port)
+        return f"the part service of host {self.spec.host} for parts {list(self.spec.parts)} at {where}"
+
+    def _process_options(self) -> SupervisorOptions:
+        return SupervisorOptions(num_workers=1, threads=1, module=_MODULE, title=self._title, advice=_HINT)
+
+    def _set_up(self, child: ChildProcess) -> None:
         spec, shared = self.spec, self._graph.shared
-        self._ready, self._told, self._asked_sources, self._told_sources = False, shared, {}, set()
-        self._child = child = ChildProcess(0, self._folder.log(0), self._vitals.block.fd, 1, module=_MODULE)
-        self._folder.add(0, child.pid)
+        self._is_up, self._told, self._asked_sources, self._told_sources = False, shared, {}, set()
         setup = {"store": spec.store, "fingerprint": spec.fingerprint, "parts": list(spec.parts), "ip": spec.ip, "port": spec.port}
         fds, description = ((), None) if shared is None else ((shared.block.fd,), dict(shared.description))
         child.wire.send("setup", fds, **setup, token=spec.token, host=spec.host, graph=description)
 
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + self.spec.start_timeout_s
-        while not self._ready:
-            self._poll(min(_LOOK_S, max(0.0, deadline - time.monotonic())))
-            ended = self._listen()
-            if self.failure is not None:
-                raise self.failure
-            assert self._child is not None
-            if ended:
-                raise StartTimeout(with_tail(f"{self._whose()} {describe_end(self._child.wait(_EXIT_WAIT_S))}", self._child.log))
-            if time.monotonic() >= deadline:
-                text = f"{self._whose()} was not ready after {self.spec.start_timeout_s:g} s and is {self._child.state()}"
-                raise StartTimeout(with_tail(text, self._child.log), "raise start_timeout_s, or look at the log")
+    def _supervise(self, has_ended: Callable[[], bool]) -> None:
+        what = f"the part service of host {self.spec.host}"
+        supervise(self._supervisor, self._waker, self._changed, what, has_ended=has_ended, look=self._look, give_up=self._give_up)
 
-    def _whose(self) -> str:
-        where = join_address(self.spec.ip, self.spec.port)
-        return f"the part service of host {self.spec.host} (pid {self.pid}, parts {list(self.spec.parts)}, {where})"
+    def _run(self) -> None:
+        """The thread: until no loader and no other host needs the service."""
+        try:
+            self._supervise(self._has_finished)
+        finally:
+            self._end()
 
-    def _poll(self, timeout_s: float) -> None:
-        poller = select.poll()
-        if self._child is not None and self._child.wire.fileno() >= 0:
-            wire = self._child.wire
-            poller.register(wire.fileno(), select.POLLIN | (0 if wire.flush() else select.POLLOUT))
-        self._waker.wait(poller, timeout_s)
+    def _look(self) -> None:
+        """Takes what the service has said, starts it again where it has died, and tells it what is new."""
+        for _, said in self._supervisor.listen():
+            if isinstance(said, Exit):
+                self._exited(said)
+            else:
+                self._handle(said)
+        overdue = self._supervisor.overdue(self.spec.start_timeout_s)
+        if overdue is not None:
+            self._exited(Exit(overdue[1], str(overdue[1])))
+        if self._is_up:
+            self._tell()
+        elif not self._supervisor.alive and not self._ending and self._next_start.has_passed:
+            self._supervisor.start_missing()
 
-    def _listen(self) -> bool:
-        """Handles what the service has said; whether it is gone."""
-        assert self._child is not None
-        while True:
-            try:
-                message = self._child.wire.receive()
-            except EOFError:
-                return True
-            if message is None:
-                return self._child.has_ended()
-            self._handle(message)
+    def _give_up(self, text: str) -> None:
+        self.failure, self._ending = WorkerDied(text, _HINT), True
 
     def _handle(self, message: Message) -> None:
         body = message.body
         if message.kind == "ready":
-            self._ready, self.failure, self._gap_s = True, None, _GAP_S
+            self._is_up = self._has_been_up = True
+            self.failure, self._gap_s = None, _GAP_S
             self.spec = replace(self.spec, port=int(body["port"]))
-        elif message.kind == "failed":
-            self.failure = error_from_json(body["error"], f"starting {self._whose()}", StartTimeout)
+            self._supervisor.options = self._process_options()
         elif message.kind == "attending":
             self._told_sources = {int(host) for host in body["peers"]}
         elif message.kind == "here":
@@ -268,83 +268,48 @@ class PartServiceSupervisor:
             self._leases.bye(body["name"])
         message.close()
 
-    def _run(self) -> None:
-        """The thread: until no loader and no other host needs the service."""
-        try:
-            while self._is_needed():
-                self._poll(_LOOK_S)
-                if self._listen():
-                    if self._was_stopped():
-                        break
-                    self._bring_back()
-                elif self._ready:
-                    self._tell()
-        except Exception as error:
-            logger.exception("the part service cannot be kept running")
-            self.failure = WorkerDied(f"the part service of host {self.spec.host} cannot be kept running: {error}", "make the loader again")
-        finally:
-            self._bid_farewell()
-            self._end()
-
-    def _was_stopped(self) -> bool:
-        """Whether a person has had the service ended, so that it is not brought back."""
-        assert self._child is not None
-        if not self._folder.was_stopped(self._child.pid):
-            return False
-        self._told_sources.clear()  # it can tell nobody any more
-        self.failure = WorkerStopped(f"{self._whose()} is gone: gnnkit stop has ended it", "make the loader again")
-        return True
-
-    def _bid_farewell(self) -> None:
-        """Lets the service tell those of other hosts that this one is done, so that they need not find out by its silence."""
-        if not self._told_sources or self._child is None:
+    def _exited(self, ended: Exit) -> None:
+        """Has a service that has died started again, on the port that everybody knows."""
+        self._told_sources = set()
+        if isinstance(ended.error, WorkerStopped):  # a person has had it ended
+            self.failure, self._ending = ended.error, True
             return
-        self._sources = {}
-        self._tell()
-        deadline, ended = time.monotonic() + _STOP_TIMEOUT_S, False
-        while self._told_sources and not ended and time.monotonic() < deadline:
-            self._poll(max(0.0, deadline - time.monotonic()))
-            ended = self._listen()
+        if not self._has_been_up:  # nobody waits for a first start that has failed
+            self.failure = ended.error
+            return
+        if not self._is_up:
+            self.failure = self.failure or ended.error
+            self._next_start = Deadline(self._gap_s)
+            self._gap_s = min(2 * self._gap_s, _MOST_GAP_S)
+        logger.warning("%s; it is started again", ended.summary)
+        self.restarts += 1
+        self._is_up = False
 
-    def _is_needed(self) -> bool:
-        """Whether a loader or another host needs the service; once not, it is not taken up again."""
-        with self._state:
-            self._ending = self._ending or not (self._users or self.awaited())
-            return not self._ending
+    def _has_finished(self) -> bool:
+        """Whether nobody needs the service, and other hosts know; they need not find out by its silence then."""
+        self._ending = self._ending or not (self._users or self.awaited())
+        if not self._ending:
+            return False
+        if self._farewell is None:
+            self._farewell, self._sources = Deadline(_STOP_TIMEOUT_S), {}
+            if self._is_up:
+                self._tell()
+        return not self._told_sources or self._farewell.has_passed
 
     def _tell(self) -> None:
         """Tells the service of the graph's copy, and which other services this host needs for as long as it has loaders."""
-        assert self._child is not None
         shared, sources = self._graph.shared, self._sources if self._users else {}
         if shared is not None and shared is not self._told:
             self._told = shared
-            self._child.wire.send("graph", (shared.block.fd,), description=dict(shared.description))
+            self._supervisor.send(0, "graph", (shared.block.fd,), description=dict(shared.description))
         if sources != self._asked_sources:
             self._asked_sources = dict(sources)
-            self._child.wire.send("attend", peers={str(host): address for host, address in sources.items()})
-
-    def _bring_back(self) -> None:
-        """Starts a service that has died again, on the port that everybody knows."""
-        assert self._child is not None
-        what = f"{self._whose()} {describe_end(self._child.wait(_EXIT_WAIT_S))}"
-        self._child.wire.close()
-        if not self._ready:
-            self.failure = self.failure or WorkerDied(with_tail(f"{what} while it was starting again", self._child.log))
-            self._folder.keep()
-            self._poll(self._gap_s)
-            self._gap_s = min(2 * self._gap_s, _MOST_GAP_S)
-        logger.warning("%s; it is started again", what)
-        self.restarts += 1
-        self._start()
+            self._supervisor.send(0, "attend", peers={str(host): address for host, address in sources.items()})
 
     def _end(self) -> None:
-        with self._state:
+        with self._changed:
             self._ending = True
-        if self._child is not None:
-            end_all([self._child])
-            self._child.wire.close()
-            self._child = None
-        self._folder.close()
+            self._supervisor.stop()
         self._ended(self)
         self.finished.set()
 
@@ -361,9 +326,9 @@ class PartServiceSupervisor:
             stop()
         self._users.clear()
         self._waker.wake()
-        deadline, said = time.monotonic() + self.spec.linger_timeout_s, hasattr(sys, "last_type")
+        deadline, said = Deadline(self.spec.linger_timeout_s), hasattr(sys, "last_type")
         try:
-            while not self.finished.wait(_LOOK_S / 5) and time.monotonic() < deadline and not hasattr(sys, "last_type"):
+            while not self.finished.wait(_LINGER_LOOK_S) and not deadline.has_passed and not hasattr(sys, "last_type"):
                 awaited = sorted(self.awaited())
                 if awaited and not said:
                     said = True
@@ -378,18 +343,18 @@ class PartServiceSupervisor:
 
 # Ending a process takes no longer: it is killed at last.
 _END_S = 12.0
-_supervisors: dict[tuple[Any, ...], PartServiceSupervisor] = {}
+_services: dict[tuple[Any, ...], PartService] = {}
 _ports: dict[tuple[Any, ...], int] = {}
 _lock = threading.RLock()
 
 
-def keep_service(spec: ServiceSpec, graph: GraphHandle, user: int, stop: Callable[[], None]) -> PartServiceSupervisor:
+def keep_service(spec: ServiceSpec, graph: GraphHandle, user: int, stop: Callable[[], None]) -> PartService:
     """The part service of this process for a store, started unless it runs.
 
     Args:
         spec: What it serves, and where.
         graph: The graph.
-        user: Number of whoever needs it, for ``PartServiceSupervisor.leave``.
+        user: Number of whoever needs it, for ``PartService.leave``.
         stop: Ends that user; called before the process ends.
 
     Raises:
@@ -399,28 +364,26 @@ def keep_service(spec: ServiceSpec, graph: GraphHandle, user: int, stop: Callabl
     key = (os.getpid(), *spec.key)  # a forked child has none of its parent's
     while True:
         with _lock:
-            supervisor = _supervisors.get(key)
-            if supervisor is None:
+            service = _services.get(key)
+            if service is None:
                 # Other hosts know the address: a service that comes back is found where the last one was.
                 known = _ports.get(key, spec.port)
-                supervisor = _supervisors[key] = PartServiceSupervisor(
-                    replace(spec, port=known), graph, {user: stop}, lambda ended: _forget(key, ended)
-                )
-                _ports[key] = supervisor.spec.port
-                weakref.finalize(supervisor, _linger, weakref.ref(supervisor))  # at the end of the interpreter
-                return supervisor
-        if supervisor.enter(user, stop):
-            return supervisor
-        supervisor.finished.wait(_END_S)  # it has begun to end; the next one takes its address over
+                service = _services[key] = PartService(replace(spec, port=known), graph, {user: stop}, lambda ended: _forget(key, ended))
+                _ports[key] = service.spec.port
+                weakref.finalize(service, _linger, weakref.ref(service))  # at the end of the interpreter
+                return service
+        if service.enter(user, stop):
+            return service
+        service.finished.wait(_END_S)  # it has begun to end; the next one takes its address over
 
 
-def _forget(key: tuple[Any, ...], supervisor: PartServiceSupervisor) -> None:
+def _forget(key: tuple[Any, ...], service: PartService) -> None:
     with _lock:
-        if _supervisors.get(key) is supervisor:
-            del _supervisors[key]
+        if _services.get(key) is service:
+            del _services[key]
 
 
-def _linger(reference: weakref.ref[PartServiceSupervisor]) -> None:
-    supervisor = reference()
-    if supervisor is not None:
-        supervisor.linger()
+def _linger(reference: weakref.ref[PartService]) -> None:
+    service = reference()
+    if service is not None:
+        service.linger()
