@@ -8,7 +8,6 @@ refused. Both formats are read: the zip archive of torch 1.6 and later, and the 
 from __future__ import annotations
 
 import math
-import pickle
 import re
 import struct
 import zipfile
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from gnnkit.datasets.ogb_table import RESTORE_HINT, unreadable
 from gnnkit.errors import DatasetError
 from gnnkit.files import open_regular
+from gnnkit.unpickling import PickleRefused, RestrictedUnpickler, encode_latin1
 
 # torch/serialization.py: the first two pickles of the format before torch 1.6.
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
@@ -54,7 +54,7 @@ def read_saved(path: Path) -> Any:
             zipped = file.read(len(_ZIP_HEADER)) == _ZIP_HEADER
             file.seek(0)
             return _plain(_read_zip(path) if zipped else _read_legacy(file, path.stat().st_size))
-    except _Refused as error:
+    except PickleRefused as error:
         raise DatasetError(f"{path} {error}", "gnnkit runs nothing that a dataset's files ask for; restore OGB's own file") from error
     except OSError as error:
         raise unreadable(path, error) from error
@@ -63,17 +63,13 @@ def read_saved(path: Path) -> Any:
         raise DatasetError(f"{path} cannot be read as torch.save wrote it: {reason}", RESTORE_HINT) from error
 
 
-class _Refused(Exception):
-    """The file asks for something that it may not have."""
-
-
 class _Made:
     """Something that a file has had made; it cannot set anything on it afterwards."""
 
     __slots__ = ()
 
     def __setstate__(self, state: Any) -> None:
-        raise _Refused(f"changes {getattr(self, 'name', type(self).__name__)}")
+        raise PickleRefused(f"changes {getattr(self, 'name', type(self).__name__)}")
 
 
 class _Storage(_Made):
@@ -93,7 +89,7 @@ class _Tensor(_Made):
 
     def __init__(self, storage: _Storage, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> None:
         if not isinstance(storage, _Storage) or len(size) != len(stride):
-            raise _Refused("holds a tensor that is none")
+            raise PickleRefused("holds a tensor that is none")
         self.storage, self.offset, self.size, self.stride = storage, offset, size, stride
 
     def array(self) -> NDArray[Any]:
@@ -101,14 +97,14 @@ class _Tensor(_Made):
         values = self.storage.values
         assert values is not None
         if not all(isinstance(n, int) and n >= 0 for n in (self.offset, *self.size, *self.stride)):
-            raise _Refused(f"holds a tensor of size {self.size} and strides {self.stride}")
+            raise PickleRefused(f"holds a tensor of size {self.size} and strides {self.stride}")
         if 0 in self.size:
             return np.empty(self.size, values.dtype)
         last = self.offset + sum((n - 1) * step for n, step in zip(self.size, self.stride, strict=True))
         if last >= len(values):
-            raise _Refused(f"holds a tensor that reaches to number {last} of {len(values)}")
+            raise PickleRefused(f"holds a tensor that reaches to number {last} of {len(values)}")
         if math.prod(self.size) > len(values):
-            raise _Refused(f"holds a tensor of {math.prod(self.size)} numbers that is made of {len(values)}")
+            raise PickleRefused(f"holds a tensor of {math.prod(self.size)} numbers that is made of {len(values)}")
         strides = tuple(step * values.itemsize for step in self.stride)
         return np.lib.stride_tricks.as_strided(values[self.offset :], self.size, strides, writeable=False)
 
@@ -120,13 +116,13 @@ class _Dtype:
 
     def __init__(self, text: str, *_: Any) -> None:
         if not isinstance(text, str) or not _DTYPE.fullmatch(text):
-            raise _Refused(f"holds an array of dtype {str(text)[:40]!r}, where numbers or text may be")
+            raise PickleRefused(f"holds an array of dtype {str(text)[:40]!r}, where numbers or text may be")
         self.dtype = np.dtype(text)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         order = state[1]
         if order not in ("<", ">", "=", "|") or any(part is not None for part in state[2:5]):
-            raise _Refused("holds an array of a dtype with fields, where numbers or text may be")
+            raise PickleRefused("holds an array of a dtype with fields, where numbers or text may be")
         self.dtype = self.dtype if order == "|" else self.dtype.newbyteorder(order)
 
 
@@ -141,9 +137,9 @@ class _Array:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, is_fortran, data = state
         if not isinstance(dtype, _Dtype) or not isinstance(data, bytes):
-            raise _Refused("holds an array of objects, where numbers or text may be")
+            raise PickleRefused("holds an array of objects, where numbers or text may be")
         if not all(isinstance(n, int) and n >= 0 for n in shape):
-            raise _Refused(f"holds an array of shape {shape}")
+            raise PickleRefused(f"holds an array of shape {shape}")
         self.values = np.frombuffer(data, dtype.dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
@@ -162,19 +158,12 @@ class _Name(_Made):
 
     def __call__(self, *arguments: Any) -> Any:
         if self._make is None:
-            raise _Refused(f"calls {self.name}")
+            raise PickleRefused(f"calls {self.name}")
         return self._make(*arguments)
 
 
 def _scalar(dtype: _Dtype, data: bytes) -> Any:
     return np.frombuffer(data, dtype.dtype)[0].item()
-
-
-def _encode(text: str, encoding: str) -> bytes:
-    # Protocol 2 pickles bytes as text.
-    if encoding != "latin1":
-        raise _Refused(f"holds bytes in the encoding {encoding!r}")
-    return text.encode("latin1")
 
 
 def _no_bytes() -> bytes:
@@ -187,7 +176,7 @@ def _names() -> dict[str, _Name]:
         "torch._utils._rebuild_tensor_v2": _Tensor,
         "torch._utils._rebuild_tensor": _Tensor,
         "collections.OrderedDict": dict,
-        "_codecs.encode": _encode,
+        "_codecs.encode": encode_latin1,
         "__builtin__.bytes": _no_bytes,
         "numpy.dtype": _Dtype,
         "numpy.ndarray": None,
@@ -201,27 +190,19 @@ def _names() -> dict[str, _Name]:
 _NAMES = _names()
 
 
-class _Unpickler(pickle.Unpickler):
+def _unpickler(file: BinaryIO, storage: Callable[[str, str, int], _Storage]) -> RestrictedUnpickler:
     """Unpickles with the names above, and no others."""
 
-    def __init__(self, file: BinaryIO, storage: Callable[[str, str, int], _Storage]) -> None:
-        super().__init__(file, encoding="latin1")
-        self._storage = storage
-
-    def find_class(self, module: str, name: str) -> Any:
-        found = _NAMES.get(f"{module}.{name}")
-        if found is None:
-            raise _Refused(f"asks for {module}.{name}, which is neither an array nor a plain container")
-        return found
-
-    def persistent_load(self, pid: Any) -> Any:
+    def persistent_load(pid: Any) -> _Storage:
         kind, storage_type, key, _, numel, *view = pid
-        storage = storage_type.name.rpartition(".")[2] if isinstance(storage_type, _Name) else ""
-        if kind != "storage" or storage not in _STORAGES or any(part is not None for part in view):
-            raise _Refused("holds a tensor of an unknown kind")
+        name = storage_type.name.rpartition(".")[2] if isinstance(storage_type, _Name) else ""
+        if kind != "storage" or name not in _STORAGES or any(part is not None for part in view):
+            raise PickleRefused("holds a tensor of an unknown kind")
         if not isinstance(numel, int) or numel < 0:
-            raise _Refused(f"holds a storage of {numel} numbers")
-        return self._storage(str(key), _STORAGES[storage], numel)
+            raise PickleRefused(f"holds a storage of {numel} numbers")
+        return storage(str(key), _STORAGES[name], numel)
+
+    return RestrictedUnpickler(file, _NAMES, persistent_load)
 
 
 def _read_zip(path: Path) -> Any:
@@ -231,10 +212,10 @@ def _read_zip(path: Path) -> Any:
         (main,) = (name for name in members if name.count("/") == 1 and name.endswith("/data.pkl"))
         folder = main.partition("/")[0]
         if any(item.compress_type != zipfile.ZIP_STORED for item in members.values()):
-            raise _Refused("is a compressed archive, which torch.save does not write")
+            raise PickleRefused("is a compressed archive, which torch.save does not write")
         order = f"{folder}/byteorder"
         if order in members and archive.read(order) != b"little":
-            raise _Refused("was written on a machine of the other byte order")
+            raise PickleRefused("was written on a machine of the other byte order")
         storages: dict[str, _Storage] = {}
 
         def storage(key: str, dtype: str, numel: int) -> _Storage:
@@ -242,11 +223,11 @@ def _read_zip(path: Path) -> Any:
                 made = storages[key] = _Storage(dtype, numel)
                 made.values = np.frombuffer(archive.read(f"{folder}/data/{key}"), made.dtype)
                 if len(made.values) < numel:
-                    raise _Refused(f"holds {len(made.values)} numbers where {numel} must be")
+                    raise PickleRefused(f"holds {len(made.values)} numbers where {numel} must be")
             return storages[key]
 
         with archive.open(main) as file:
-            return _Unpickler(file, storage).load()  # type: ignore[arg-type]
+            return _unpickler(file, storage).load()  # type: ignore[arg-type]
 
 
 def _read_legacy(file: BinaryIO, size: int) -> Any:
@@ -257,26 +238,26 @@ def _read_legacy(file: BinaryIO, size: int) -> Any:
         return storages.setdefault(key, _Storage(dtype, numel))
 
     def load() -> Any:
-        return _Unpickler(file, storage).load()
+        return _unpickler(file, storage).load()
 
     if load() != _MAGIC or load() != _PROTOCOL:
-        raise _Refused("is no file of torch.save")
+        raise PickleRefused("is no file of torch.save")
     system = load()
     if not isinstance(system, dict) or system.get("little_endian") is not True:
-        raise _Refused("was written on a machine of the other byte order")
+        raise PickleRefused("was written on a machine of the other byte order")
     value, keys = load(), load()
     for key in keys:
         if key not in storages:
-            raise _Refused(f"holds a storage {str(key)[:40]!r} that nothing uses")
+            raise PickleRefused(f"holds a storage {str(key)[:40]!r} that nothing uses")
         made = storages[key]
         (count,) = struct.unpack("<q", file.read(8))
         if count != made.numel or count * made.dtype.itemsize > size:
-            raise _Refused(f"holds {count} numbers where {made.numel} must be")
+            raise PickleRefused(f"holds {count} numbers where {made.numel} must be")
         made.values = np.frombuffer(file.read(count * made.dtype.itemsize), made.dtype)
         if len(made.values) != count:
-            raise _Refused("ends early")
+            raise PickleRefused("ends early")
     if any(made.values is None for made in storages.values()):
-        raise _Refused("lacks the numbers of a tensor")
+        raise PickleRefused("lacks the numbers of a tensor")
     return value
 
 
@@ -294,4 +275,4 @@ def _plain(value: Any) -> Any:
         return value if kinds <= {str, int, float, bool} else type(value)(map(_plain, value))
     if value is None or isinstance(value, (str, int, float, bool, bytes)):
         return value
-    raise _Refused(f"holds {getattr(value, 'name', type(value).__name__)}, which is neither an array nor a plain container")
+    raise PickleRefused(f"holds {getattr(value, 'name', type(value).__name__)}, which is neither an array nor a plain container")

@@ -27,6 +27,7 @@ ORDER = (
         "events",
         "host",
         "files",
+        "unpickling",
         "waiting",
         "shipped",
         "errors",

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from gnnkit.schema import (
 )
 from gnnkit.source import LinkSplits
 from gnnkit.storage.files import NPY_DAMAGE
+from gnnkit.unpickling import RestrictedUnpickler, encode_latin1
 
 META_NAME = "META"
 HOMOGENEOUS = "homo"
@@ -116,35 +117,14 @@ def _load_storage(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
-def _encode_latin1(text: str, encoding: str) -> bytes:
-    # Protocol 2 pickles bytes as text; nothing but the inverse of that is allowed.
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"encoding {encoding!r} is not allowed")
-    return text.encode("latin1")
-
-
-def _tensor_globals() -> dict[tuple[str, str], Callable[..., Any]]:
+def _tensor_names() -> dict[str, Callable[..., Any]]:
     """The only callables that a pickled tensor needs, and what stands for them here."""
     return {
-        ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
-        ("torch.storage", "_load_from_bytes"): _load_storage,
-        ("collections", "OrderedDict"): OrderedDict,
-        ("_codecs", "encode"): _encode_latin1,
+        "torch._utils._rebuild_tensor_v2": torch._utils._rebuild_tensor_v2,
+        "torch.storage._load_from_bytes": _load_storage,
+        "collections.OrderedDict": OrderedDict,
+        "_codecs.encode": encode_latin1,
     }
-
-
-class _Unpickler(pickle.Unpickler):
-    """Unpickles plain values and, where asked to, tensors; refuses everything else."""
-
-    def __init__(self, file: BinaryIO, allowed: dict[tuple[str, str], Callable[..., Any]]) -> None:
-        super().__init__(file)
-        self._allowed = allowed
-
-    def find_class(self, module: str, name: str) -> Any:
-        found = self._allowed.get((module, name))
-        if found is None:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not allowed here")
-        return found
 
 
 def damaged(path: Path, reason: object) -> DatasetError:
@@ -169,7 +149,7 @@ def read_plain_pickle(path: Path) -> Any:
     """
     try:
         with open(open_regular(path), "rb") as file:
-            return _Unpickler(file, {}).load()
+            return RestrictedUnpickler(file, {}).load()
     except Exception as exc:
         raise _unreadable(path, exc) from exc
 
@@ -216,12 +196,12 @@ def read_pickled_tensors(path: Path) -> Iterator[torch.Tensor]:
     Raises:
         DatasetError: The file is missing, damaged or holds anything but plain tensors.
     """
-    allowed = _tensor_globals()
+    names = _tensor_names()
     try:
         with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             while file.tell() < size:
-                value = _Unpickler(file, allowed).load()
+                value = RestrictedUnpickler(file, names).load()
                 if not isinstance(value, torch.Tensor):
                     raise damaged(path, f"it holds a {type(value).__name__} instead of a tensor")
                 yield value
