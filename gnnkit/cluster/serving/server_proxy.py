@@ -10,16 +10,13 @@ One process, ``python -m gnnkit.cluster.serving.server_proxy``, started like a s
 ========= ===================================================================================================================
 
 It answers ``waiting`` (``text``, ``there``, ``total``) while servers are missing, ``joined`` (``membership``, ``outline``) once it has
-joined, or ``failed``, and each call with ``answer`` (``number``, ``value`` or ``error``).
+joined, or ``refused`` (``error``), and each call with ``answer`` (``number``, ``value`` or ``error``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -35,13 +32,12 @@ from gnnkit.plan import Placement
 from gnnkit.runtime.entry import Loop, run
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import RunFolder, new_run, with_tail
-from gnnkit.runtime.supervisor import ChildProcess, describe_end, end_all
-from gnnkit.runtime.vitals import Vitals, Watch
+from gnnkit.runtime.supervisor import Exit, Supervisor, SupervisorOptions, supervise
+from gnnkit.runtime.vitals import Watch
 from gnnkit.runtime.wire import Message, Waker, Wire
-from gnnkit.waiting import SLICE_S, is_done
+from gnnkit.waiting import SLICE_S, Deadline, is_done
 
 _MODULE = "gnnkit.cluster.serving.server_proxy"
-_EXIT_WAIT_S = 2.0
 # Beyond its own deadline, the proxy may take so long to say what came of something.
 _GRACE_S = 15.0
 
@@ -87,71 +83,80 @@ class Waiting(NamedTuple):
     total: int | None
 
 
-class _Mailbox:
-    """What the proxy has said, sorted by the thread that listens to it."""
+class _Session:
+    """The proxy's process, and what it has said; a thread looks after it, which must not keep the ``ServerProxy``."""
 
-    def __init__(self, child: ChildProcess) -> None:
-        self.child = child
+    def __init__(self, folder: RunFolder) -> None:
+        options = SupervisorOptions(1, 1, _MODULE, title="the proxy", lane="proxy", advice="ask again")
+        self.supervisor = Supervisor(options, folder, lambda child: None)
         self.changed = threading.Condition()
         self.waiting: Waiting | None = None
         self.joined: Joined | None = None
         self.failure: GnnkitError | None = None
         self.answers: dict[int, Future[Any]] = {}
+        self._owner, self._is_over = os.getpid(), False
         self._waker = Waker()
+        self.supervisor.start_missing()
+        self.name = self.supervisor.name(0)
 
-    def listen(self) -> None:
+    def run(self) -> None:
         """The thread: until the proxy is gone."""
-        try:
-            while True:
-                message = self.child.wire.receive()
-                if message is not None:
-                    self._take(message)
-                    continue
-                poller = select.poll()
-                wire = self.child.wire
-                poller.register(wire.fileno(), select.POLLIN | (0 if wire.flush() else select.POLLOUT))
-                self._waker.wait(poller)
-        except (EOFError, OSError, ValueError):
-            pass
-        what = f"the proxy (pid {self.child.pid}) {describe_end(self.child.wait(_EXIT_WAIT_S))}"
-        error = WorkerDied(with_tail(what, self.child.log), "ask again")
+        supervise(
+            self.supervisor,
+            self._waker,
+            self.changed,
+            self.name,
+            has_ended=lambda: self._is_over,
+            look=self._look,
+            give_up=lambda text: self._fail(WorkerDied(text, "join the servers again")),
+        )
+
+    def send(self, kind: str, fds: tuple[int, ...] = (), /, **body: object) -> None:
+        """Sends the proxy a message."""
+        self.supervisor.send(0, kind, fds, **body)
+        self._waker.wake()
+
+    def news(self, told: Waiting | None, timeout_s: float) -> tuple[Joined | None, GnnkitError | None, Waiting | None]:
+        """Waits until there is something else than ``told``; the servers, why there are none, what is waited for."""
         with self.changed:
-            self.failure = self.failure or error
-            left, self.answers = self.answers, {}
-            self.changed.notify_all()
+            self.changed.wait_for(lambda: self.joined or self.failure or self.waiting != told, timeout_s)
+            return self.joined, self.failure, self.waiting
+
+    def end(self) -> None:
+        """Ends the process; in a forked child, which has none, nothing is done."""
+        if os.getpid() == self._owner:
+            with self.changed:
+                self._fail(LoaderClosed("the connection to the servers is closed", "join them again"))
+                self.supervisor.stop()
+            self._waker.wake()
+
+    def _look(self) -> None:
+        for _, said in self.supervisor.listen():
+            if isinstance(said, Exit):
+                self._fail(WorkerDied(said.error.message, said.error.hint))
+            else:
+                self._take(said)
+
+    def _fail(self, error: GnnkitError) -> None:
+        self._is_over, self.failure = True, self.failure or error
+        left, self.answers = self.answers, {}
         for answer in left.values():
             answer.set_exception(error)
 
-    def wait(self, told: Waiting | None, timeout_s: float) -> None:
-        """Waits until there is something else than ``told``."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.joined or self.failure or self.waiting != told, timeout_s)
-
-    def flush(self) -> None:
-        """Has what is still to be sent sent."""
-        with contextlib.suppress(OSError):  # it has ended: whoever waits is told
-            if not self.child.wire.flush():
-                self._waker.wake()
-
     def _take(self, message: Message) -> None:
         body = message.body
-        if message.kind == "answer":
-            answer = self.answers.pop(body["number"], None)
-            if answer is None:  # nobody waits for it any more
-                message.close()
-            elif "error" in body:
-                answer.set_exception(error_from_json(body["error"], "the call"))
-            else:
-                answer.set_result(decode(body["value"], message.fds))
-            return
-        with self.changed:
-            if message.kind == "waiting":
-                self.waiting = Waiting(body["text"], body["there"], body["total"])
-            elif message.kind == "joined":
-                self.joined = Joined.of(body["membership"], body["outline"])
-            elif message.kind == "failed":
-                self.failure = error_from_json(body["error"], "joining the servers", StartTimeout)
-            self.changed.notify_all()
+        if message.kind == "waiting":
+            self.waiting = Waiting(body["text"], body["there"], body["total"])
+        elif message.kind == "joined":
+            self.joined = Joined.of(body["membership"], body["outline"])
+        elif message.kind == "refused":
+            self.failure = error_from_json(body["error"], "joining the servers", StartTimeout)
+        elif (answer := self.answers.pop(body["number"], None)) is None:  # nobody waits for it any more
+            message.close()
+        elif "error" in body:
+            answer.set_exception(error_from_json(body["error"], "the call"))
+        else:
+            answer.set_result(decode(body["value"], message.fds))
 
 
 class ServerProxy:
@@ -175,17 +180,13 @@ class ServerProxy:
         from gnnkit.cluster.serving.joining import outlines_folder
 
         self._addresses = list(addresses)
-        self._folder = new_run(log_dir, {"servers": self._addresses}, "proxy")
-        self._vitals = Vitals.create(1)
-        self._child = ChildProcess(0, self._folder.log(0), self._vitals.block.fd, 1, module=_MODULE)
-        self._folder.add(0, self._child.pid)
-        self._setup = {"addresses": self._addresses, "token": token, "ca": ca, "client": client, "stays": stays}
-        self._setup["outlines"] = str(outlines_folder())
-        self._mail = _Mailbox(self._child)
+        setup = {"addresses": self._addresses, "token": token, "ca": ca, "client": client, "stays": stays}
+        self._setup = {**setup, "outlines": str(outlines_folder())}
+        self._session = _Session(new_run(log_dir, {"servers": self._addresses}, "proxy"))
         self._numbers = iter(range(1, 1 << 62))
         self._begun = False
-        self._end = weakref.finalize(self, _end, self._child, self._folder, os.getpid())
-        threading.Thread(target=self._mail.listen, name="gnnkit-proxy", daemon=True).start()
+        self._end = weakref.finalize(self, self._session.end)
+        threading.Thread(target=self._session.run, name="gnnkit-proxy", daemon=True).start()
 
     def join(self, join_timeout_s: float, events: EventSink = ignore_events) -> Joined:
         """Waits until every server is there; says which are missing.
@@ -198,22 +199,21 @@ class ServerProxy:
         """
         if not self._begun:
             self._begun = True
-            self._child.wire.send("setup", **self._setup, join_timeout_s=join_timeout_s)
+            self._session.send("setup", **self._setup, join_timeout_s=join_timeout_s)
             self._setup = {}
-            self._mail.flush()
-        mail, deadline = self._mail, time.monotonic() + join_timeout_s + _GRACE_S
+        session, deadline = self._session, Deadline(join_timeout_s + _GRACE_S)
         told: Waiting | None = None
         with Stage(events, "start", label=f"servers at {self._addresses[0]}", unit="servers") as stage:
             while True:
-                mail.wait(told, max(0.0, min(SLICE_S, deadline - time.monotonic())))
-                if mail.joined is not None:
-                    stage.update(len(mail.joined.servers), len(mail.joined.servers))
-                    return mail.joined
-                if mail.failure is not None:
-                    raise mail.failure
-                if time.monotonic() >= deadline:
-                    raise StartTimeout(with_tail(f"the proxy (pid {self._child.pid}) is {self._child.state()}", self._child.log))
-                waiting = mail.waiting
+                joined, failure, waiting = session.news(told, deadline.within(SLICE_S))
+                if joined is not None:
+                    stage.update(len(joined.servers), len(joined.servers))
+                    return joined
+                if failure is not None:
+                    raise failure
+                if deadline.has_passed:
+                    state = next((child.state() for child in session.supervisor.alive.values()), "gone")
+                    raise StartTimeout(with_tail(f"{session.name} is {state}", session.supervisor.folder.log(0)))
                 if waiting is not None and waiting != told:
                     told = waiting
                     stage.message(f"waiting: {waiting.text}")
@@ -245,22 +245,19 @@ class ServerProxy:
         return dict(self._ask(rank, None, None, timeout_s))
 
     def _ask(self, rank: int, name: str | None, args: Any, timeout_s: float) -> Any:
-        mail, number, answer = self._mail, next(self._numbers), Future[Any]()
+        session, number, answer = self._session, next(self._numbers), Future[Any]()
         tree, fds = encode(args)
         try:
-            with mail.changed:
-                if not self._end.alive:
-                    raise LoaderClosed("the connection to the servers is closed", "join them again")
-                if mail.failure is not None:
-                    raise mail.failure
-                mail.answers[number] = answer
-            self._child.wire.send("call", fds, number=number, rank=rank, name=name, args=tree, timeout_s=timeout_s)
-            mail.flush()
+            with session.changed:
+                if session.failure is not None:
+                    raise session.failure
+                session.answers[number] = answer
+            session.send("call", tuple(fds), number=number, rank=rank, name=name, args=tree, timeout_s=timeout_s)
         finally:
             for fd in fds:
                 os.close(fd)
         if not is_done(answer, timeout_s + _GRACE_S):
-            mail.answers.pop(number, None)
+            session.answers.pop(number, None)
             raise BatchTimeout(f"server {rank} did not answer {name or 'status'!r} within {timeout_s:g} s")
         return answer.result()
 
@@ -273,13 +270,6 @@ class ServerProxy:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _end(child: ChildProcess, folder: RunFolder, owner: int) -> None:
-    if os.getpid() == owner:
-        end_all([child])
-        child.wire.close()
-        folder.close()
 
 
 def _load() -> Callable[[Wire, Watch], Loop]:

@@ -72,7 +72,7 @@ class ServerProxyLoop:
             self._servers = {int(value["rank"]): str(value["address"]) for value in membership["servers"]}
             outline = self._outline(str(membership["fingerprint"]))
         except BaseException as error:  # the trainer raises it
-            self._wire.tell("failed", error=error_to_json(error))
+            self._wire.tell("refused", error=error_to_json(error))
             return
         if self._setup["stays"]:
             self._stay(str(membership["fingerprint"]))
