@@ -7,10 +7,8 @@ for batch in loader:
 ...
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import typing as _typing
+from importlib import import_module as _import_module
 
 from gnnkit.rendering import register as _register
 from gnnkit.version import __version__ as __version__
@@ -70,7 +68,7 @@ __all__ = [
     "verify_export",
 ]
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from gnnkit import datasets as datasets
     from gnnkit import distributed as distributed
     from gnnkit import errors as errors
@@ -97,28 +95,32 @@ if TYPE_CHECKING:
     from gnnkit.ui.options import set_options as set_options
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'gnnkit' has no attribute {name!r}")
-    module = import_module(_HOMES[name])
+    module = _import_module(_HOMES[name])
     value = module if _HOMES[name] == f"gnnkit.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 
 
-def _card(shown: Any) -> Any:
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
+
+
+def _card(shown: _typing.Any) -> _typing.Any:
     from gnnkit.ui.objects import card_of  # only when something is looked at
 
     return card_of(shown)
 
 
-def _store_plot(store: Store) -> Any:
+def _store_plot(store: "Store") -> _typing.Any:
     from gnnkit.ui.plots.store import plot_store  # matplotlib
 
     return plot_store(store)
 
 
-def _traceback(*args: Any) -> list[str]:
+def _traceback(*args: _typing.Any) -> list[str]:
     from gnnkit.ui.tracebacks import lines_for  # only when an error is shown
 
     return lines_for(*args)
@@ -127,19 +129,15 @@ def _traceback(*args: Any) -> list[str]:
 _register(card=_card, store_plot=_store_plot, traceback=_traceback)
 
 
-def load_ipython_extension(shell: Any) -> None:
+def load_ipython_extension(shell: _typing.Any) -> None:
     """Called by ``%load_ext gnnkit``: makes ``%gnnkit`` known."""
     from gnnkit.ui.magic import load
 
     load(shell)
 
 
-def unload_ipython_extension(shell: Any) -> None:
+def unload_ipython_extension(shell: _typing.Any) -> None:
     """Called by ``%unload_ext gnnkit``."""
     from gnnkit.ui.magic import unload
 
     unload(shell)
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]

@@ -1,7 +1,8 @@
 """Every error that gnnkit raises on purpose.
 
     GnnkitError
-      PlanError            the user asked for something that cannot be run
+      PlanError            the user asked for something that cannot be run; a ``ValueError``, too
+        AttributeNotSettable   an attribute of a loader was assigned to; an ``AttributeError``, too
       DatasetError         a dataset is unknown, missing, unreachable or corrupt
       StoreError           a store is missing, corrupt, too new or being built by somebody else
       MemoryLimitError     the request would not fit the memory this process may use
@@ -48,8 +49,12 @@ class GnnkitError(Exception):
         return lines
 
 
-class PlanError(GnnkitError):
-    """A value that the user gave cannot be used; nothing was started."""
+class PlanError(GnnkitError, ValueError):
+    """A value that the user gave cannot be used; nothing was started. A ``ValueError``, as other loaders raise."""
+
+
+class AttributeNotSettable(PlanError, AttributeError):
+    """An attribute that cannot be assigned was assigned to."""
 
 
 class DatasetError(GnnkitError):

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit.backends.base import Backend, StreamStatus
-from gnnkit.errors import PlanError, interruptible
+from gnnkit.errors import AttributeNotSettable, PlanError, interruptible
 from gnnkit.events import EventSink
 from gnnkit.loader import opening
 from gnnkit.loader.epoch import EpochStats
 from gnnkit.loader.history import History, Records
-from gnnkit.loader.inputs import InputWords
-from gnnkit.loader.options import Progress, takes_options
+from gnnkit.loader.inputs import InputOptions
+from gnnkit.loader.option_table import option_table, takes_options
+from gnnkit.loader.options import Progress
 from gnnkit.loader.pipeline import Pipeline
 from gnnkit.plan import LoaderPlan
 from gnnkit.rendering import Shown
@@ -26,6 +27,7 @@ from gnnkit.ui.streams import write_now
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
+    from typing_extensions import Unpack
 
     from gnnkit.distributed.base_loader import BaseDistLoader
     from gnnkit.export.exporter import Exported
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
     from gnnkit.loader.advice.profile import Profile
     from gnnkit.loader.feature_cache import FeatureCache
     from gnnkit.loader.inference import Embeddings, Layer
+    from gnnkit.loader.option_types import BesideKeywords, BuildKeywords, ConstructorKeywords, LinkKeywords, LoaderKeywords
     from gnnkit.plan import LabelOutput
     from gnnkit.source import GraphSource
+    from gnnkit.storage.store import Store
     from gnnkit.ui.cards import Card
     from gnnkit.ui.dashboard import Dashboard
     from gnnkit.ui.plots.picture import Picture
@@ -46,17 +50,19 @@ class GraphLoader(Shown):
     Made by ``from_ogb``, ``from_pyg``, ``from_store``, ``from_source`` or ``from_plan``. A loader may be iterated any number of times, one
     iteration at a time; each is the next epoch, also when the one before was abandoned. All methods may be called from any thread.
 
-    Args:
-        plan: What is sampled.
-        graph: The opened graph.
-        events: Where progress goes.
-        transform: Called on each batch before it is copied to ``device``; after that where features are cached there.
-        device: Where batches are copied to; None leaves them in memory.
-        cache: Features on that device which another loader on the same graph has; used where the plan asks for as many.
+    ``for batch in loader`` runs an epoch; ``peek()`` shows a batch and ``sample(ids)`` makes one around nodes of your choice.
+    ``for_split("valid")``, ``for_links(...)``, ``for_anchors(...)`` and ``with_backend(...)`` make other loaders on the same graph.
+    ``stats()``, ``status()``, ``dashboard()``, ``profile()`` and ``plot_batch()`` show what it does, ``autotune()`` finds faster settings.
+    ``inference(layers)`` embeds all nodes, ``export(folder)`` writes the same pipeline as a job for a cluster, ``close()`` ends it.
+
+    What it samples is fixed when it is made: its attributes cannot be assigned.
 
     Attributes:
         pipeline: The opened plan, to which this class adds the constructors and verbs of users.
     """
+
+    pipeline: Pipeline
+    _dist_loader: weakref.ref[BaseDistLoader] | None
 
     def __init__(
         self,
@@ -68,11 +74,31 @@ class GraphLoader(Shown):
         device: Any = None,
         cache: FeatureCache | None = None,
     ) -> None:
+        """Opens a plan on a graph.
+
+        Args:
+            plan: What is sampled.
+            graph: The opened graph.
+            events: Where progress goes.
+            transform: Called on each batch before it is copied to ``device``; after that where features are cached there.
+            device: Where batches are copied to; None leaves them in memory.
+            cache: Features on that device which another loader on the same graph has; used where the plan asks for as many.
+        """
         self._take(Pipeline(plan, graph, events, transform=transform, device=device, cache=cache))
 
     def _take(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
-        self._dist_loader: weakref.ref[BaseDistLoader] | None = None
+        self._dist_loader = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in ("pipeline", "_dist_loader") and (type(self) is GraphLoader or hasattr(GraphLoader, name)):
+            raise AttributeNotSettable(
+                f"{name!r} of a loader cannot be assigned: what it samples is fixed when it is made",
+                f"make another loader on the same graph: loader.for_split(..., {name}=...)"
+                if name in option_table()
+                else "its methods change what it does; keep facts of your own in variables of your own",
+            )
+        super().__setattr__(name, value)
 
     @classmethod
     def _over(cls, pipeline: Pipeline) -> GraphLoader:
@@ -95,7 +121,7 @@ class GraphLoader(Shown):
         store_dir: str | Path | None = None,
         download: bool | Literal["auto"] = "auto",
         progress: Progress = "auto",
-        **options: Any,
+        **options: Unpack[BuildKeywords],
     ) -> GraphLoader:
         """A loader on one of OGB's datasets for node property prediction or link property prediction.
 
@@ -123,7 +149,7 @@ class GraphLoader(Shown):
         return cls._over(
             opening.open_ogb_dataset(
                 name,
-                options,
+                dict(options),
                 input_nodes,
                 with_edge=with_edge,
                 undirected=undirected,
@@ -144,7 +170,7 @@ class GraphLoader(Shown):
         with_edge: bool | None = None,
         store_dir: str | Path | None = None,
         progress: Progress = "auto",
-        **options: Any,
+        **options: Unpack[BuildKeywords],
     ) -> GraphLoader:
         """A loader on anything that a store can be built from, e.g. ``gnnkit.datasets.products_like(0.1)``.
 
@@ -161,7 +187,7 @@ class GraphLoader(Shown):
             StoreError: See ``from_ogb``.
         """
         events = History(progress_ui.make_sink(progress))
-        return cls._over(opening.open_source(source, options, input_nodes, with_edge=with_edge, store_dir=store_dir, events=events))
+        return cls._over(opening.open_source(source, dict(options), input_nodes, with_edge=with_edge, store_dir=store_dir, events=events))
 
     @classmethod
     @takes_options(with_build=False)
@@ -175,7 +201,7 @@ class GraphLoader(Shown):
         time_attr: str | None = None,
         with_edge: bool | None = None,
         progress: Progress = "auto",
-        **options: Any,
+        **options: Unpack[ConstructorKeywords],
     ) -> GraphLoader:
         """A loader on a PyG object in memory: its tensors are used as they are, and nothing is written.
 
@@ -195,7 +221,7 @@ class GraphLoader(Shown):
         events = History(progress_ui.make_sink(progress))
         return cls._over(
             opening.open_pyg(
-                data, options, input_nodes, edge_dir=edge_dir, weight=weight, time_attr=time_attr, with_edge=with_edge, events=events
+                data, dict(options), input_nodes, edge_dir=edge_dir, weight=weight, time_attr=time_attr, with_edge=with_edge, events=events
             )
         )
 
@@ -210,7 +236,7 @@ class GraphLoader(Shown):
         time_attr: str | None = None,
         with_edge: bool | None = None,
         progress: Progress = "auto",
-        **options: Any,
+        **options: Unpack[ConstructorKeywords],
     ) -> GraphLoader:
         """A loader on a store that ``gnnkit partition`` or another loader built.
 
@@ -230,7 +256,7 @@ class GraphLoader(Shown):
         """
         events = History(progress_ui.make_sink(progress))
         return cls._over(
-            opening.open_stored(path, options, input_nodes, weight=weight, time_attr=time_attr, with_edge=with_edge, events=events)
+            opening.open_stored(path, dict(options), input_nodes, weight=weight, time_attr=time_attr, with_edge=with_edge, events=events)
         )
 
     @classmethod
@@ -362,30 +388,29 @@ class GraphLoader(Shown):
         return self.pipeline.num_features
 
     @property
-    def store(self) -> Any:
-        """The opened ``Store``, or None for a graph in memory."""
+    def store(self) -> Store | None:
+        """The opened store, or None for a graph in memory."""
         return self.pipeline.store
 
     # Other loaders on the same graph ---------------------------------------------------------------------------------------
 
-    def for_split(self, input_nodes: Any, *, input_time: Any = None, **changes: Any) -> GraphLoader:
+    def for_split(self, input_nodes: Any, *, input_time: Any = None, **changes: Unpack[LoaderKeywords]) -> GraphLoader:
         """A loader of other nodes; other options where they are given.
 
         Args:
             input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
-            input_time: See ``InputWords``.
-            **changes: Any of ``num_neighbors``, ``sampler``, ``batch_size``, ``shuffle`` (False unless given), ``drop_last``, ``replace``,
-                ``disjoint``, ``subgraph_type``, ``temporal_strategy``, ``seed``, ``remainder``, ``transform``, ``device``, ``backend``,
-                ``feature_cache``, ``placement``.
+            input_time: See ``InputOptions``.
+            **changes: Options as for the constructors; those that are not given stay as they are, except that ``shuffle`` and
+                ``remainder`` start from their defaults.
 
         Raises:
             PlanError: An option is unknown or its value unusable.
         """
-        words = InputWords(input_nodes=input_nodes, input_time=input_time)
+        inputs = InputOptions(input_nodes=input_nodes, input_time=input_time)
         graph = self.pipeline.graph
-        return self._over(self.pipeline.changed(lambda sampling: (words.resolve(sampling, graph), sampling), changes))
+        return self._over(self.pipeline.changed(lambda sampling: (inputs.resolve(sampling, graph), sampling), changes))
 
-    def for_links(self, edge_label_index: Any, **changes: Any) -> GraphLoader:
+    def for_links(self, edge_label_index: Any, **changes: Unpack[LinkKeywords]) -> GraphLoader:
         """A loader of links, as PyG's ``LinkNeighborLoader``.
 
         Args:
@@ -407,7 +432,7 @@ class GraphLoader(Shown):
         input_nodes: Any = None,
         cap: int | None = None,
         output: LabelOutput = "dict",
-        **changes: Any,
+        **changes: Unpack[LoaderKeywords],
     ) -> GraphLoader:
         """A loader of anchors, each with the nodes that it is to be told together with, and apart from.
 
@@ -425,7 +450,7 @@ class GraphLoader(Shown):
         inputs = {"positive": positive, "negative": negative, "cap": cap, "output": output}
         return self._over(opening.anchors_beside(self.pipeline, input_nodes, inputs, changes))
 
-    def with_backend(self, backend: Backend | str, **changes: Any) -> GraphLoader:
+    def with_backend(self, backend: Backend | str, **changes: Unpack[BesideKeywords]) -> GraphLoader:
         """The same batches from somewhere else.
 
         Args:

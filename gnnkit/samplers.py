@@ -251,7 +251,7 @@ def _largest_remainders(ratios: Sequence[float], total: int) -> list[int]:
     return shares
 
 
-def as_words(sampling: Sampling) -> Sampler:
+def to_options(sampling: Sampling) -> Sampler:
     """What a user would have said for a plan's way of sampling."""
     if isinstance(sampling, HGTSampling):
         return HGT(sampling.num_samples)

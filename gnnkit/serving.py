@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.cluster.placing import PlacementWord
+from gnnkit.cluster.placing import PlacementOption
 from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
 from gnnkit.cluster.serving.spec import ServerSpec, split_place
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError
@@ -32,7 +32,7 @@ def serve(  # noqa: PLR0913 - every one is a word of the user's
     rank: int | None = None,
     address: str | Path | Sequence[str] | None = None,
     interface: str | None = None,
-    placement: PlacementWord = "auto",
+    placement: PlacementOption = "auto",
     token: str | None = None,
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,

@@ -5,6 +5,7 @@ An interrupt reaches the main thread alone, and one that comes just before a wai
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -75,9 +76,9 @@ class Deadline:
         return time.monotonic() - self._started
 
     @property
-    def left_s(self) -> float | None:
-        """Seconds left, never negative; None where it never ends."""
-        return None if self.timeout_s is None else max(0.0, self.timeout_s - self.elapsed_s)
+    def left_s(self) -> float:
+        """Seconds left, never negative; infinite where it never ends."""
+        return math.inf if self.timeout_s is None else max(0.0, self.timeout_s - self.elapsed_s)
 
     @property
     def has_passed(self) -> bool:
@@ -86,5 +87,4 @@ class Deadline:
 
     def within(self, slice_s: float) -> float:
         """Seconds that a wait may take which looks around every ``slice_s`` seconds."""
-        left_s = self.left_s
-        return slice_s if left_s is None else min(slice_s, left_s)
+        return min(slice_s, self.left_s)

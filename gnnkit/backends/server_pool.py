@@ -29,6 +29,7 @@ from gnnkit.runtime.shared_block import SharedBlock
 from gnnkit.runtime.supervisor import Exit
 from gnnkit.runtime.vitals import UNSEEN, Signs, Vitals
 from gnnkit.runtime.wire import Message, Wire
+from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     from gnnkit.backends.graph_store import GraphStore
@@ -569,8 +570,8 @@ class ServerWorkerPool:
 
     def settle(self) -> None:
         """Waits for processes that have begun to end, so that the next ``listen`` finds all who died together."""
-        deadline = time.monotonic() + EXIT_WAIT_S
-        while time.monotonic() < deadline and any(link.is_ending or self._awaits_cause(rank, link) for rank, link in self._links.items()):
+        deadline = Deadline(EXIT_WAIT_S)
+        while not deadline.has_passed and any(link.is_ending or self._awaits_cause(rank, link) for rank, link in self._links.items()):
             self.poller().poll(_SLICE_S * 1000)
             self._advance()
 

@@ -14,6 +14,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.bench.kinds import make_loader
+from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     from gnnkit.loader.advice import Advice
@@ -71,10 +72,10 @@ def _followed(slow: Pipeline, body: Body, advice: Advice, stack: contextlib.Exit
 
     if isinstance(body, _Waiting):
         return slow, _Waiting(body.seconds / 2)
-    fast, deadline = stack.enter_context(beside(slow, advice.change)), time.monotonic() + _COPY_S
+    fast, deadline = stack.enter_context(beside(slow, advice.change)), Deadline(_COPY_S)
     while advice.bottleneck == "disk" and not fast.status().graph_bytes:
         _run(fast, 0.0, None)
-        if time.monotonic() > deadline:
+        if deadline.has_passed:
             raise RuntimeError(f"there was no copy of the graph in memory after {_COPY_S:g} s")
     return fast, body
 

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from gnnkit.errors import PlanError, StartTimeout
 from gnnkit.host import total_memory
+from gnnkit.waiting import Deadline
 
 _LOCAL_RANK_HINT = "start every rank with torchrun, or give local_process_rank and local_process_world_size on every rank"
 _EQUAL_HINT = "every node needs the same number of processes: start as many on each"
@@ -186,10 +186,10 @@ def exchange(facts: RankFacts, topic: str, timeout_s: float) -> list[RankFacts]:
     store = dist.distributed_c10d._get_default_store()
     keys = [f"gnnkit/runtime/{topic}/{other}" for other in range(world_size)]
     store.set(keys[rank], json.dumps(asdict(facts)))
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     for other, key in enumerate(keys):
         try:
-            store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+            store.wait([key], timedelta(seconds=max(deadline.left_s, 0.001)))
         except RuntimeError as error:
             missing = [other, *(late for late in range(other + 1, world_size) if not store.check([keys[late]]))]
             raise StartTimeout(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gnnkit.errors import GnnkitError, StartTimeout
+from gnnkit.waiting import Deadline
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class LeaseRenewal:
             StartTimeout: One was not there in time; names it.
             GnnkitError: One is there, and refuses this process.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         for other, tell in self._tell.items():
             while True:
                 try:
@@ -69,7 +70,7 @@ class LeaseRenewal:
                 except GnnkitError:  # it is there, and will not have this process
                     raise
                 except Exception as error:
-                    if time.monotonic() >= deadline:
+                    if deadline.has_passed:
                         raise StartTimeout(
                             f"host {other} did not answer at {self._addresses[other]} within {timeout_s:g} s: {error}",
                             "start the same script on every host at about the same time; a firewall may keep them apart",
@@ -95,9 +96,9 @@ class LeaseRenewal:
         threads = [threading.Thread(target=self._say_bye, args=(tell,), daemon=True) for tell in self._tell.values()]
         for thread in threads:
             thread.start()
-        deadline = time.monotonic() + self._farewell_s
+        deadline = Deadline(self._farewell_s)
         for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(deadline.left_s)
 
     def _say_bye(self, tell: Tell) -> None:
         with contextlib.suppress(Exception):  # nobody is there to miss this process

@@ -12,7 +12,7 @@ from gnnkit.errors import PlanError, near_matches
 from gnnkit.plan import Placement
 from gnnkit.storage.manifest import Manifest
 
-PlacementWord: TypeAlias = Literal["auto", "replicate", "partition"] | Mapping[int, Sequence[int]] | Placement
+PlacementOption: TypeAlias = Literal["auto", "replicate", "partition"] | Mapping[int, Sequence[int]] | Placement
 _WORDS = ("auto", "replicate", "partition")
 # A store that takes no more than this share of the smallest host's memory is held by every host whole.
 REPLICATED_SHARE = 4
@@ -38,7 +38,7 @@ def check_placement(value: Any) -> None:
         )
 
 
-def place(value: PlacementWord, manifest: Manifest, path: Path, hosts: Hosts) -> Placement | None:
+def place(value: PlacementOption, manifest: Manifest, path: Path, hosts: Hosts) -> Placement | None:
     """The placement of a store's parts.
 
     Args:

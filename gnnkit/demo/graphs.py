@@ -55,6 +55,7 @@ def train_on_products_like(
     splits = source.splits["node"]
     started = time.perf_counter()
     with _training_loader(source, store_dir, progress) as loader:
+        assert loader.store is not None, "from_source builds one"
         report.line(f"  store ready after {time.perf_counter() - started:.1f} s: {loader.store.path}")
         epochs = max(1, math.ceil(_STEPS / len(loader))) if epochs is None else epochs
         report.line(f"  training on {len(splits['train']):,} nodes: {epochs} epochs of {len(loader)} batches, fan-out {_NUM_NEIGHBORS}")

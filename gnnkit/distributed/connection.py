@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from gnnkit.loader.epoch import BatchSteps, EpochIterator
 from gnnkit.plan import PPRSampling, num_batches
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.vendor import glt
+from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     import torch
@@ -369,7 +369,7 @@ class DistSamplingProducer(ConnectionProducer):
 
 
 # A request has a deadline of its own; this one is for whoever breaks his.
-_PATIENCE_S = 600.0
+_ANSWER_WAIT_S = 600.0
 
 
 @dataclass
@@ -459,13 +459,13 @@ class RemoteReceivingChannel(ChannelBase):
             BatchTimeout: Nothing came in time.
             GnnkitError: A request failed.
         """
-        deadline = time.monotonic() + (timeout_ms / _MS if timeout_ms else _PATIENCE_S)
+        deadline = Deadline(timeout_ms / _MS if timeout_ms else _ANSWER_WAIT_S)
         while True:
             self._request_some()
             if not any(source.under_way for source in self._sources):
                 raise StopIteration
             try:
-                generation, place, future = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
+                generation, place, future = self._answers.get(timeout=deadline.left_s)
             except queue.Empty:
                 waiting = [source.server for source in self._sources if source.under_way]
                 raise BatchTimeout(f"no message from servers {waiting} in time", "see what the servers are doing, or wait longer") from None

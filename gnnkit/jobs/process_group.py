@@ -23,6 +23,7 @@ from gnnkit.distributed.process_group import gloo_interface, interface_to, is_in
 from gnnkit.errors import PlanError, StartTimeout, WorkerDied
 from gnnkit.jobs.environment import Place, device_key
 from gnnkit.runtime.wire import Waker
+from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     import torch
@@ -144,17 +145,16 @@ class PeerWatch:
             same.close()
 
     def _watch(self) -> None:
-        end_s = float("inf")
-        while not self._closing.is_set() and (self._lenient or time.monotonic() < end_s):
-            left_s = end_s - time.monotonic()
-            ready = self._waker.wait(self._poll, None if left_s == float("inf") else max(0.0, left_s))
+        deadline = Deadline(None)
+        while not self._closing.is_set() and (self._lenient or not deadline.has_passed):
+            ready = self._waker.wait(self._poll, None if deadline.timeout_s is None else deadline.left_s)
             lost = [fd for fd, events in ready.items() if events & _LOST]
             for fd in lost:
                 self._poll.unregister(fd)
                 self._note(self._sockets[fd][1])
             if lost:
                 self._found.set()
-                end_s = min(end_s, time.monotonic() + _GRACE_S)
+                deadline = Deadline(deadline.within(_GRACE_S))
         if not self._closing.is_set():
             # Whatever the rank waits for, in native code as a rule, cannot be interrupted; its children end with it.
             sys.stderr.write(f"error: rank {self._rank} ends: {gone(self.lost)}\n")
@@ -224,6 +224,8 @@ def process_group(place: Place, device: torch.device, interface: str | None = No
             keep_asking(connections())
             meeting = _generation(store, place) if place.agent_store else _part("gnnkit", store)
             watch = _join(place, device, name, meeting)
+        except PlanError:
+            raise
         except (RuntimeError, ValueError, TimeoutError) as error:  # torch has no error of its own for a deadline
             raise _not_met(place, error) from error
         try:
@@ -269,10 +271,10 @@ def _generation(store: Any, place: Place) -> Any:
     have, the attempt begins. Ranks of earlier attempts nod no more.
     """
     words = _part("gnnkit/attempt", store)
-    own, deadline, shown, said = secrets.token_hex(8), time.monotonic() + JOIN_S, "", [""] * place.world_size
+    own, deadline, shown, said = secrets.token_hex(8), Deadline(JOIN_S), "", [""] * place.world_size
     words.set(f"word/{place.rank}", own)
     keys = [f"word/{rank}" for rank in range(place.world_size)]
-    while time.monotonic() < deadline:
+    while not deadline.has_passed:
         if place.rank == 0 and words.check(keys):
             now = [word.decode() for word in words.multi_get(keys)]
             if now != said:
@@ -354,12 +356,12 @@ def _wait_for_others(store: Any, place: Place, watch: PeerWatch) -> None:
         WorkerDied: A rank is gone that had not finished.
     """
     store.add("finished", 1)
-    deadline = time.monotonic() + _FINISH_S
+    deadline = Deadline(_FINISH_S)
     while True:
         lost = watch.lost  # before looking at the count: who has finished may go
         if store.add("finished", 0) >= place.world_size:
             return
-        if lost or time.monotonic() > deadline:
+        if lost or deadline.has_passed:
             raise WorkerDied(f"rank {place.rank} has finished, but {gone(lost or 'another rank')}", "the first rank that failed says why")
         watch.wait_for_loss(_STEP_S)
 
@@ -368,6 +370,6 @@ def _leave(store: Any, place: Place) -> None:
     """Lets rank 0, which may keep the store, go last."""
     with suppress(RuntimeError):
         store.add("left", 1)
-        deadline = time.monotonic() + _LEAVE_S
-        while place.rank == 0 and store.add("left", 0) < place.world_size and time.monotonic() < deadline:
+        deadline = Deadline(_LEAVE_S)
+        while place.rank == 0 and store.add("left", 0) < place.world_size and not deadline.has_passed:
             time.sleep(_STEP_S)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.loader.inputs import wants_all_edges
-from gnnkit.loader.options import LoaderOptions, Site, Words
+from gnnkit.loader.options import GivenOptions, LoaderOptions, Site
 from gnnkit.plan import Placement, StoreRef
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import GraphSchema
@@ -57,9 +57,9 @@ def has_edge_arrays(schema: GraphSchema) -> bool:
     return any(edge_type.arrays for edge_type in schema.edge_types.values())
 
 
-def stored_ids(with_edge: bool | None, words: Words) -> bool | None:
+def stored_ids(with_edge: bool | None, given: GivenOptions) -> bool | None:
     """Whether a store is to hold edge ids: also where they say the order of the links."""
-    return True if with_edge is None and wants_all_edges(words.inputs.edge_label_index) else with_edge
+    return True if with_edge is None and wants_all_edges(given.inputs.edge_label_index) else with_edge
 
 
 def find_or_build_store(

@@ -315,7 +315,7 @@ def to_weight(value: Any, what: str) -> NDArray[np.float64] | None:
 
 
 # Options that speak of sampling hop by hop, and what they are where nobody says anything.
-HOP_WORDS: dict[str, Any] = {
+HOP_OPTIONS: dict[str, Any] = {
     "num_neighbors": None,
     "replace": False,
     "disjoint": False,
@@ -324,7 +324,7 @@ HOP_WORDS: dict[str, Any] = {
 }
 
 
-def check_sampling_words(options: LoaderOptions) -> None:
+def check_sampling_options(options: LoaderOptions) -> None:
     """Checks what can be checked without a graph.
 
     Raises:
@@ -343,7 +343,7 @@ def check_sampling_words(options: LoaderOptions) -> None:
             f"sampler must be a way of sampling such as gnnkit.PPR(), gnnkit.HGT(...) or gnnkit.LayerWise(...), got {options.sampler!r}",
             "num_neighbors=[15, 10, 5] samples hop by hop",
         )
-    for name, usual in HOP_WORDS.items():
+    for name, usual in HOP_OPTIONS.items():
         if getattr(options, name) != usual:
             kind = type(options.sampler).__name__
             raise PlanError(f"{name}={getattr(options, name)!r} and sampler={kind}(...) do not go together", f"leave {name} out")
@@ -400,7 +400,7 @@ def check_reverses(subgraph_type: SubgraphType, schema: GraphSchema) -> None:
         )
 
 
-NegWord: TypeAlias = Literal["auto", "binary", "triplet", "official"] | Mapping[str, Any] | Any | None
+NegativesOption: TypeAlias = Literal["auto", "binary", "triplet", "official"] | Mapping[str, Any] | Any | None
 _NEGATIVE_WORDS = ("mode", "amount", "src_weight", "dst_weight")
 _LINK_ATTRIBUTES = ("edge_label", "edge_label_index", "edge_label_time")
 
@@ -422,7 +422,7 @@ class LinkOptions:
 
     edge_label: Any = None
     edge_label_time: Any = None
-    neg_sampling: NegWord = "auto"
+    neg_sampling: NegativesOption = "auto"
     neg_amount: float = 1
     neg_strict: bool = False
     exclude_edges: ExcludeEdges | None = None
@@ -441,7 +441,7 @@ class LinkOptions:
             )
 
     def negatives(self, has_own: bool = False) -> NegativeSampling | None:
-        """What the words about negatives mean.
+        """What the options about negatives mean.
 
         Args:
             has_own: Whether the links are a split that has negatives of its own.
@@ -529,7 +529,7 @@ def checked_links(inputs: InputLinks, sampling: Sampling, graph: GraphHandle) ->
     options = LinkOptions(
         edge_label=inputs.edge_label,
         edge_label_time=inputs.edge_label_time,
-        neg_sampling=_words_of(given),
+        neg_sampling=_option_of(given),
         neg_strict=given is not None and given.strict,
         exclude_edges=inputs.exclude_edges,
     )
@@ -537,7 +537,7 @@ def checked_links(inputs: InputLinks, sampling: Sampling, graph: GraphHandle) ->
     return replace(resolve_input_links((inputs.edge_type, which), options, sampling, graph), stream=inputs.stream)
 
 
-def _words_of(negatives: NegativeSampling | None) -> NegWord:
+def _option_of(negatives: NegativeSampling | None) -> NegativesOption:
     if negatives is None or negatives.mode == "official":
         return None if negatives is None else "official"
     return {name: getattr(negatives, name) for name in _NEGATIVE_WORDS}
@@ -823,7 +823,7 @@ def _of_type(input_nodes: Any, anchor_type: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputWords:
+class InputOptions:
     """What batches start from.
 
     Attributes:
@@ -848,18 +848,18 @@ class InputWords:
             raise PlanError("input_time is about input nodes, and edge_label_index is given", "links have edge_label_time")
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], input_nodes: Any, usual: Any) -> InputWords:
-        """Takes the words about inputs.
+    def of(cls, values: Mapping[str, Any], input_nodes: Any, usual: Any) -> InputOptions:
+        """Takes the options about inputs.
 
         Args:
-            values: Names and values, of ``INPUT_WORDS``.
+            values: Names and values, of ``INPUT_OPTIONS``.
             input_nodes: What the user says of nodes.
             usual: What that is where nobody says anything.
 
         Raises:
             PlanError: A value is unusable, or nodes and links are given.
         """
-        links = LinkOptions(**{name: value for name, value in values.items() if name in LINK_WORDS})
+        links = LinkOptions(**{name: value for name, value in values.items() if name in LINK_OPTIONS})
         index = values.get("edge_label_index")
         if index is not None and input_nodes is not usual and input_nodes != usual:
             raise PlanError("input_nodes and edge_label_index are both given", "batches start from nodes or from links: give one of them")
@@ -876,6 +876,6 @@ class InputWords:
         return resolve_input_nodes(self.input_nodes, graph, self.input_time, sampling.time_attr)
 
 
-LINK_WORDS = tuple(one.name for one in fields(LinkOptions))
-# Words that every constructor takes beside ``input_nodes``.
-INPUT_WORDS = ("input_time", "edge_label_index", *LINK_WORDS)
+LINK_OPTIONS = tuple(one.name for one in fields(LinkOptions))
+# Options that every constructor takes beside ``input_nodes``.
+INPUT_OPTIONS = ("input_time", "edge_label_index", *LINK_OPTIONS)

@@ -19,7 +19,7 @@ from gnnkit.loader.graphs import (
     warm_in_background,
 )
 from gnnkit.loader.inputs import (
-    LINK_WORDS,
+    LINK_OPTIONS,
     LinkOptions,
     resolve_anchors,
     resolve_input_links,
@@ -28,7 +28,7 @@ from gnnkit.loader.inputs import (
     without_labels,
     without_links,
 )
-from gnnkit.loader.options import LoaderOptions, Site, Words, check_names, split_words
+from gnnkit.loader.options import GivenOptions, LoaderOptions, Site, check_names, sort_options
 from gnnkit.loader.pipeline import Pipeline
 from gnnkit.loader.planned import as_decided, as_rank, check_store_has, checked_plan, open_planned_store, plan_file
 from gnnkit.loader.served import check_same_dataset, check_same_path, check_same_source, joins_servers, served_store
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gnnkit.storage.store import Store
 
 
-def open_ogb_dataset(  # noqa: PLR0913 - the words of a user
+def open_ogb_dataset(  # noqa: PLR0913 - the options of a user
     name: str,
     options: dict[str, Any],
     input_nodes: Any,
@@ -62,16 +62,16 @@ def open_ogb_dataset(  # noqa: PLR0913 - the words of a user
 
     if ogb_info(name).kind == "link" and input_nodes == "train" and options.get("edge_label_index") is None:
         options["edge_label_index"] = "train"  # there are no splits of nodes
-    words = split_words(options, input_nodes, "train", with_build=True)
-    loader, build = words.loader, words.build
+    given = sort_options(options, input_nodes, "train", with_build=True)
+    loader, build = given.loader, given.build
     if joins_servers(loader.backend):
         served = served_store(loader.backend, events)
         check_same_dataset(served, name, undirected, build, options)
-        return _on_store(served, words, loader.site(), build.weight, build.time_attr, with_edge, events)
+        return _on_store(served, given, loader.site(), build.weight, build.time_attr, with_edge, events)
     folder = None if root is None else Path(root)
     warm_in_background(events)
     source = open_ogb(name, root=folder, download=download, undirected=undirected, events=events)
-    return _on_built(source, words, with_edge, store_folder(store_dir, folder), events)
+    return _on_built(source, given, with_edge, store_folder(store_dir, folder), events)
 
 
 def open_source(
@@ -84,14 +84,14 @@ def open_source(
     events: EventSink,
 ) -> Pipeline:
     """Opens any source, stored where it is not yet; the arguments are those of ``GraphLoader.from_source``."""
-    words = split_words(options, input_nodes, "train", with_build=True)
-    loader, build = words.loader, words.build
+    given = sort_options(options, input_nodes, "train", with_build=True)
+    loader, build = given.loader, given.build
     if joins_servers(loader.backend):
         served = served_store(loader.backend, events)
         check_same_source(served, source.fingerprint())
-        return _on_store(served, words, loader.site(), build.weight, build.time_attr, with_edge, events)
+        return _on_store(served, given, loader.site(), build.weight, build.time_attr, with_edge, events)
     warm_in_background(events)
-    return _on_built(source, words, with_edge, store_folder(store_dir, None), events)
+    return _on_built(source, given, with_edge, store_folder(store_dir, None), events)
 
 
 def open_pyg(
@@ -111,8 +111,8 @@ def open_pyg(
         graph_from_pyg,  # torch_geometric
     )
 
-    words = split_words(options, input_nodes, None, with_build=False)
-    index = words.inputs.edge_label_index
+    given = sort_options(options, input_nodes, None, with_build=False)
+    index = given.inputs.edge_label_index
     source = PyGSource(data if index is None else without_links(data))
     wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge
     has_ids = wants_edges or wants_all_edges(index)
@@ -120,8 +120,8 @@ def open_pyg(
     graph = graph_from_pyg(source, edge_dir=edge_dir, weight=weight, time_attr=time_attr, with_edge=has_ids)
     known: dict[str, Any] = {"extra": source.extra, "type_extra": source.type_extra, "source": source, "build": build}
     handle = GraphHandle(graph, source.splits, name=type(data).__name__, **known)
-    check_undivided(words.loader)
-    return _open(handle, words, None, weight, time_attr, wants_edges, events)
+    check_undivided(given.loader)
+    return _open(handle, given, None, weight, time_attr, wants_edges, events)
 
 
 def open_stored(
@@ -135,16 +135,16 @@ def open_stored(
     events: EventSink,
 ) -> Pipeline:
     """Opens a store; the arguments are those of ``GraphLoader.from_store``."""
-    words = split_words(options, input_nodes, "train", with_build=False)
-    site = words.loader.site()
-    if joins_servers(words.loader.backend):
-        store = served_store(words.loader.backend, events)
+    given = sort_options(options, input_nodes, "train", with_build=False)
+    site = given.loader.site()
+    if joins_servers(given.loader.backend):
+        store = served_store(given.loader.backend, events)
         check_same_path(store, path)
     elif path is None:
         raise PlanError("from_store() was given no path", "name the store's folder, or servers: backend=GraphStore(address=...)")
     else:
         store = site.open(path)
-    return _on_store(store, words, site, weight, time_attr, with_edge, events)
+    return _on_store(store, given, site, weight, time_attr, with_edge, events)
 
 
 def open_plan(
@@ -159,9 +159,9 @@ def open_plan(
 
 def links_beside(pipeline: Pipeline, edge_label_index: Any, changes: Mapping[str, Any]) -> Pipeline:
     """Opens links on the graph of a pipeline; the arguments are those of ``GraphLoader.for_links``."""
-    check_names(changes, [*LINK_WORDS, *(field.name for field in fields(LoaderOptions))])
-    links = LinkOptions(**{name: value for name, value in changes.items() if name in LINK_WORDS})
-    rest = {name: value for name, value in changes.items() if name not in LINK_WORDS}
+    check_names(changes, [*LINK_OPTIONS, *(field.name for field in fields(LoaderOptions))])
+    links = LinkOptions(**{name: value for name, value in changes.items() if name in LINK_OPTIONS})
+    rest = {name: value for name, value in changes.items() if name not in LINK_OPTIONS}
     return pipeline.changed(lambda sampling: (resolve_input_links(edge_label_index, links, sampling, pipeline.graph), sampling), rest)
 
 
@@ -171,35 +171,35 @@ def anchors_beside(pipeline: Pipeline, input_nodes: Any, labels: Mapping[str, An
     return pipeline.changed(lambda sampling: (inputs, without_labels(sampling, inputs.label_types)), changes)
 
 
-def _on_built(source: GraphSource, words: Words, with_edge: bool | None, folder: Path, events: EventSink) -> Pipeline:
+def _on_built(source: GraphSource, given: GivenOptions, with_edge: bool | None, folder: Path, events: EventSink) -> Pipeline:
     """A pipeline on the store of a source, which is built where there is none yet."""
-    build, site = words.build, words.loader.site()
-    store = find_or_build_store(source, build, stored_ids(with_edge, words), folder, site, events)
-    return _on_store(store, words, site, build.weight, build.time_attr, with_edge, events)
+    build, site = given.build, given.loader.site()
+    store = find_or_build_store(source, build, stored_ids(with_edge, given), folder, site, events)
+    return _on_store(store, given, site, build.weight, build.time_attr, with_edge, events)
 
 
 def _on_store(
-    store: Store, words: Words, site: Site, weight: str | None, time_attr: str | None, with_edge: bool | None, events: EventSink
+    store: Store, given: GivenOptions, site: Site, weight: str | None, time_attr: str | None, with_edge: bool | None, events: EventSink
 ) -> Pipeline:
     check_store_has(store, weight, time_attr, with_edge)
     wants_edges = store.options.with_edge if with_edge is None else with_edge
-    return _open(open_store(store), words, site.placement(store.manifest, store.path), weight, time_attr, wants_edges, events)
+    return _open(open_store(store), given, site.placement(store.manifest, store.path), weight, time_attr, wants_edges, events)
 
 
 def _open(
     graph: GraphHandle,
-    words: Words,
+    given: GivenOptions,
     placement: Placement | None,
     weight: str | None,
     time_attr: str | None,
     with_edge: bool,
     events: EventSink,
 ) -> Pipeline:
-    options, arrays = words.loader, graph.arrays
+    options, arrays = given.loader, graph.arrays
     sampling = resolve_sampling(
         options, arrays.schema, edge_dir=arrays.edge_dir, weight=weight, time_attr=time_attr, with_edge=bool(with_edge)
     )
-    inputs = words.inputs.resolve(sampling, graph)
+    inputs = given.inputs.resolve(sampling, graph)
     backend = options.backend_json(placement)
     plan = LoaderPlan(graph.store, inputs, sampling, options.batching(inputs), backend, options.runtime(), placement)
     return Pipeline(plan, graph, events, transform=options.transform, device=options.device)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from gnnkit.backends import resolve_backend
 from gnnkit.backends.base import Backend, size_in_bytes
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, find_hosts
-from gnnkit.cluster.placing import PlacementWord, check_placement, place
-from gnnkit.errors import PlanError, interruptible, near_matches
-from gnnkit.loader.inputs import HOP_WORDS, INPUT_WORDS, FanOuts, InputWords, LinkOptions, check_sampling_words, resolve_rank
+from gnnkit.cluster.placing import PlacementOption, check_placement, place
+from gnnkit.errors import PlanError, near_matches
+from gnnkit.loader.inputs import HOP_OPTIONS, INPUT_OPTIONS, FanOuts, InputOptions, check_sampling_options, resolve_rank
 from gnnkit.loader.served import is_served
 from gnnkit.loader.transfer import resolve_device
 from gnnkit.plan import (
@@ -28,7 +27,7 @@ from gnnkit.plan import (
     SubgraphType,
     TemporalStrategy,
 )
-from gnnkit.samplers import as_words
+from gnnkit.samplers import to_options
 from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
@@ -43,7 +42,7 @@ class Site:
         hosts: The hosts of all its ranks.
     """
 
-    word: PlacementWord
+    word: PlacementOption
     hosts: Hosts
 
     def placement(self, manifest: Manifest, path: Path) -> Placement | None:
@@ -60,9 +59,6 @@ class Site:
         path = Path(path).expanduser().absolute()
         placement = self.placement(read_manifest(path), path)
         return Store.open(path, None if placement is None else placement.hosts[self.hosts.index])
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,11 +115,11 @@ class LoaderOptions:
     start_timeout_s: float = 120.0
     batch_timeout_s: float = 120.0
     memory_budget: int | None = None
-    placement: PlacementWord = "auto"
+    placement: PlacementOption = "auto"
 
     def __post_init__(self) -> None:
         # Whatever can be found out without the graph is, before anything is downloaded, built or started.
-        check_sampling_words(self)
+        check_sampling_options(self)
         self.batching(InputNodes("", ""))
         self.runtime()
         resolve_backend(self.backend)
@@ -151,9 +147,9 @@ class LoaderOptions:
 
         batching, runtime = plan.batching, plan.runtime
         hops = plan.sampling
-        words = {name: getattr(hops, name) for name in HOP_WORDS} if isinstance(hops, NeighborSampling) else {"sampler": as_words(hops)}
+        how = {name: getattr(hops, name) for name in HOP_OPTIONS} if isinstance(hops, NeighborSampling) else {"sampler": to_options(hops)}
         return cls(
-            **words,
+            **how,
             batch_size=batching.batch_size,
             shuffle=batching.shuffle,
             drop_last=batching.drop_last,
@@ -176,7 +172,7 @@ class LoaderOptions:
         """These options for other inputs: order and remainder start from their defaults again, and one way of sampling ends another."""
         base = {field.name: getattr(self, field.name) for field in fields(self)}
         if changes.get("sampler") is not None:
-            base.update(HOP_WORDS)
+            base.update(HOP_OPTIONS)
         elif "num_neighbors" in changes:
             base["sampler"] = None
         return LoaderOptions.of({**base, "shuffle": None, "remainder": None, **changes})
@@ -216,11 +212,11 @@ class LoaderOptions:
 
 
 # Options of a build that a loader's constructor takes; the others are the loader's own or follow from them.
-BUILD_WORDS = ("num_parts", "partition", "edge_dir", "weight", "time_attr", "feature_dtype", "cache_ratio")
+BUILD_OPTIONS = ("num_parts", "partition", "edge_dir", "weight", "time_attr", "feature_dtype", "cache_ratio")
 
 
 @dataclass(frozen=True)
-class Words:
+class GivenOptions:
     """What a user has said to a constructor.
 
     Attributes:
@@ -231,10 +227,10 @@ class Words:
 
     loader: LoaderOptions
     build: BuildOptions
-    inputs: InputWords
+    inputs: InputOptions
 
 
-def split_words(values: Mapping[str, Any], input_nodes: Any, usual: Any, *, with_build: bool) -> Words:
+def sort_options(values: Mapping[str, Any], input_nodes: Any, usual: Any, *, with_build: bool) -> GivenOptions:
     """Sorts what a user said.
 
     Args:
@@ -247,48 +243,77 @@ def split_words(values: Mapping[str, Any], input_nodes: Any, usual: Any, *, with
         PlanError: A name is not an option, or a value is unusable.
     """
     own = [field.name for field in fields(LoaderOptions)]
-    check_names(values, own + list(INPUT_WORDS) + (list(BUILD_WORDS) if with_build else []))
+    check_names(values, own + list(INPUT_OPTIONS) + (list(BUILD_OPTIONS) if with_build else []))
     loader = LoaderOptions(**{name: value for name, value in values.items() if name in own})
-    inputs = InputWords.of({name: value for name, value in values.items() if name in INPUT_WORDS}, input_nodes, usual)
-    build = {name: value for name, value in values.items() if name in BUILD_WORDS}
+    inputs = InputOptions.of({name: value for name, value in values.items() if name in INPUT_OPTIONS}, input_nodes, usual)
+    build = {name: value for name, value in values.items() if name in BUILD_OPTIONS}
     if with_build and build.get("num_parts") is None:
         build["num_parts"] = loader.site().hosts.count
-    return Words(loader, BuildOptions(**build), inputs)
+    return GivenOptions(loader, BuildOptions(**build), inputs)
 
 
-def check_names(values: Mapping[str, Any], known: list[str]) -> None:
+# What people who know another loader type, and what it is here.
+_ELSEWHERE = {
+    "num_workers": "backend=Colocated(num_workers=4) samples in processes, backend=InProcess(num_threads=4) in threads",
+    "num_threads": "it belongs to the backend: backend=InProcess(num_threads=4)",
+    "num_servers": "it belongs to the backend: backend=GraphStore(num_servers=2)",
+    "max_restarts": "it belongs to the backend: backend=Colocated(max_restarts=3)",
+    "worker_options": "say it with backend=Colocated(...) or backend=GraphStore(...)",
+    "fanout": "it is num_neighbors=[15, 10, 5] here",
+    "fanouts": "it is num_neighbors=[15, 10, 5] here",
+    "num_samples": "it belongs to the sampler: sampler=gnnkit.HGT(...)",
+    "depth": "num_neighbors has a number for each hop",
+    "pin_memory": "device='cuda' copies batches by page-locked memory, while others are sampled; there is nothing to choose",
+    "non_blocking": "device='cuda' copies batches while others are sampled; there is nothing to choose",
+    "to_device": "it is device= here",
+    "output_device": "it is device= here",
+    "persistent_workers": "workers stay from epoch to epoch until loader.close(); there is nothing to choose",
+    "prefetch_factor": "it is prefetch= here: batches kept ready beyond those being sampled",
+    "channel_size": "it is prefetch= here: batches kept ready beyond those being sampled",
+    "timeout": "it is batch_timeout_s= here",
+    "collate_fn": "it is transform= here: a function of a batch",
+    "worker_init_fn": "draws depend on seed, epoch and batch alone, so workers need no seeds of their own; leave it out",
+    "generator": "it is seed= here: an integer",
+    "random_seed": "it is seed= here",
+    "multiprocessing_context": "workers are processes of their own, neither forked nor spawned from this one; leave it out",
+    "batch_sampler": "batch_size, shuffle, drop_last and input_nodes say what batches are made of",
+    "filter_per_worker": "rows are gathered where batches are sampled; there is nothing to choose",
+    "custom_cls": "it is transform= here: a function of a batch",
+    "transform_sampler_output": "transform= gets the whole batch",
+    "neighbor_sampler": "samplers are gnnkit's own: num_neighbors=[...], or sampler=gnnkit.PPR(...), HGT(...) or LayerWise(...)",
+    "is_sorted": "edges are sorted when the store is built; there is nothing to choose",
+    "directed": "it is subgraph_type= here: 'directional', 'bidirectional' or 'induced'",
+    "weight_attr": "it is weight= here: the name of an edge array",
+    "edge_weight": "it is weight= here: the name of an edge array",
+    "with_weight": "it is weight= here: the name of an edge array",
+    "time": "it is time_attr= here",
+    "neg_sampling_ratio": "neg_sampling='binary' with neg_amount=1.0 says the same",
+    "train_idx": "it is input_nodes= here",
+    "seeds": "it is input_nodes= here",
+    "nids": "it is input_nodes= here",
+    "method": "it is partition= here",
+    "use_uva": "feature_cache= keeps the rows that are touched most on the device",
+    "ddp_seed": "it is seed= here",
+    "use_ddp": "rank and world_size come from the process group or torchrun's environment by themselves",
+    "num_epochs": "iterate as often as you like: each iteration is the next epoch",
+}
+_NOT_BUILT = "it is about a store that is built, and this graph is taken as it is"
+
+
+def check_names(values: Iterable[str], known: Iterable[str]) -> None:
     """Checks that every option is one that there is.
 
     Raises:
-        PlanError: A name is unknown.
+        PlanError: A name is unknown; says what stands for it here where another loader has it.
     """
+    names = list(known)
     for name in values:
-        if name not in known:
-            raise PlanError(f"unknown option {name!r}{near_matches(name, known)}", f"known options: {known}")
-
-
-def takes_options(*, with_build: bool) -> Callable[[F], F]:
-    """Shows the options that a function takes as ``**options`` in its signature, where notebooks look for them.
-
-    An interrupt of the function is shown as briefly as an error.
-    """
-
-    def decorate(function: F) -> F:
-        signature = inspect.signature(function)
-        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        options = list(inspect.signature(LoaderOptions).parameters.values())
-        words = {**inspect.signature(InputWords).parameters, **inspect.signature(LinkOptions).parameters}
-        options += [words[name] for name in INPUT_WORDS]
-        build = inspect.signature(BuildOptions).parameters
-        options += [build[name].replace(default=None) if name == "num_parts" else build[name] for name in BUILD_WORDS] if with_build else []
-        keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in options]
-        positional = [p for p in own if p.kind is not inspect.Parameter.KEYWORD_ONLY]
-        named = [p for p in own if p.kind is inspect.Parameter.KEYWORD_ONLY]
-        noted = interruptible(f"{function.__name__}()")(function)
-        noted.__signature__ = signature.replace(parameters=[*positional, *keyword_only, *named])  # type: ignore[attr-defined]
-        return noted
-
-    return decorate
+        if name not in names:
+            if name in _ELSEWHERE:
+                raise PlanError(f"unknown option {name!r}", _ELSEWHERE[name])
+            if name in BUILD_OPTIONS:
+                raise PlanError(f"unknown option {name!r}", _NOT_BUILT)
+            raise PlanError(f"unknown option {name!r}{near_matches(name, names)}", f"known options: {names}")
 
 
 Progress = bool | Literal["auto", "off", "epoch", "widget", "html", "text", "plain"]

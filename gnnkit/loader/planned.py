@@ -26,7 +26,7 @@ from gnnkit.loader.options import Site
 from gnnkit.loader.served import is_served, joins_servers, served_store
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Placement, Sampling, StoreRef
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.samplers import as_words
+from gnnkit.samplers import to_options
 from gnnkit.schema import GraphSchema
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _checked_sampling(sampling: Sampling, schema: GraphSchema) -> Sampling:
         _check_bool("replace", sampling.replace)
         check_reverses(sampling.subgraph_type, schema)
         return replace(sampling, num_neighbors=resolve_fan_outs(sampling.num_neighbors, schema))
-    return as_words(sampling).sampling(
+    return to_options(sampling).sampling(
         schema, edge_dir=sampling.edge_dir, weight=sampling.weight, time_attr=sampling.time_attr, with_edge=sampling.with_edge
     )
 

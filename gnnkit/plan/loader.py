@@ -261,5 +261,7 @@ class LoaderPlan:
                 None if value["placement"] is None else Placement(tuple(tuple(map(int, parts)) for parts in value["placement"])),
                 {str(node_type): _words(words) for node_type, words in value.get("cached", {}).items()},
             )
+        except PlanError:
+            raise
         except (AttributeError, KeyError, TypeError, ValueError, zlib.error) as error:
             raise PlanError(f"the plan cannot be read: {type(error).__name__}: {error}", hint) from error

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnnkit.waiting import Deadline
+
 # Between two looks at a process where the system cannot tell of its end.
 _LOOK_S = 0.02
 
@@ -91,9 +93,9 @@ def wait_for_end(pid: int, timeout_s: float) -> bool:
 
 
 def _poll_for_end(pid: int, timeout_s: float) -> bool:
-    deadline, pause = time.monotonic() + timeout_s, threading.Event()
+    deadline, pause = Deadline(timeout_s), threading.Event()
     while start_ticks(pid) is not None:
-        if time.monotonic() >= deadline:
+        if deadline.has_passed:
             return False
         pause.wait(_LOOK_S)
     return True

@@ -21,6 +21,7 @@ from typing import Any
 from gnnkit.errors import PlanError
 from gnnkit.files import private_folder, read_bounded, temporary_home
 from gnnkit.runtime.process_status import ProcessStatus, is_alive, is_of_here, look_at, pid_space, send_signal, start_ticks, wait_for_end
+from gnnkit.waiting import Deadline
 
 # Enough for the stacks of every thread, which a crash leaves.
 _TAIL_LINES = 60
@@ -601,19 +602,19 @@ def stop_run(run: Run, timeout_s: float = 15.0) -> Stopped:
     if run.state == "elsewhere":
         hint = "stop it there; gnnkit cleanup --elsewhere removes what it has left"
         raise PlanError(f"run {run.id} is of another boot, host or container", hint)
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     asked: set[int] = set()
     there = {process.pid for process in run.alive}
     if run.in_foreground and send_signal(run.folders[0][1], signal.SIGTERM):
         there.add(run.owner.pid)
         wait_for_end(run.owner.pid, timeout_s / 2)
-    while time.monotonic() < deadline and (outermost := _outermost(run)):
+    while not deadline.has_passed and (outermost := _outermost(run)):
         folder, children = outermost
         for child in children:
             note_stopped(folder, child["pid"])
             send_signal(child, signal.SIGKILL if child["pid"] in asked else signal.SIGTERM)
             asked.add(child["pid"])
-        _wait_for_all([child["pid"] for child in children], min(_STOP_TIMEOUT_S, max(0.0, deadline - time.monotonic())))
+        _wait_for_all([child["pid"] for child in children], deadline.within(_STOP_TIMEOUT_S))
     living = {each["pid"] for _, record in run.folders for each in children_in(record) if is_alive(each)}
     _wait_for_all(sorted((there | asked) - living), _RUN_EXIT_WAIT_S)  # all of their threads
     for root in {folder.parent for folder, _ in run.folders}:
@@ -663,8 +664,8 @@ def _outermost(run: Run) -> tuple[Path, list[dict[str, Any]]] | None:
 
 def _wait_for_all(pids: Sequence[int], timeout_s: float) -> bool:
     """Waits for the end of processes; whether all have ended."""
-    deadline = time.monotonic() + timeout_s
-    return all([wait_for_end(pid, max(0.0, deadline - time.monotonic())) for pid in pids])
+    deadline = Deadline(timeout_s)
+    return all([wait_for_end(pid, deadline.left_s) for pid in pids])
 
 
 def _size_of_run_control(path: Path) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import select
 import signal
@@ -23,6 +22,7 @@ from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import RunFolder, with_tail
 from gnnkit.runtime.vitals import Signs, Vitals
 from gnnkit.runtime.wire import Message, Waker, Wire
+from gnnkit.waiting import Deadline
 
 
 def describe_end(returncode: int | None) -> str:
@@ -196,21 +196,21 @@ def end_all(children: list[ChildProcess], stop_timeout_s: float = 0.2) -> None:
     for child in children:
         child.wire.send("stop")
     for insist, patience_s in ((signal.SIGTERM, stop_timeout_s), (signal.SIGKILL, 0.1), (None, 10.0)):
-        deadline = time.monotonic() + patience_s
+        deadline = Deadline(patience_s)
         children = [child for child in children if not _ended_by(child, deadline)]
         for child in children:
             if insist is not None:
                 child.signal(insist)
 
 
-def _ended_by(child: ChildProcess, deadline: float) -> bool:
+def _ended_by(child: ChildProcess, deadline: Deadline) -> bool:
     """Waits for the other end of the connection to close, which is when the process ends, and then for its exit status."""
     poller = select.poll()
     if child.wire.fileno() >= 0:
         poller.register(child.wire.fileno(), 0)  # only POLLHUP
-        if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        if not poller.poll(deadline.left_s * 1000):
             return child.has_ended()
-    return child.wait(max(0.05, deadline - time.monotonic())) is not None
+    return child.wait(max(0.05, deadline.left_s)) is not None
 
 
 logger = logging.getLogger(__name__)
@@ -294,7 +294,7 @@ class Supervisor:
         self._kills_before: dict[int, int | None] = {}
         self._failures: dict[int, GnnkitError] = {}
         self._retiring: set[int] = set()
-        self._deadlines: dict[int, float] = {}  # of processes that were told to end
+        self._deadlines: dict[int, Deadline] = {}  # of processes that were told to end
         self._owner = os.getpid()
         self._stopped = False
 
@@ -341,7 +341,7 @@ class Supervisor:
         """
         for rank, child in list(self._children.items()):
             child.wire.flush()
-            if time.monotonic() > self._deadlines.get(rank, math.inf):
+            if rank in self._deadlines and self._deadlines[rank].has_passed:
                 child.signal(signal.SIGKILL)
             for _ in range(_TURN):
                 message, ended = _hear(child)
@@ -416,7 +416,7 @@ class Supervisor:
         """Tells every process to end, for ``start_missing`` to start others; until they have, ``listen`` is to be called."""
         for rank, child in self._children.items():
             self._retiring.add(rank)
-            self._deadlines.setdefault(rank, time.monotonic() + self.options.stop_timeout_s)
+            self._deadlines.setdefault(rank, Deadline(self.options.stop_timeout_s))
             child.wire.send("stop")
 
     def overdue(self, timeout_s: float) -> tuple[int, StartTimeout] | None:

@@ -54,7 +54,7 @@ def _close(*fds: int) -> None:
 
 # The longest wait of a background process for the one that it works for: that reads or says nothing for so long while it is stopped or in
 # one long step; its end is noticed at once.
-PATIENCE_S = 3600.0
+PARENT_WAIT_S = 3600.0
 # A datagram that is larger does not fit every system's socket buffer; its text then travels in memory of its own.
 _MOST_INLINE = 32 << 10
 _MOST_FDS = 8
@@ -210,13 +210,13 @@ class Wire:
             PlanError: See ``receive``.
         """
         while (message := self.receive()) is None:
-            self.wait(PATIENCE_S)
+            self.wait(PARENT_WAIT_S)
         return message
 
     def tell(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
         """Sends a message and waits until it is sent; see ``send``."""
         self.send(kind, fds, **body)
-        self.send_all(PATIENCE_S)
+        self.send_all(PARENT_WAIT_S)
 
     def wait(self, timeout_s: float) -> bool:
         """Waits for something to receive, the end of the connection included."""

@@ -26,7 +26,7 @@ from gnnkit.runtime.graph_memory import CopyStopped, GraphHandle, SharedGraph, s
 from gnnkit.runtime.remote import error_to_json, layout_to_json
 from gnnkit.runtime.shared_block import HUGE_PAGE, SharedBlock, rounded
 from gnnkit.runtime.vitals import Watch
-from gnnkit.runtime.wire import PATIENCE_S, Message, Waker, Wire, from_memory
+from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Waker, Wire, from_memory
 from gnnkit.sampling.kinds import prepare, warm
 from gnnkit.sampling.sampler import BatchSampler, local_sampler
 from gnnkit.sampling.scratch import NodeScratch
@@ -543,7 +543,7 @@ class WorkerLoop:
     def _serve(self) -> None:
         since = time.monotonic()
         while True:
-            left_s = PATIENCE_S if self._idle_s is None else max(0.0, since + self._idle_s - time.monotonic())
+            left_s = PARENT_WAIT_S if self._idle_s is None else max(0.0, since + self._idle_s - time.monotonic())
             was_busy = self._is_busy()
             for client, message in self._clients.listen(left_s + 0.001):
                 since = time.monotonic()

@@ -160,7 +160,7 @@ logger = logging.getLogger(__name__)
 
 _BUILD, _WHOLE = "build.json", "store"
 # Whoever puts a store together only renames folders.
-_PATIENCE_S = 60.0
+_LOCK_WAIT_S = 60.0
 
 
 def build_parts(
@@ -287,7 +287,7 @@ def _put_together(job: BuildJob, path: Path, folder: Path, parts: list[int], fin
         if finish:
             raise _unfinished(path, absent)
         return None
-    with locked(path, _PATIENCE_S, events):
+    with locked(path, _LOCK_WAIT_S, events):
         restore(path)
         if (store := _finished(path, job.fingerprint, parts)) is None:
             here = [part for part in range(job.options.num_parts) if _place_of(folder, part).is_dir()]

@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from gnnkit.host import available_memory
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.units import format_bytes
+from gnnkit.waiting import Deadline
 
 _MIN_BUDGET, _MAX_BUDGET = 64 << 20, 1 << 30
 # Disk that is left alone: other programs' temporary files, and the file system's own tables.
@@ -105,13 +105,13 @@ def locked(path: Path, wait_timeout_s: float, events: EventSink) -> Iterator[Non
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(lock_path(path))
-        deadline, told = time.monotonic() + wait_timeout_s, False
+        deadline, told = Deadline(wait_timeout_s), False
         while True:
             try:
-                lock.acquire(timeout=min(_POLL_S, max(0.0, deadline - time.monotonic())))
+                lock.acquire(timeout=deadline.within(_POLL_S))
                 break
             except Timeout:
-                if time.monotonic() >= deadline:
+                if deadline.has_passed:
                     raise _busy(path, wait_timeout_s) from None
             if not told:
                 events(Event("message", "ingest", path.name, text=f"waiting for {_owner(path)}, which is building {path.name}"))

@@ -7,7 +7,6 @@ import ctypes
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from gnnkit.cluster.parts.protocol import (
 )
 from gnnkit.errors import GnnkitError, HostUnreachable, SamplingError
 from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Question, RowsRequest
+from gnnkit.waiting import Deadline
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # The most that glibc takes; larger arrays are mapped and unmapped as before.
@@ -103,13 +103,11 @@ class Attempt:
     """A call whose connection broke.
 
     Attributes:
-        began: ``time.monotonic()`` when the call began.
         deadline: Until when it may take.
         is_new: Whether the connection was made for it.
     """
 
-    began: float
-    deadline: float
+    deadline: Deadline
     is_new: bool
 
 
@@ -243,23 +241,23 @@ class FlightOwners:
 
     def _begin(self, host: int, ask: Callable[[Any, Any], T]) -> Future[T]:
         """Begins a call: ``ask`` is given a client and the call's options, perhaps more than once."""
-        return self._threads.submit(self._call, host, ask, time.monotonic() + self._limit_s())
+        return self._threads.submit(self._call, host, ask, self._deadline())
 
-    def _limit_s(self) -> float:
-        """Most seconds that a call may take which begins now."""
-        return self._timeout_s
+    def _deadline(self) -> Deadline:
+        """Until when a call may take that begins now."""
+        return Deadline(self._timeout_s)
 
-    def _call(self, host: int, ask: Callable[[Any, Any], T], deadline: float) -> T:
+    def _call(self, host: int, ask: Callable[[Any, Any], T], deadline: Deadline) -> T:
         """One call; made again as far as ``_may_ask_again`` says."""
         peer = self._peers[host]
         with self._lock:
             client = self._idle[host].pop() if self._idle[host] else None
-        attempt = Attempt(time.monotonic(), deadline, client is None)
+        attempt = Attempt(deadline, client is None)
         while True:
             try:
                 if client is None:
                     client = connect(peer.address, self._ca)
-                answer = ask(client, flight.FlightCallOptions(timeout=max(0.001, deadline - time.monotonic()), headers=self._headers))
+                answer = ask(client, flight.FlightCallOptions(timeout=max(0.001, deadline.left_s), headers=self._headers))
             except BaseException as error:
                 if client is not None:
                     client.close()
@@ -275,7 +273,7 @@ class FlightOwners:
 
     def _may_ask_again(self, host: int, attempt: Attempt) -> bool:
         """Whether a call whose connection broke is made again: once where it may be one from before the service was started again."""
-        return not attempt.is_new and time.monotonic() - attempt.began < _STALE_S
+        return not attempt.is_new and attempt.deadline.elapsed_s < _STALE_S
 
     def _explain(self, host: int, peer: Peer, error: BaseException) -> BaseException:
         """The error to raise for what a call ended with."""

@@ -38,6 +38,7 @@ from gnnkit.sampling.structure import Structure, WalkedRequest
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.store import Store
+from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     from gnnkit.runtime.worker import WorkerGraph
@@ -118,7 +119,7 @@ class ServerLines(FlightOwners):
 
     def begin_batch(self, timeout_s: float) -> None:
         """The calling thread begins a batch, for which the trainer waits so long."""
-        self._batch.deadline = time.monotonic() + timeout_s - min(_MOST_MARGIN_S, _MARGIN * timeout_s)
+        self._batch.deadline = Deadline(timeout_s - min(_MOST_MARGIN_S, _MARGIN * timeout_s))
 
     def walk(self, wanted: Wanted) -> Structure:
         """Has the server that has least to do walk a batch.
@@ -153,7 +154,7 @@ class ServerLines(FlightOwners):
         """Waits a moment, where what a server lacks may come back: a sampling process, or another server that it needs."""
         if not self._again and (isinstance(error, WorkerDied) or self._one_refuses()):
             raise error
-        if self._closed.wait(_GAP_S) or not self._limit_s():
+        if self._closed.wait(_GAP_S) or self._deadline().has_passed:
             if isinstance(error, HostUnreachable):
                 raise BatchTimeout(error.message, error.hint) from error
             raise error
@@ -192,7 +193,7 @@ class ServerLines(FlightOwners):
             self._registered -= {(rank, key) for rank in ranks}
 
         def tell() -> None:
-            self._batch.deadline = time.monotonic() + _RELEASE_S
+            self._batch.deadline = Deadline(_RELEASE_S)
             for rank in ranks:
                 try:
                     self._do(rank, "release", self._head(key))
@@ -203,13 +204,14 @@ class ServerLines(FlightOwners):
             threading.Thread(target=tell, name="gnnkit-release", daemon=True).start()
 
     def _head(self, key: str) -> dict[str, Any]:
-        place = {"client": self._client, "key": key, "timeout_s": self._limit_s()}
+        place = {"client": self._client, "key": key, "timeout_s": self._deadline().left_s}
         return {"version": PROTOCOL_VERSION, "fingerprint": self._fingerprint, **place}
 
     # What becomes of a call ---------------------------------------------------------------------------------------------------
 
-    def _limit_s(self) -> float:
-        return max(0.0, float(self._batch.deadline) - time.monotonic())
+    def _deadline(self) -> Deadline:
+        deadline: Deadline = self._batch.deadline
+        return deadline
 
     def _may_ask_again(self, host: int, attempt: Attempt) -> bool:
         """Until the deadline; but a server that refuses connections is gone, unless it is to be waited for.
@@ -217,14 +219,14 @@ class ServerLines(FlightOwners):
         Raises:
             WorkerDied: It is gone.
         """
-        peer, left_s = self._peers[host], attempt.deadline - time.monotonic()
+        peer, left_s = self._peers[host], attempt.deadline.left_s
         found = probe(peer.address, max(0.05, min(_PROBE_S, left_s)))
-        if found is Found.REFUSES and (not self._again or time.monotonic() >= attempt.deadline):
+        if found is Found.REFUSES and (not self._again or attempt.deadline.has_passed):
             raise WorkerDied(
                 f"{self._where(host, peer)} is gone: nobody listens there",
                 "when it runs again, iterate again; with max_restarts=... of the backend the loader waits for it by itself",
             )
-        return time.monotonic() < attempt.deadline and not self._closed.wait(_GAP_S)
+        return not attempt.deadline.has_passed and not self._closed.wait(_GAP_S)
 
     def close(self) -> None:
         """Ends the connections; nobody is asked again."""

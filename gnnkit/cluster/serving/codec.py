@@ -128,6 +128,8 @@ def _read(tree: Any, block: bytes) -> Any:
             return float(rest[0])
         if kind == "bytes":
             return _read(rest[0], block).tobytes()
+    except PlanError:
+        raise
     except (AttributeError, IndexError, TypeError, ValueError) as error:
         raise PlanError(f"a message cannot be read: {error}") from error
     raise PlanError(f"a message has a value of the unknown kind {kind!r}")

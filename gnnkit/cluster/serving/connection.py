@@ -11,7 +11,6 @@ import select
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from gnnkit.runtime.process_status import process_state
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import with_tail
 from gnnkit.runtime.wire import Message, Wire
+from gnnkit.waiting import Deadline
 
 # Longest time that a wait goes without looking around.
 _SLICE_S = 0.05
@@ -122,16 +122,16 @@ class Connection:
             StartTimeout: It is not there, or does not answer in time.
             PlanError: It refuses this client.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         try:
             connection = cls(folder, rank, token, name)
         except NotThere as error:
             raise StartTimeout(f"server {rank} is not there: {error}", "start it with gnnkit.serve() or `gnnkit serve`") from error
         try:
             while connection.advance() is None:
-                if time.monotonic() >= deadline:
+                if deadline.has_passed:
                     raise StartTimeout(f"server {rank} at {folder} did not answer within {timeout_s:g} s", "is it stopped? look at its log")
-                connection.wait(min(_SLICE_S, max(0.0, deadline - time.monotonic())))
+                connection.wait(deadline.within(_SLICE_S))
         except NotThere as error:
             connection.close()
             raise StartTimeout(f"server {rank} is not there: {error}", "look at its log") from error
@@ -230,7 +230,7 @@ class Connection:
         return dict(message.body)
 
     def _ask(self, what: str, timeout_s: float, send: Callable[[int], object], number: int | None = None) -> Message:
-        number, deadline = next(self._numbers) if number is None else number, time.monotonic() + timeout_s
+        number, deadline = next(self._numbers) if number is None else number, Deadline(timeout_s)
         with self._changed:
             self._check()
             self._answers[number] = None
@@ -242,7 +242,7 @@ class Connection:
                     if answer is not None:
                         return answer
                     self._check()
-                    if time.monotonic() >= deadline:
+                    if deadline.has_passed:
                         raise BatchTimeout(f"server {self.rank} did not answer {what} within {timeout_s:g} s; {self.state()}")
                     if self._is_read:  # another thread takes what arrives
                         self._changed.wait(_SLICE_S)
@@ -334,6 +334,8 @@ def _connected(folder: Path, rank: int) -> socket.socket:
 
 # Servers that are not there are looked for so often.
 _LOOK_S = 0.1
+# Nothing is said of servers that come within this time.
+_SILENT_S = 1.0
 _SOCKET = re.compile(r"server-([0-9]{1,6})\.sock")
 _DIGITS = 16
 
@@ -498,8 +500,7 @@ def join_folder(
         PlanError: See ``UnixJoin``.
         StoreError: See ``UnixJoin.advance``.
     """
-    servers, deadline, told = UnixJoin(folder, name, fingerprint), time.monotonic() + timeout_s, ""
-    patient = time.monotonic() + 1.0
+    servers, deadline, told = UnixJoin(folder, name, fingerprint), Deadline(timeout_s), ""
     try:
         with Stage(events, "start", label=f"servers at {folder}", unit="servers") as stage:
             while True:
@@ -509,19 +510,19 @@ def join_folder(
                     stage.update(len(servers.connections), servers.num_servers)
                 if servers.is_complete:
                     return servers
-                now, text = time.monotonic(), servers.whereabouts()
-                if now >= deadline:
+                text = servers.whereabouts()
+                if deadline.has_passed:
                     raise StartTimeout(
                         f"not all servers at {servers.address} were there within {timeout_s:g} s; {text}",
                         "start them with gnnkit.serve() or `gnnkit serve`, or raise join_timeout_s",
                     )
-                if text != told and now >= patient:
+                if text != told and deadline.elapsed_s >= _SILENT_S:
                     told = text
                     stage.message(f"waiting for servers; {text}")
                 poller = select.poll()
                 for fd in servers.filenos():
                     poller.register(fd, select.POLLIN)
-                poller.poll(min(_LOOK_S, deadline - now) * 1000)
+                poller.poll(deadline.within(_LOOK_S) * 1000)
     except BaseException:
         servers.close()
         raise

@@ -23,6 +23,7 @@ from gnnkit.runtime.shared_block import SharedBlock
 from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions, supervise
 from gnnkit.runtime.vitals import Vitals
 from gnnkit.runtime.wire import Message, Waker
+from gnnkit.waiting import Deadline
 
 # Seconds that a rate is taken over, and least seconds between two looks.
 _SPAN_S, _GAP_S = 10.0, 1.0
@@ -392,13 +393,13 @@ class ServerFleet:
             return taken
 
     def _wait(self, done: Callable[[], bool], limit_s: float, events: EventSink) -> None:
-        deadline, total = time.monotonic() + limit_s, len(self.spec.ranks)
+        deadline, total = Deadline(limit_s), len(self.spec.ranks)
         with Stage(events, "start", label="servers", total=total, unit="servers") as stage:
             while True:
                 with self._changed:
                     is_done = done()
                     if not is_done:
-                        self._check(limit_s if time.monotonic() >= deadline else None)
+                        self._check(limit_s if deadline.has_passed else None)
                         self._changed.wait(_SLICE_S)
                     told = self.take_events()
                     there = self._states.num_ready

@@ -42,6 +42,7 @@ from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.outline import outline_files
 from gnnkit.storage.store import Store
+from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     from gnnkit.cluster.serving.loop import ServerLoop
@@ -550,10 +551,10 @@ class RemoteSessionActions:
 
     def _answer(self, channel: RemoteSession, walk: Walk, timeout_s: float) -> Iterator[pa.RecordBatch]:
         """Says once a second that it is being sampled, and then sends it; a client that has gone ends this."""
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         try:
-            while not walk.done.wait(min(_BEAT_S, max(0.0, deadline - time.monotonic()))):
-                if time.monotonic() >= deadline:
+            while not walk.done.wait(deadline.within(_BEAT_S)):
+                if deadline.has_passed:
                     raise as_flight(BatchTimeout(f"no sampling process has sampled the batch within {timeout_s:g} s"))
                 yield PATIENCE
             if isinstance(walk.answer, GnnkitError):
@@ -642,6 +643,8 @@ class FlightActions:
         try:
             client, name, timeout_s = str(head["client"]), str(head["name"]), min(_MOST_CALL_S, float(head["timeout_s"]))
             args = from_bytes(arrays["args"].tobytes())
+        except PlanError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise BadRequest("the call cannot be read") from error
         done: Future[Any] = Future()

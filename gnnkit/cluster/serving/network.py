@@ -17,7 +17,7 @@ from gnnkit.cluster.hosts import Hosts, join_address
 from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseTable
 from gnnkit.cluster.parts.client import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer
-from gnnkit.cluster.placing import PlacementWord, place
+from gnnkit.cluster.placing import PlacementOption, place
 from gnnkit.cluster.serving.flight_actions import FlightActions, RemoteSessionActions
 from gnnkit.cluster.serving.flight_client import FlightClient, Unreachable
 from gnnkit.cluster.serving.membership import BEAT_S, Member, Membership, hosts_of, new_start
@@ -31,6 +31,7 @@ from gnnkit.storage.layout import FORMAT_VERSION
 from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.paging import expect_random_access
 from gnnkit.storage.store import Store
+from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     from gnnkit.cluster.serving.loop import ServerLoop
@@ -159,13 +160,13 @@ class Network:
             GnnkitError: This server does not belong to them.
         """
         limit_s = float(self._words["join_timeout_s"])
-        deadline = time.monotonic() + limit_s
+        deadline = Deadline(limit_s)
         while not self._stopped.is_set():
             self._announce(membership)
             missing = membership.missing()
             if not missing:
                 return
-            if time.monotonic() >= deadline:
+            if deadline.has_passed:
                 ranks = f"server{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} of {membership.own.num_servers}"
                 reasons = [*membership.refused.values(), *([self._trouble] if self._trouble else [])]
                 raise StartTimeout(
@@ -286,7 +287,7 @@ class Network:
         return done.result(_MAIN_S)
 
 
-def _word(value: Any) -> PlacementWord:
+def _word(value: Any) -> PlacementOption:
     """A placement as JSON has it: its dict has strings for keys."""
     return {int(host): parts for host, parts in value.items()} if isinstance(value, dict) else value
 

@@ -7,7 +7,6 @@ import logging
 import os
 import queue
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +24,7 @@ from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.vitals import Watch
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.storage.outline import find_outline, keep_outline
+from gnnkit.waiting import Deadline
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _GAP_S, _CALL_S = 0.2, 5.0
 _FILE_S = 120.0
 # Nothing is said of servers that come within this time.
-_PATIENT_S = 1.0
+_SILENT_S = 1.0
 _MOST_CALLS = 16
 
 
@@ -87,20 +87,19 @@ class ServerProxyLoop:
         """
         addresses, limit_s = self._setup["addresses"], float(self._setup["join_timeout_s"])
         askers = [self._asker(address) for address in addresses]
-        started, told = time.monotonic(), None
-        deadline = started + limit_s
+        told, deadline = None, Deadline(limit_s)
         while True:
-            membership, reasons = _first_answer(askers, max(_GAP_S, min(_CALL_S, deadline - time.monotonic())))
+            membership, reasons = _first_answer(askers, max(_GAP_S, deadline.within(_CALL_S)))
             missing = _missing(membership)
             if membership is not None and not missing:
                 return membership
             text = "; ".join(reasons) if membership is None else _describe(membership, missing)
-            if time.monotonic() >= deadline:
+            if deadline.has_passed:
                 raise StartTimeout(
                     f"the servers at {', '.join(addresses)} were not ready within {limit_s:g} s: {text}",
                     "is the address right, do all servers run, does a firewall keep them apart? With serve(tls_cert=...), give tls_ca",
                 )
-            if text != told and time.monotonic() - started > _PATIENT_S:
+            if text != told and deadline.elapsed_s > _SILENT_S:
                 told, total = text, None if membership is None else membership["num_servers"]
                 self._wire.tell("waiting", text=text, there=None if total is None else total - len(missing), total=total)
             self._ending.wait(_GAP_S)

@@ -15,7 +15,7 @@ from typing import Any
 
 from gnnkit.cluster.hosts import checked_address, interface_address, is_loopback, join_address, source_address, split_address
 from gnnkit.cluster.part_service import require_free
-from gnnkit.cluster.placing import PlacementWord, check_placement
+from gnnkit.cluster.placing import PlacementOption, check_placement
 from gnnkit.errors import PlanError
 from gnnkit.files import open_regular
 
@@ -133,7 +133,7 @@ class ServerSpec:
     folder: str | None = None
     addresses: tuple[str, ...] = ()
     interface: str | None = None
-    placement: PlacementWord = "auto"
+    placement: PlacementOption = "auto"
     token: str | None = field(default=None, repr=False)
     tls: tuple[str, str] | None = field(default=None, repr=False)
     max_restarts: int = 0
@@ -236,7 +236,7 @@ def _check_whole(name: str, value: Any, least: int) -> None:
         raise PlanError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
-def _placement_json(value: PlacementWord) -> Any:
+def _placement_json(value: PlacementOption) -> Any:
     if isinstance(value, str):
         return value
     parts = dict(value) if not hasattr(value, "hosts") else dict(enumerate(value.hosts))

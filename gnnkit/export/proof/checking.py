@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from gnnkit.export.proof.run import Command, TrialRun, last_lines, running
 from gnnkit.export.proof.trial import Trial
 from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, read_record, recorded
 from gnnkit.plan import LoaderPlan
+from gnnkit.waiting import Deadline
 
 _LOOK_S = 0.2
 
@@ -47,7 +47,7 @@ class Check:
 
     def __init__(self, stage: Stage, folder: Path, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self._stage, self._folder, self._deadline = stage, folder, time.monotonic() + timeout_s
+        self._stage, self._folder, self._deadline = stage, folder, Deadline(timeout_s)
         self._steps: int | None = None
 
     def new_folder(self, name: str) -> Path:
@@ -122,7 +122,7 @@ class Check:
         done = count()
         if done != self._stage.done:
             self._stage.update(done)
-        if time.monotonic() > self._deadline:
+        if self._deadline.has_passed:
             what = f"after {self.timeout_s:g} s {done or 'no'} batches have come" + "".join(
                 f"\n{command.name}{last_lines(command.log, 10)}" for command in commands
             )

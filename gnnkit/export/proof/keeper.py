@@ -20,13 +20,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gnnkit.cluster.namespaces import NamespaceError, NamespaceHost, network
 from gnnkit.runtime.process_status import wait_for_end
+from gnnkit.waiting import Deadline
 
 STDIN, STDOUT = 0, 1
 # A file of the folder: the words that run a command in each of the namespaces.
@@ -120,17 +120,17 @@ class TrialSupervisor:
                     yield self._commands.pop(ended[0]), os.waitstatus_to_exitcode(ended[1])
 
     def _end(self, keepers: set[int], haste_s: float) -> None:
-        deadline = time.monotonic() + haste_s
+        deadline = Deadline(haste_s)
         _signal_all(set(_descendants()) - keepers, signal.SIGTERM)
         self._await_end(keepers, deadline)
-        deadline = time.monotonic() + _EXIT_WAIT_S
-        while (left := set(_descendants()) - keepers) and time.monotonic() < deadline:  # some may fork while they are killed
+        deadline = Deadline(_EXIT_WAIT_S)
+        while (left := set(_descendants()) - keepers) and not deadline.has_passed:  # some may fork while they are killed
             _signal_all(left, signal.SIGKILL)
-            self._await_end(keepers, min(deadline, time.monotonic() + 1.0))
+            self._await_end(keepers, Deadline(deadline.within(1.0)))
         list(self._collect())
 
-    def _await_end(self, keepers: set[int], deadline: float) -> None:
-        while (left := set(_descendants()) - keepers) and (rest_s := deadline - time.monotonic()) > 0:
+    def _await_end(self, keepers: set[int], deadline: Deadline) -> None:
+        while (left := set(_descendants()) - keepers) and (rest_s := deadline.left_s) > 0:
             wait_for_end(left.pop(), rest_s)
             list(self._collect())
 

@@ -9,13 +9,13 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gnnkit.errors import StartTimeout, WorkerDied
 from gnnkit.runtime.runs import tail
+from gnnkit.waiting import Deadline
 
 _KEEPER = "gnnkit.export.proof.keeper"
 # How long what has done its work may take to end by itself, and how long the keeper may take to end the rest.
@@ -83,8 +83,8 @@ class TrialRun:
         self._left.discard(number)
         if status or command.serves:
             how = f"ended with exit status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
-            deadline = time.monotonic() + _MORE_S
-            while self._left and (rest_s := deadline - time.monotonic()) > 0:
+            deadline = Deadline(_MORE_S)
+            while self._left and (rest_s := deadline.left_s) > 0:
                 self._left -= {said[1] for said in self._said(min(rest_s, _LOOK_S)) if said[0] == "ended"}
             raise WorkerDied(f"{command.name} {how}{last_lines(command.log)}")
 

@@ -13,15 +13,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gnnkit.export.proof.keeper import HOSTS
+from gnnkit.waiting import Deadline
 
 TRIAL, TRIAL_VARIABLE = "slurm.json", "GNNKIT_TRIAL"
-_PATIENCE_S = 10.0
+_EXIT_WAIT_S = 10.0
 
 
 def srun_options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -95,7 +95,7 @@ def _wait(started: Sequence[subprocess.Popen[bytes]], *, ends_all: bool) -> int:
 
 def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
     """Ends tasks that still run, and whichever does not do it in time."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = Deadline(_EXIT_WAIT_S)
     for number in (signal.SIGTERM, signal.SIGKILL):
         left = [process for process in started if process.poll() is None]
         for process in left:
@@ -103,7 +103,7 @@ def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
                 os.killpg(process.pid, number)
         for process in left:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.1, deadline - time.monotonic()))
+                process.wait(max(0.1, deadline.left_s))
 
 
 def scontrol(arguments: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from gnnkit.jobs.environment import Place
 from gnnkit.jobs.launching.packing import pack_result, unpack_code
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.vitals import Watch
-from gnnkit.runtime.wire import PATIENCE_S, Message, Wire, from_memory, in_memory
+from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Wire, from_memory, in_memory
 
 if TYPE_CHECKING:
     from gnnkit.graph_loader import GraphLoader
@@ -79,7 +79,7 @@ class RankWork:
             self._tell_progress()
 
     def _train(self) -> Any:
-        setup = self._heard.get(timeout=PATIENCE_S)
+        setup = self._heard.get(timeout=PARENT_WAIT_S)
         assert setup.kind == "setup"
         body = setup.body
         place = Place(**body["place"])
@@ -92,7 +92,7 @@ class RankWork:
             from gnnkit.sampling.collate import load_batch_classes
 
             load_batch_classes()
-        plan = self._heard.get(timeout=PATIENCE_S)
+        plan = self._heard.get(timeout=PARENT_WAIT_S)
         assert plan.kind == "plan"
         for address, token in plan.body["tokens"].items():
             _remember(address, token)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +13,7 @@ from gnnkit.errors import GnnkitError, PlanError, interruptible
 from gnnkit.jobs.launching.job import Job, LaunchInputs, LaunchSpec, RunState, RunStatus, extra_of, fair_threads, made_directory
 from gnnkit.jobs.launching.packing import pack_code, unpack_result
 from gnnkit.rendering import Shown
+from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     from gnnkit.graph_loader import GraphLoader
@@ -62,14 +62,13 @@ class RunHandle(Shown):
         Returns:
             Whether it has ended.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         job = self._job
         with interruptible(f"the wait for the run {job.folder.path.name}"), job.changed:
             while not job.has_ended:
-                left_s = _SLICE_S if deadline is None else min(_SLICE_S, deadline - time.monotonic())
-                if left_s <= 0:
+                if deadline.has_passed:
                     return False
-                job.changed.wait(left_s)
+                job.changed.wait(deadline.within(_SLICE_S))
         return True
 
     def result(self) -> Any:

@@ -1,0 +1,121 @@
+"""The options of constructors and verbs as type checkers see them; written by ``tools/write_options.py``, not by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+from gnnkit.backends.base import Backend
+from gnnkit.cluster.placing import PlacementOption
+from gnnkit.loader.inputs import FanOuts, NegativesOption
+from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalStrategy
+from gnnkit.schema import EdgeDir
+from gnnkit.storage.options import FeatureDtype, Partitioner
+
+
+class BesideKeywords(TypedDict, total=False):
+    """What a loader takes that samples elsewhere."""
+
+    num_neighbors: FanOuts | None
+    """Fan-out per hop, one list or ``{edge type: list}``; -1 takes all neighbours, 0 none."""
+    batch_size: int
+    """Seeds per batch and rank."""
+    shuffle: bool | None
+    """Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only."""
+    device: Any
+    """Where batches are copied to; None leaves them in memory."""
+    transform: Callable[[Any], Any] | None
+    """Called on each batch: before it is copied to ``device``, and on the device where features are cached there."""
+    seed: int
+    """Random seed; the same seed gives the same batches everywhere."""
+    sampler: Any
+    """Another way of sampling instead: ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or ``gnnkit.LayerWise(...)``."""
+    replace: bool
+    """Draws neighbours with replacement."""
+    disjoint: bool
+    """Gives every seed a neighbourhood of its own; ``batch`` says whose each node is."""
+    subgraph_type: SubgraphType
+    """"directional" batches hold the edges that were drawn, "bidirectional" also their reverses, "induced" every edge among the batch's
+    nodes."""
+    temporal_strategy: TemporalStrategy
+    """With ``time_attr``: "uniform" draws among the neighbours that are early enough, "last" takes the latest of them."""
+    drop_last: bool
+    """Leaves out a last batch of fewer seeds."""
+    remainder: Remainder | None
+    """What to do with batches that are left over when they are dealt to ranks: "drop" (None: when shuffled), "pad" (None: otherwise) or
+    "uneven"."""
+    rank: int | None
+    """This trainer's rank; None asks the process group, then torchrun's environment."""
+    world_size: int | None
+    """Number of trainers; goes with ``rank``."""
+    prefetch: int
+    """Batches kept ready beyond those being sampled."""
+    memory_budget: int | None
+    """Bytes for a copy of the graph in huge pages; None is a quarter of what is free, 0 makes no copy."""
+    feature_cache: int | str
+    """Bytes, or a size such as "2GB", of features ``x`` that are kept on ``device``, those of the nodes that batches touch most;
+    batches are the same, and come without them. 0 keeps none."""
+    placement: PlacementOption
+    """Which host holds which parts: "replicate" (each all of them), "partition" (each its share), ``{host: parts}``, or "auto":
+    "replicate" where the store fits a quarter of the smallest host's memory. One host holds everything."""
+    start_timeout_s: float
+    """Seconds that starting may take."""
+    batch_timeout_s: float
+    """Seconds that one wait for a batch may take."""
+
+
+class LoaderKeywords(BesideKeywords, total=False):
+    """What any loader takes."""
+
+    backend: Backend | str
+    """Where sampling happens: an object such as ``InProcess(num_threads=4)``, its name, or "auto"."""
+
+
+class LinkKeywords(LoaderKeywords, total=False):
+    """What a loader of links takes."""
+
+    edge_label: Any
+    """Numbers ``[n, ...]`` that go with the links; None: a split's own, where it has some."""
+    edge_label_time: Any
+    """Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a link's ends."""
+    neg_sampling: NegativesOption
+    """What links are told apart from. "binary": pairs of nodes, drawn over the whole graph, with the label 0; "triplet": targets for
+    each link's source; "official": a split's own negatives; "auto": those where it has some, else None; None: nothing. Also PyG's
+    ``NegativeSampling`` or ``{"mode": ..., "amount": ...}``."""
+    neg_amount: float
+    """Drawn negatives for each link; a fraction is possible with "binary"."""
+    neg_strict: bool
+    """Whether drawn negatives are never edges of the links' type."""
+    exclude_edges: ExcludeEdges | None
+    """"self" leaves a batch's links out of what is sampled, "reverse" also the edges that lead back."""
+
+
+class ConstructorKeywords(LinkKeywords, total=False):
+    """What a constructor takes."""
+
+    input_time: Any
+    """Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a node; None is each node's own time."""
+    edge_label_index: Any
+    """Makes batches start from links: ``[2, n]`` ids, a split's name, ``(edge type, either of these)``, or an edge type for all its
+    edges."""
+
+
+class BuildKeywords(ConstructorKeywords, total=False):
+    """What a constructor takes that builds a store."""
+
+    num_parts: int | None
+    """Parts to cut the graph into, at least 1; None is one for each host."""
+    partition: Partitioner
+    """How nodes are assigned to parts."""
+    edge_dir: EdgeDir
+    """"in" compresses edges by target (sampling walks against the edges, as in PyG), "out" by source."""
+    weight: str | None
+    """Name of the one-dimensional edge array to prepare for weighted sampling, or None."""
+    time_attr: str | None
+    """Name of the arrays of integers to prepare for temporal sampling, or None: each node's edges are then stored in the order of their
+    times, which are the edge's own or those of the node at its far end (see ``gnnkit.storage.edge_values``)."""
+    feature_dtype: FeatureDtype | None
+    """Stores floating-point arrays of two dimensions ("x", "edge_attr") in this type; None keeps the source's. "quint8" keeps 8 bits of
+    each number, affine between its column's least and largest; batches give float32."""
+    cache_ratio: float
+    """Share of all nodes whose features each part replicates from other parts, hottest first."""

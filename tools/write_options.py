@@ -1,0 +1,86 @@
+"""Writes what is made of the table of options: ``gnnkit/loader/option_types.py`` and ``docs/options.md``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gnnkit.loader.inputs import LINK_OPTIONS, InputOptions, LinkOptions
+from gnnkit.loader.option_table import GROUPS, Option, option_table
+from gnnkit.loader.options import LoaderOptions
+from gnnkit.storage.options import BuildOptions
+
+ROOT = Path(__file__).parent.parent
+_TYPES_HEAD = '''"""The options of constructors and verbs as type checkers see them; written by ``tools/write_options.py``, not by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+from gnnkit.backends.base import Backend
+from gnnkit.cluster.placing import PlacementOption
+from gnnkit.loader.inputs import FanOuts, NegativesOption
+from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalStrategy
+from gnnkit.schema import EdgeDir
+from gnnkit.storage.options import FeatureDtype, Partitioner
+'''
+_PAGE_HEAD = """# Options
+
+Every option of `GraphLoader.from_ogb`, `from_source`, `from_pyg` and `from_store`, as `help(GraphLoader.from_ogb)` and Shift-Tab in a
+notebook show them. A name that is none of these is an error that says what was meant. `for_split`, `for_links`, `for_anchors` and
+`with_backend` take all of them but those of the store that is built; what is not given stays as it is in the loader that they are
+called on, except that `shuffle` and `remainder` start from their defaults.
+"""
+_WIDTH = 140
+
+
+def rows_of(*holders: type) -> list[Option]:
+    """The rows whose values a class of ``holders`` holds."""
+    return [row for row in option_table().values() if row.holder in holders]
+
+
+def types() -> str:
+    """``gnnkit/loader/option_types.py``."""
+    beside = [row for row in rows_of(LoaderOptions) if row.name != "backend"]
+    backend = [row for row in rows_of(LoaderOptions) if row.name == "backend"]
+    links = [row for row in rows_of(LinkOptions) if row.name in LINK_OPTIONS]
+    classes = (
+        ("BesideKeywords", "TypedDict, total=False", "What a loader takes that samples elsewhere.", beside),
+        ("LoaderKeywords", "BesideKeywords, total=False", "What any loader takes.", backend),
+        ("LinkKeywords", "LoaderKeywords, total=False", "What a loader of links takes.", links),
+        ("ConstructorKeywords", "LinkKeywords, total=False", "What a constructor takes.", rows_of(InputOptions)),
+        ("BuildKeywords", "ConstructorKeywords, total=False", "What a constructor takes that builds a store.", rows_of(BuildOptions)),
+    )
+    text = _TYPES_HEAD
+    for name, bases, summary, rows in classes:
+        text += f'\n\nclass {name}({bases}):\n    """{summary}"""\n\n'
+        text += "".join(f"    {row.name}: {row.annotation}\n    {_quoted(row.text)}\n" for row in rows)
+    return text
+
+
+def _quoted(text: str) -> str:
+    """A docstring of an attribute, in lines of at most ``_WIDTH`` characters."""
+    words, lines = text.split(), ['"""']
+    for word in words:
+        if len(lines[-1]) + len(word) + 9 > _WIDTH:
+            lines.append("")
+        lines[-1] += word if lines[-1] in ('"""', "") else f" {word}"
+    return "\n    ".join(lines) + '"""'
+
+
+def page() -> str:
+    """``docs/options.md``."""
+    text = _PAGE_HEAD
+    for group, names in GROUPS.items():
+        text += f"\n## {group}\n\n| option | type | default | |\n|---|---|---|---|\n"
+        for row in (option_table()[name] for name in names):
+            kind, sentence = row.annotation.replace("|", "\\|"), row.text.replace("``", "`").replace("|", "\\|")
+            text += f"| `{row.name}` | `{kind}` | `{row.default!r}` | {sentence} |\n"
+    return text
+
+
+FILES = {"gnnkit/loader/option_types.py": types, "docs/options.md": page}
+
+if __name__ == "__main__":
+    for path, write in FILES.items():
+        (ROOT / path).write_text(write())
