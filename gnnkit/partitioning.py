@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from gnnkit.errors import PlanError, interruptible
+from gnnkit.errors import PlanError, StoreError, interruptible
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.options import BuildOptions, FeatureDtype, Partitioner
@@ -36,6 +36,7 @@ def partition(
     seed: int = 0,
     parts: None = None,
     finish: bool = False,
+    overwrite: bool = False,
     events: EventSink = ignore_events,
 ) -> Store: ...
 
@@ -57,6 +58,7 @@ def partition(
     seed: int = 0,
     parts: Sequence[int],
     finish: bool = False,
+    overwrite: bool = False,
     events: EventSink = ignore_events,
 ) -> Store | None: ...
 
@@ -78,6 +80,7 @@ def partition(  # noqa: PLR0913
     seed: int = 0,
     parts: Sequence[int] | None = None,
     finish: bool = False,
+    overwrite: bool = False,
     events: EventSink = ignore_events,
 ) -> Store | None:
     """Cuts a graph into parts, in bounded memory, and returns the store that holds them.
@@ -101,6 +104,7 @@ def partition(  # noqa: PLR0913
         parts: The parts to build here, while other hosts call the same with theirs and the same ``out``, on a disk that they share or on
             their own. Whoever comes last puts the store together. None builds all.
         finish: Puts the store together also where only the records of other hosts' parts are here, and not their files.
+        overwrite: Replaces another graph's store at ``out``. One of the same graph is replaced in any case.
         events: Receives progress.
 
     Returns:
@@ -109,7 +113,7 @@ def partition(  # noqa: PLR0913
     Raises:
         PlanError: An option's value is unusable, or does not fit the graph.
         DatasetError: The dataset is unknown, missing or damaged.
-        StoreError: The store is damaged, the disk is full, or another process is at work.
+        StoreError: The store is damaged, the disk is full, another process is at work, or ``out`` holds another graph's store.
     """
     from gnnkit.storage.catalog import default_store_dir, find_or_build, find_or_repartition
 
@@ -139,7 +143,10 @@ def partition(  # noqa: PLR0913
         return made
     if out is None:
         raise PlanError(f"parts={parts!r} and no out: hosts would build them in different places", "give the store's folder with out=...")
-    job = _job(graph, store, Path(out).expanduser().absolute(), options)
+    path = Path(out).expanduser().absolute()
+    if not overwrite:
+        _refuse_another_graph(path, graph.fingerprint() if store is None else store.manifest.source_fingerprint)
+    job = _job(graph, store, path, options)
     if parts is None and not finish:
         from gnnkit.storage.build import publish
 
@@ -157,6 +164,22 @@ def _job(graph: Any, store: Store | None, path: Path, options: BuildOptions) -> 
     if store is None:
         store = find_same_graph(graph, options, default_store_dir(), but=path)
     return source_job(graph, path, options) if store is None else repartition_job(store, path, options)
+
+
+def _refuse_another_graph(path: Path, fingerprint: str) -> None:
+    """Refuses to replace the store of another graph.
+
+    Raises:
+        StoreError: There is one at ``path``.
+    """
+    from gnnkit.storage.manifest import read_manifest
+
+    try:
+        found = read_manifest(path)
+    except StoreError:  # there is none, or a damaged one, which the build replaces or refuses
+        return
+    if found.source_fingerprint != fingerprint:
+        raise StoreError(f"{path} is the store of another graph, {found.name!r}", "choose another out, or overwrite=True to replace it")
 
 
 def _is_store(graph: Any) -> bool:

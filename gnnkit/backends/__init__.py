@@ -53,7 +53,11 @@ def resolve_backend(value: Backend | str, *, is_whole: bool = True) -> Backend:
     Raises:
         PlanError: The word is not known.
     """
+    if isinstance(value, type):
+        raise PlanError(f"backend={value.__name__} is a class", f"make an object of it: backend={value.__name__}()")
     if not isinstance(value, str):
+        if not hasattr(value, "open"):
+            raise PlanError(f"backend={value!r:.60} is no backend", f"an object such as InProcess(), or one of {['auto', *_WORDS]}")
         return value
     if value == "auto":
         if (decided := joined()) is not None:

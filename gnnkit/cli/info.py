@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gnnkit.cli.output import WARNING, show_error, show_json, show_line, show_rows, show_table
+from gnnkit.errors import DatasetError
 
 if TYPE_CHECKING:
     from gnnkit.storage.store import Store
@@ -48,11 +49,15 @@ def open_store_or_none(target: str, root: Path | None) -> Store | None:
 
     Raises:
         StoreError: It is a store, and cannot be opened.
+        DatasetError: It is a file.
     """
     from gnnkit.storage.catalog import default_store_dir
     from gnnkit.storage.store import Store
 
     path = Path(target).expanduser()
+    if path.is_file():
+        hint = "read it into a PyG object and call gnnkit.partition(data, num_parts) in Python"
+        raise DatasetError(f"{path} is a file, and neither a store nor the name of a dataset", hint)
     if path.is_dir() or os.sep in target:
         return Store.open(path)
     named = default_store_dir(root) / target

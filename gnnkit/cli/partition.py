@@ -29,6 +29,7 @@ def partition(
     cache_ratio: float | None = typer.Option(None, help="Share of all nodes whose features every part replicates, hottest first."),
     seed: int | None = typer.Option(None, help="Seed of partitioners that draw."),
     part: list[int] | None = typer.Option(None, help="Build this part only, while other hosts build theirs; may be given several times."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace another graph's store at OUT."),
     finish: bool = typer.Option(False, "--finish", help="Put together what hosts have built on disks of their own, given all records."),
     download: bool | None = typer.Option(None, "--download/--no-download", help="Allow or forbid downloads of any size."),
     as_json: bool = typer.Option(False, "--json", help="Write JSON."),
@@ -55,7 +56,7 @@ def partition(
     with make_sink(False if as_json else "auto") as events:
         store = open_store_or_none(source, root)
         graph: Any = store if store is not None else _open_dataset(source, root, download, events)
-        made: Store | None = cut(graph, num_parts, cast(Any, method), out, events=events, finish=finish, **options)
+        made: Store | None = cut(graph, num_parts, cast(Any, method), out, events=events, finish=finish, overwrite=overwrite, **options)
     if made is None:
         _show_progress(out, part or [], as_json)
     elif as_json:

@@ -61,9 +61,16 @@ def as_rows(value: Any, where: str) -> tuple[NDArray[Any], ArraySpec]:
 
     if isinstance(value, np.ndarray):
         value = _tensor_of(value, where)
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_quantized:
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         kind = str(value.layout) if isinstance(value, torch.Tensor) else type(value).__name__
         raise PlanError(f"{where} must be a dense tensor, got {kind}", f"use {where}.to_dense(), or delete it")
+    if value.is_quantized:
+        hint = f"{where}.dequantize() gives its numbers; a store keeps 8 bits of them with feature_dtype='quint8'"
+        raise PlanError(f"{where} is a quantised tensor", hint)
+    if value.is_meta:
+        raise PlanError(f"{where} is on the device 'meta', which has no values", f"load {where} before the loader is made")
+    if value.requires_grad:
+        warnings.warn(f"{where} requires gradients, and batches carry its values alone", UserWarning, stacklevel=2)
     value = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
     if value.dtype == torch.bfloat16:
         rows = value.view(torch.int16).numpy().view(np.uint16)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gnnkit.backends.base import BatchStream, EndOfEpoch
-from gnnkit.errors import BatchTimeout, LoaderClosed, PlanError
+from gnnkit.errors import BatchTimeout, LoaderClosed, PlanError, SamplingError
 from gnnkit.events import Stage
 from gnnkit.loader.history import BatchRecord, Control, Records
 from gnnkit.loader.transfer import DeviceTransfer, resolve_device
@@ -260,13 +260,27 @@ class BatchSteps:
             target = resolve_device(device)
             return cls(build, transform, None if target is None else DeviceTransfer(target))
         complete = cache.complete
-        return cls(build, None, DeviceTransfer(cache.device), complete if transform is None else lambda data: transform(complete(data)))
+        finish = complete if transform is None else lambda data: transformed(transform, complete(data))
+        return cls(build, None, DeviceTransfer(cache.device), finish)
 
     def all(self, subgraph: SampledSubgraph) -> Any:
         """Every step at once, for a batch outside an epoch."""
         data = self.build(subgraph)
-        data = data if self.transform is None else self.transform(data)
+        data = data if self.transform is None else transformed(self.transform, data)
         return data if self.transfer is None else self.transfer.finish(*self.transfer.start(data, subgraph, self.finish))
+
+
+def transformed(transform: Callable[[Any], Any], data: Any) -> Any:
+    """What a user's function makes of a batch.
+
+    Raises:
+        SamplingError: It has raised StopIteration, which would end the epoch without a word.
+    """
+    try:
+        return transform(data)
+    except StopIteration as error:
+        hint = "it is called once for each batch, and returns what is to be handed out"
+        raise SamplingError("transform raised StopIteration", hint) from error
 
 
 class EpochIterator(Iterator[Any]):
@@ -386,7 +400,7 @@ class EpochIterator(Iterator[Any]):
             data = steps.build(subgraph)
         if steps.transform is not None:
             with self._timed("transform_s"):
-                data = steps.transform(data)
+                data = transformed(steps.transform, data)
         event = None
         if steps.transfer is not None:
             with self._timed("transfer_s"):

@@ -204,7 +204,12 @@ def _input_nodes(value: Any, graph: GraphHandle) -> InputNodes:
         node_type = HOMOGENEOUS_NODE_TYPE
     if value is None:
         return InputNodes(node_type, f"node/{node_type}/all")
-    return InputNodes(node_type, f"node/{node_type}/ids", ids=to_ids(value, schema.node_types[node_type].num_nodes, "input_nodes"))
+    ids = to_ids(value, schema.node_types[node_type].num_nodes, "input_nodes")
+    return InputNodes(node_type, f"node/{node_type}/ids", ids=ids, is_mask=_is_mask(value))
+
+
+def _is_mask(value: Any) -> bool:
+    return bool(np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value).dtype == np.bool_)
 
 
 def _split_input(split: str, node_type: NodeType | None, graph: GraphHandle) -> InputNodes:

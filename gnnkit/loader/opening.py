@@ -28,7 +28,7 @@ from gnnkit.loader.inputs import (
     without_labels,
     without_links,
 )
-from gnnkit.loader.options import GivenOptions, LoaderOptions, Site, check_names, sort_options
+from gnnkit.loader.options import GivenOptions, LoaderOptions, Site, check_flag, check_names, sort_options
 from gnnkit.loader.pipeline import Pipeline
 from gnnkit.loader.planned import as_decided, as_rank, check_store_has, checked_plan, open_planned_store, plan_file
 from gnnkit.loader.served import check_same_dataset, check_same_path, check_same_source, joins_servers, served_store
@@ -60,6 +60,8 @@ def open_ogb_dataset(  # noqa: PLR0913 - the options of a user
     from gnnkit.datasets.ogb import open_ogb  # ogb
     from gnnkit.datasets.registry import ogb_info  # ogb
 
+    check_flag("undirected", undirected)
+    check_flag("with_edge", with_edge, or_none=True)
     if ogb_info(name).kind == "link" and input_nodes == "train" and options.get("edge_label_index") is None:
         options["edge_label_index"] = "train"  # there are no splits of nodes
     given = sort_options(options, input_nodes, "train", with_build=True)
@@ -84,6 +86,8 @@ def open_source(
     events: EventSink,
 ) -> Pipeline:
     """Opens any source, stored where it is not yet; the arguments are those of ``GraphLoader.from_source``."""
+    _check_source(source)
+    check_flag("with_edge", with_edge, or_none=True)
     given = sort_options(options, input_nodes, "train", with_build=True)
     loader, build = given.loader, given.build
     if joins_servers(loader.backend):
@@ -92,6 +96,26 @@ def open_source(
         return _on_store(served, given, loader.site(), build.weight, build.time_attr, with_edge, events)
     warm_in_background(events)
     return _on_built(source, given, with_edge, store_folder(store_dir, None), events)
+
+
+def _check_source(source: Any) -> None:
+    """Refuses what is no source, and says what takes it.
+
+    Raises:
+        PlanError: It is none.
+    """
+    if hasattr(source, "edge_chunks") and hasattr(source, "schema"):
+        return
+    module, kind = type(source).__module__.partition(".")[0], type(source).__name__
+    if isinstance(source, (str, Path)):
+        hint = "from_store(path) opens a store, from_ogb(name) one of OGB's datasets"
+    elif module == "torch_geometric":
+        hint = "from_pyg(data) takes it"
+    elif module == "networkx":
+        hint = "torch_geometric.utils.from_networkx(graph) makes a PyG object of it, which from_pyg(data) takes"
+    else:
+        hint = "from_pyg(data) takes a PyG object, from_store(path) a store; a source has the methods of gnnkit.source.GraphSource"
+    raise PlanError(f"from_source() was given a {kind}, which is no source: {source!r:.60}", hint)
 
 
 def open_pyg(
@@ -111,6 +135,7 @@ def open_pyg(
         graph_from_pyg,  # torch_geometric
     )
 
+    check_flag("with_edge", with_edge, or_none=True)
     given = sort_options(options, input_nodes, None, with_build=False)
     index = given.inputs.edge_label_index
     source = PyGSource(data if index is None else without_links(data))
@@ -135,6 +160,7 @@ def open_stored(
     events: EventSink,
 ) -> Pipeline:
     """Opens a store; the arguments are those of ``GraphLoader.from_store``."""
+    check_flag("with_edge", with_edge, or_none=True)
     given = sort_options(options, input_nodes, "train", with_build=False)
     site = given.loader.site()
     if joins_servers(given.loader.backend):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from gnnkit.backends import resolve_backend
 from gnnkit.backends.base import Backend, size_in_bytes
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, find_hosts
@@ -119,6 +121,9 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         # Whatever can be found out without the graph is, before anything is downloaded, built or started.
+        for name in ("replace", "disjoint", "drop_last"):
+            check_flag(name, getattr(self, name))
+        check_flag("shuffle", self.shuffle, or_none=True)
         check_sampling_options(self)
         self.batching(InputNodes("", ""))
         self.runtime()
@@ -250,6 +255,21 @@ def sort_options(values: Mapping[str, Any], input_nodes: Any, usual: Any, *, wit
     if with_build and build.get("num_parts") is None:
         build["num_parts"] = loader.site().hosts.count
     return GivenOptions(loader, BuildOptions(**build), inputs)
+
+
+def check_flag(name: str, value: Any, *, or_none: bool = False) -> None:
+    """Checks an option that is True or False; a text such as "no" would count as True.
+
+    Args:
+        name: The option.
+        value: What the user said.
+        or_none: Whether None is a value, too.
+
+    Raises:
+        PlanError: It is something else.
+    """
+    if not isinstance(value, (bool, np.bool_)) and not (or_none and value is None):
+        raise PlanError(f"{name} must be True{', False or None' if or_none else ' or False'}, got {value!r}")
 
 
 # What people who know another loader type, and what it is here.

@@ -206,6 +206,8 @@ def checked_inputs(inputs: Inputs, sampling: Sampling, graph: GraphHandle) -> tu
         return checked_anchors(inputs, graph), without_labels(sampling, inputs.label_types)
     if inputs.split is not None and inputs.ids is not None:
         raise PlanError("the plan's inputs need a split or ids but not both")
+    _check_bool("inputs.is_mask", inputs.is_mask)
     which = inputs.node_type, inputs.ids if inputs.split is None else inputs.split
+    resolved = resolve_input_nodes(which, graph, inputs.time, sampling.time_attr)
     # The stream decides the draws: it stays as it was written.
-    return replace(resolve_input_nodes(which, graph, inputs.time, sampling.time_attr), stream=inputs.stream), sampling
+    return replace(resolved, stream=inputs.stream, is_mask=inputs.is_mask), sampling

@@ -324,6 +324,7 @@ class InputNodes:
         split: The store's split that the ids are read from, or None.
         ids: int64 ``[n]`` dataset ids, or None for a split or for every node of the type.
         time: int64 ``[n]``, for temporal sampling: nothing later is sampled around a node; None is the node's own time.
+        is_mask: Whether ``ids`` are where a mask is true: ``input_id`` of a batch then holds positions in the mask, as in PyG.
     """
 
     node_type: NodeType
@@ -331,6 +332,7 @@ class InputNodes:
     split: str | None = None
     ids: NDArray[np.int64] | None = None
     time: NDArray[np.int64] | None = None
+    is_mask: bool = False
 
     @property
     def input_type(self) -> NodeType:
@@ -349,13 +351,14 @@ class InputNodes:
             "split": self.split,
             "ids": array_to_json(self.ids),
             "time": array_to_json(self.time),
+            **({"is_mask": True} if self.is_mask else {}),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> InputNodes:
         """Reverses ``to_json``."""
         ids, time = array_from_json(value["ids"]), array_from_json(value["time"])
-        return cls(value["node_type"], value["stream"], value["split"], ids, time)
+        return cls(value["node_type"], value["stream"], value["split"], ids, time, value.get("is_mask", False))
 
 
 Inputs: TypeAlias = InputNodes | InputLinks | InputAnchors

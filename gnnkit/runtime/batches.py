@@ -322,7 +322,9 @@ class BatchList:
             self._order = epoch, epoch_order(self._stream, epoch, self.num_seeds, self._plan.batching.shuffle)
         order, where = self._order[1], self.schedule().positions(batch_index)
         positions = np.arange(where.start, where.stop, dtype=np.int64) if order is None else np.ascontiguousarray(order[where])
-        return SampleRequest(stream.batch_key(self._stream, epoch, batch_index), positions, self._inputs.arrays(positions))
+        arrays, inputs = self._inputs.arrays(positions), self._plan.inputs
+        input_id = arrays["node"] if isinstance(inputs, InputNodes) and inputs.is_mask else positions
+        return SampleRequest(stream.batch_key(self._stream, epoch, batch_index), input_id, arrays)
 
     def request_for(self, epoch: int, index: int, values: NDArray[np.int64]) -> SampleRequest:
         """What a batch around given inputs is sampled from, see ``InputRows.given``; such batches have a stream of their own."""

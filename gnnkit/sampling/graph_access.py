@@ -165,7 +165,13 @@ class BaseGraphAccess(ABC):
         if self._fan_outs is None or self._fan_outs[0] is not sampling:
             none = (0,) * sampling.num_hops
             rows = [sampling.num_neighbors.get(edge_type, none) for edge_type in self.tables.edge_types]
-            self._fan_outs = sampling, np.array(rows, np.int64).reshape(len(rows), sampling.num_hops)
+            fan_outs = np.array(rows, np.int64).reshape(len(rows), sampling.num_hops)
+            if not sampling.replace:
+                # No node has as many neighbours: all are taken, and no room is made for more.
+                schema = self.tables.graph.schema
+                num_edges = np.array([schema.edge_types[edge_type].num_edges for edge_type in self.tables.edge_types], np.int64)
+                fan_outs[fan_outs > num_edges[:, None]] = -1
+            self._fan_outs = sampling, fan_outs
         return self._fan_outs[1]
 
     def reserve(self, fan_outs: NDArray[np.int64], num_seeds: int) -> None:
