@@ -60,8 +60,11 @@ def _train(plan: Path, train: Path | None, directory: Path, device: str, record:
     from gnnkit.jobs.context import LogLines
     from gnnkit.jobs.environment import find_place
     from gnnkit.jobs.running import load_train, run_training
+    from gnnkit.runtime.vitals import die_with_parent
 
     place = find_place()
+    if place.agent_store:  # torchrun gives ranks sessions of their own: one that is killed would leave them behind
+        die_with_parent(os.getppid())
     lines, code = LogLines(show_line), ERROR  # it could not run, so far
     try:
         function = _recorder(Path(record)) if record else load_train(train or Path())

@@ -37,7 +37,8 @@ def stage_script(job: ExportJob, cut_command: str) -> str:
 set -euo pipefail
 cd "$(dirname "$0")"
 
-{cut_command}
+# In place of this script, so that signals reach it.
+exec {cut_command}
 """
 
 
