@@ -12,7 +12,7 @@ from gnnkit.backends.base import Backend, StreamStatus
 from gnnkit.errors import AttributeNotSettable, PlanError, interruptible
 from gnnkit.events import EventSink
 from gnnkit.loader import opening
-from gnnkit.loader.epoch import EpochStats
+from gnnkit.loader.epoch import EpochStats, ProcessBound
 from gnnkit.loader.history import History, Records
 from gnnkit.loader.inputs import InputOptions
 from gnnkit.loader.option_table import option_table, takes_options
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gnnkit.ui.plots.picture import Picture
 
 
-class GraphLoader(Shown):
+class GraphLoader(ProcessBound, Shown):
     """Iterates over sampled neighbourhoods of a graph as PyG batches.
 
     Made by ``from_ogb``, ``from_pyg``, ``from_store``, ``from_source`` or ``from_plan``. A loader may be iterated any number of times, one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.errors import PlanError
+from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle
@@ -88,6 +89,22 @@ def size_in_bytes(name: str, size: Any, hint: str = "None takes what is needed")
     if nbytes < 1:
         raise PlanError(f"{name} must be a number of bytes or a size such as '4GB', got {size!r}", hint)
     return nbytes
+
+
+def check_owner(owner: int) -> None:
+    """Refuses what belongs to another process than this one, before any of its locks is taken: a thread that is gone may hold them.
+
+    Args:
+        owner: Pid of the process that made it; a forked child is another one.
+
+    Raises:
+        LoaderClosed: This process is another one.
+    """
+    if os.getpid() != owner:
+        raise LoaderClosed(
+            "the loader belongs to the process that this one was forked from",
+            "create one in this process: GraphLoader.from_plan(file), after loader.plan.save(file) in the other",
+        )
 
 
 class EndOfEpoch:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.backends.base import END_OF_EPOCH, BatchStream, EndOfEpoch, StreamStatus
+from gnnkit.backends.base import END_OF_EPOCH, BatchStream, EndOfEpoch, StreamStatus, check_owner
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, SamplingError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
@@ -86,6 +86,7 @@ class _Shared:
 
     def __init__(self, plan: LoaderPlan, graph: GraphHandle, num_threads: int) -> None:
         self.plan = plan
+        self.owner = os.getpid()
         self.batches = BatchList(plan, graph)
         self.memory = graph.memory(plan.runtime.memory_budget)
         self.window = num_threads + plan.runtime.prefetch
@@ -135,7 +136,9 @@ class _Shared:
                 self.changed.notify_all()
 
     def close(self) -> None:
-        """Ends the threads once they have finished the batch they are at."""
+        """Ends the threads once they have finished the batch they are at. Does nothing in a forked child."""
+        if os.getpid() != self.owner:
+            return
         with self.changed:
             self.closed = True
             self.scheduler.results.clear()
@@ -189,6 +192,7 @@ class InProcessStream:
     def start_epoch(self, epoch: int, first_batch: int = 0) -> None:
         """Starts an epoch; what is left of the one before is dropped."""
         shared = self._shared
+        self._check_open()
         with shared.changed:
             self._check_open()
             shared.schedule = shared.batches.schedule(first_batch)
@@ -200,6 +204,7 @@ class InProcessStream:
         shared, deadline = self._shared, Deadline(timeout_s)
         scheduler = shared.scheduler
         step = ready = -1
+        self._check_open()
         with shared.changed:
             while True:
                 self._check_open()
@@ -246,11 +251,11 @@ class InProcessStream:
                 return _raise_or_return(error)
 
     def status(self) -> StreamStatus:
-        """What the stream is doing."""
+        """What the stream is doing. Takes no lock: it may be asked for in the middle of anything, and in a forked child."""
         shared = self._shared
-        with shared.changed:
-            state = "closed" if shared.closed else "ready" if shared.scheduler.is_over else "sampling"
-            ready = len(shared.scheduler.results)
+        is_open = not shared.closed and os.getpid() == shared.owner
+        state = "closed" if not is_open else "ready" if shared.scheduler.is_over else "sampling"
+        ready = len(shared.scheduler.results)
         buffers = shared.pool.num_leased_bytes + shared.pool.free_bytes
         processes = (look_at("trainer", os.getpid()),)
         return StreamStatus(state, len(self._threads), ready, buffers, shared.memory.copied_bytes, shared.window, processes)
@@ -258,6 +263,7 @@ class InProcessStream:
     def restart(self, timeout_s: float) -> None:
         """Has other threads take the place of those that sample; these finish the batches that they are at."""
         shared = self._shared
+        self._check_open()
         with self._restarting:
             with shared.changed:
                 self._check_open()
@@ -275,7 +281,9 @@ class InProcessStream:
                     raise StartTimeout(f"a sampling thread is still at its batch after {timeout_s:g} s", "raise start_timeout_s")
 
     def close(self) -> None:
-        """Ends the threads; batches that were handed out stay valid."""
+        """Ends the threads; batches that were handed out stay valid. Does nothing in a forked child."""
+        if os.getpid() != self._shared.owner:
+            return
         self._shared.close()
         deadline = time.monotonic() + _JOIN_S
         for thread in self._threads:
@@ -283,6 +291,7 @@ class InProcessStream:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def _check_open(self) -> None:
+        check_owner(self._shared.owner)
         if self._shared.closed:
             raise LoaderClosed("the loader is closed", "create a new one")
 

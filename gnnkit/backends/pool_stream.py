@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus
+from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus, check_owner
 from gnnkit.backends.ring_scheduler import RingScheduler
 from gnnkit.backends.session import NOBODY, SLICE_S, BatchWait, Session
 from gnnkit.backends.shared_pool import SharedPool, pool_registry
@@ -262,10 +262,9 @@ class PoolStream:
             self._session.note(warning)
 
     def _check_open(self) -> None:
+        check_owner(self._pools.owner)
         if self._session.is_closed:
             raise LoaderClosed("the loader is closed", "create a new one")
-        if os.getpid() != self._pools.owner:
-            raise LoaderClosed("the loader belongs to the process that this one was forked from", "create one in this process")
 
 
 def _least_busy(pool: SharedPool, scheduler: RingScheduler) -> int:

@@ -63,7 +63,7 @@ def _train(plan: Path, train: Path | None, directory: Path, device: str, record:
     from gnnkit.runtime.vitals import die_with_parent
 
     place = find_place()
-    if place.agent_store:  # torchrun gives ranks sessions of their own: one that is killed would leave them behind
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun gives ranks sessions of their own: one that is killed would leave them behind
         die_with_parent(os.getppid())
     lines, code = LogLines(show_line), ERROR  # it could not run, so far
     try:

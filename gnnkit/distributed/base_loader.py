@@ -22,6 +22,7 @@ from gnnkit.distributed.remote_dataset import RemoteDistDataset
 from gnnkit.distributed.resolve import resolve_runtime
 from gnnkit.distributed.sample_message import MessageFormat, SampleMessage
 from gnnkit.errors import BatchTimeout, LoaderClosed
+from gnnkit.loader.epoch import ProcessBound
 from gnnkit.loader.transfer import DeviceTransfer, resolve_device
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE
 from gnnkit.vendor import glt
@@ -122,7 +123,7 @@ else:
     DistLoader = glt.attribute("distributed.DistLoader", "BaseDistLoader")
 
 
-class BaseDistLoader(DistLoader):
+class BaseDistLoader(ProcessBound, DistLoader):
     """Iterates over the batches of a producer.
 
     It *is a* ``graphlearn_torch.distributed.DistLoader`` and has its attributes, but starts no sampler, no RPC and no process of

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, TypeVar
 
-from gnnkit.backends.base import BatchStream, EndOfEpoch
+from gnnkit.backends.base import BatchStream, EndOfEpoch, check_owner
 from gnnkit.errors import BatchTimeout, LoaderClosed, PlanError, SamplingError
 from gnnkit.events import Stage
 from gnnkit.loader.history import BatchRecord, Control, Records
@@ -283,7 +284,23 @@ def transformed(transform: Callable[[Any], Any], data: Any) -> Any:
         raise SamplingError("transform raised StopIteration", hint) from error
 
 
-class EpochIterator(Iterator[Any]):
+class ProcessBound:
+    """Base of what is made of threads, processes and memory of the process that made it, and is nothing without them."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuses to be pickled and to be copied.
+
+        Raises:
+            PlanError: Always.
+        """
+        raise PlanError(
+            f"a {type(self).__name__} can be neither pickled nor copied: its threads, processes and memory are this process's",
+            "send its plan: loader.plan.save(file) here, GraphLoader.from_plan(file) there; in this process loader.for_split() and"
+            " loader.with_backend() make a second loader on the same graph",
+        )
+
+
+class EpochIterator(ProcessBound, Iterator[Any]):
     """Yields the rest of an epoch's batches.
 
     Args:
@@ -300,6 +317,7 @@ class EpochIterator(Iterator[Any]):
     ) -> None:
         self._owner, self._stream, self._state, self._steps = owner, stream, state, steps
         self._control, self._timeout_s = control, batch_timeout_s
+        self._process = os.getpid()
         # Batches that were looked ahead for, or what that ended in; several threads may share the iterator, and each entry goes to one.
         self._ahead: deque[tuple[SampledSubgraph, Any, Any] | Exception] = deque()
 
@@ -351,6 +369,7 @@ class EpochIterator(Iterator[Any]):
                 raise BatchTimeout(f"no batch within {limit_s:g} s: the loader is paused", "call loader.unpause()")
 
     def _check_current(self) -> None:
+        check_owner(self._process)
         if self._state.given_up:
             self._ahead.clear()
             if self._state.given_up == "closed":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnnkit.backends import backend_from_json
-from gnnkit.backends.base import Backend, StreamStatus
+from gnnkit.backends.base import Backend, StreamStatus, check_owner
 from gnnkit.backends.joined import remember
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink
 from gnnkit.loader.advice.measuring import Gauge
 from gnnkit.loader.building import BatchBuilder
-from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStats, check_same_epoch
+from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStats, ProcessBound, check_same_epoch
 from gnnkit.loader.feature_cache import open_stream
 from gnnkit.loader.graphs import placed_graph
 from gnnkit.loader.history import Control, History, Records
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 STATE_VERSION = 1
 
 
-class Pipeline:
+class Pipeline(ProcessBound):
     """A plan with its graph, its stream of batches and its epochs: the machinery of ``GraphLoader``, and all that packages below it need.
 
     All members may be used from any thread.
@@ -94,7 +95,7 @@ class Pipeline:
         builder = BatchBuilder(graph.arrays.schema, opened.plan, graph.extra, graph.type_extra)
         self._steps = BatchSteps.of(builder, transform, device, self.cache)
         self.batches = BatchList(plan, graph)
-        self._closed = False
+        self._closed, self._process = False, os.getpid()
         self.gauge = Gauge(self, graph)
         remember(self)
         weakref.finalize(self, self.stream.close).atexit = False
@@ -252,6 +253,8 @@ class Pipeline:
     def status(self) -> StreamStatus:
         """What the loader is doing: "ready", "sampling", "paused", "idle" or "closed", with its processes and its memory."""
         status = self.stream.status()
+        if os.getpid() != self._process:
+            return replace(status, state="closed")
         return replace(status, state="paused") if self.is_paused and status.state != "closed" else status
 
     @property
@@ -377,8 +380,10 @@ class Pipeline:
     def close(self) -> None:
         """Stops sampling: an iteration that waits raises ``LoaderClosed``. Batches that were handed out stay valid.
 
-        Closing twice is fine.
+        Closing twice is fine, and so is closing in a forked child, where it does nothing.
         """
+        if os.getpid() != self._process:
+            return
         self._closed = True
         if self._state is not None:
             self._state.give_up("closed")
@@ -391,7 +396,8 @@ class Pipeline:
         self.close()
 
     def check_open(self) -> None:
-        """Raises ``LoaderClosed`` where it is closed."""
+        """Raises ``LoaderClosed`` where it is closed, or another process's."""
+        check_owner(self._process)
         if self._closed:
             raise LoaderClosed("the loader is closed", "create a new one")
 

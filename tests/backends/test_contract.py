@@ -6,14 +6,18 @@ import copy
 import gc
 import itertools
 import json
+import os
 import pickle
 import random
+import select
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -21,10 +25,11 @@ from torch_geometric.data import Data
 
 from gnnkit import Colocated, GraphLoader, InProcess
 from gnnkit.backends import backend_from_json
-from gnnkit.errors import LoaderClosed
+from gnnkit.errors import LoaderClosed, PlanError
 from tests.backends.setups import BACKENDS, COLOCATED, loader_of
 from tests.helpers.batches import digest, same
 from tests.helpers.graphs import ArraySource, random_source
+from tests.helpers.waiting import HANG_S, wait_until
 from tests.loader.graphs import NUM_NODES, make, plain, seeds, typed
 
 EVERYTHING = list(range(NUM_NODES))
@@ -309,3 +314,98 @@ def test_another_thread_may_sample_meanwhile(loader: GraphLoader) -> None:
     thread.join()
     assert_epoch(batches, 0)
     assert [int(batch.n_id[0]) for batch in found] == list(range(20))
+
+
+# Other processes ----------------------------------------------------------------------------------------------------------
+
+
+def in_a_fork(calls: list[Callable[[], object]]) -> list[str]:
+    """What each call ends in, in one forked child of this process: its value, or its error's type."""
+    receiving, sending = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            for call in calls:
+                try:
+                    said = str(call())
+                except BaseException as error:
+                    said = f"{type(error).__name__}: {error}"
+                os.write(sending, json.dumps(said).encode() + b"\n")
+        finally:
+            os._exit(0)
+    os.close(sending)
+    try:
+        with open(receiving) as answers:
+            ends = select.select([receiving], [], [], HANG_S)[0]
+            assert ends, "the child hangs"
+            watchdog = threading.Timer(HANG_S, os.kill, (child, signal.SIGKILL))
+            watchdog.start()
+            said = [json.loads(line) for line in answers]
+            watchdog.cancel()
+    finally:
+        os.waitpid(child, 0)
+    return said
+
+
+FORKS = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+
+
+@FORKS
+def test_a_forked_child_is_told_that_the_loader_is_not_its_own(loader: GraphLoader) -> None:
+    iterator = iter(loader)
+    first = next(iterator)
+    if loader.plan.backend["kind"] == "InProcess":  # batches that are ready are the parent's, too
+        assert wait_until(lambda: loader.status().batches_ready > 0)
+    begin: list[Callable[[], object]] = [
+        lambda: next(iterator),
+        lambda: next(iter(loader)),
+        loader.peek,
+        lambda: loader.sample([1, 2]),
+        lambda: next(loader.resume()),
+        loader.restart_workers,
+        loader.pause,
+        lambda: loader.for_split(None),
+        lambda: loader.with_backend("inprocess"),
+    ]
+    works: list[Callable[[], object]] = [
+        lambda: len(loader),
+        lambda: loader.epoch,
+        lambda: loader.status().state,
+        lambda: first.batch_size,
+        lambda: bool(repr(loader)),
+        loader.close,
+        lambda: gc.collect() >= 0,
+    ]
+    for _ in range(3):
+        said = in_a_fork([*begin, *works])
+        for text in said[: len(begin)]:
+            assert text.startswith("LoaderClosed: ") and "forked" in text and "from_plan" in text, text
+        assert said[len(begin) :] == ["15", "0", "closed", str(first.batch_size), "True", "None", "True"]
+    assert_epoch([first, *iterator], 0)
+
+
+@FORKS
+def test_a_forked_child_has_loaders_of_its_own() -> None:
+    """As DataLoader's workers do, whatever the parent is at."""
+    with loader_of("InProcess-2") as loader:
+        next(iter(loader))
+
+        def own() -> bool:
+            with loader_of("InProcess-2") as other:
+                assert_epoch(list(other), 0)
+            return True
+
+        expected(0)
+        assert in_a_fork([own]) == ["True"]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps, cloudpickle.dumps], ids=lambda function: function.__name__)
+def test_a_loader_that_is_copied_or_sent_says_what_to_send(loader: GraphLoader, copied: Callable[[object], object]) -> None:
+    iterator = iter(loader)
+    first = next(iterator)
+    for value in (loader, iterator, loader.pipeline):
+        with pytest.raises(PlanError, match="can be neither pickled nor copied") as caught:
+            copied(value)
+        assert "loader.plan.save(file)" in str(caught.value)
+    assert copied(loader.plan)
+    assert_epoch([first, *iterator], 0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus
+from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus, check_owner
 from gnnkit.backends.glt.fleet import Fleet
 from gnnkit.backends.session import SLICE_S
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError
@@ -284,7 +284,6 @@ class GltStream:
             self._answers.clear()
 
     def _check_open(self) -> None:
+        check_owner(self._owner)
         if self._closed:
             raise LoaderClosed("the loader is closed", "create a new one")
-        if os.getpid() != self._owner:
-            raise LoaderClosed("the loader belongs to the process that this one was forked from", "create one in this process")

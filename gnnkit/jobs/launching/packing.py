@@ -35,7 +35,7 @@ def pack_code(train: Callable[..., Any], transform: Callable[..., Any] | None, e
         names = list(_unfit(train))[:_MOST_NAMES]
         what = f"{', '.join(names)}, used by {_name(train)}," if names else f"{_name(train)} or what it uses"
         raise PlanError(
-            f"{what} cannot be sent to other processes: {type(error).__name__}: {error}",
+            f"{what} cannot be sent to other processes: {type(error).__name__}: {getattr(error, 'message', error)}",
             "make them inside the function; the loader comes as its argument",
         ) from error
 
