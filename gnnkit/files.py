@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import stat
@@ -124,6 +125,60 @@ def private_folder(folder: Path) -> Path:
 def temporary_home() -> Path:
     """This user's folder below the temporary one, for where no other can be written; see ``private_folder``."""
     return Path(tempfile.gettempdir()) / f"gnnkit-{os.getuid()}"
+
+
+def take_lock(path: Path) -> int | None:
+    """Takes the lock that a file stands for, without waiting; the file is made. The system takes the lock from a process that dies.
+
+    Whoever gives it up removes the file, and others may have opened it before. What they lock then is a file without a name, while a third
+    one may hold another file at the path: a lock counts only where its file is still the one at the path.
+
+    Args:
+        path: The file; its folder exists.
+
+    Returns:
+        A descriptor for ``give_up_lock``; None where somebody else, in this process or another, holds the lock.
+
+    Raises:
+        OSError: The file cannot be made or locked.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o644)
+        held = False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if held := is_at(descriptor, path):
+                return descriptor
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return None
+            if error.errno != errno.ESTALE:  # a network file system says so where another host has removed the file
+                raise
+        finally:
+            if not held:
+                os.close(descriptor)
+
+
+def give_up_lock(path: Path, descriptor: int) -> None:
+    """Gives a lock up, and removes its file.
+
+    Args:
+        path: The file.
+        descriptor: What ``take_lock`` gave for it.
+    """
+    with suppress(OSError):  # a folder that has become read-only keeps it
+        if is_at(descriptor, path):
+            path.unlink()  # as long as it is locked: nobody else can have locked the file at the path
+    fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child may have the descriptor too
+    os.close(descriptor)
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an opened file or folder is the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def write_whole(path: Path, text: str) -> None:

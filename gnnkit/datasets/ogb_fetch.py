@@ -19,6 +19,7 @@ from gnnkit.datasets.ogb_tree import find_tree
 from gnnkit.datasets.registry import OgbInfo
 from gnnkit.errors import DatasetError
 from gnnkit.events import EventSink, Stage, ignore_events
+from gnnkit.files import give_up_lock, take_lock
 from gnnkit.storage.staging import check_memory
 from gnnkit.units import format_bytes
 
@@ -160,17 +161,18 @@ class _Fetch:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Only one process at a time; the system takes the lock from a process that dies."""
-        import filelock
-
         path = self._root / f".{self._info.folder}.lock"
-        lock = filelock.FileLock(path)
+        held = None
         seen, since = self._progress(), time.monotonic()
         waiting = False
-        while True:
-            try:
-                lock.acquire(timeout=_LOCK_POLL_S)
-                break
-            except filelock.Timeout:
+        try:
+            while True:
+                try:
+                    held = take_lock(path)
+                except OSError as error:
+                    raise DatasetError(f"cannot write in {self._root}: {error.strerror}", _WRITABLE_HINT) from error
+                if held is not None:
+                    break
                 if not waiting:
                     waiting = True
                     text = f"waiting for another process that downloads {self._info.name}"
@@ -179,13 +181,12 @@ class _Fetch:
                     seen, since = now, time.monotonic()
                 elif time.monotonic() - since > _LOCK_STALL_S:
                     message = f"another process holds {path} and has not got on with {self._info.name} for {_LOCK_STALL_S:.0f} s"
-                    raise DatasetError(message, "end that process and try again") from None
-            except OSError as error:
-                raise DatasetError(f"cannot write in {self._root}: {error.strerror}", _WRITABLE_HINT) from error
-        try:
+                    raise DatasetError(message, "end that process and try again")
+                time.sleep(_LOCK_POLL_S)
             yield
         finally:
-            lock.release()
+            if held is not None:
+                give_up_lock(path, held)
 
     def _progress(self) -> int:
         """A number that changes while the process that holds the lock gets on."""

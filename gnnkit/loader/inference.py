@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink, Stage
+from gnnkit.files import is_at
 from gnnkit.loader.inputs import resolve_input_nodes
 from gnnkit.loader.pipeline import Pipeline
 from gnnkit.plan import Batching, InputNodes, LoaderPlan, NeighborSampling
@@ -205,7 +206,7 @@ def _claim(folder: Path) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Whoever had it before may have renamed or removed it meanwhile.
-            if _is_same(descriptor, folder):
+            if is_at(descriptor, folder):
                 for path in folder.iterdir():
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
                 return descriptor
@@ -215,13 +216,6 @@ def _claim(folder: Path) -> int:
                 raise PlanError(f"another process is writing {folder}", "wait for it, or name another folder: out=...") from None
             raise
         os.close(descriptor)
-
-
-def _is_same(descriptor: int, folder: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), folder.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _remove(folder: RunFolder, owner: int) -> None:

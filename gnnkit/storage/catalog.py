@@ -208,7 +208,7 @@ def remove_store(store_dir: Path, name: str) -> int:
 
 
 def prune(store_dir: Path) -> list[Pruned]:
-    """Removes what no loader will open again: builds whose process is gone, and stores of older formats."""
+    """Removes what no loader will open again: builds whose process is gone, their lock files, and stores of older formats."""
     pruned = []
     for path in _folders(Path(store_dir)):
         final = path.with_name(path.name.removesuffix(INCOMPLETE).removesuffix(REPLACED).removesuffix(PARTS))
@@ -226,6 +226,9 @@ def prune(store_dir: Path) -> list[Pruned]:
             # Somebody is at work there.
             continue
         pruned.append(Pruned(path, count, reason))
+    for file in Path(store_dir).glob(".*.lock"):
+        with contextlib.suppress(StoreError), locked(file.with_name(file.name[1:].removesuffix(".lock")), 0.0, ignore_events):
+            pass  # whoever gives a lock up removes its file
     return pruned
 
 

@@ -304,7 +304,9 @@ def _clear(folder: Path, store: Store) -> None:
     """Removes the folder of parts, unless it holds records of parts that are not on this disk."""
     if len(store.local_parts) == store.num_parts:
         with suppress(OSError):  # somebody who came too late makes another lock in it
-            remove_tree(folder)
+            while folder.exists():
+                with suppress(FileNotFoundError):  # somebody has given his lock up meanwhile, and removed its file
+                    remove_tree(folder)
 
 
 def _unfinished(path: Path, absent: list[int]) -> StoreError:

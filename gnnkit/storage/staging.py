@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.events import Event, EventSink
-from gnnkit.files import read_bounded
+from gnnkit.files import give_up_lock, read_bounded, take_lock
 from gnnkit.host import available_memory
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import MANIFEST_NAME
@@ -69,12 +69,12 @@ logger = logging.getLogger(__name__)
 # What a store's folder is called while it is built, while it is replaced, and while several hosts build parts of it.
 INCOMPLETE, REPLACED, PARTS = ".incomplete", ".replaced", ".parts"
 _OWNER_NAME = "owner.json"
-_POLL_S = 0.5
+_POLL_S = 0.05
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def lock_path(path: Path) -> Path:
-    """The lock file of a store; it stays when the store goes, because removing a lock file breaks the lock."""
+    """The lock file of a store, there while somebody builds or removes the store."""
     return path.with_name(f".{path.name}.lock")
 
 
@@ -100,29 +100,28 @@ def locked(path: Path, wait_timeout_s: float, events: EventSink) -> Iterator[Non
     Raises:
         StoreError: Somebody else holds it; names the process.
     """
-    from filelock import FileLock, Timeout
-
+    file, held, told = lock_path(path), None, False
+    deadline = Deadline(wait_timeout_s)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(lock_path(path))
-        deadline, told = Deadline(wait_timeout_s), False
-        while True:
+        while held is None:
             try:
-                lock.acquire(timeout=deadline.within(_POLL_S))
+                path.parent.mkdir(parents=True, exist_ok=True)  # whoever had the lock may have removed it
+                held = take_lock(file)
+            except OSError as error:
+                what = error.strerror or str(error)
+                raise StoreError(f"{path.parent} cannot be written: {what}", "choose another folder with store_dir=...") from error
+            if held is not None:
                 break
-            except Timeout:
-                if deadline.has_passed:
-                    raise _busy(path, wait_timeout_s) from None
+            if deadline.has_passed:
+                raise _busy(path, wait_timeout_s)
             if not told:
                 events(Event("message", "ingest", path.name, text=f"waiting for {_owner(path)}, which is building {path.name}"))
                 told = True
-    except OSError as error:
-        what = error.strerror or str(error)
-        raise StoreError(f"{path.parent} cannot be written: {what}", "choose another folder with store_dir=...") from error
-    try:
+            time.sleep(deadline.within(_POLL_S))
         yield
     finally:
-        lock.release()
+        if held is not None:
+            give_up_lock(file, held)
 
 
 @contextmanager

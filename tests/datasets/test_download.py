@@ -28,6 +28,7 @@ from gnnkit.datasets.ogb_fetch import archive_url, fetch
 from gnnkit.datasets.registry import ogb_info
 from gnnkit.errors import DatasetError, MemoryLimitError
 from gnnkit.events import Event, Stage, ignore_events
+from gnnkit.files import give_up_lock, take_lock
 from tests.datasets.reading import read_everything
 from tests.helpers.http_files import FileServer, file_server
 from tests.helpers.interrupted_starts import interrupt_the_start_of
@@ -57,7 +58,7 @@ def arxiv(tmp_path: Path, server: FileServer) -> bytes:
 
 
 def left_in(root: Path) -> set[str]:
-    return {path.name for path in root.iterdir()} - {".ogbn_arxiv.lock"}
+    return {path.name for path in root.iterdir()}
 
 
 def get(server: FileServer, part: Path, patience: RetryPolicy = HASTY) -> list[Event]:
@@ -484,11 +485,13 @@ def test_leftovers_of_a_killed_unpacking_are_cleared(server: FileServer, arxiv: 
 def test_a_process_that_holds_the_lock_and_does_nothing_is_not_waited_for_without_end(
     server: FileServer, arxiv: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import filelock
-
     monkeypatch.setattr(ogb_fetch, "_LOCK_STALL_S", 0.5)
-    with filelock.FileLock(tmp_path / ".ogbn_arxiv.lock"), pytest.raises(DatasetError, match="has not got on with ogbn-arxiv"):
+    held = take_lock(lock := tmp_path / ".ogbn_arxiv.lock")
+    assert held is not None
+    with pytest.raises(DatasetError, match="has not got on with ogbn-arxiv"):
         open_ogb("ogbn-arxiv", root=tmp_path)
+    give_up_lock(lock, held)
+    assert not lock.exists()
 
 
 # ---- unpacking

@@ -94,7 +94,7 @@ def check(path: Path, build: Callable[[], object], *, with_old: bool) -> bool:
     store.verify()
     assert_holds(store, SOURCE)
     prune(path.parent)
-    assert {p.name for p in path.parent.iterdir()} == {path.name, f".{path.name}.lock"}, list(path.parent.iterdir())
+    assert {p.name for p in path.parent.iterdir()} == {path.name}, list(path.parent.iterdir())
     return was_killed
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from gnnkit.errors import MemoryLimitError, StoreError
-from gnnkit.events import Event
+from gnnkit.events import Event, ignore_events
 from gnnkit.schema import GraphSchema, NodeTypeSchema
 from gnnkit.storage import staging as resources
 from gnnkit.storage.build import build_store
@@ -122,7 +122,7 @@ def test_a_full_disk_leaves_the_old_state(tmp_path: Path) -> None:
                 build_store(large, tmp_path / name, BuildOptions(2))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert {k: v for k, v in files_of(tmp_path).items() if k != ".other.lock"} == before
+    assert files_of(tmp_path) == before
     assert_holds(build_store(large, tmp_path / "store", BuildOptions(2)), large)
 
 
@@ -141,7 +141,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="the disk is full"):
             build_store(source, disk / "store", BuildOptions())
         (disk / "filler").unlink()
-        assert [path.name for path in disk.iterdir()] == [".store.lock"]
+        assert not list(disk.iterdir())
     finally:
         subprocess.run(["umount", disk], check=True)
 
@@ -172,7 +172,7 @@ def test_room_is_asked_for_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     source = ArraySource(GraphSchema({"a": NodeTypeSchema(10**6)}, {}), {})
     with pytest.raises(MemoryLimitError, match="1.00 MB are available"):
         build_store(source, tmp_path / "store", BuildOptions())
-    assert [path.name for path in tmp_path.iterdir()] == [".store.lock"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_store_is_not_replaced(tmp_path: Path) -> None:
@@ -199,4 +199,46 @@ def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         build_store(source, tmp_path / "store", BuildOptions(), interrupt)
-    assert [path.name for path in tmp_path.iterdir()] == [".store.lock"]
+    assert not list(tmp_path.iterdir())
+
+
+TAKING_TURNS = """
+import sys
+from pathlib import Path
+from gnnkit.events import ignore_events
+from gnnkit.storage.staging import locked
+
+store, count = Path(sys.argv[1]), int(sys.argv[2])
+for turn in range(count):
+    with locked(store, 60.0, ignore_events):
+        (store.parent / "inside").open("x").close()  # an error where somebody else is inside
+        (store.parent / "inside").unlink()
+"""
+
+
+def test_a_lock_is_one_processes_although_its_file_is_removed_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has opened a lock file that is removed then must not take it for the one that others hold."""
+    turns = TAKING_TURNS.replace("store, count", "import gnnkit.storage.staging as staging\nstaging._POLL_S = 0.0005\nstore, count", 1)
+    started = [subprocess.Popen([sys.executable, "-c", turns, tmp_path / "store", "300"], cwd=ROOT) for _ in range(4)]
+    try:
+        assert [process.wait(100) for process in started] == [0] * 4
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_build_has_left_of_its_lock_goes_with_the_next_one_or_with_prune(tmp_path: Path) -> None:
+    source = homogeneous_source(np.array([[0], [0]]), 1)
+    for name in ("store", "other"):
+        (tmp_path / f".{name}.lock").touch()
+    build_store(source, tmp_path / "store", BuildOptions())
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.lock", "store"]
+    with resources.locked(tmp_path / "other", 0.0, ignore_events):
+        prune(tmp_path)
+        assert (tmp_path / ".other.lock").exists(), "somebody has it"
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    (tmp_path / ".other.lock").touch()
+    prune(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
