@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import MemoryLimitError
 from gnnkit.host import available_memory
 from gnnkit.plan import StoreRef
-from gnnkit.runtime.shared_block import SharedBlock
+from gnnkit.runtime.shared_block import SharedBlock, rounded
 from gnnkit.runtime.supervisor import Supervisor
 from gnnkit.runtime.wire import Message
 from gnnkit.schema import GraphSchema, NodeType
@@ -106,16 +106,20 @@ def share(graph: GraphArrays, stop: threading.Event) -> SharedGraph:
         OSError: The system has no shared memory for it.
     """
     block = SharedBlock.create("gnnkit-graph", graph_nbytes(graph))
-    offset = 0
+    offset, populated, is_huge = 0, 0, True
     for array in graph_arrays(graph):
-        target = block.bytes[offset : offset + array.nbytes]
-        offset += _room(array.nbytes)
         source = array.reshape(-1).view(np.uint8)
         for start in range(0, array.nbytes, _CHUNK):
             if stop.is_set():
                 raise CopyStopped
-            target[start : start + _CHUNK] = source[start : start + _CHUNK]
-    if not block.collapse():
+            chunk = source[start : start + _CHUNK]
+            end = offset + start + len(chunk)
+            if is_huge and end > populated:
+                is_huge = block.populate(populated, end - populated)
+                populated = rounded(end)
+            block.bytes[end - len(chunk) : end] = chunk
+        offset += _room(array.nbytes)
+    if not is_huge:
         logger.info("the kernel gives no huge pages for shared memory; the copy of the graph uses ordinary pages")
     description = _describe(graph)
     return SharedGraph(_find(description, block.bytes, graph), block, description)
