@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -28,6 +29,7 @@ QUANTIZED = "quint8"
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
+@cache
 def stored_dtype(dtype: str) -> np.dtype[Any]:
     """The NumPy dtype under which numbers of an ``ArraySpec``'s dtype are kept."""
     return np.dtype({"bfloat16": "uint16", QUANTIZED: "uint8"}.get(dtype, dtype))

@@ -139,24 +139,25 @@ def helper(function: F) -> F:
     return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
 
 
-def kernel(signature: str) -> Callable[[F], F]:
-    """Marks an entry point into machine code that every run needs: compiled by ``warm`` for one signature, without the GIL.
+def kernel(signature: str, *, nogil: bool = True) -> Callable[[F], F]:
+    """Marks an entry point into machine code that every run needs: compiled by ``warm`` for one signature.
 
     Args:
         signature: Numba's notation, e.g. ``"int64(int64[::1], int64)"``.
+        nogil: Whether it runs without the GIL; False for what is done before another thread could take it.
     """
 
     def decorate(function: F) -> F:
-        dispatcher = lazy_kernel(function)
+        dispatcher = lazy_kernel(function, nogil=nogil)
         _kernels.append((dispatcher, signature))
         return dispatcher
 
     return decorate
 
 
-def lazy_kernel(function: F) -> F:
-    """Marks an entry point that few runs need: compiled for the types of its first call, without the GIL."""
-    dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
+def lazy_kernel(function: F, *, nogil: bool = True) -> F:
+    """Marks an entry point that few runs need: compiled for the types of its first call; ``nogil`` as for ``kernel``."""
+    dispatcher = numba.njit(nogil=nogil, error_model="numpy")(function)
     dispatcher._cache = _KernelCache(function)
     compile_kernel = dispatcher.compile
 

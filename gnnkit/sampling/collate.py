@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import interruptible
-from gnnkit.sampling.subgraph import BatchKey, EdgeKey, Field, NodeKey, SampledSubgraph
+from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey, SampledSubgraph
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
     HOMOGENEOUS_NODE_TYPE,
@@ -54,12 +54,9 @@ class BatchContents:
     seed_mask: torch.Tensor | None = None
 
 
-def to_tensor(subgraph: SampledSubgraph, field: Field) -> torch.Tensor:
-    """One array of a batch as a tensor on the batch's own memory."""
-    import torch
-
-    tensor = torch.from_numpy(subgraph.array(field))
-    return tensor.view(torch.bfloat16) if field.dtype == "bfloat16" else tensor
+def _put(store: Any, values: Mapping[str, Any]) -> None:
+    """Puts attributes into an empty PyG storage at once: one by one, each costs as much as making its tensor."""
+    store._mapping.update((name, value) for name, value in values.items() if value is not None)
 
 
 def contents_of(subgraph: SampledSubgraph, seed_mask: torch.Tensor | None = None) -> BatchContents:
@@ -69,8 +66,13 @@ def contents_of(subgraph: SampledSubgraph, seed_mask: torch.Tensor | None = None
         subgraph: The sampled batch.
         seed_mask: See ``BatchContents``.
     """
+    import torch
+
     layout = subgraph.layout
-    arrays = {field.key: to_tensor(subgraph, field) for field in layout.fields}
+    arrays = {field.key: torch.from_numpy(subgraph.array(field)) for field in layout.fields}
+    for field in layout.fields:
+        if field.dtype == "bfloat16":  # kept as uint16
+            arrays[field.key] = arrays[field.key].view(torch.bfloat16)
     return BatchContents(arrays, layout.num_sampled_nodes, layout.num_sampled_edges, layout.input_type, layout.num_seeds, seed_mask)
 
 
@@ -173,46 +175,46 @@ def collate(
 def _collate_homogeneous(contents: BatchContents, extra: Mapping[str, Any]) -> Data:
     from torch_geometric.data import Data
 
-    data = Data()
-    for name, value in extra.items():
-        data[name] = value
-    for key, tensor in contents.arrays.items():
-        data[key.name] = tensor
-    if "x" not in data:
-        data.num_nodes = len(data.n_id)
+    arrays = {key.name: tensor for key, tensor in contents.arrays.items()}
+    values = {**extra, **arrays}
+    if "x" not in values:
+        values["num_nodes"] = len(arrays["n_id"])
     if isinstance(contents.input_type, str):  # as in PyG, batches of links have none
-        data.batch_size = contents.num_seeds
+        values["batch_size"] = contents.num_seeds
     # As in PyG, where hops mean nothing there are no counts.
     if contents.num_sampled_nodes[HOMOGENEOUS_NODE_TYPE]:
-        data.num_sampled_nodes = contents.num_sampled_nodes[HOMOGENEOUS_NODE_TYPE]
+        values["num_sampled_nodes"] = contents.num_sampled_nodes[HOMOGENEOUS_NODE_TYPE]
     if contents.num_sampled_edges.get(HOMOGENEOUS_EDGE_TYPE):
-        data.num_sampled_edges = contents.num_sampled_edges[HOMOGENEOUS_EDGE_TYPE]
+        values["num_sampled_edges"] = contents.num_sampled_edges[HOMOGENEOUS_EDGE_TYPE]
     if contents.seed_mask is not None:
-        data.seed_mask = contents.seed_mask
+        values["seed_mask"] = contents.seed_mask
+    data = Data()
+    _put(data._store, values)
     return data
 
 
 def _collate_typed(contents: BatchContents, extra: Mapping[str, Any], type_extra: Mapping[Any, Mapping[str, Any]]) -> HeteroData:
     from torch_geometric.data import HeteroData
 
+    of_type: dict[Any, dict[str, Any]] = {owner: dict(values) for owner, values in type_extra.items()}
+    for key, tensor in contents.arrays.items():
+        of_type.setdefault(key.type, {})[key.name] = tensor
+    for node_type, counts in contents.num_sampled_nodes.items():
+        own = of_type.setdefault(node_type, {})
+        if counts:
+            own["num_sampled_nodes"] = counts
+        if NodeKey(node_type, "x") not in contents.arrays:
+            own["num_nodes"] = len(own["n_id"])
+    for edge_type, counts in contents.num_sampled_edges.items():
+        if counts:
+            of_type.setdefault(edge_type, {})["num_sampled_edges"] = counts
+    if isinstance(contents.input_type, str):
+        of_type[contents.input_type]["batch_size"] = contents.num_seeds
+    if contents.seed_mask is not None:
+        of_type[contents.input_type]["seed_mask"] = contents.seed_mask
     data = HeteroData()
     for name, value in extra.items():
         data[name] = value
-    for owner, values in type_extra.items():
-        for name, value in values.items():
-            data[owner][name] = value
-    for key, tensor in contents.arrays.items():
-        data[key.type][key.name] = tensor
-    for node_type, counts in contents.num_sampled_nodes.items():
-        if counts:
-            data[node_type].num_sampled_nodes = counts
-        if NodeKey(node_type, "x") not in contents.arrays:
-            data[node_type].num_nodes = len(data[node_type].n_id)
-    for edge_type, counts in contents.num_sampled_edges.items():
-        if counts:
-            data[edge_type].num_sampled_edges = counts
-    if isinstance(contents.input_type, str):
-        data[contents.input_type].batch_size = contents.num_seeds
-    if contents.seed_mask is not None:
-        data[contents.input_type].seed_mask = contents.seed_mask
+    for owner, values in of_type.items():
+        _put(data[owner], values)
     return data

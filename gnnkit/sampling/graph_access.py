@@ -113,6 +113,7 @@ class BaseGraphAccess(ABC):
         self.scratch = NodeScratch(tables) if scratch is None else scratch
         self.edges = EdgeBuffers(self.wants_position)
         self._fan_outs: tuple[NeighborSampling, NDArray[np.int64]] | None = None
+        self._reserved: tuple[NDArray[np.int64] | None, int] = None, -1
 
     def use(self, tables: GraphTables) -> None:
         """See ``GraphAccess.use``."""
@@ -176,6 +177,8 @@ class BaseGraphAccess(ABC):
 
     def reserve(self, fan_outs: NDArray[np.int64], num_seeds: int) -> None:
         """Makes room for the edges that the fan-outs allow, as far as that is no waste."""
+        if self._reserved[0] is fan_outs and num_seeds <= self._reserved[1]:
+            return
         bound, width = 0, num_seeds
         for hop in range(fan_outs.shape[1]):
             if (fan_outs[:, hop] < 0).any() or bound > _FIRST_CAPACITY:
@@ -187,14 +190,16 @@ class BaseGraphAccess(ABC):
         for r, edge_type in enumerate(self.tables.edge_types):
             most = schema.edge_types[edge_type].num_edges * num_hops
             self.edges.reserve(r, max(1, min(bound, _FIRST_CAPACITY, most)))
+        self._reserved = fan_outs, num_seeds
 
     def walked(self, seeds: Seeds, num_sampled_nodes: NDArray[np.int64], num_sampled_edges: NDArray[np.int64]) -> Walked:
         """What lies in the scratch and the buffers after a walk, with its counts."""
         scratch, edges = self.scratch, []
-        for r, edge_type in enumerate(self.tables.edge_types):
-            found = [array[: int(num_sampled_edges[r].sum())] for array in self.edges.arrays[r]]
+        for r, (edge_type, counts) in enumerate(zip(self.tables.edge_types, num_sampled_edges.tolist(), strict=True)):
+            count = sum(counts)
+            found = [array[:count] for array in self.edges.arrays[r]]
             position = found[2] if self.wants_position[r] else None
-            edges.append(WalkedEdges(self.shown_type(edge_type), r, found[0], found[1], position, num_sampled_edges[r].tolist()))
+            edges.append(WalkedEdges(self.shown_type(edge_type), r, found[0], found[1], position, counts))
         nodes = [nodes[:count] for nodes, count in zip(scratch.nodes, scratch.num_nodes.tolist(), strict=True)]
         return Walked(nodes, num_sampled_nodes.tolist(), edges, seeds)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.sampling.passes import BASE, CAPACITY
+from gnnkit.sampling.passes import BASE, CAPACITY, LOCAL_OF, NODES
 from gnnkit.sampling.tables import GraphTables, address_of
 from gnnkit.sampling.walked import STRANGE_SEED, damaged
 
@@ -30,6 +30,7 @@ class NodeScratch:
         self.local_of = [np.zeros(size, np.int32) for size in sizes]
         self.nodes = [np.empty(0, np.int64) for _ in sizes]
         self.buffers = np.zeros((len(sizes), 3), np.int64)
+        self.buffers[:, LOCAL_OF] = [address_of(local_of) for local_of in self.local_of]
         self.num_nodes = np.zeros(len(sizes), np.int64)
 
     def begin(self, seeds: dict[int, NDArray[np.int64]]) -> None:
@@ -42,22 +43,23 @@ class NodeScratch:
         for t, local_of in enumerate(self.local_of):
             ids = seeds.get(t)
             count = 0 if ids is None else len(ids)
-            if ids is not None and count and not 0 <= ids.min() <= ids.max() < len(local_of):
+            # As unsigned numbers, so that one pass finds negative ones too.
+            if ids is not None and count and int(np.maximum.reduce(ids.view(np.uint64))) >= len(local_of):
                 raise damaged(STRANGE_SEED)
             if len(self.nodes[t]) < len(local_of) + count + 1:
                 self.nodes[t] = np.empty(len(local_of) + count + 1, np.int64)
+                self.buffers[t, NODES] = address_of(self.nodes[t])
             if ids is not None:
                 self.nodes[t][:count] = ids
             self.num_nodes[t] = count
-            self.buffers[t, :BASE] = address_of(local_of), address_of(self.nodes[t])
 
     def _advance(self) -> None:
         """Makes every entry of the relabelling tables one of an earlier batch; they are cleared only when numbers run out."""
         bases = self.buffers[:, BASE]
         bases += self.num_nodes
-        for t, (local_of, nodes) in enumerate(zip(self.local_of, self.nodes, strict=True)):
-            if bases[t] + 2 * (len(local_of) + len(nodes)) > _LARGEST_INT32:
-                local_of[:] = 0
+        for t, base in enumerate(bases.tolist()):
+            if base + 2 * (len(self.local_of[t]) + len(self.nodes[t])) > _LARGEST_INT32:
+                self.local_of[t][:] = 0
                 bases[t] = 0
 
 

@@ -65,7 +65,7 @@ class Field:
     @property
     def nbytes(self) -> int:
         """Bytes of the array."""
-        return self.numpy_dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return stored_dtype(self.dtype).itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,11 @@ class SampledSubgraph:
 
     def array(self, field_: Field) -> NDArray[Any]:
         """A view of one array."""
-        raw = self.block[field_.offset : field_.offset + field_.nbytes]
-        return raw.view(field_.numpy_dtype).reshape(field_.shape)
+        # In one step instead of slicing, viewing and reshaping. Of the block's own class: NumPy would keep the memory that a leased block
+        # lies on instead of the block otherwise, and its owner would take it back.
+        kind: Any = type(self.block)
+        array: NDArray[Any] = kind(field_.shape, stored_dtype(field_.dtype), self.block, field_.offset)
+        return array
 
 
 class LayoutBuilder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ class RowTable:
     bounds: int
     is_identity: bool = False
 
-    @property
+    @cached_property
     def row_nbytes(self) -> int:
         """Bytes of one row."""
         return self.dtype.itemsize * int(np.prod(self.row_shape, dtype=np.int64))
