@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -35,11 +37,18 @@ from gnnkit.waiting import Deadline
 _SLICE_S = 0.1
 # Longest time that close waits for a thread to finish the batch it is sampling.
 _JOIN_S = 30.0
+# A consumer that has come back within this time so often leaves threads nothing to work beside: it samples the batches that take less than
+# so long itself, because each hand-over between threads costs as much as a batch of a few seeds. A time that takes longer halves the count.
+_BACK_AT_ONCE_S = 250e-6
+_TIMES_AT_ONCE = 8
+_SMALL_S = 1e-3
 
 
 @dataclass(frozen=True)
 class InProcess:
     """Samples in threads of this process; every part of the graph must be on this host.
+
+    A loop that comes back for the next batch at once samples small batches itself: handing them over would take longer.
 
     Attributes:
         num_threads: Sampling threads, or "auto": the processors this process may use, less one, at most 16.
@@ -78,7 +87,6 @@ class _Claim:
     generation: int
     epoch: int
     step: Step
-    request: SampleRequest
 
 
 class _Shared:
@@ -91,11 +99,15 @@ class _Shared:
         self.memory = graph.memory(plan.runtime.memory_budget)
         self.window = num_threads + plan.runtime.prefetch
         self.pool = BlockPool(self.window + 1, pinned_for=plan.runtime.pin_device)
-        self.changed = threading.Condition()
+        # One lock. Threads wait for something to do, consumers for batches.
+        self.lock = threading.Lock()
+        self.work, self.ready = threading.Condition(self.lock), threading.Condition(self.lock)
         self.closed = False
         self.shift = 0  # of threads: those of an older one end
         self.scheduler: Scheduler[SampledSubgraph | BaseException] = Scheduler(self.window)
         self.schedule: Schedule | None = None
+        self.times_at_once, self.left_s = 0, -math.inf  # that the consumer has come back at once; and when it left last
+        self._batch_s = math.inf  # to sample the batch that came last
         self._tables: GraphTables | None = None
         self._tables_lock = threading.Lock()
 
@@ -110,39 +122,67 @@ class _Shared:
         """What samples in one thread."""
         return local_sampler(self.tables(), self.plan.inputs, self.plan.sampling, cached=self.plan.cached)
 
+    # For holders of the lock.
+
+    @property
+    def consumer_samples(self) -> bool:
+        """Whether the consumer samples batches itself, and threads are at rest."""
+        return self.times_at_once >= _TIMES_AT_ONCE and self._batch_s < _SMALL_S
+
+    def claimed(self) -> _Claim | None:
+        """The next batch, for the calling thread to sample; None where there is none now."""
+        if self.schedule is None or self.scheduler.next_step() is None:
+            return None
+        generation, number = self.scheduler.assign(threading.get_ident())
+        return _Claim(generation, self.scheduler.epoch, self.schedule.step(number))
+
+    def wake_threads(self) -> None:
+        """Wakes the threads if there is something for them to do."""
+        if not self.consumer_samples and self.scheduler.next_step() is not None:
+            self.work.notify_all()
+
+    def wake_all(self) -> None:
+        """Has everybody look again."""
+        self.work.notify_all()
+        self.ready.notify_all()
+
+    # For everybody else.
+
     def claim(self, shift: int) -> _Claim | None:
         """Waits for a batch to sample; None when closed, and for threads that others take the place of."""
-        with self.changed:
+        with self.lock:
             while True:
                 if self.closed or shift != self.shift:
                     return None
-                scheduler, schedule = self.scheduler, self.schedule
-                if schedule is not None and scheduler.next_step() is not None:
-                    generation, number = scheduler.assign(threading.get_ident())
-                    step = schedule.step(number)
-                    try:
-                        request = self.batches.request(scheduler.epoch, step.batch_index)
-                    except Exception as error:  # goes to the consumer, who raises it
-                        self.put(generation, number, error)
-                        continue
-                    return _Claim(generation, scheduler.epoch, step, request)
+                claim = None if self.consumer_samples else self.claimed()
+                if claim is not None:
+                    return claim
                 self.pool.reclaim()
-                self.changed.wait(_SLICE_S * 10)
+                self.work.wait(_SLICE_S if self.consumer_samples else _SLICE_S * 10)
+                if self.consumer_samples and time.perf_counter() - self.left_s > _SLICE_S:
+                    self.times_at_once = 0  # it has gone without a word: batches are to be ready when it comes back
 
-    def put(self, generation: int, step: int, result: SampledSubgraph | BaseException) -> None:
+    def put(self, claim: _Claim, result: SampledSubgraph | BaseException) -> None:
         """Hands a batch, or the error that it ended in, to the consumer."""
-        with self.changed:
-            if self.scheduler.complete(generation, step, result):
-                self.changed.notify_all()
+        with self.lock:
+            self._batch_s = result.sample_s + result.gather_s if isinstance(result, SampledSubgraph) else math.inf
+            if self.scheduler.complete(claim.generation, claim.step.step, result):
+                self.ready.notify_all()
+
+    def unclaim(self) -> None:
+        """Gives up what the calling thread has claimed and not put: somebody else samples it."""
+        with self.lock:
+            if self.scheduler.lost(threading.get_ident()):
+                self.wake_all()
 
     def close(self) -> None:
         """Ends the threads once they have finished the batch they are at. Does nothing in a forked child."""
         if os.getpid() != self.owner:
             return
-        with self.changed:
+        with self.lock:
             self.closed = True
             self.scheduler.results.clear()
-            self.changed.notify_all()
+            self.wake_all()
         self.pool.clear()
 
 
@@ -154,6 +194,12 @@ def _sample(shared: _Shared, sampler: BatchSampler, request: SampleRequest, epoc
     return SampledSubgraph(epoch, step.batch_index, step.is_padding, layout, block, sample_s, gather_s, worker, began_s)
 
 
+def _fulfil(shared: _Shared, sampler: BatchSampler, claim: _Claim, worker: str) -> None:
+    """Samples what was claimed, and hands it over."""
+    request = shared.batches.request(claim.epoch, claim.step.batch_index)
+    shared.put(claim, _sample(shared, sampler, request, claim.epoch, claim.step, worker))
+
+
 def _run(shared: _Shared, shift: int, name: str) -> None:
     """A sampling thread."""
     sampler: BatchSampler | None = None
@@ -161,12 +207,9 @@ def _run(shared: _Shared, shift: int, name: str) -> None:
         try:
             if sampler is None:
                 sampler = shared.sampler()
-            result: SampledSubgraph | BaseException = _sample(shared, sampler, claim.request, claim.epoch, claim.step, name)
+            _fulfil(shared, sampler, claim, name)
         except BaseException as error:  # everything goes to the consumer, who raises it
-            result = error
-        shared.put(claim.generation, claim.step.step, result)
-        # Held until the next batch otherwise, and with it the block of a batch that the consumer has dropped.
-        del result, claim
+            shared.put(claim, error)
 
 
 class InProcessStream:
@@ -185,27 +228,39 @@ class InProcessStream:
         self._shared = shared = _Shared(plan, graph, num_threads)
         weakref.finalize(self, shared.close).atexit = False  # also of one that an interrupt keeps from being made
         self._threads = _start_threads(shared, num_threads)
-        self._now: BatchSampler | None = None
-        self._now_lock = threading.Lock()
+        self._idle: deque[BatchSampler] = deque()
         self._restarting = threading.Lock()
 
     def start_epoch(self, epoch: int, first_batch: int = 0) -> None:
         """Starts an epoch; what is left of the one before is dropped."""
         shared = self._shared
         self._check_open()
-        with shared.changed:
+        with shared.lock:
             self._check_open()
             shared.schedule = shared.batches.schedule(first_batch)
             shared.scheduler.begin(epoch, len(shared.schedule))
-            shared.changed.notify_all()
+            shared.wake_all()
 
     def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch, in order; see ``BatchStream.recv``."""
+        shared, is_at_once = self._shared, time.perf_counter() - self._shared.left_s < _BACK_AT_ONCE_S
+        shared.times_at_once = min(shared.times_at_once + 1, 4 * _TIMES_AT_ONCE) if is_at_once else shared.times_at_once // 2
+        try:
+            while isinstance(found := self._wait(timeout_s, check), _Claim):
+                self._sample_here(found)
+        except BaseException:
+            shared.unclaim()
+            raise
+        shared.left_s = time.perf_counter()
+        return found
+
+    def _wait(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch | _Claim:
+        """Waits for the next batch, or gives it to the caller to sample; see ``_Shared.consumer_samples``."""
         shared, deadline = self._shared, Deadline(timeout_s)
         scheduler = shared.scheduler
         step = ready = -1
         self._check_open()
-        with shared.changed:
+        with shared.lock:
             while True:
                 self._check_open()
                 check()
@@ -216,6 +271,11 @@ class InProcessStream:
                     ready = len(scheduler.results)
                 if step in scheduler.results:
                     break
+                if shared.consumer_samples and scheduler.next_step() == step and timeout_s > _SMALL_S:
+                    claim = shared.claimed()
+                    assert claim is not None, "there is a next step"
+                    return claim
+                shared.wake_threads()
                 if not all(thread.is_alive() for thread in self._threads):
                     raise WorkerDied("a sampling thread ended unexpectedly", "create the loader again")
                 if deadline.has_passed:
@@ -223,32 +283,44 @@ class InProcessStream:
                         f"no batch within {timeout_s:g} s (epoch {scheduler.epoch}, step {step})",
                         "raise batch_timeout_s, or lower num_neighbors or batch_size",
                     )
-                shared.changed.wait(deadline.within(_SLICE_S))
+                shared.ready.wait(deadline.within(_SLICE_S))
             result = scheduler.hand_out()
-            shared.changed.notify_all()
+            shared.wake_threads()
         subgraph = _raise_or_return(result)
         subgraph.ready = ready
         return subgraph
+
+    def _sample_here(self, claim: _Claim) -> None:
+        """Samples a batch of the epoch in the calling thread."""
+        shared = self._shared
+        try:
+            sampler = self._idle_sampler()
+            _fulfil(shared, sampler, claim, "loop")
+        except Exception as error:
+            shared.put(claim, error)
+        else:
+            self._idle.append(sampler)
 
     def sample_now(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampledSubgraph:
         """Samples one batch in the calling thread; see ``BatchStream.sample_now``."""
         shared = self._shared
         self._check_open()
-        with self._now_lock:
-            if seeds is None:
-                with shared.changed:
-                    request = shared.batches.request(epoch, batch_index)
-            else:
-                request = shared.batches.request_for(epoch, batch_index, seeds)
-            try:
-                if self._now is None:
-                    self._now = shared.sampler()
-                return _sample(shared, self._now, request, epoch, Step(0, batch_index, False))
-            except BaseException as error:
-                self._now = None  # an interrupt may have come when its memory was half of this batch's
-                if not isinstance(error, Exception):
-                    raise
-                return _raise_or_return(error)
+        batches = shared.batches
+        request = batches.request(epoch, batch_index) if seeds is None else batches.request_for(epoch, batch_index, seeds)
+        try:
+            sampler = self._idle_sampler()
+            result = _sample(shared, sampler, request, epoch, Step(0, batch_index, False))
+        except Exception as error:
+            return _raise_or_return(error)
+        self._idle.append(sampler)
+        return result
+
+    def _idle_sampler(self) -> BatchSampler:
+        """What samples in a calling thread; put back once its batch is whole, because an interrupt leaves its memory half of a batch's."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._shared.sampler()
 
     def status(self) -> StreamStatus:
         """What the stream is doing. Takes no lock: it may be asked for in the middle of anything, and in a forked child."""
@@ -265,7 +337,7 @@ class InProcessStream:
         shared = self._shared
         self._check_open()
         with self._restarting:
-            with shared.changed:
+            with shared.lock:
                 self._check_open()
                 shared.shift += 1
                 try:
@@ -273,7 +345,7 @@ class InProcessStream:
                 except BaseException:  # an interrupt; nobody has seen the new shift yet
                     shared.shift -= 1
                     raise
-                shared.changed.notify_all()
+                shared.wake_all()
             deadline = time.monotonic() + timeout_s
             for thread in before:
                 thread.join(max(0.0, deadline - time.monotonic()))

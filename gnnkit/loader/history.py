@@ -30,7 +30,8 @@ class BatchRecord(NamedTuple):
         epoch: The epoch.
         index: Index in the epoch's list of batches.
         worker: Who sampled it: "thread 0", "process 1", "process 1, thread 0" where processes have several, "server 0, process 1",
-            "receiver, thread 2"; "" where that is not known.
+            "receiver, thread 2"; "loop" for the consumer itself, who samples small batches where it asks for the next one at once; "" where
+            that is not known.
         began_s: When its worker began to sample it; nan where that is not known.
         sample_s: What the worker spent choosing neighbours.
         gather_s: What it spent copying features and ids.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -290,7 +291,7 @@ class NodeRows:
 
 
 class BatchList:
-    """Every batch that a plan's epochs consist of.
+    """Every batch that a plan's epochs consist of. May be used from any thread.
 
     Args:
         plan: The plan.
@@ -301,7 +302,8 @@ class BatchList:
         self._plan, self._inputs = plan, input_rows(plan.inputs, graph)
         self._stream = stream.stream_key(plan.batching.seed, plan.inputs.stream)
         self._now_stream = stream.stream_key(plan.batching.seed, f"{plan.inputs.stream}/sample")
-        self._order: tuple[int, NDArray[np.int64] | None] | None = None
+        self._order: tuple[int, NDArray[np.int64] | None] = -1, None
+        self._ordering = threading.Lock()
 
     @property
     def num_seeds(self) -> int:
@@ -312,19 +314,33 @@ class BatchList:
         """The inputs without reference to a split of the graph."""
         return self._inputs.written_out()
 
+    @cached_property
+    def _whole(self) -> Schedule:
+        return self.schedule()
+
     def schedule(self, first_batch: int = 0) -> Schedule:
         """This rank's steps of an epoch."""
         return Schedule(self.num_seeds, self._plan.batching, first_batch)
 
     def request(self, epoch: int, batch_index: int) -> SampleRequest:
         """What batch ``batch_index`` of ``epoch`` is sampled from."""
-        if self._order is None or self._order[0] != epoch:
-            self._order = epoch, epoch_order(self._stream, epoch, self.num_seeds, self._plan.batching.shuffle)
-        order, where = self._order[1], self.schedule().positions(batch_index)
+        order, where = self._order_of(epoch), self._whole.positions(batch_index)
         positions = np.arange(where.start, where.stop, dtype=np.int64) if order is None else np.ascontiguousarray(order[where])
         arrays, inputs = self._inputs.arrays(positions), self._plan.inputs
         input_id = arrays["node"] if isinstance(inputs, InputNodes) and inputs.is_mask else positions
         return SampleRequest(stream.batch_key(self._stream, epoch, batch_index), input_id, arrays)
+
+    def _order_of(self, epoch: int) -> NDArray[np.int64] | None:
+        """The order of an epoch's inputs, see ``epoch_order``; that of the last epoch is kept."""
+        known, order = self._order
+        if known != epoch:
+            with self._ordering:  # so that it, and what the inputs keep of themselves, is not worked out by every thread
+                known, order = self._order
+                if known != epoch:
+                    self._inputs.arrays(np.empty(0, np.int64))
+                    order = epoch_order(self._stream, epoch, self.num_seeds, self._plan.batching.shuffle)
+                    self._order = epoch, order
+        return order
 
     def request_for(self, epoch: int, index: int, values: NDArray[np.int64]) -> SampleRequest:
         """What a batch around given inputs is sampled from, see ``InputRows.given``; such batches have a stream of their own."""

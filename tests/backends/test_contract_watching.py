@@ -26,7 +26,7 @@ from tests.helpers.waiting import HANG_S, wait_until
 
 # What may sample for each, and the processes that it has beside this one.
 WHO: dict[str, tuple[Any, set[str], set[str]]] = {
-    "InProcess": (InProcess(2), {"thread 0", "thread 1"}, set()),
+    "InProcess": (InProcess(2), {"thread 0", "thread 1", "loop"}, set()),
     "Colocated": (Colocated(1, threads_per_worker=2), {"process 0, thread 0", "process 0, thread 1"}, {"process 0"}),
     "GraphStore": (
         GraphStore(2),

@@ -221,7 +221,9 @@ _TIMES = ("wait", "collate", "transform", "transfer", "consumer", "sample", "gat
 
 
 def _process_of(worker: str) -> str:
-    """The process that a batch's worker belongs to: "process 1, thread 0" is of "process 1", "thread 0" of this one."""
+    """The process that a batch's worker belongs to: "process 1, thread 0" is of "process 1", "thread 0" and "loop" of this one."""
+    if worker == "loop":
+        return "trainer"
     owner, _, thread = worker.rpartition("thread ")
     return worker if not thread.isdigit() else owner.rstrip(", ") or "trainer"
 

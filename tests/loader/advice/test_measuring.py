@@ -51,7 +51,7 @@ def test_what_is_measured_is_what_has_happened() -> None:
         assert sum(found.shares.values()) == pytest.approx(1.0)
         assert found.seconds == pytest.approx(sum(r.wait_s + r.collate_s + r.transform_s + r.transfer_s + r.consumer_s for r in records))
         assert found.seeds_per_s == pytest.approx(found.seeds / found.seconds)
-        assert set(found.busy_of) <= {"thread 0", "thread 1"} and 0 < found.busy <= 1
+        assert set(found.busy_of) <= {"thread 0", "thread 1", "loop"} and 0 < found.busy <= 1
         assert len(found.work) == min(128, len(records))
         assert 0 < found.start_share < 1 and found.cpus >= 1
         assert found.graph_bytes > 0 and found.batch_bytes > 0 and not found.will_copy and not found.is_remote
