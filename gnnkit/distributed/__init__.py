@@ -49,6 +49,7 @@ _HOMES = {
     "RangePartitionBook": "store_views",
     "RegisterBackendRequest": "server_values",
     "RemoteDistDataset": "remote_dataset",
+    "RemoteDistSamplingWorkerOptions": "loader_modes",
     "RemoteReceivingChannel": "connection",
     "SamplerOptions": "loader_options",
     "ServerSlice": "server_values",
@@ -97,7 +98,6 @@ _GLT_MODULES = {
         "DistMpSamplingProducer",
         "DistNeighborSampler",
         "MpDistSamplingWorkerOptions",
-        "RemoteDistSamplingWorkerOptions",
         "RpcCalleeBase",
         "RpcDataPartitionRouter",
         "all_gather",
@@ -119,6 +119,7 @@ _GLT_MODULES = {
     "distributed.dist_server": ("SERVER_EXIT_STATUS_CHECK_INTERVAL",),
     "distributed.rpc": ("get_rpc_current_group_worker_names", "get_rpc_worker_names"),
     "sampler": ("EdgeSamplerInput", "NodeSamplerInput", "RemoteSamplerInput", "SamplingConfig", "SamplingType"),
+    "typing": ("Split",),
 }
 # Classes of ours that are graphlearn-torch's too.
 _OVER_GLT = frozenset(
@@ -129,6 +130,7 @@ _OVER_GLT = frozenset(
         "DistNeighborLoader",
         "DistSamplingProducer",
         "DistSubGraphLoader",
+        "RemoteDistSamplingWorkerOptions",
         "RemoteReceivingChannel",
     }
 )
@@ -168,6 +170,7 @@ __all__ = [
     "RangePartitionBook",
     "RegisterBackendRequest",
     "RemoteDistDataset",
+    "RemoteDistSamplingWorkerOptions",
     "RemoteReceivingChannel",
     "SamplerOptions",
     "ServerSlice",
@@ -238,6 +241,7 @@ if TYPE_CHECKING:
     from gnnkit.distributed.life_cycle import initialize as initialize
     from gnnkit.distributed.life_cycle import is_initialized as is_initialized
     from gnnkit.distributed.link_neighbor_loader import DistLinkNeighborLoader as DistLinkNeighborLoader
+    from gnnkit.distributed.loader_modes import RemoteDistSamplingWorkerOptions as RemoteDistSamplingWorkerOptions
     from gnnkit.distributed.loader_options import DEFAULT_NUM_CPU_THREADS as DEFAULT_NUM_CPU_THREADS
     from gnnkit.distributed.loader_options import KHopNeighborSamplerOptions as KHopNeighborSamplerOptions
     from gnnkit.distributed.loader_options import PPRSamplerOptions as PPRSamplerOptions

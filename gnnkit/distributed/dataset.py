@@ -155,16 +155,19 @@ class DistDataset:
         dataset._take(views, partition_idx)
         return dataset
 
-    def load(
+    def load(  # noqa: PLR0913
         self,
-        root_dir: str | Path,
-        partition_idx: int,
+        root_dir: str | Path | None = None,
+        partition_idx: int | None = None,
         graph_mode: str = "ZERO_COPY",
         feature_with_gpu: bool = True,
         device_group_list: Any = None,
         whole_node_label_file: str | Mapping[NodeType, str] | None = None,
         device: int | None = None,
         *,
+        graph_dir: str | Path | None = None,
+        input_layout: str = "COO",
+        graph_caching: bool = False,
         store_dir: str | Path | None = None,
     ) -> None:
         """Loads one part of a store, or of a partition directory that graphlearn-torch wrote.
@@ -182,18 +185,32 @@ class DistDataset:
             whole_node_label_file: Labels of all nodes, as written by ``torch.save``, of a partition directory; a file by type for
                 a typed graph. A store has its labels in it.
             device: Taken and not used, as before.
+            graph_dir: ``root_dir`` as graphlearn-torch's tutorials call it: give one of them.
+            input_layout: Taken and not used: partitions say how they are written.
+            graph_caching: Taken and not used: every part of a store on this host can be read.
             store_dir: Folder of the store that is made; None takes the folder of stores.
 
         Raises:
-            PlanError: ``graph_mode`` is unknown, or there is no such part.
+            PlanError: ``graph_mode`` is unknown, there is no such part, or the folder is missing or given twice.
             DatasetError: The folder is neither, or is damaged.
             StoreError: The store is damaged or cannot be written.
         """
+        folder = root_dir if graph_dir is None else graph_dir
+        if folder is None or partition_idx is None or (root_dir is not None and graph_dir is not None):
+            raise PlanError(
+                f"load got root_dir={root_dir!r}, graph_dir={graph_dir!r} and partition_idx={partition_idx!r}",
+                "give the folder, as root_dir or as graph_dir, and the number of the part",
+            )
+        if not isinstance(feature_with_gpu, bool):
+            raise PlanError(
+                f"the fourth argument of load is feature_with_gpu, True or False, got {feature_with_gpu!r}",
+                "versions of graphlearn-torch order the arguments of load differently: give those after graph_mode by name",
+            )
         if graph_mode not in _GRAPH_MODES:
             raise PlanError(f"graph_mode must be one of {list(_GRAPH_MODES)}, got {graph_mode!r}")
         if graph_mode != "CPU":
             _logger.info("graph_mode=%s: gnnkit samples on the CPU, from mapped memory", graph_mode)
-        views = StoreViews.of(open_partitions(Path(root_dir).expanduser(), self.edge_dir, whole_node_label_file, store_dir), partition_idx)
+        views = StoreViews.of(open_partitions(Path(folder).expanduser(), self.edge_dir, whole_node_label_file, store_dir), partition_idx)
         check_part(partition_idx, views.store.num_parts)
         self._take(views, partition_idx)
 

@@ -206,6 +206,21 @@ class DistServer:
         """Ports of the server's host that nobody listens on at this moment. Nothing of gnnkit needs them."""
         return self._call("free_ports", {"count": num_ports}, list)
 
+    def device_count(self) -> int:
+        """CUDA devices of the server's host, and 1 where it has none: what ``func=torch.cuda.device_count`` asks for.
+
+        Servers sample on their CPU, so a script that makes as many workers gets its batches on any host.
+        """
+        return self._call("device_count", {}, int)
+
+    def get_ids_in_file(self, path: str) -> torch.Tensor:
+        """int64 ``[n]``: the ids in a file of the server's host, as ``torch.save`` writes a tensor; nothing in it is run.
+
+        Raises:
+            DatasetError: There is no such file, or it holds something else.
+        """
+        return self._call("ids_in_file", {"path": str(path)}, tensor_of)
+
     # Sampling ---------------------------------------------------------------------------------------------------------------
 
     def init_sampling_backend(self, request: InitSamplingBackendRequest) -> int:

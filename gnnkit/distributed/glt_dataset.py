@@ -97,7 +97,9 @@ class _Native(DistDataset):
         """What a user has said, which a store does not: splits of one's own, and where graphlearn-torch samples."""
         return {name: self.__dict__[name] for name in ("_given", "_graph_mode", "_device")}
 
-    def load(self, root_dir: str | Path, partition_idx: int, graph_mode: str = "ZERO_COPY", *args: Any, **kwargs: Any) -> None:
+    def load(
+        self, root_dir: str | Path | None = None, partition_idx: int | None = None, graph_mode: str = "ZERO_COPY", *args: Any, **kwargs: Any
+    ) -> None:
         """As ``DistDataset.load``; graphlearn-torch's own sampling runs where ``graph_mode`` and ``device`` say."""
         self._graph_mode, self._device = graph_mode, kwargs.get("device", args[3] if len(args) > 3 else None)
         super().load(root_dir, partition_idx, graph_mode, *args, **kwargs)

@@ -70,7 +70,7 @@ class DistLinkNeighborLoader(DistNeighborLoader):
 
     def _seeds(self, mode: Mode, edge_label_index: Any, runtime: DistributedRuntimeInfo) -> tuple[Any, bool]:
         if isinstance(mode, RemoteMode):
-            return server_links(mode.dataset, edge_label_index, self._said)
+            return server_links(mode.dataset, edge_label_index, self._said, mode.servers)
         return local_links(mode.dataset, edge_label_index, LinkOptions(**self._said), runtime)
 
 

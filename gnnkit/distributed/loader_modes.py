@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gnnkit.cluster.hosts import environment_int
 from gnnkit.distributed import process_group
 from gnnkit.distributed.connection import ConnectionChannel, DistSamplingProducer
+from gnnkit.distributed.context import get_context
+from gnnkit.distributed.dist_server import DistServer
 from gnnkit.distributed.loader_options import (
     KHopNeighborSamplerOptions,
     PPRSamplerOptions,
@@ -15,6 +18,7 @@ from gnnkit.distributed.loader_options import (
     check_prefetch,
     check_worker_options,
     create_colocated_worker_options,
+    is_remote,
     remote_options,
     resolve_sampler_options,
 )
@@ -119,9 +123,13 @@ def initialize_colocated_sampling_worker(
 
 
 _WORKER_CONCURRENCY = _PREFETCH_SIZE = 4
+_DATASETS = (
+    "a DistDataset samples here, a RemoteDistDataset on servers; "
+    "without either, RemoteDistSamplingWorkerOptions mean the servers that were joined"
+)
 
 
-def one_of(name: str, value: Any, other_name: str, other: Any, **default: Any) -> Any:
+def one_of(name: str, value: Any, other_name: str, other: Any, hint: str = "", **default: Any) -> Any:
     """The one that is given of two words for the same thing.
 
     Raises:
@@ -131,7 +139,7 @@ def one_of(name: str, value: Any, other_name: str, other: Any, **default: Any) -
         raise PlanError(f"both {name} and {other_name} are given", "they are two words for the same thing: give one")
     found = other if value is None else value
     if found is None and not default:
-        raise PlanError(f"{name} is missing", f"give {name} or, which is the same, {other_name}")
+        raise PlanError(f"{name} is missing", f"give {name} or, which is the same, {other_name}{hint and '; '}{hint}")
     return default["default"] if found is None else found
 
 
@@ -214,13 +222,24 @@ class RemoteMode:
 
     Args:
         dataset: Their graph.
+        options: Remote options, or None for all servers.
+        is_shared: Whether trainers whose options have the same ``worker_key`` divide the batches, as graphlearn-torch's do.
 
     Attributes:
         dataset: See above.
+        servers: The servers that sample, in the order of the options.
+
+    Raises:
+        PlanError: The options name a server that does not exist, or one twice.
     """
 
-    def __init__(self, dataset: RemoteDistDataset) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: RemoteDistDataset, options: Any, *, is_shared: bool) -> None:
+        self.dataset, self._is_shared = dataset, is_shared
+        count = dataset.cluster_info.num_storage_nodes
+        named = options.server_rank if options is not None and is_remote(options) else range(count)
+        self.servers = [named] if isinstance(named, int) else list(named)
+        if not self.servers or len(set(self.servers)) < len(self.servers) or not set(self.servers) <= set(range(count)):
+            raise PlanError(f"server_rank is {named!r}, and there are {count} servers", "name each server once, from 0")
 
     def worker_options(self, given: Any, own: dict[str, Any], runtime: DistributedRuntimeInfo) -> Any:
         """Options as they are given, or made of the arguments."""
@@ -244,12 +263,13 @@ class RemoteMode:
 
     def seeds(self, input_nodes: Any, runtime: DistributedRuntimeInfo) -> tuple[Any, bool]:
         """The same, a record for each server; see ``resolve_server_seeds``."""
-        node_type, ids, plain = resolve_server_seeds(input_nodes, self.dataset)
+        node_type, ids, plain = resolve_server_seeds(input_nodes, self.dataset, self.servers)
         return [glt.attribute("sampler.NodeSamplerInput")(own, node_type) for own in ids], plain
 
-    def producer(self, seeds: Any, config: Any, workers: Any, options: SamplerOptions) -> None:
-        """None: the loader makes what samples on servers."""
-        return
+    def producer(self, seeds: Any, config: Any, workers: Any, options: SamplerOptions) -> Any:
+        """What the loader is to ask servers for; None for streams of its own."""
+        of_nodes = config.sampling_type is glt.attribute("sampler.SamplingType").NODE
+        return DistServer.create_sampling_producer if self._is_shared and of_nodes and workers.worker_key is not None else None
 
 
 def _named(given: Any, own: dict[str, Any]) -> dict[str, Any]:
@@ -272,10 +292,95 @@ def device_of(device: Any, runtime: DistributedRuntimeInfo) -> Any:
 Mode: TypeAlias = LocalMode | RemoteMode
 
 
-def mode_of(dataset: DistDataset | RemoteDistDataset) -> Mode:
+def mode_of(dataset: Any, data: Any, worker_options: Any) -> Mode:
     """Where the batches of a dataset are sampled.
 
+    Args:
+        dataset: A dataset under GiGL's name, or None.
+        data: The same under graphlearn-torch's. Where both are None, remote options mean the graph of the servers that were joined.
+        worker_options: A loader's options, or None.
+
     Raises:
-        PlanError: It is a dataset of no store.
+        PlanError: It is missing, given twice, or a dataset of no store; or options name servers that do not exist.
     """
-    return RemoteMode(dataset) if isinstance(dataset, RemoteDistDataset) else LocalMode(dataset)
+    is_joined = dataset is None and data is None and worker_options is not None and is_remote(worker_options)
+    found = RemoteDistDataset.joined() if is_joined else one_of("dataset", dataset, "data", data, _DATASETS)
+    return RemoteMode(found, worker_options, is_shared=is_joined) if isinstance(found, RemoteDistDataset) else LocalMode(found)
+
+
+if TYPE_CHECKING:
+
+    class _RemoteOptions:
+        """What is used of it."""
+
+        def __init__(self, **options: Any) -> None: ...
+
+else:
+    _RemoteOptions = glt.attribute("distributed.RemoteDistSamplingWorkerOptions", "RemoteDistSamplingWorkerOptions")
+
+
+class RemoteDistSamplingWorkerOptions(_RemoteOptions):
+    """Graphlearn-torch's options for sampling on servers; it is a class of its own, which knows the servers that gnnkit has joined.
+
+    Args:
+        server_rank: The server that samples, or several. None takes this client's share of them, as graphlearn-torch deals them: of 4
+            servers and 2 clients the first has 0 and 1, of 2 servers and 5 clients the third has 0.
+        num_workers: Servers have workers already; with ``worker_concurrency`` it says how many batches are sampled ahead.
+        worker_devices: Taken and not used: servers sample on the CPU.
+        worker_concurrency: See ``num_workers``.
+        master_addr: Taken and not used: nothing listens there.
+        master_port: Likewise.
+        num_rpc_threads: Likewise.
+        rpc_timeout: Seconds that one wait for a batch may take.
+        buffer_size: The most memory for batches under way.
+        prefetch_size: Batches that are asked for ahead.
+        worker_key: Trainers that give the same one divide the batches of the same seeds among themselves.
+        **options: Further options of graphlearn-torch's class.
+
+    Raises:
+        PlanError: ``server_rank`` is None, and this process has joined no servers.
+        ValueError: As graphlearn-torch's class.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        server_rank: int | Sequence[int] | None = None,
+        num_workers: int = 1,
+        worker_devices: Any = None,
+        worker_concurrency: int = 4,
+        master_addr: str | None = None,
+        master_port: int | str | None = None,
+        num_rpc_threads: int | None = None,
+        rpc_timeout: float = 180,
+        buffer_size: int | str | None = None,
+        prefetch_size: int = 4,
+        worker_key: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            server_rank=_own_servers() if server_rank is None else server_rank,
+            num_workers=num_workers,
+            worker_devices=worker_devices,
+            worker_concurrency=worker_concurrency,
+            master_addr=master_addr,
+            master_port=master_port,
+            num_rpc_threads=num_rpc_threads,
+            rpc_timeout=rpc_timeout,
+            buffer_size=buffer_size,
+            prefetch_size=prefetch_size,
+            worker_key=worker_key,
+            **options,
+        )
+
+
+def _own_servers() -> list[int]:
+    """This client's servers, dealt in order: the first clients have one more; too few are dealt again."""
+    current = get_context()
+    if current is None or not current.is_client():
+        raise PlanError("server_rank is None, and this process has joined no servers", "call init_client() first, or name the servers")
+    servers, clients, rank = current.num_servers(), current.world_size, current.rank
+    if clients >= servers:
+        return [rank % servers]
+    share, more = divmod(servers, clients)
+    first = rank * share + min(rank, more)
+    return list(range(first, first + share + (rank < more)))

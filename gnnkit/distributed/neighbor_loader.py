@@ -107,8 +107,8 @@ class DistNeighborLoader(BaseDistLoader):
         random_seed: int | None = None,
         worker_options: Any = None,
     ) -> None:
-        dataset = one_of("dataset", dataset, "data", data)
-        mode = mode_of(dataset)
+        mode = mode_of(dataset, data, worker_options)
+        dataset = mode.dataset
         fan_outs, options = sampler_options_of(num_neighbors, sampler_options)
         runtime = runtime_of(context, local_process_rank, local_process_world_size)
         try:

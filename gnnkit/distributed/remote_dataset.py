@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.distributed import process_group
+from gnnkit.distributed import context, process_group
 from gnnkit.distributed.label_edges import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
 from gnnkit.distributed.server_values import ServerSlice, compute_server_assignments
 from gnnkit.distributed.store_views import DatasetSchema, FeatureInfo, Quantizations
@@ -42,6 +43,23 @@ class RemoteDistDataset:
         if isinstance(local_rank, bool) or not isinstance(local_rank, int) or not 0 <= local_rank < most:
             raise PlanError(f"there is no local_rank {local_rank!r}: each host has {most} trainers", f"local ranks go from 0 to {most - 1}")
         self.cluster_info, self.local_rank = cluster_info, local_rank
+
+    @classmethod
+    def joined(cls) -> RemoteDistDataset:
+        """The graph of the servers that this process has joined.
+
+        Raises:
+            PlanError: It has joined none.
+        """
+        from gnnkit.distributed.resolve import GraphStoreInfo
+
+        current = context.get_context()
+        if current is None or not current.is_client():
+            raise PlanError(
+                "data is None, which means the servers that this process has joined, and it has joined none",
+                "call init_client() or gnnkit.distributed.initialize() first, or give a DistDataset or a RemoteDistDataset",
+            )
+        return cls(GraphStoreInfo(current.num_servers(), current.num_clients()), 0)
 
     # What all servers know ----------------------------------------------------------------------------------------------------
 
@@ -126,6 +144,18 @@ class RemoteDistDataset:
         found = _ask_all("get_node_ids", {s: FetchNodesRequest(split, owner, part) for s, part in slices.items()})
         nothing = torch.empty(0, dtype=torch.int64)
         return {server: found.get(server, nothing) for server in range(self.cluster_info.num_storage_nodes)}
+
+    def fetch_split(self, server: int, split: str, node_type: NodeType | None = None) -> torch.Tensor:
+        """int64 ``[k]``: one server's nodes of a split; see ``fetch_node_ids``."""
+        from gnnkit.distributed.server_values import FetchNodesRequest
+
+        ids: torch.Tensor = _ask(server, "get_node_ids", FetchNodesRequest(split, self._node_type(node_type)))
+        return ids
+
+    def fetch_ids_in_file(self, server: int, path: str | os.PathLike[str]) -> torch.Tensor:
+        """int64 ``[k]``: the ids in a file of one server's host; see ``DistServer.get_ids_in_file``."""
+        ids: torch.Tensor = _ask(server, "get_ids_in_file", os.fspath(path))
+        return ids
 
     def fetch_ablp_input(
         self,

@@ -14,7 +14,7 @@ from gnnkit.distributed.label_edges import (
     message_passing_to_positive_label,
 )
 from gnnkit.distributed.loader_plan import stored
-from gnnkit.distributed.seeds import check_servers, resolve_seeds, shard_nodes_by_process, to_seeds
+from gnnkit.distributed.seeds import check_servers, given_by_server, resolve_seeds, shard_nodes_by_process, to_seeds
 from gnnkit.distributed.server_values import ABLPInputNodes
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.loader.inputs import LinkOptions, label_type, resolve_input_links, to_rows
@@ -118,13 +118,16 @@ def local_links(
     ), plain
 
 
-def server_links(dataset: RemoteDistDataset, edge_label_index: Any, options: Mapping[str, Any]) -> tuple[list[LinkSamplerInput], bool]:
+def server_links(
+    dataset: RemoteDistDataset, edge_label_index: Any, options: Mapping[str, Any], servers: Sequence[int]
+) -> tuple[list[LinkSamplerInput], bool]:
     """This process's links, a record for each server.
 
     Args:
         dataset: The servers' graph.
-        edge_label_index: ``{server: [2, n]}``, or ``(edge type, these)``; servers that are left out have none.
+        edge_label_index: Links by server, see ``given_by_server``, or ``(edge type, these)``; servers that are left out have none.
         options: Of ``LinkOptions``; labels by server, too.
+        servers: The servers that sample for this loader.
 
     Raises:
         PlanError: See ``local_links``; or a server does not exist.
@@ -133,7 +136,9 @@ def server_links(dataset: RemoteDistDataset, edge_label_index: Any, options: Map
 
     labelled, types = dataset.schema.is_homogeneous_with_labeled_edge_type, dataset.fetch_edge_types()
     edge_type, by_server, plain = _type_of(edge_label_index, types, labelled)
-    count, labels, records = dataset.cluster_info.num_storage_nodes, options.get("edge_label"), []
+    count, records = dataset.cluster_info.num_storage_nodes, []
+    by_server = given_by_server(by_server, servers, count, lambda links: _is_list_of(links, 2))
+    labels = given_by_server(options.get("edge_label"), servers, count, lambda rows: _is_list_of(rows, 1))
     for what, given in (("edge_label_index", by_server), *([] if labels is None else [("edge_label", labels)])):
         check_servers(given, count, _LINKS_WAY, what)
     drawn = LinkOptions(**{**options, "edge_label": None}).negatives()
@@ -144,6 +149,11 @@ def server_links(dataset: RemoteDistDataset, edge_label_index: Any, options: Map
         own = options if labels is None else {**options, "edge_label": labels.get(server, torch.empty(0)) if links.numel() else None}
         records.append(LinkSamplerInput(links, edge_type, LinkOptions(**own), edge_type or HOMOGENEOUS_EDGE_TYPE))
     return records, plain
+
+
+def _is_list_of(given: Any, ndim: int) -> bool:
+    """Whether it is a list of arrays, and not one that is written as a list."""
+    return isinstance(given, (list, tuple)) and bool(given) and all(getattr(one, "ndim", 0) >= ndim for one in given)
 
 
 def _raised_alike(labels: Mapping[int, Any]) -> dict[int, torch.Tensor]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gnnkit.distributed.label_edges import (
     DEFAULT_HOMOGENEOUS_NODE_TYPE,
@@ -131,19 +135,24 @@ def to_seeds(value: Any) -> torch.Tensor:
 _WAY = "dataset.fetch_node_ids(rank, world_size, split) gives ids by server"
 
 
-def resolve_server_seeds(input_nodes: Any, dataset: RemoteDistDataset) -> tuple[NodeType | None, list[torch.Tensor], bool]:
+def resolve_server_seeds(
+    input_nodes: Any, dataset: RemoteDistDataset, servers: Sequence[int]
+) -> tuple[NodeType | None, list[torch.Tensor], bool]:
     """This process's seeds.
 
     Args:
-        input_nodes: ``{server: ids [n]}``, or ``(node type, {server: ids})`` for a typed graph. Servers that are left out have none.
+        input_nodes: Seeds by server, see ``given_by_server``, or ``(node type, these)`` for a typed graph. The seeds of a server are ids
+            ``[n]``, the path of a file of its host that holds them, or a ``Split``, whose nodes there they are.
         dataset: The servers' graph.
+        servers: The servers that sample for this loader.
 
     Returns:
         Their node type, None for a homogeneous graph; the ids of every server, in the order of ranks; and whether batches are to be
         plain although the graph is stored typed, because of its labels.
 
     Raises:
-        PlanError: ``input_nodes`` is of a kind that does not fit the graph, is empty, or names a server that does not exist.
+        PlanError: ``input_nodes`` is of a kind that does not fit the graph, is empty, or names a server or a split that does not exist.
+        DatasetError: A file is missing or holds no ids.
     """
     types, labelled = dataset.fetch_node_types(), dataset.schema.is_homogeneous_with_labeled_edge_type
     node_type, by_server, plain = None, input_nodes, False
@@ -157,7 +166,56 @@ def resolve_server_seeds(input_nodes: Any, dataset: RemoteDistDataset) -> tuple[
         raise PlanError(
             f"input_nodes is {kind}, and the graph is typed", f"give (node type, ids by server), with a type of {types}; {_WAY}"
         )
-    return node_type, _ids_of(by_server, dataset.cluster_info.num_storage_nodes), plain
+    count = dataset.cluster_info.num_storage_nodes
+    found = given_by_server(by_server, servers, count, _is_list_of_seeds)
+    check_servers(found, count, _WAY)
+    nothing = to_seeds([])
+    return node_type, [_ids_on(server, found[server], node_type, dataset) if server in found else nothing for server in range(count)], plain
+
+
+def given_by_server(given: Any, servers: Sequence[int], num_servers: int, is_list: Callable[[Any], bool]) -> Any:
+    """Inputs by server, however a script gives them.
+
+    Args:
+        given: ``{server: inputs}``; a list with an element for each of ``servers``, or for each server there is; a split, which each of
+            ``servers`` has nodes of; or, where ``servers`` is a single one, its inputs.
+        servers: The servers that sample for a loader, in the order of its options.
+        num_servers: How many there are in all.
+        is_list: Whether something is a list with an element for each server.
+
+    Returns:
+        ``{server: inputs}``, or ``given`` where it is nothing of this.
+
+    Raises:
+        PlanError: A list is of another length.
+    """
+    if isinstance(given, Enum):
+        return dict.fromkeys(servers, given)
+    if is_list(given):
+        for ranks in (list(servers), list(range(num_servers))):
+            if len(given) == len(ranks):
+                return {server: own for server, own in zip(ranks, given, strict=True) if server in servers}
+        raise PlanError(
+            f"inputs are a list of {len(given)}, and the servers are {list(servers)}", "give one element for each of them, in this order"
+        )
+    return {servers[0]: given} if len(servers) == 1 and given is not None and not isinstance(given, Mapping) else given
+
+
+def _is_list_of_seeds(given: Any) -> bool:
+    return isinstance(given, (list, tuple)) and bool(given) and not all(isinstance(one, (int, np.integer)) for one in given)
+
+
+# A ``Split`` of graphlearn-torch, by its value, and what servers call it.
+_SPLITS = {"train": "train", "valid": "val", "test": "test"}
+
+
+def _ids_on(server: int, seeds: Any, node_type: NodeType | None, dataset: RemoteDistDataset) -> torch.Tensor:
+    """The seeds of a server, which knows its files and its splits."""
+    if isinstance(seeds, Enum):
+        if seeds.value not in _SPLITS:
+            raise PlanError(f"input_nodes is {seeds}, which is no split", "Split.train, Split.valid or Split.test")
+        return dataset.fetch_split(server, _SPLITS[seeds.value], node_type)
+    return dataset.fetch_ids_in_file(server, seeds) if isinstance(seeds, (str, os.PathLike)) else to_seeds(seeds)
 
 
 def _check_type(node_type: Any, types: list[NodeType] | None) -> None:
@@ -187,11 +245,3 @@ def check_servers(by_server: Any, num_servers: int, way: str, what: str = "input
     for server in by_server:
         if isinstance(server, bool) or not isinstance(server, int) or not 0 <= server < num_servers:
             raise PlanError(f"{what} names the server {server!r}, and there are {num_servers}", "servers count from 0")
-
-
-def _ids_of(by_server: Any, num_servers: int) -> list[torch.Tensor]:
-    import torch
-
-    check_servers(by_server, num_servers, _WAY)
-    nothing = torch.empty(0, dtype=torch.int64)
-    return [to_seeds(by_server[server]) if server in by_server else nothing for server in range(num_servers)]

@@ -33,7 +33,7 @@ from gnnkit.distributed import (
     request_server,
     shutdown_client,
 )
-from gnnkit.errors import LoaderClosed, PlanError, WorkerDied
+from gnnkit.errors import DatasetError, LoaderClosed, PlanError, WorkerDied
 from gnnkit.storage.store import Store
 from tests.distributed.loading import NUM_NODES, TO, labelled, needs_glt, ring, seeds_of, stored
 from tests.helpers.batches import same
@@ -49,7 +49,10 @@ EVERYTHING = list(range(NUM_NODES))
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
-    graphs = {"plain": (ring(), 2), "labelled": (labelled(), 1)}
+    plain = ring()
+    plain.train_mask = torch.arange(NUM_NODES) % 3 == 0
+    plain.val_mask = plain.test_mask = ~plain.train_mask
+    graphs = {"plain": (plain, 2), "labelled": (labelled(), 1)}
     return {name: stored(data, tmp_path_factory.mktemp(name), parts) for name, (data, parts) in graphs.items()}
 
 
@@ -173,6 +176,103 @@ def test_a_homogeneous_graph_with_labels(with_labels: RemoteDistDataset) -> None
             loader.shutdown()
 
 
+# As graphlearn-torch's scripts give them ------------------------------------------------------------------------------------
+
+
+def joined(
+    input_nodes: Any, server_rank: Any = None, worker_key: str | None = None, cls: str = "DistNeighborLoader", **options: Any
+) -> Any:
+    """A loader with ``data=None`` and remote options."""
+    workers = gnnkit.distributed.RemoteDistSamplingWorkerOptions(
+        server_rank=server_rank, num_workers=2, master_addr="localhost", master_port=1, prefetch_size=2, worker_key=worker_key
+    )
+    given = {"edge_label_index" if "Link" in cls else "input_nodes": input_nodes}
+    return getattr(gnnkit.distributed, cls)(
+        data=None, num_neighbors=[2, 2], batch_size=7, shuffle=False, worker_options=workers, **given, **options
+    )
+
+
+@pytest.mark.parametrize("key", [None, "train"])
+@pytest.mark.parametrize(
+    ("seeds", "server_rank", "wanted"),
+    [
+        ("ids", 1, [range(9)]),
+        ("path", 0, [range(9)]),
+        ("paths", [0, 1], [range(9), range(9, 20)]),
+        ("paths", [1, 0], [range(9), range(9, 20)]),
+        ("paths", None, [range(9), range(9, 20)]),
+        ("one list", 1, [range(9)]),
+        ("all servers", 1, [range(9, 20)]),
+        ("split", [0, 1], [range(20)]),
+        ("split", 0, [range(20)]),
+        ("by server", [0, 1], [range(9)]),
+        ("mixed", [0, 1], [range(9, 20), range(3)]),
+    ],
+)
+def test_without_data_remote_options_mean_the_servers_that_were_joined(
+    dataset: RemoteDistDataset, tmp_path: Path, seeds: str, server_rank: Any, wanted: Any, key: str | None
+) -> None:
+    paths = [str(tmp_path / f"partition{part}.pt") for part in range(2)]
+    for path, ids in zip(paths, (torch.arange(9), torch.arange(9, 20)), strict=True):
+        torch.save(ids, path)
+    split = gnnkit.distributed.Split.train
+    given: Any = {
+        "ids": torch.arange(9),
+        "path": paths[0],
+        "paths": paths,
+        "one list": paths[:1],
+        "all servers": paths,
+        "split": split,
+        "by server": {0: paths[0]},
+        "mixed": [Path(paths[1]), torch.arange(3)],
+    }[seeds]
+    loader, expected = joined(given, server_rank, key), [seed for ids in wanted for seed in ids]
+    if seeds == "split":  # each server has its share of the training nodes
+        expected = [int(i) for server in ([0, 1] if server_rank != 0 else [0]) for i in dataset.fetch_node_ids(split="train")[server]]
+    for _ in range(2):
+        assert sorted(seeds_of(loader)) == sorted(expected)
+    loader.shutdown()
+
+
+def test_a_server_rank_is_dealt_or_named(dataset: RemoteDistDataset) -> None:
+    options = gnnkit.distributed.RemoteDistSamplingWorkerOptions(master_addr="localhost", master_port=1)
+    assert options.server_rank == [0, 1], "one client has all servers"
+    for rank in (2, [0, 0], []):
+        with pytest.raises(PlanError, match="server_rank is .*, and there are 2 servers"):
+            joined(torch.arange(3), rank)
+    for several in (torch.arange(3), "partition0.pt"):
+        with pytest.raises(PlanError, match="the dataset is on servers, which have to be named"):
+            joined(several, [0, 1])
+
+
+def test_links_of_the_joined_servers(dataset: RemoteDistDataset, stores: dict[str, Store]) -> None:
+    links = ring().edge_index[:, :9]
+    here = gnnkit.distributed.DistLinkNeighborLoader(
+        DistDataset.from_store(stores["plain"]), [2, 2], 7, links, torch.arange(9), num_workers=0
+    )
+    for given, labels, rank in ((links, torch.arange(9), 1), ([links[:, :7], links[:, 7:]], [torch.arange(7), torch.arange(7, 9)], [1, 0])):
+        loader = joined(given, rank, cls="DistLinkNeighborLoader", edge_label=labels)
+        assert sorted(label for batch in loader for label in batch.edge_label.tolist()) == list(range(9))
+        if rank == 1:
+            for ours, theirs in zip(loader, here, strict=True):
+                same(ours, theirs)
+        loader.shutdown()
+    here.shutdown()
+
+
+def test_without_servers_data_cannot_be_left_out() -> None:
+    with pytest.raises(PlanError, match=r"data is None, which means the servers .* has joined none\n  -> call init_client"):
+        joined(torch.arange(3), 0)
+    with pytest.raises(PlanError, match=r"server_rank is None, and this process has joined no servers"):
+        joined(torch.arange(3))
+    with pytest.raises(PlanError, match=r"dataset is missing\n  -> .*a RemoteDistDataset on servers; without either, RemoteDistSampling"):
+        gnnkit.distributed.DistNeighborLoader(num_neighbors=[2], input_nodes=torch.arange(3))
+
+
+def test_a_server_counts_its_devices(dataset: RemoteDistDataset) -> None:
+    assert request_server(0, torch.cuda.device_count) == max(1, torch.cuda.device_count())
+
+
 # Inputs -------------------------------------------------------------------------------------------------------------------
 
 
@@ -196,14 +296,15 @@ def test_servers_that_are_left_out_have_no_seeds(dataset: RemoteDistDataset) -> 
         ({-1: torch.arange(3)}, "the server -1"),
         ({"0": torch.arange(3)}, "the server '0'"),
         ({True: torch.arange(3)}, "the server True"),
-        ({0: "train"}, "must be ids"),
+        ({0: "train"}, "there is no file 'train' on this server's host"),
+        ([torch.arange(3)] * 3, r"a list of 3, and the servers are \[0, 1\]"),
         ({0: torch.ones(40, dtype=torch.bool)}, "is a mask"),
         ({0: torch.tensor([NUM_NODES])}, "ids go from 0 to 39"),
         (("node", {0: torch.arange(3)}), "the graph is homogeneous"),
     ],
 )
 def test_inputs_of_the_wrong_kind(dataset: RemoteDistDataset, input_nodes: Any, said: str) -> None:
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises((PlanError, DatasetError), match=said):
         make(dataset, input_nodes)
 
 

@@ -55,17 +55,19 @@ def run_ranks(folder: Path, world_size: int, python: str) -> list[list[dict[str,
             process.communicate()
 
 
+def learnable() -> Any:
+    """A graph of 80 nodes whose labels can be learned."""
+    y = np.arange(80) % 4
+    edges = random_edges(np.random.default_rng(0), 80, 80, 400)
+    return homogeneous_source(edges, 80, x=np.eye(4, dtype=np.float32)[y], y=y.astype(np.int64))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A graph whose labels can be learned, as a store and as graphlearn-torch's partitions."""
-    where, rng = tmp_path, np.random.default_rng(0)
-    num_nodes = 80
-    y = np.arange(num_nodes) % 4
-    source = homogeneous_source(
-        random_edges(rng, num_nodes, num_nodes, 400), num_nodes, x=np.eye(4, dtype=np.float32)[y], y=y.astype(np.int64)
-    )
-    write_glt_partitions(stored(source, where, 1, edge_dir="out"), where / "partitions", lambda event: None)
-    torch.save(torch.from_numpy(rng.permutation(num_nodes)[:NUM_TRAIN]), where / "train_idx.pt")
+    where = tmp_path
+    write_glt_partitions(stored(learnable(), where, 1, edge_dir="out"), where / "partitions", lambda event: None)
+    torch.save(torch.from_numpy(np.random.default_rng(1).permutation(80)[:NUM_TRAIN]), where / "train_idx.pt")
     return where
 
 
@@ -122,6 +124,41 @@ def test_hosts_with_a_part_each_give_the_batches_of_one_with_both(tmp_path: Path
                 os.killpg(process.pid, 9)
             process.communicate()
     assert [out.splitlines()[-1:] for out, _ in results] == [[line] for line in wanted], [err[-3000:] for _, err in results]
+
+
+@needs_glt
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("num_servers", "word"), [(1, "root_dir"), (2, "graph_dir")])
+def test_the_tutorial_of_servers_and_clients_trains_and_ends(tmp_path: Path, num_servers: int, word: str) -> None:
+    """As it is printed: one program of servers, one of two clients, a token in the environment."""
+    source, train, test = learnable(), np.arange(60), np.arange(60, 80)
+    write_glt_partitions(stored(source, tmp_path, num_servers, edge_dir="out"), tmp_path / "partitions", lambda event: None)
+    for name, ids in (("train", train), ("test", test)):
+        for part, some in enumerate(np.array_split(ids, num_servers)):
+            torch.save(torch.from_numpy(some), tmp_path / f"{name}{part}.pt")
+    own = {"GNNKIT_TOKEN": "a token in the environment", "GNNKIT_HOME": str(tmp_path / "home")}
+    arguments = [str(tmp_path), "--port", str(free_port()), "--num_servers", str(num_servers), "--word", word]
+    started = []
+    try:
+        for role in ("server", "client"):
+            command = [sys.executable, "-W", "ignore", str(HERE / "migrated_servers.py"), role, *arguments]
+            started.append(subprocess.Popen(command, env=environment() | own, stderr=subprocess.PIPE, text=True, start_new_session=True))
+        errors = [process.communicate(timeout=300)[1] for process in reversed(started)]
+        # The programs look at the exit status of each process that they started.
+        assert [process.returncode for process in started] == [0, 0], errors
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, 9)
+            process.communicate()
+    clients = [torch.load(tmp_path / f"client{rank}.pt") for rank in range(2)]
+    for epoch in range(3):
+        assert sorted(seed for client in clients for seed in client["train"][epoch]) == train.tolist()
+    for epoch in (0, 2):
+        tested = sorted(seed for client in clients for first, *seeds in client["test"] if first == epoch for seed in seeds)
+        assert tested == test.tolist()
+    first, *_, last = [np.mean([loss for client in clients for loss in client["losses"][epoch]]) for epoch in range(3)]
+    assert last < first
 
 
 # Beside graphlearn-torch's own loaders ----------------------------------------------------------------------------------------

@@ -12,11 +12,15 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gnnkit.cluster.serving.sampling_api import Reply, SamplingApi
 from gnnkit.cluster.serving.store_api import StoreApi
-from gnnkit.errors import GnnkitError, PlanError, SamplingError, near_matches
+from gnnkit.errors import DatasetError, GnnkitError, PlanError, SamplingError, near_matches
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
@@ -65,7 +69,8 @@ class ServerApi:
         ends_with_clients: bool = False,
     ) -> None:
         reads = StoreApi(store, rank, num_servers, holders)
-        self._reads: dict[str, Callable[..., Any]] = {"free_ports": free_ports, **{name: getattr(reads, name) for name in _READS}}
+        of_host: dict[str, Callable[..., Any]] = {"device_count": device_count, "free_ports": free_ports, "ids_in_file": ids_in_file}
+        self._reads = {**of_host, **{name: getattr(reads, name) for name in _READS}}
         self._sampling = None if pool is None else SamplingApi(store, pool, ends_with_clients=ends_with_clients)
         self._later = later
         self._tickets = itertools.count()
@@ -147,6 +152,30 @@ def free_ports(count: int) -> list[int]:
         for probe in probes:
             probe.bind(("127.0.0.1", 0))  # all are bound before the first is let go, so that they differ
         return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def device_count() -> int:
+    """CUDA devices of this server's host; 1 where it has none, because it samples on its CPU all the same."""
+    import torch  # heavy, and no other call needs it
+
+    return max(1, torch.cuda.device_count())
+
+
+def ids_in_file(path: str) -> NDArray[np.int64]:
+    """int64 ``[n]``: the ids in a file that ``torch.save`` wrote on this server's host; nothing in it is run.
+
+    Raises:
+        DatasetError: There is no such file, or it holds something else.
+    """
+    from gnnkit.storage.glt_format.read import read_ids  # imports torch
+
+    file = Path(path)
+    if not file.is_file():
+        raise DatasetError(
+            f"there is no file {str(file)!r} on this server's host, where it is looked for from {str(Path.cwd())!r}",
+            "a path of seeds is one of the server's host, of a tensor that torch.save wrote; ids need no file",
+        )
+    return read_ids(file)
 
 
 def _bound(function: Callable[..., Any], name: str, args: Any) -> Callable[[], Any]:
