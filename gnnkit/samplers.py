@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -111,7 +111,8 @@ class PPR:
         num_neighbors_per_hop: Edges of each type along which a node is followed, at most; above that they are drawn. -1 is all of them.
         max_fetch_iterations: Rounds of following nodes, at most; None is as many as it takes.
         typed_channel_ratios: ``{edge type or tuple of edge types: share of max_ppr_nodes}``: walks that are kept apart, each along its own
-            types, with columns of its own in ``edge_attr``. Shares are in (0, 1] and sum to 1.
+            types, with columns of its own in ``edge_attr``. Shares are in (0, 1] and sum to 1. Channels may overlap and be the same: an
+            edge type and a tuple of it alone are two keys.
         include_sampled_edges: Whether batches also hold the walked edges of the graph between their nodes; typed graphs only.
         edge_types: The types that are walked along; None is all that hold no labels.
 
@@ -203,9 +204,22 @@ class PPR:
         ratios = [float(ratio) for ratio in self.typed_channel_ratios.values()]
         targets = _largest_remainders(ratios, int(self.max_ppr_nodes))
         types = [tuple(t for t in walked if t in group) for group in groups]
-        if twice := [group for group in types if types.count(group) > 1]:
-            raise PlanError(f"typed_channel_ratios names the channel {twice[0]} twice", "give it one share")
         return tuple(map(PPRChannel, types, ratios, targets))
+
+
+def channel_ratios(channels: Iterable[tuple[Sequence[Sequence[str]], float]]) -> ChannelRatios | None:
+    """What a user would have said for channels, in their order.
+
+    Args:
+        channels: The edge types and the share of each; two may have the same types, and get a key each.
+    """
+    found: dict[Any, float] = {}
+    for edge_types, share in channels:
+        key = tuple(map(tuple, edge_types))
+        while key in found:
+            key = (*key, key[0])
+        found[key] = share
+    return found or None
 
 
 def _is_real(value: Any) -> bool:
@@ -265,7 +279,7 @@ def to_options(sampling: Sampling) -> Sampler:
             sampling.enable_residual_topup,
             sampling.num_neighbors_per_hop,
             sampling.max_fetch_iterations,
-            {channel.edge_types: channel.ratio for channel in sampling.channels} or None,
+            channel_ratios((channel.edge_types, channel.ratio) for channel in sampling.channels),
             sampling.include_sampled_edges,
             sampling.edge_types,
         )

@@ -232,6 +232,20 @@ def opposite_edge_type(edge_type: EdgeType) -> EdgeType:
     return (target, relation[4:] if count % 2 else f"rev_{relation}", source)
 
 
+def opposite_label_types(edge_type: EdgeType) -> list[EdgeType]:
+    """The names under which labels may be stored that lead from their nodes to the anchors.
+
+    Args:
+        edge_type: Their type as it leads from anchors to labels.
+
+    Returns:
+        ``opposite_edge_type``; and, as GiGL names them, the type with its ends swapped, where that is another one.
+    """
+    source, relation, target = edge_type
+    swapped = (target, relation, source)
+    return [opposite_edge_type(edge_type), *([swapped] if source != target else [])]
+
+
 def find_reverse(edge_type: EdgeType, edge_types: Collection[EdgeType]) -> EdgeType | None:
     """Which of ``edge_types`` holds the reverse edges of one of them.
 

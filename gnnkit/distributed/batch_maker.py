@@ -149,7 +149,8 @@ class BatchMaker:
                 seeds.batch = seeds.n_id[: seeds.batch_size]
         if not self.homogeneous and any("num_sampled_nodes" in store for store in data.node_stores):
             data.num_sampled_nodes = data.collect("num_sampled_nodes")
-            data.num_sampled_edges = data.collect("num_sampled_edges")
+            counted = {store._key: store.num_sampled_edges for store in data.edge_stores if "num_sampled_edges" in store}
+            data.num_sampled_edges = counted  # none of PPR's edges are
 
 
 def _by_type(found: Any, only_type: Any, schema: DatasetSchema) -> Mapping[Any, Mapping[str, Quantization]]:

@@ -149,8 +149,8 @@ def sampler_options_of(num_neighbors: Any, options: SamplerOptions | None) -> tu
     Raises:
         PlanError: Both are missing, or they do not agree.
     """
-    if num_neighbors is None and isinstance(options, PPRSamplerOptions):
-        num_neighbors = [-1]
+    if isinstance(options, PPRSamplerOptions) and (num_neighbors is None or len(num_neighbors) == 0):
+        num_neighbors = [-1]  # GiGL's scripts give [], since PPR has no hops; a configuration has some
     if num_neighbors is None:
         if not isinstance(options, KHopNeighborSamplerOptions):
             raise PlanError("num_neighbors is missing", "give one number per hop, for example [15, 10, 5]")

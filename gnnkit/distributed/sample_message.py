@@ -50,6 +50,7 @@ class MessageFormat:
         input_type: The seeds' node type; of links, that of their sources.
         optional: Edge types that batches do without where a message has nothing of them; others then have no edges.
         link_type: The type of the loader's links; None where its inputs are nodes.
+        by_ppr: Whether batches hold the edges of personalised PageRank, which are of no hop and not counted.
     """
 
     homogeneous: bool
@@ -58,6 +59,7 @@ class MessageFormat:
     input_type: NodeType
     optional: frozenset[EdgeType] = frozenset()
     link_type: EdgeType | None = None
+    by_ppr: bool = False
     _edge_types: Mapping[str, EdgeType] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -85,7 +87,8 @@ class MessageFormat:
         link_type = input_type if isinstance(input_type, tuple) else None
         if node_types is None or edge_types is None or input_type is None:
             only = {HOMOGENEOUS_EDGE_TYPE: edge_type_name(HOMOGENEOUS_EDGE_TYPE)}
-            return cls(True, (HOMOGENEOUS_NODE_TYPE,), only, HOMOGENEOUS_NODE_TYPE, link_type=link_type)
+            uncounted = frozenset(only if by_ppr else ())
+            return cls(True, (HOMOGENEOUS_NODE_TYPE,), only, HOMOGENEOUS_NODE_TYPE, uncounted, link_type, by_ppr)
         # Keys name the direction from a node to its neighbours, batches show the other one.
         ends = [(reverse_edge_type(t), t) if edge_dir == "out" else (t, reverse_edge_type(t)) for t in edge_types]
         keys, types = {shown: edge_type_name(walked) for shown, walked in ends}, tuple(node_types)
@@ -96,7 +99,7 @@ class MessageFormat:
         if not by_ppr:
             return cls(False, types, keys, input_type)
         keys |= {t: edge_type_name(t) for t in ((a, PPR_RELATION, b) for a in types for b in types)}
-        return cls(False, types, keys, input_type, frozenset(keys))
+        return cls(False, types, keys, input_type, frozenset(keys), by_ppr=True)
 
     def pack(self, contents: BatchContents) -> SampleMessage:
         """The message of a batch, on the batch's own memory."""
@@ -116,6 +119,8 @@ class MessageFormat:
         for node_type, counts in contents.num_sampled_nodes.items():
             message[self._node_key(node_type, _NODES)] = torch.tensor(counts, dtype=torch.int64)
         for edge_type, counts in contents.num_sampled_edges.items():
+            if self.by_ppr and (self.homogeneous or edge_type[1] == PPR_RELATION):
+                continue
             message[self._edge_key(edge_type, _EDGES)] = torch.tensor(counts, dtype=torch.int64)
         return message
 

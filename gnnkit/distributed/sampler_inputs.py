@@ -20,7 +20,7 @@ from gnnkit.errors import PlanError, near_matches
 from gnnkit.loader.inputs import LinkOptions, label_type, resolve_input_links, to_rows
 from gnnkit.plan import AnchorLabels, InputAnchors, InputNodes, LabelLists, LabelOutput
 from gnnkit.runtime.batches import edges_of_part
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType, NodeType, opposite_edge_type
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType, NodeType, opposite_label_types
 from gnnkit.vendor import glt
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ def local_anchors(
                 "name it as it leads from anchors to labels, whatever the dataset's edge_dir",
             )
         negative = message_passing_to_negative_label(edge_type)
-        has_negatives = negative in known or opposite_edge_type(negative) in known
+        has_negatives = any(stored in known for stored in (negative, *opposite_label_types(negative)))
         positive = label_type(message_passing_to_positive_label(edge_type), store.schema, store.edge_dir)
         labels.append(AnchorLabels(edge_type, positive, label_type(negative, store.schema, store.edge_dir) if has_negatives else None))
     return AnchorSamplerInput(ids, node_type, tuple(labels), cap, output), plain

@@ -229,8 +229,8 @@ def config_words(config: Any, options: Any = None) -> dict[str, Any]:
 
 def _ppr_words(options: PPRSamplerOptions) -> dict[str, Any]:
     words, ratios = {field.name: getattr(options, field.name) for field in fields(PPR)}, options.typed_channel_ratios
-    groups = {} if ratios is None else {key if isinstance(key[0], tuple) else (key,): share for key, share in ratios.items()}
-    return {**words, "typed_channel_ratios": [[list(group), share] for group, share in groups.items()] or None}
+    pairs = [[list(key) if isinstance(key[0], tuple) else [key], share] for key, share in (ratios or {}).items()]
+    return {**words, "typed_channel_ratios": pairs or None}
 
 
 def cut_of(part: ServerSlice | None) -> list[int] | None:

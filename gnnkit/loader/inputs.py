@@ -41,7 +41,7 @@ from gnnkit.schema import (
     edge_type_name,
     find_reverse,
     is_label_edge_type,
-    opposite_edge_type,
+    opposite_label_types,
 )
 
 if TYPE_CHECKING:
@@ -737,8 +737,8 @@ def _check_stored(stored: EdgeType, anchor_type: str, edge_type: EdgeType, graph
 def label_type(outward: EdgeType, schema: GraphSchema, edge_dir: EdgeDir) -> EdgeType:
     """The stored edge type in which anchors own the edges to their labels.
 
-    That is the type itself where edges are compressed by source; where they are compressed by target it is the opposite one, with ``rev_``
-    added to the relation or removed.
+    That is the type itself where edges are compressed by source; where they are compressed by target it is an opposite one, see
+    ``opposite_label_types``.
 
     Args:
         outward: The type as it leads from anchors to labels.
@@ -748,16 +748,17 @@ def label_type(outward: EdgeType, schema: GraphSchema, edge_dir: EdgeDir) -> Edg
     Raises:
         PlanError: It is not stored.
     """
-    wanted, other = outward, opposite_edge_type(outward)
+    wanted, others = [outward], opposite_label_types(outward)
     if edge_dir == "in":
-        wanted, other = other, wanted
-    if wanted in schema.edge_types:
-        return wanted
-    if other in schema.edge_types:
+        wanted, others = others, wanted
+    if stored := [edge_type for edge_type in wanted if edge_type in schema.edge_types]:
+        return stored[0]
+    if stored := [edge_type for edge_type in others if edge_type in schema.edge_types]:
         away = "out" if edge_dir == "in" else "in"
         raise PlanError(
-            f"the labels {outward} are stored as {other}; with edge_dir={edge_dir!r} anchors do not own these edges, and cannot find them",
-            f"gnnkit.add_label_edges(data, {{{outward}: edge_index}}, edge_dir={edge_dir!r}) stores them as {wanted}; "
+            f"the labels {outward} are stored as {stored[0]}; "
+            f"with edge_dir={edge_dir!r} anchors do not own these edges, and cannot find them",
+            f"gnnkit.add_label_edges(data, {{{outward}: edge_index}}, edge_dir={edge_dir!r}) stores them as {wanted[0]}; "
             f"as they are they serve a graph with edge_dir={away!r}",
         )
     names = [str(known) for known in schema.edge_types]

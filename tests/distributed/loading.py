@@ -75,7 +75,8 @@ def pygs_own(batch: Any) -> Any:
             assert torch.equal(store.batch, store.n_id[: store.batch_size])
             del store["batch"]
     if is_typed:
-        assert batch.num_sampled_nodes == batch.num_sampled_nodes_dict and batch.num_sampled_edges == batch.num_sampled_edges_dict
+        assert batch.num_sampled_nodes == batch.num_sampled_nodes_dict
+        assert not batch.num_sampled_edges or batch.num_sampled_edges == batch.num_sampled_edges_dict
         del batch["num_sampled_nodes"], batch["num_sampled_edges"]
     return batch
 

@@ -14,6 +14,8 @@ import gnnkit
 from gnnkit.distributed import (
     ABLPInputNodes,
     DistDataset,
+    DistServer,
+    FetchABLPInputRequest,
     GraphStoreInfo,
     PPRSamplerOptions,
     RemoteDistDataset,
@@ -328,3 +330,29 @@ def test_fan_outs_say_nothing_of_labels(datasets: dict[str, DistDataset]) -> Non
     assert batch.node.tolist()[:5] == [10, 15, 16, 13, 17] or batch.node.tolist()[:2] == [10, 15]
     with pytest.raises(PlanError, match="names the label edge types"):
         DistABLPLoader(datasets["toy"], {TO: [2, 2], POSITIVE: [1, 1]}, torch.tensor([10]), num_workers=0)
+
+
+@pytest.mark.parametrize("as_edges", [False, True])
+@pytest.mark.parametrize("prefix", ["", "rev_"])
+def test_labels_of_a_graph_along_in_edges_may_have_gigls_names(tmp_path: Path, prefix: str, as_edges: bool) -> None:
+    """GiGL swaps the ends of a type and keeps the relation, graphlearn-torch also writes ``rev_``: what leads back is found under both."""
+    data = HeteroData()
+    for node_type, count in (("a", 11), ("b", 17), ("c", 26)):
+        data[node_type].num_nodes = count
+    data["a"].train_mask = torch.arange(11) == 10
+    for node_type, first in (("b", 11), ("c", 20)):
+        for relation, start in ((f"{prefix}to", first), (f"{prefix}to_gigl_positive", first + 2), (f"{prefix}to_gigl_negative", first + 4)):
+            data[node_type, relation, "a"].edge_index = torch.tensor([[start, start + 1], [10, 10]])
+    dataset, supervised = dataset_of(data, tmp_path, edge_dir="in"), [("a", "to", "b"), ("a", "to", "c")]
+    options: dict[str, Any] = {"supervision_edge_type": supervised, "num_workers": 0, "use_label_edge_index_output": as_edges}
+    loader = gnnkit.distributed.DistABLPLoader(dataset, [2, 2], ("a", torch.tensor([10])), **options)
+    (batch,) = loader
+    assert set(batch.edge_types) == {("b", f"{prefix}to", "a"), ("c", f"{prefix}to", "a")}
+    for edge_type, first in zip(supervised, (11, 20), strict=True):
+        for labels, start in ((batch.y_positive, first + 2), (batch.y_negative, first + 4)):
+            own = labels[edge_type]
+            found = own[1] if as_edges else own[0]
+            assert sorted(batch[edge_type[2]].node[found].tolist()) == [start, start + 1]
+    loader.shutdown()
+    found = DistServer(dataset).get_ablp_input(FetchABLPInputRequest("train", "a", supervised[0]))
+    assert [rows.tolist() for rows in found if rows is not None] == [[10], [[13, 14]], [[15, 16]]]

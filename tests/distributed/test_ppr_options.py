@@ -42,7 +42,41 @@ def test_batches_are_those_of_a_graph_loader(graph: str, tmp_path: Path) -> None
     options: dict[str, Any] = {"sampler": PPR(**words), "input_nodes": input_nodes, "batch_size": 16}
     with GraphLoader.from_store(store.path, progress=False, **options) as plain:
         for batch, wanted in zip(loader, plain, strict=True):
+            for store in wanted.edge_stores:
+                if graph == "plain" or store._key[1] == "ppr":
+                    del store["num_sampled_edges"]  # hops have no meaning for them, and GiGL's batches do not count them
             same(pygs_own(batch), wanted, any_order=True)
+    loader.shutdown()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_gigls_own_call_has_no_fan_outs_and_counts_no_edges(num_workers: int, tmp_path: Path) -> None:
+    from gnnkit.distributed import DistNeighborLoader
+
+    options: dict[str, Any] = {"sampler_options": PPRSamplerOptions(), "num_workers": num_workers, "batch_size": 1}
+    plain = DistNeighborLoader(dataset_of(ring(), tmp_path), [], torch.tensor([10]), **options)
+    typed = DistNeighborLoader(dataset_of(typed_ring(), tmp_path / "typed"), {}, ("item", torch.tensor([10])), **options)
+    for batch in plain:
+        assert "num_sampled_edges" not in batch and (batch.edge_index[0] == 0).all() and batch.edge_attr.shape[1] == 2
+    for batch in typed:
+        assert len(batch.num_sampled_edges) == 0 and len(batch["item", "ppr", "item"].edge_index[0]) > 1
+    plain.shutdown()
+    typed.shutdown()
+
+
+def test_two_channels_may_walk_along_the_same_types(tmp_path: Path) -> None:
+    """An edge type, and a tuple of it alone, are two keys of a dict: two walks that find the same."""
+    words: dict[str, Any] = {"typed_channel_ratios": {U2I: 0.25, (U2I,): 0.25, ("item", "i2i", "item"): 0.5}}
+    store = stored(typed_ring(), tmp_path, edge_dir="out")
+    loader = make(DistDataset.from_store(store), PPRSamplerOptions(**words), input_nodes=("user", EVERYTHING))
+    with GraphLoader.from_store(store.path, sampler=PPR(**words), input_nodes=("user", EVERYTHING), batch_size=16, progress=False) as plain:
+        plan = tmp_path / "plan.json"
+        plain.plan.save(plan)
+        for batch, wanted, again in zip(loader, plain, GraphLoader.from_plan(plan, progress=False), strict=True):
+            rows = batch["user", "ppr", "item"].edge_attr
+            assert rows.shape[1] == 2 + 3 * 3 and rows[:, 2:5].equal(rows[:, 5:8]) and rows[:, 2:5].any()
+            assert rows.equal(wanted["user", "ppr", "item"].edge_attr)
+            same(again, wanted)
     loader.shutdown()
 
 

@@ -20,7 +20,7 @@ from gnnkit.runtime.remote import error_from_json, fresh
 from gnnkit.runtime.scheduler import Scheduler
 from gnnkit.runtime.shared_block import mapped
 from gnnkit.runtime.wire import Message
-from gnnkit.samplers import PPR
+from gnnkit.samplers import PPR, channel_ratios
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType, is_label_edge_type
 from gnnkit.storage.store import Store
 
@@ -78,9 +78,7 @@ def _sampling(store: Store, config: Mapping[str, Any]) -> Sampling:
 
 
 def _ppr(words: Mapping[str, Any]) -> PPR:
-    given = words["typed_channel_ratios"]
-    ratios = None if given is None else {tuple(tuple(edge_type) for edge_type in group): share for group, share in given}
-    return PPR(**{**words, "typed_channel_ratios": ratios})
+    return PPR(**{**words, "typed_channel_ratios": channel_ratios(words["typed_channel_ratios"] or ())})
 
 
 def _fan_outs(store: Store, given: Any) -> dict[EdgeType, tuple[int, ...]]:

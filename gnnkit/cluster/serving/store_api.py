@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.schema import NEGATIVE_LABELS, POSITIVE_LABELS, EdgeType, NodeType, is_label_edge_type, opposite_edge_type
+from gnnkit.schema import NEGATIVE_LABELS, POSITIVE_LABELS, EdgeType, NodeType, is_label_edge_type, opposite_label_types
 from gnnkit.storage.convert import plain_rows, plain_spec
 from gnnkit.storage.part_ids import all_dataset_ids, dataset_ids, part_edge_ids
 from gnnkit.storage.store import Store
@@ -324,7 +324,7 @@ class StoreApi:
     def _label_types(self, supervision: EdgeType) -> tuple[EdgeType, EdgeType | None, bool]:
         """Types of the positive and the negative labels, and whether anchors are their sources."""
         known = self._store.schema.edge_types
-        for source, relation, target in (supervision, opposite_edge_type(supervision)):
+        for source, relation, target in (supervision, *opposite_label_types(supervision)):
             positive, negative = ((source, relation + suffix, target) for suffix in (POSITIVE_LABELS, NEGATIVE_LABELS))
             if positive in known:
                 return positive, negative if negative in known else None, (source, relation, target) == supervision
