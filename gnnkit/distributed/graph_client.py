@@ -11,7 +11,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gnnkit.cluster.serving.connection import Connection, UnixJoin, join_folder
+from gnnkit.cluster.serving.connection import Connection, UnixJoin, end_visit, join_folder
 from gnnkit.cluster.serving.spec import required
 from gnnkit.distributed import context
 from gnnkit.distributed.process_group import check_counts, meeting_address
@@ -210,19 +210,20 @@ def get_sampler_pool() -> tuple[ThreadPool | None, int]:
 
     DGL's pool is one of processes that sample for a trainer. Here servers' processes do, and the pool is what asks several of them at
     a time: ``pool.map(loader.sample, lists_of_ids)``, ``pool.apply_async(loader.sample, (ids,))``. It has as many threads as
-    ``GNNKIT_NUM_SAMPLERS`` says that a server has processes; none is made where that is 0 or not set, nor in standalone mode.
+    ``GNNKIT_NUM_SAMPLERS`` says that a server has processes; none is made where that is 0 or not set, nor in standalone mode. There, as in
+    DGL, the size is the number all the same.
     """
     with _lock:
         return _pool, _num_samplers
 
 
-def open_pool(num_samplers: int) -> None:
-    """Makes the pool; one that is there is closed."""
+def open_pool(num_samplers: int, *, is_client: bool) -> None:
+    """Notes the size of the pool, and makes it for a client of servers; one that is there is closed."""
     global _pool, _num_samplers
     close_pool()
     with _lock:
         _num_samplers = num_samplers
-        _pool = ThreadPool(num_samplers) if num_samplers else None
+        _pool = ThreadPool(num_samplers) if num_samplers and is_client else None
 
 
 def close_pool() -> None:
@@ -314,6 +315,8 @@ def join_servers(backend: GraphStore, num_servers: int | None, num_clients: int,
 def shutdown_client() -> None:
     """Leaves the servers. They go on serving others; they end if ``init_server`` was told of as many clients as have come and left.
 
+    A process that joins again afterwards counts as another client.
+
     Raises:
         PlanError: This process is a server.
     """
@@ -329,6 +332,7 @@ def shutdown_client() -> None:
     try:
         client.session.close()
     finally:
+        end_visit()
         context.leave()
 
 

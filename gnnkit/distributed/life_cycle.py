@@ -39,7 +39,16 @@ _lock = threading.Lock()
 _initialized_by: int | None = None
 
 
-def initialize(plan: str | Path | None = None) -> None:
+def initialize(
+    plan: str | Path | None = None,
+    num_servers: int = 1,
+    num_workers: int = 0,
+    max_queue_size: int | None = None,
+    net_type: str = "socket",
+    num_worker_threads: int = 1,
+    *,
+    ip_config: str | Path | None = None,
+) -> None:
     """Makes this process what its launcher says it is; see ``gnnkit.distributed.roles`` for the variables.
 
     * A server serves the plan's store. The call never returns: the process ends with exit status 0 when the servers do, or at SIGTERM.
@@ -50,7 +59,14 @@ def initialize(plan: str | Path | None = None) -> None:
     process; then it may be called again.
 
     Args:
-        plan: A plan file: whose store is served, and what ``GraphLoader.from_plan()`` opens; None takes ``$GNNKIT_PLAN``, or none.
+        plan: A plan file: whose store is served, and what ``GraphLoader.from_plan()`` opens; None takes ``$GNNKIT_PLAN``, or none. A file
+            that is no plan is taken for ``ip_config``, which DGL's scripts give first.
+        num_servers: Taken and not used: DGL takes it from the environment too, here ``$GNNKIT_NUM_SERVERS``.
+        num_workers: Likewise: ``$GNNKIT_NUM_SAMPLERS``.
+        max_queue_size: Taken and not used: buffers have the size that batches take.
+        net_type: Taken and not used.
+        num_worker_threads: Taken and not used.
+        ip_config: A file in DGL's form: where servers listen, unless ``$GNNKIT_ADDRESSES`` says it. Not read in standalone mode.
 
     Raises:
         PlanError: It was called before and not undone, a variable is missing or malformed, or the token or the number of servers is wrong.
@@ -63,16 +79,19 @@ def initialize(plan: str | Path | None = None) -> None:
         if is_initialized():
             raise PlanError("gnnkit.distributed is initialised already", "call exit_client() first")
         context.check_free("initialize")
+        if plan is not None and ip_config is None and not _is_plan(Path(plan)):
+            plan, ip_config = None, plan
         file = Path(plan or os.environ[PLAN]) if plan or os.environ.get(PLAN) else None
         written = None if file is None else LoaderPlan.load(file)
         named = None if written is None else _graph_store(written)
-        role = find_role(str(named.address) if named is not None and joins_servers(named) else None)
+        planned = str(named.address) if named is not None and joins_servers(named) else None
+        role = find_role(planned, None if ip_config is None else str(ip_config))
         if role.kind != "server":
             backend = _enter(role, named)
             _initialized_by = os.getpid()
             atexit.register(exit_client)
             join(Joined(backend, file))
-            open_pool((role.num_samplers or 0) if role.kind == "client" else 0)
+            open_pool(role.num_samplers or 0, is_client=role.kind == "client")
             return
     _serve(role, written, file, named)
 
@@ -102,6 +121,14 @@ def exit_client() -> None:
             finally:
                 if (current := context.get_context()) is not None and current.is_client():
                     graph_client.shutdown_client()
+
+
+def _is_plan(file: Path) -> bool:
+    """Whether a file is a plan: by its name, or by what it begins with."""
+    if file.suffix == ".json" or not file.is_file():
+        return file.suffix == ".json"
+    with open(file, "rb") as opened:
+        return opened.read(1) == b"{"
 
 
 def _enter(role: Role, named: GraphStore | None) -> Backend:

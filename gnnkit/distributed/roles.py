@@ -3,7 +3,7 @@
 ====================== ======= ==========================================================================================
 variable               for     meaning
 ====================== ======= ==========================================================================================
-``GNNKIT_ROLE``        both    ``server`` or ``client``
+``GNNKIT_ROLE``        both    ``server`` or ``client``; unset, a client where another variable says that there are servers
 ``GNNKIT_ADDRESSES``   both    where servers listen: ``ip:port`` of the first, of all of them with commas between, a file
                                in the form of DGL's ``ip_config``, or ``unix:<folder>`` for servers of this host
 ``GNNKIT_NUM_SERVERS`` both    number of servers; with an ``ip_config`` file, of each machine
@@ -59,12 +59,13 @@ class Role:
     address: str = ""
 
 
-def find_role(planned: str | None = None) -> Role:
+def find_role(planned: str | None = None, ip_config: str | None = None) -> Role:
     """What this process is to be, by its environment.
 
     Args:
         planned: Address of servers that the plan names. It counts where ``GNNKIT_ADDRESSES`` is not set, and makes the process a client
             where the environment says nothing about servers.
+        ip_config: A file with the addresses of servers, which the script names. It counts before ``planned``, and says nothing of a role.
 
     Raises:
         PlanError: A variable is missing or malformed, or two contradict each other; names it and says what to set.
@@ -77,14 +78,15 @@ def find_role(planned: str | None = None) -> Role:
     said = [name for name in _ABOUT_SERVERS if os.environ.get(name)]
     if mode == "standalone" or not (said or mode or planned):
         return Role(num_samplers=samplers)
-    kind = os.environ.get(ROLE) or ("client" if planned and not said else "")
+    # As for DGL, whoever is not said to be a server is a client; a process with a server's number was meant to be one.
+    kind = os.environ.get(ROLE) or ("" if os.environ.get(SERVER_ID) else "client")
     if kind == "server":
-        return _server(planned, samplers)
+        return _server(ip_config or planned, samplers)
     if kind == "client":
-        return _client(planned, samplers)
+        return _client(ip_config or planned, samplers)
     if kind:
         raise PlanError(f"{ROLE}={kind!r} is no role{near_matches(kind, ['server', 'client'])}", f"export {ROLE}=server or {ROLE}=client")
-    because = f"{MODE}={mode}" if mode else f"{' and '.join(said)} {'are' if len(said) > 1 else 'is'} set"
+    because = f"{' and '.join(said)} {'are' if len(said) > 1 else 'is'} set"
     raise PlanError(f"{ROLE} is not set, but {because}", f"export {ROLE}=server or {ROLE}=client; {MODE}=standalone runs without servers")
 
 

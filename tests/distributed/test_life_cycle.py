@@ -69,6 +69,15 @@ def test_without_variables_a_script_runs_in_one_process(store: Store) -> None:
         alike(loader, expected)
 
 
+def test_the_seeds_standalone_call_makes_no_pool_and_tells_its_size(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GNNKIT_NUM_SAMPLERS", "2")
+    initialize("ip_config.txt", 1, 0, 1024, "socket", num_worker_threads=1)  # no such file, which DGL does not read here either
+    assert is_initialized() and get_sampler_pool() == (None, 2)
+    exit_client()
+    initialize(ip_config="ip_config.txt")
+    assert get_sampler_pool() == (None, 2)
+
+
 def test_it_can_be_done_again_once_it_is_undone(store: Store) -> None:
     for _ in range(3):
         initialize()
@@ -152,11 +161,11 @@ class Run:
 
     def __init__(self, plan: Path, address: str, **variables: str) -> None:
         self.address = address
-        self._common = {"GNNKIT_PLAN": str(plan), "GNNKIT_ADDRESSES": address, **variables}
+        self.common = {"GNNKIT_PLAN": str(plan), "GNNKIT_ADDRESSES": address, **variables}
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, role: str, what: str, **variables: str) -> subprocess.Popen[str]:
-        environment = {**os.environ, **self._common, "GNNKIT_ROLE": role, **{f"GNNKIT_{name}": value for name, value in variables.items()}}
+        environment = {**os.environ, **self.common, "GNNKIT_ROLE": role, **{f"GNNKIT_{name}": value for name, value in variables.items()}}
         for name in ("RANK", "WORLD_SIZE"):
             if (value := environment.pop(f"GNNKIT_{name}", None)) is not None:
                 environment[name] = value
@@ -288,6 +297,23 @@ def test_one_process_joins_servers_again_and_again_and_they_survive_it(run: Run,
     killed.kill()
     ended(killed)
     assert wait_until(lambda: not _processes_in(run.address), 5.0), _processes_in(run.address)
+
+
+@pytest.mark.parametrize("kind", ["run", "cluster"])
+def test_a_process_that_comes_twice_counts_twice(kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in DGL, whose tests initialise, exit and initialise again; loaders that come and go are no visits."""
+    started: Run = request.getfixturevalue(kind)
+    servers = started.servers(NUM_CLIENTS="2")
+    for name, value in {**started.common, "GNNKIT_NUM_CLIENTS": "2"}.items():
+        monkeypatch.setenv(name, value)
+    for visit in range(2):
+        initialize()
+        for _ in range(2):
+            with GraphLoader.from_plan(progress=False) as loader:
+                assert len(list(loader)) == len(loader)
+        assert all(server.poll() is None for server in servers), f"visit {visit}"
+        exit_client()
+    assert [ended(server) for server in servers] == [0, 0]
 
 
 @pytest.mark.parametrize(

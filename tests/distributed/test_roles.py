@@ -80,6 +80,20 @@ def test_dgls_file_counts_servers_by_machine(monkeypatch: pytest.MonkeyPatch, tm
     assert find_role().address == "10.0.0.1:7000,10.0.0.2:7000"
 
 
+def test_as_for_dgl_who_is_not_said_to_be_a_server_is_a_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "ip_config.txt"
+    file.write_text("10.0.0.1 7000\n")
+    client = Role("client", 0, 1, 1, None, "10.0.0.1:7000")
+    environment(monkeypatch)
+    assert find_role(None, str(file)) == Role(), "DGL_DIST_MODE is standalone unless it is set, and the file is not read"
+    environment(monkeypatch, MODE="distributed")
+    assert find_role(None, str(file)) == client
+    environment(monkeypatch, ADDRESSES=str(file))
+    assert find_role() == client
+    environment(monkeypatch, MODE="distributed", ADDRESSES=ONE)
+    assert find_role(None, str(file)).address == ONE, "the environment comes first"
+
+
 SERVER = {"ROLE": "server", "SERVER_ID": "0", "NUM_SERVERS": "2", "ADDRESSES": ONE}
 
 
@@ -95,7 +109,8 @@ def test_what_is_missing_is_named_with_what_to_set(monkeypatch: pytest.MonkeyPat
     [
         ({"ROLE": "serve"}, "GNNKIT_ROLE='serve' is no role.*'server'"),
         ({"MODE": "standalon"}, "GNNKIT_MODE='standalon' is no mode.*'standalone'"),
-        ({"MODE": "distributed"}, "GNNKIT_ROLE is not set, but GNNKIT_MODE=distributed"),
+        ({"MODE": "distributed"}, "GNNKIT_ADDRESSES is not set"),
+        ({"SERVER_ID": "0", "ADDRESSES": ONE}, "GNNKIT_ROLE is not set, but GNNKIT_SERVER_ID and GNNKIT_ADDRESSES are set"),
         ({"ROLE": "client"}, "GNNKIT_ADDRESSES is not set"),
         ({**SERVER, "SERVER_ID": "one"}, "GNNKIT_SERVER_ID='one' is no whole number"),
         ({**SERVER, "SERVER_ID": "2"}, "GNNKIT_SERVER_ID=2, but there are 2 servers"),

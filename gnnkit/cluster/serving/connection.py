@@ -37,11 +37,17 @@ class NotThere(Exception):
 
 
 def client_id() -> str:
-    """What this process calls itself at servers, on all of its connections."""
+    """What this process calls itself at servers, on all of its connections, until ``end_visit``."""
     global _own_id
     if _own_id[0] != os.getpid():  # a forked child is a client of its own
         _own_id = os.getpid(), f"{os.getpid()}-{secrets.token_hex(6)}"
     return _own_id[1]
+
+
+def end_visit() -> None:
+    """From here on this process is another client: servers that count how many have come count it again when it comes back."""
+    global _own_id
+    _own_id = 0, ""
 
 
 @dataclass(frozen=True)
