@@ -160,6 +160,7 @@ class PyGSource:
 
     Args:
         data: The graph; must not change while it is in use.
+        more_splits: Splits beside those of masks, in their own order.
 
     Attributes:
         extra: Attributes of the graph as a whole, by name.
@@ -171,7 +172,7 @@ class PyGSource:
         DatasetError: ``edge_index`` is no integer ``[2, num_edges]``; "x", a mask or "edge_attr" has a wrong number of rows.
     """
 
-    def __init__(self, data: Data | HeteroData) -> None:
+    def __init__(self, data: Data | HeteroData, more_splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] | None = None) -> None:
         from torch_geometric.data import Data, HeteroData
 
         if not isinstance(data, (Data, HeteroData)):
@@ -198,7 +199,9 @@ class PyGSource:
         )
         splits = {node_type: _splits_of(found.arrays) for node_type, found in self._nodes.items()}
         self.link_splits: LinkSplits = {}
-        self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {key: ids for key, ids in splits.items() if ids}
+        self._more_splits = {t: dict(own) for t, own in (more_splits or {}).items()}
+        merged = {t: {**splits.get(t, {}), **self._more_splits.get(t, {})} for t in (*splits, *self._more_splits)}
+        self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {key: ids for key, ids in merged.items() if ids}
 
     def __repr__(self) -> str:
         return f"PyGSource({self.schema.num_nodes:,} nodes, {self.schema.num_edges:,} edges)"
@@ -228,6 +231,10 @@ class PyGSource:
             for _, rows in sorted(found.arrays.items()):
                 for start in range(0, len(rows), _ROWS_HASHED_AT_ONCE):
                     yield rows[start : start + _ROWS_HASHED_AT_ONCE]
+        for node_type in sorted(self._more_splits):  # masks are among the arrays
+            for name, ids in sorted(self._more_splits[node_type].items()):
+                yield np.frombuffer(json.dumps([node_type, name, len(ids)]).encode(), np.uint8)
+                yield ids
 
     def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[np.int64]]:
         """Yields ``[2, k]``; see ``GraphSource``."""

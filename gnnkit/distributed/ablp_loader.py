@@ -86,7 +86,11 @@ class DistABLPLoader(DistNeighborLoader):
 
 # Readers and tools see the other arguments, too.
 _own = inspect.signature(DistABLPLoader.__init__).parameters
-_others = [p for name, p in inspect.signature(DistNeighborLoader.__init__).parameters.items() if name not in _own]
+_others = [
+    p
+    for name, p in inspect.signature(DistNeighborLoader.__init__).parameters.items()
+    if name not in _own and p.kind is not p.VAR_POSITIONAL
+]
 DistABLPLoader.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
     [p for p in [*_own.values()][1:] if p.kind is not p.VAR_KEYWORD] + _others
 )

@@ -9,8 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from gnnkit.distributed.dataset_values import WEIGHT, DatasetValues, as_tensor, map_types
 from gnnkit.distributed.store_views import (
     AnyBook,
     DatasetSchema,
@@ -27,6 +29,7 @@ from gnnkit.schema import EdgeDir, EdgeType, NodeType
 from gnnkit.storage.catalog import default_store_dir, find_or_build
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.part_ids import dataset_ids
 from gnnkit.storage.store import Store
 
 _GLT_META = "META"
@@ -76,7 +79,9 @@ class DistDataset:
 
     Made by ``DistDataset.from_store``, by ``DistDataset().load(...)``, or from values of one's own. Typed graphs have a dict by
     type wherever a homogeneous one has a single value. A dataset of a store keeps its arrays mapped, opens in milliseconds and
-    pickles as the store's path. Where graphlearn-torch's native library fits, it is a ``DistDataset`` of graphlearn-torch's as well.
+    pickles as the store's path. Values that are a whole graph, in one part, become a store when a loader or a server first needs
+    one: as for ``load``, it is found by what is in it. Where graphlearn-torch's native library fits, it is a ``DistDataset`` of
+    graphlearn-torch's as well.
 
     Args:
         num_partitions: Number of parts.
@@ -90,6 +95,10 @@ class DistDataset:
         node_feat_pb: Which part has a node's features; None is ``node_pb``.
         edge_feat_pb: Which part has an edge's features; None is ``edge_pb``.
         edge_dir: The direction in which edges are compressed; where ``load`` builds a store, that of the store.
+        graph_caching: Taken and not used.
+        node_split: Training, validation and test nodes; see ``init_node_split``.
+        id_filter: Taken and not used: books say who owns what.
+        id_select: Taken and not used.
 
     Raises:
         PlanError: There is no such part, or edges or features are given without their book.
@@ -113,10 +122,15 @@ class DistDataset:
         edge_pb: AnyBook | Mapping[EdgeType, AnyBook] | None = None,
         node_feat_pb: AnyBook | Mapping[NodeType, AnyBook] | None = None,
         edge_feat_pb: AnyBook | Mapping[EdgeType, AnyBook] | None = None,
-        *,
         edge_dir: EdgeDir = "out",
+        graph_caching: bool = False,
+        node_split: tuple[Any, Any, Any] | None = None,
+        id_filter: Any = None,
+        id_select: Any = None,
     ) -> None:
         check_part(partition_idx, num_partitions)
+        if edge_dir not in ("in", "out"):
+            raise PlanError(f"the argument after edge_feat_pb is edge_dir, 'in' or 'out', got {edge_dir!r}")
         for given, book, name in (
             (graph_partition, node_pb, "node_pb"),
             (node_feature_partition, node_pb if node_feat_pb is None else node_feat_pb, "node_pb or node_feat_pb"),
@@ -129,6 +143,172 @@ class DistDataset:
         self._labels, self.node_pb, self.edge_pb = whole_node_labels, node_pb, edge_pb
         self._node_feat_pb, self._edge_feat_pb = node_feat_pb, edge_feat_pb
         self._views: StoreViews | None = None
+        self._given: dict[str, Any] = {}
+        self._values = DatasetValues()
+        if graph_partition is not None:
+            self._values.take_graph(graph_partition)
+        for rows, word in ((node_feature_partition, "x"), (edge_feature_partition, "edge_attr"), (whole_node_labels, "y")):
+            # Of one part of several they are not the whole graph's, and nothing is made of them.
+            if rows is not None and num_partitions == 1:
+                self._values.take_rows(word, rows)
+        self._values.take_books(node_pb)
+        if node_split is not None:
+            self.init_node_split(node_split)
+
+    # Values -------------------------------------------------------------------------------------------------------------------
+
+    def init_graph(
+        self,
+        edge_index: Any = None,
+        edge_ids: Any = None,
+        edge_weights: Any = None,
+        layout: str | Mapping[EdgeType, str] = "COO",
+        graph_mode: str = "ZERO_COPY",
+        directed: bool = False,
+        device: int | None = None,
+    ) -> None:
+        """Gives the dataset a whole graph.
+
+        Args:
+            edge_index: Sources and targets ``[2, n]``, or a dict of them by type; None changes nothing.
+            edge_ids: The edges' numbers ``[n]``, by type likewise: 0 to n - 1 in any order. None is the order.
+            edge_weights: Weights ``[n]``, likewise.
+            layout: "COO", or "CSR" or "CSC" where sources or targets are compressed.
+            graph_mode: Taken and not used: sampling runs on the CPU.
+            directed: Taken and not used.
+            device: Taken and not used.
+
+        Raises:
+            PlanError: A value is none of this.
+        """
+        if edge_index is not None:
+            self._forget_store()
+            self._values.take_edges(edge_index, edge_ids, edge_weights, layout)
+
+    def init_node_features(
+        self,
+        node_feature_data: Any = None,
+        id2idx: Any = None,
+        sort_func: Any = None,
+        split_ratio: Any = 0.0,
+        device_group_list: Any = None,
+        device: int | None = None,
+        with_gpu: bool = True,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Gives the nodes features.
+
+        Args:
+            node_feature_data: ``[num_nodes, d]``, or a dict by type; None changes nothing.
+            id2idx: From ids to rows, likewise; None: rows are in the order of ids.
+            sort_func: Taken and not used, and so are those after it but ``dtype``.
+            split_ratio: See there.
+            device_group_list: See there.
+            device: See there.
+            with_gpu: See there.
+            dtype: What the features become; None leaves them.
+        """
+        self._init_rows("x", node_feature_data, id2idx, dtype)
+
+    def init_edge_features(
+        self,
+        edge_feature_data: Any = None,
+        id2idx: Any = None,
+        split_ratio: Any = 0.0,
+        device_group_list: Any = None,
+        device: int | None = None,
+        with_gpu: bool = True,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Gives the edges features ``[num_edges, d]``, or a dict of them by type; see ``init_node_features``."""
+        self._init_rows("edge_attr", edge_feature_data, id2idx, dtype)
+
+    def init_node_labels(self, node_label_data: Any = None, id2idx: Any = None) -> None:
+        """Gives the nodes labels ``[num_nodes]`` or ``[num_nodes, K]``, or a dict of them by type; see ``init_node_features``."""
+        self._init_rows("y", node_label_data, id2idx, None)
+
+    def init_node_split(self, node_split: tuple[Any, Any, Any] | None = None) -> None:
+        """Gives training, validation and test nodes, each ids ``[n]`` or a dict of them by type; None changes nothing.
+
+        They are this object's. A store that is made of values has them too; servers know the splits of their store.
+        """
+        if node_split is not None:
+            if self._is_of_values:
+                self._forget_store()
+            self._given = dict(zip(("train", "valid", "test"), (map_types(ids, as_tensor) for ids in node_split), strict=True))
+
+    def random_node_split(self, num_val: float | int, num_test: float | int, seed: int = 0) -> None:
+        """Splits this part's nodes: those of types with labels, or of all types where none has some.
+
+        Args:
+            num_val: Validation nodes; a float is a share of them.
+            num_test: Test nodes, likewise. All others are for training.
+            seed: The same seed gives the same split.
+
+        Raises:
+            PlanError: There are not so many nodes, or there is no graph.
+        """
+        labels, views = self.node_labels, self._stored("random_node_split")
+        arrays, part, found = views.arrays, self.partition_idx, {}
+        for node_type in views.store.schema.node_types:
+            if not isinstance(labels, Mapping) or node_type in labels:
+                found[node_type] = _drawn(torch.from_numpy(np.array(dataset_ids(arrays, node_type, part))), num_val, num_test, seed)
+        pieces = [views.unwrapped({t: split[place] for t, split in found.items()}) for place in range(3)]
+        self.init_node_split((pieces[0], pieces[1], pieces[2]))
+
+    @property
+    def has_own_split(self) -> bool:
+        """Whether the split is this object's, and not its store's."""
+        return bool(self._given) and not self._is_of_values
+
+    @property
+    def has_edge_weights(self) -> bool:
+        """Whether edges have weights that neighbours can be drawn by."""
+        store = self.store
+        weighted = any(edges.weights is not None for edges in self._values.edges.values())
+        return weighted if store is None else store.options.weight is not None
+
+    def _init_rows(self, name: str, rows: Any, index: Any, dtype: torch.dtype | None) -> None:
+        if rows is not None:
+            self._forget_store()
+            self._values.take_rows(name, rows if dtype is None else map_types(rows, lambda found: as_tensor(found).to(dtype)), index)
+
+    @property
+    def _is_of_values(self) -> bool:
+        return bool(self._values.edges)
+
+    def _forget_store(self) -> None:
+        """What is given next makes it another graph.
+
+        Raises:
+            PlanError: The graph is a store's.
+        """
+        if self._views is not None and not self._is_of_values:
+            raise PlanError("the dataset is one of a store, which values cannot change", "give a new DistDataset() the whole graph")
+        self._views, self._labels = None, None
+        self.__dict__.pop("schema", None)
+
+    def _made_store(self) -> StoreViews | None:
+        """The store of values, which is made unless there is one of the same graph; None where they are none, or a part of several."""
+        if not self._is_of_values or self.num_partitions != 1:
+            return None
+        values = self._values
+        weights = [edges.weights is not None for edges in values.edges.values()]
+        options = BuildOptions(1, edge_dir=self.edge_dir, with_edge=True, weight=WEIGHT if any(weights) else None)
+        self._views = StoreViews(find_or_build(values.source(self._given), options, default_store_dir()))
+        if self.graph is None:
+            self._show(self._views)
+        return self._views
+
+    def _show(self, views: StoreViews) -> None:
+        """Sets what is read of a part under graphlearn-torch's names."""
+        part = self.partition_idx
+        self.graph = views.unwrapped(views.graphs(part))
+        self.node_features = views.unwrapped(views.features(part, "node"))
+        self.edge_features = views.unwrapped(views.features(part, "edge"))
+        self.node_pb, self.edge_pb = views.unwrapped(views.node_books(part)), views.unwrapped(views.edge_books(part))
+
+    # Stores -------------------------------------------------------------------------------------------------------------------
 
     @classmethod
     def from_store(cls, store: Store | str | Path, partition_idx: int = 0, num_partitions: int | None = None) -> DistDataset:
@@ -216,8 +396,9 @@ class DistDataset:
 
     @property
     def store(self) -> Store | None:
-        """The store behind the dataset; None for one made of values."""
-        return None if self._views is None else self._views.store
+        """The store behind the dataset, made of its values where it has a whole graph of them; None where there is none."""
+        views = self._views or self._made_store()
+        return None if views is None else views.store
 
     @property
     def node_feat_pb(self) -> AnyBook | Mapping[NodeType, AnyBook] | None:
@@ -232,7 +413,7 @@ class DistDataset:
     @property
     def node_labels(self) -> torch.Tensor | Mapping[NodeType, torch.Tensor] | None:
         """Labels of all nodes by id: ``[num_nodes]`` for one task, else ``[num_nodes, K]``; read when first asked for."""
-        if self._labels is None and self._views is not None:
+        if self._labels is None and self.store is not None and self._views is not None:
             self._labels = self._views.unwrapped(self._views.labels())
         return self._labels
 
@@ -319,12 +500,14 @@ class DistDataset:
         return DistGraph(self.num_partitions, self.partition_idx, self.graph, self.node_pb, self.edge_pb)
 
     def __reduce__(self) -> Any:
-        if self._views is None:
+        if self.store is None:
             return super().__reduce__()
-        return (DistDataset.from_store, (self._views.store, self.partition_idx, self.num_partitions))
+        return (_reopened, (self.store, self.partition_idx, self._given if self.has_own_split else {}))
 
     def __repr__(self) -> str:
-        return f"DistDataset(part {self.partition_idx} of {self.num_partitions}, {self.store or 'no store'})"
+        views = self._views
+        what = "no store" if views is None and not self._is_of_values else "values" if views is None else views.store
+        return f"DistDataset(part {self.partition_idx} of {self.num_partitions}, {what})"
 
     def _take(self, views: StoreViews, part: int) -> None:
         """Makes this the dataset of a part of a store; whatever is large is read when it is asked for."""
@@ -332,26 +515,44 @@ class DistDataset:
         self.__dict__.pop("schema", None)
         self._views, self.partition_idx = views, part
         self.num_partitions, self.edge_dir = views.store.num_parts, views.store.edge_dir
-        self.graph = views.unwrapped(views.graphs(part))
-        self.node_features = views.unwrapped(views.features(part, "node"))
-        self.edge_features = views.unwrapped(views.features(part, "edge"))
-        self.node_pb, self.edge_pb = views.unwrapped(views.node_books(part)), views.unwrapped(views.edge_books(part))
+        self._values, self._given = DatasetValues(), {}
+        self._show(views)
         self._labels = self._node_feat_pb = self._edge_feat_pb = None
 
     def _split(self, name: str) -> torch.Tensor | dict[NodeType, torch.Tensor] | None:
+        if name in self._given:
+            given: torch.Tensor | dict[NodeType, torch.Tensor] = self._given[name]
+            return given
         views = self._stored("a split")
         ids: torch.Tensor | dict[NodeType, torch.Tensor] | None = views.unwrapped(views.split(name, self.partition_idx))
         return ids
 
     def _stored(self, what: str) -> StoreViews:
-        if self._views is None:
-            raise PlanError(f"{what} needs a dataset of a store", "call load(), or use DistDataset.from_store")
-        return self._views
+        views = self._views or self._made_store()
+        if views is None:
+            raise PlanError(f"{what} needs a dataset of a store, or of a whole graph", "call load() or init_graph(), or use from_store")
+        return views
 
 
 # Readers and tools look at __new__ otherwise, which takes anything.
 _own = inspect.signature(DistDataset.__init__)
 DistDataset.__signature__ = _own.replace(parameters=[*_own.parameters.values()][1:])  # type: ignore[attr-defined]
+
+
+def _reopened(store: Store, part: int, given: dict[str, Any]) -> DistDataset:
+    """The other end of pickling."""
+    dataset = DistDataset.from_store(store, part)
+    dataset._given = given
+    return dataset
+
+
+def _drawn(ids: torch.Tensor, num_val: float | int, num_test: float | int, seed: int) -> tuple[torch.Tensor, ...]:
+    """Training, validation and test nodes out of ``ids``."""
+    val, test = (round(len(ids) * given) if isinstance(given, float) else given for given in (num_val, num_test))
+    if val < 0 or test < 0 or val + test > len(ids):
+        raise PlanError(f"num_val={num_val} and num_test={num_test} of {len(ids)} nodes cannot be drawn", "numbers, or shares of 1.0")
+    order = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))]
+    return order[val + test :], order[:val], order[val : val + test]
 
 
 def reduce_dist_dataset(dataset: DistDataset) -> Any:

@@ -104,6 +104,29 @@ class _Native(DistDataset):
         self._graph_mode, self._device = graph_mode, kwargs.get("device", args[3] if len(args) > 3 else None)
         super().load(root_dir, partition_idx, graph_mode, *args, **kwargs)
 
+    def init_graph(self, *args: Any, **kwargs: Any) -> None:
+        """As ``DistDataset.init_graph``, and graphlearn-torch's own; so are the others."""
+        super().init_graph(*args, **kwargs)
+        self._theirs("init_graph", *args, **kwargs)
+
+    def init_node_features(self, *args: Any, **kwargs: Any) -> None:
+        """See ``init_graph``."""
+        super().init_node_features(*args, **kwargs)
+        self._theirs("init_node_features", *args, **kwargs)
+
+    def init_edge_features(self, *args: Any, **kwargs: Any) -> None:
+        """See ``init_graph``."""
+        super().init_edge_features(*args, **kwargs)
+        self._theirs("init_edge_features", *args, **kwargs)
+
+    def init_node_labels(self, *args: Any, **kwargs: Any) -> None:
+        """See ``init_graph``."""
+        super().init_node_labels(*args, **kwargs)
+        self._theirs("init_node_labels", *args, **kwargs)
+
+    def _theirs(self, name: str, *args: Any, **kwargs: Any) -> None:
+        getattr(super(DistDataset, self), name)(*args, **kwargs)
+
     def _take(self, views: StoreViews, part: int) -> None:
         super()._take(views, part)
         self._given = {}

@@ -164,7 +164,13 @@ def _store_of(dataset: Any) -> Store | Path:
     from gnnkit.storage.store import Store
 
     if isinstance(dataset, DistDataset):
-        return stored(dataset)
+        store = stored(dataset)
+        if dataset.has_own_split:
+            raise PlanError(
+                "the dataset has a split of its own, and servers know those of their store",
+                "give clients the ids as seeds, or partition the graph with the split in it, for example as train_mask",
+            )
+        return store
     if isinstance(dataset, Store):
         return dataset
     if isinstance(dataset, (str, Path)):

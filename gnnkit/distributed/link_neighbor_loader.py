@@ -79,7 +79,7 @@ _own = inspect.signature(DistLinkNeighborLoader.__init__).parameters
 _others = [
     p
     for name, p in inspect.signature(DistNeighborLoader.__init__).parameters.items()
-    if name not in (*_own, "dataset", "data", "input_nodes")
+    if name not in (*_own, "dataset", "data", "input_nodes", "more")
 ]
 DistLinkNeighborLoader.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
     [p for p in [*_own.values()][1:] if p.kind is not p.VAR_KEYWORD] + _others

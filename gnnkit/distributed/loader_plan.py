@@ -126,10 +126,15 @@ def stored(dataset: Any) -> Store:
         PlanError: There is none, or it is no dataset of ours.
     """
     store: Store | None = getattr(dataset, "store", None)
+    if store is None and getattr(dataset, "num_partitions", 1) > 1:
+        raise PlanError(
+            f"the dataset is part {dataset.partition_idx} of {dataset.num_partitions}, without a store: the other parts are elsewhere",
+            "make a store of the whole graph with gnnkit.partition(data, num_parts), and open each part with DistDataset.from_store",
+        )
     if store is None:
         raise PlanError(
-            f"the dataset is a {type(dataset).__name__} without a store",
-            "use gnnkit.distributed.DistDataset.from_store(...), or load() of one, which also reads graphlearn-torch's partitions",
+            f"the dataset is a {type(dataset).__name__} without a store and without a graph",
+            "use gnnkit.distributed.DistDataset.from_store(...), load() of a store or of graphlearn-torch's partitions, or init_graph()",
         )
     return store
 

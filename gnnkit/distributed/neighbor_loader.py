@@ -11,6 +11,7 @@ from gnnkit.distributed.loader_modes import Mode, device_of, mode_of, one_of, ru
 from gnnkit.distributed.loader_options import SamplerOptions
 from gnnkit.distributed.remote_dataset import RemoteDistDataset
 from gnnkit.distributed.resolve import DistributedContext, DistributedRuntimeInfo
+from gnnkit.errors import PlanError
 from gnnkit.schema import EdgeDir, EdgeType, NodeType
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class DistNeighborLoader(BaseDistLoader):
         dataset: DistDataset | RemoteDistDataset | None = None,
         num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]] | None = None,
         input_nodes: Seeds | tuple[NodeType, Seeds] | None = None,
-        *,
+        *more: Any,
         data: DistDataset | RemoteDistDataset | None = None,
         num_workers: int | None = None,
         batch_size: int = 1,
@@ -107,6 +108,11 @@ class DistNeighborLoader(BaseDistLoader):
         random_seed: int | None = None,
         worker_options: Any = None,
     ) -> None:
+        if more:
+            raise PlanError(
+                f"{len(more)} arguments after input_nodes are given without their names, {more[0]!r} first",
+                "give them by name: graphlearn-torch's fourth is batch_size, GiGL's num_workers",
+            )
         mode = mode_of(dataset, data, worker_options)
         dataset = mode.dataset
         fan_outs, options = sampler_options_of(num_neighbors, sampler_options)

@@ -143,7 +143,7 @@ class DistSubGraphLoader(DistNeighborLoader):
 
 # Readers and tools see the other arguments, too.
 _own = inspect.signature(DistSubGraphLoader.__init__).parameters
-_others = [p for name, p in inspect.signature(DistNeighborLoader.__init__).parameters.items() if name not in (*_own, "dataset")]
+_others = [p for name, p in inspect.signature(DistNeighborLoader.__init__).parameters.items() if name not in (*_own, "dataset", "more")]
 DistSubGraphLoader.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
     [p for p in [*_own.values()][1:] if p.kind is not p.VAR_KEYWORD] + _others
 )

@@ -1,0 +1,207 @@
+"""Datasets that are made of values: what a script has given, as the graph that a store is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from gnnkit.distributed.store_views import LocalGraph
+from gnnkit.errors import PlanError
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
+
+if TYPE_CHECKING:
+    from gnnkit.datasets.pyg import PyGSource
+
+WEIGHT = "edge_weight"
+
+
+class Edges(NamedTuple):
+    """Edges of one type.
+
+    Attributes:
+        pairs: int64 ``[2, n]``, sources and targets.
+        ids: int64 ``[n]``, each edge's number; None is the order.
+        weights: float32 ``[n]``, or None.
+    """
+
+    pairs: torch.Tensor
+    ids: torch.Tensor | None
+    weights: torch.Tensor | None
+
+
+@dataclass
+class DatasetValues:
+    """What a script has given, by type; a homogeneous graph has the one type of each kind.
+
+    Attributes:
+        edges: Edges.
+        x: Features of nodes, by id.
+        edge_attr: Features of edges, by id.
+        y: Labels of nodes, by id.
+        num_nodes: Numbers of nodes that partition books tell.
+        is_homogeneous: Whether edges were given without types.
+    """
+
+    edges: dict[EdgeType, Edges] = field(default_factory=dict)
+    x: dict[NodeType, torch.Tensor] = field(default_factory=dict)
+    edge_attr: dict[EdgeType, torch.Tensor] = field(default_factory=dict)
+    y: dict[NodeType, torch.Tensor] = field(default_factory=dict)
+    num_nodes: dict[NodeType, int] = field(default_factory=dict)
+    is_homogeneous: bool = True
+
+    def take_graph(self, graph: Any) -> None:
+        """Edges as graphlearn-torch's ``Graph``, by type or alone, or a ``LocalGraph``."""
+        self.is_homogeneous = not isinstance(graph, Mapping)
+        self.edges = {t: _edges_of(found) for t, found in _by_type(graph, HOMOGENEOUS_EDGE_TYPE).items()}
+
+    def take_edges(self, pairs: Any, ids: Any, weights: Any, layout: Any) -> None:
+        """Edges as ``init_graph`` takes them.
+
+        Raises:
+            PlanError: They are no edges, or the layout is unknown.
+        """
+        self.is_homogeneous = not isinstance(pairs, Mapping)
+        only = HOMOGENEOUS_EDGE_TYPE
+        all_ids, all_weights = _by_type(ids, only), _by_type(weights, only)
+        layouts = dict(layout) if isinstance(layout, Mapping) else {}
+        self.edges = {}
+        for edge_type, found in _by_type(pairs, only).items():
+            coo = _pairs_of(found, str(layouts.get(edge_type, layout)).upper())
+            own = all_ids.get(edge_type), all_weights.get(edge_type)
+            self.edges[edge_type] = Edges(
+                coo, None if own[0] is None else as_tensor(own[0]).long(), None if own[1] is None else as_tensor(own[1]).float()
+            )
+
+    def take_rows(self, name: str, rows: Any, index: Any = None) -> None:
+        """Features or labels.
+
+        Args:
+            name: "x", "edge_attr" or "y".
+            rows: A tensor or a ``Feature``, by type or alone.
+            index: From ids to rows, likewise; None: rows are in the order of ids.
+        """
+        only: Any = HOMOGENEOUS_EDGE_TYPE if name == "edge_attr" else HOMOGENEOUS_NODE_TYPE
+        places = _by_type(index, only)
+        setattr(self, name, {t: _rows_of(found, places.get(t)) for t, found in _by_type(rows, only).items()})
+
+    def take_books(self, node_pb: Any) -> None:
+        """Partition books, which tell how many nodes there are."""
+        self.num_nodes = {t: len(book) for t, book in _by_type(node_pb, HOMOGENEOUS_NODE_TYPE).items()}
+
+    def source(self, splits: Mapping[str, Any]) -> PyGSource:
+        """The graph, for a store to be made of.
+
+        Args:
+            splits: ``{"train": ids, ...}``, ids by type where there are several.
+
+        Raises:
+            PlanError: Values do not fit each other.
+        """
+        from torch_geometric.data import Data, HeteroData
+
+        from gnnkit.datasets.pyg import PyGSource
+
+        data: Any = Data() if self.is_homogeneous else HeteroData()
+        for node_type in dict.fromkeys([end for t in self.edges for end in (t[0], t[2])] + list(self.x) + list(self.y)):
+            nodes = data if self.is_homogeneous else data[node_type]
+            nodes.num_nodes = self._count(node_type)
+            for name, rows in (("x", self.x.get(node_type)), ("y", self.y.get(node_type))):
+                if rows is not None:
+                    nodes[name] = rows
+        for edge_type, edges in self.edges.items():
+            found = data if self.is_homogeneous else data[edge_type]
+            order = _order(edges, edge_type)
+            found.edge_index = edges.pairs[:, order]
+            if edges.weights is not None:
+                found[WEIGHT] = edges.weights[order]
+            if edge_type in self.edge_attr:
+                found.edge_attr = self.edge_attr[edge_type]
+        by_type: dict[NodeType, dict[str, Any]] = {}
+        for name, ids in splits.items():
+            for node_type, own in _by_type(ids, HOMOGENEOUS_NODE_TYPE).items():
+                by_type.setdefault(node_type, {})[name] = as_tensor(own).long().numpy()
+        return PyGSource(data, by_type)
+
+    def _count(self, node_type: NodeType) -> int:
+        ends = [edges.pairs[row] for t, edges in self.edges.items() for row, end in ((0, t[0]), (1, t[2])) if end == node_type]
+        told = [int(ids.max()) + 1 for ids in ends if len(ids)] + [len(rows[node_type]) for rows in (self.x, self.y) if node_type in rows]
+        return max([self.num_nodes.get(node_type, 0), *told])
+
+
+def as_tensor(value: Any) -> torch.Tensor:
+    """A tensor or an array as a tensor on the CPU.
+
+    Raises:
+        PlanError: It is neither.
+    """
+    try:
+        return torch.as_tensor(value).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise PlanError(f"a dataset's values are tensors or arrays, got a {type(value).__name__}") from error
+
+
+def map_types(value: Any, function: Callable[[Any], Any]) -> Any:
+    """``function`` of a value, or of each of a dict by type."""
+    return {t: function(found) for t, found in value.items()} if isinstance(value, Mapping) else function(value)
+
+
+def _by_type(value: Any, only: Any) -> dict[Any, Any]:
+    if value is None:
+        return {}
+    return {t: found for t, found in value.items() if found is not None} if isinstance(value, Mapping) else {only: value}
+
+
+def _edges_of(graph: Any) -> Edges:
+    if isinstance(graph, LocalGraph):
+        indptr, indices, ids = graph.export_topology()
+        owners = torch.repeat_interleave(torch.arange(len(indptr) - 1), indptr.diff())
+        return Edges(torch.stack([indices, owners] if graph.layout == "CSC" else [owners, indices]), ids, graph.edge_weights)
+    topology = getattr(graph, "topo", graph)
+    if not hasattr(topology, "to_coo"):
+        raise PlanError(f"graph_partition holds a {type(graph).__name__}", "give graphlearn-torch's Graph, or call init_graph(edge_index)")
+    row, col, ids, weights = topology.to_coo()
+    return Edges(torch.stack([row, col]).long(), None if ids is None else ids.long(), weights)
+
+
+def _pairs_of(found: Any, layout: str) -> torch.Tensor:
+    if layout not in ("COO", "CSR", "CSC"):
+        raise PlanError(f"layout must be 'COO', 'CSR' or 'CSC', got {layout!r}")
+    row, col = as_tensor(found[0]).long(), as_tensor(found[1]).long()
+    if layout == "CSR":
+        row = torch.repeat_interleave(torch.arange(len(row) - 1), row.diff())
+    elif layout == "CSC":
+        col = torch.repeat_interleave(torch.arange(len(col) - 1), col.diff())
+    if row.ndim != 1 or row.shape != col.shape:
+        raise PlanError(f"edge_index must be rows and columns of as many edges, got {list(row.shape)} and {list(col.shape)}")
+    return torch.stack([row, col])
+
+
+def _rows_of(found: Any, index: Any) -> torch.Tensor:
+    """Rows in the order of ids; of a part that has all of them."""
+    if hasattr(found, "cpu_get") and not hasattr(found, "feature_tensor"):  # a LocalFeature
+        rows: torch.Tensor = found.cpu_get(torch.arange(found.size(0)))
+        return rows
+    if hasattr(found, "feature_tensor"):
+        found, index = found.feature_tensor, found.id2index
+    rows = as_tensor(found)
+    if index is None:
+        return rows
+    count = len(index) if hasattr(index, "__len__") else len(rows)
+    return rows[as_tensor(index[torch.arange(count)])]
+
+
+def _order(edges: Edges, edge_type: EdgeType) -> torch.Tensor:
+    """What puts edges in the order of their ids."""
+    count = edges.pairs.shape[1]
+    if edges.ids is None:
+        return torch.arange(count)
+    order = edges.ids.argsort()
+    if len(edges.ids) != count or not edges.ids[order].equal(torch.arange(count)):
+        raise PlanError(
+            f"the ids of the {count} edges {edge_type} are not the numbers from 0 to {count - 1}",
+            "a dataset of values holds a whole graph; gnnkit.partition makes a store of parts",
+        )
+    return order

@@ -1,0 +1,182 @@
+"""``DistDataset`` of values: what a script builds in memory samples like the same graph of a store."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import gnnkit
+from gnnkit.distributed import DistDataset, RangePartitionBook, init_client, init_server, shutdown_client
+from gnnkit.errors import PlanError
+from gnnkit.vendor import glt
+from tests.distributed.loading import NUM_NODES, needs_glt, ring, seeds_of, stored, typed_ring
+from tests.helpers.batches import same
+
+pytestmark = needs_glt
+EVERYTHING = torch.arange(NUM_NODES)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores are made in a folder of the test."""
+    monkeypatch.setenv("GNNKIT_HOME", str(tmp_path / "home"))
+
+
+def make(dataset: Any, **options: Any) -> Any:
+    return gnnkit.distributed.DistNeighborLoader(dataset, [2, 2], **{"batch_size": 7, "num_workers": 0, **options})
+
+
+def by_init(data: Any, edge_dir: Any) -> DistDataset:
+    """A dataset made of the values of a PyG object, its edges in another order."""
+    typed = not isinstance(data, Data)
+    dataset, order = DistDataset(edge_dir=edge_dir), torch.randperm(2 * NUM_NODES, generator=torch.Generator().manual_seed(0))
+
+    def of(stores: Any, name: str) -> Any:
+        return {store._key: store[name] for store in stores} if typed else data[name]
+
+    edges = of(data.edge_stores, "edge_index")
+    dataset.init_graph(
+        {t: e[:, order] for t, e in edges.items()} if typed else edges[:, order].numpy(),
+        dict.fromkeys(edges, order) if typed else order,
+        graph_mode="CPU",
+    )
+    dataset.init_node_features(of(data.node_stores, "x"), with_gpu=False)
+    dataset.init_edge_features(of(data.edge_stores, "edge_attr"), with_gpu=False)
+    dataset.init_node_labels(of(data.node_stores, "y"))
+    return dataset
+
+
+@pytest.mark.parametrize("edge_dir", ["in", "out"])
+@pytest.mark.parametrize("kind", ["plain", "typed"])
+def test_batches_are_those_of_a_store(kind: str, edge_dir: Any, tmp_path: Path) -> None:
+    data: Any = ring() if kind == "plain" else typed_ring()
+    seeds: Any = EVERYTHING if kind == "plain" else ("user", EVERYTHING)
+    dataset = by_init(data, edge_dir)
+    assert "values" in repr(dataset) and not dataset.has_edge_weights
+    theirs = DistDataset.from_store(stored(data, tmp_path, edge_dir=edge_dir, with_edge=True))
+    for options in ({}, {"num_workers": 1}):
+        ours, wanted = make(dataset, input_nodes=seeds, **options), make(theirs, input_nodes=seeds)
+        for batch, other in zip(ours, wanted, strict=True):
+            same(batch, other)
+        ours.shutdown()
+        wanted.shutdown()
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again.store is not None and again.store.path == dataset.store.path
+
+
+def topology(layout: str) -> tuple[Any, Any]:
+    v = torch.arange(NUM_NODES)
+    edges = torch.stack([v.repeat_interleave(2), (v.repeat_interleave(2) + torch.tensor([1, 2]).repeat(NUM_NODES)) % NUM_NODES])
+    indptr = torch.arange(0, 2 * NUM_NODES + 1, 2)
+    return edges, (indptr, edges[1]) if layout == "CSR" else edges
+
+
+@pytest.mark.parametrize("how", ["constructor", "CSR", "features by index"])
+def test_every_way_of_giving_values(how: str) -> None:
+    edges, given = topology("CSR" if how == "CSR" else "COO")
+    x, order = torch.arange(float(NUM_NODES))[:, None], torch.randperm(NUM_NODES, generator=torch.Generator().manual_seed(1))
+    place = torch.empty_like(order)
+    place[order] = torch.arange(NUM_NODES)
+    if how == "constructor":
+        topo = glt.attribute("data.Topology")(edge_index=edges)
+        graph, feature = glt.attribute("data.Graph")(topo, "CPU"), glt.attribute("data.Feature")(x[order], place, with_gpu=False)
+        book = RangePartitionBook([(0, NUM_NODES)], 0)
+        dataset = DistDataset(1, 0, graph, feature, None, torch.arange(NUM_NODES), book, None)
+    else:
+        dataset = DistDataset()
+        dataset.init_graph(given, layout="CSR" if how == "CSR" else "COO", graph_mode="CPU")
+        dataset.init_node_features(x[order], place, with_gpu=False)
+        dataset.init_node_labels(torch.arange(NUM_NODES))
+    loader = make(dataset, input_nodes=EVERYTHING)
+    for batch in loader:
+        assert batch.x[:, 0].long().equal(batch.node) and batch.y.equal(batch.node)
+        assert set(((batch.node[batch.edge_index[0]] - batch.node[batch.edge_index[1]]) % NUM_NODES).tolist()) <= {1, 2}
+    loader.shutdown()
+
+
+def test_weights_and_no_weights() -> None:
+    edges, _ = topology("COO")
+    dataset = DistDataset()
+    dataset.init_graph(edges, edge_weights=torch.arange(2 * NUM_NODES) % 2, graph_mode="CPU")
+    assert dataset.has_edge_weights
+    loader = gnnkit.distributed.DistNeighborLoader(dataset, [1], EVERYTHING, batch_size=40, with_weight=True, num_workers=0)
+    for batch in loader:
+        assert ((batch.node[batch.edge_index[0]] - batch.node[batch.edge_index[1]]) % NUM_NODES == 2).all(), "the others have weight 0"
+    loader.shutdown()
+
+
+def test_a_random_split_is_the_objects_own_and_a_store_of_values_has_it(tmp_path: Path) -> None:
+    dataset = DistDataset.from_store(stored(ring(), tmp_path, 2), 1)
+    own = dataset.node_ids
+    for _ in range(2):
+        dataset.random_node_split(0.25, 5, seed=3)
+    parts: Any = dataset.train_idx, dataset.val_node_ids, dataset.test_idx
+    assert [len(ids) for ids in parts] == [10, 5, 5] and torch.cat(parts).sort().values.equal(own.sort().values)  # type: ignore[union-attr]
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again.train_idx.equal(parts[0])
+    with pytest.raises(PlanError, match="servers know those of their store"):
+        init_server(1, 0, dataset, f"unix:{tmp_path}/sockets", 0)
+    with pytest.raises(PlanError, match="cannot be drawn"):
+        dataset.random_node_split(0.9, 0.9)
+    values = by_init(ring(), "out")
+    before = values.store
+    values.random_node_split(0, 4)
+    assert before is not None and values.store is not None and values.store.path != before.path
+    assert set(values.store.splits["node"]["test"].tolist()) == set(values.test_idx.tolist())  # type: ignore[union-attr]
+    typed = by_init(typed_ring(), "out")
+    typed.random_node_split(0.5, 0)
+    assert {t: len(ids) for t, ids in typed.val_idx.items()} == {"user": 20, "item": 20}  # type: ignore[union-attr]
+
+
+def test_servers_serve_values_and_their_split(tmp_path: Path) -> None:
+    dataset = by_init(ring(), "out")
+    dataset.random_node_split(0.5, 0)
+    script = SERVER.format(folder=str(tmp_path / "sockets"), pickled=str(tmp_path / "dataset.pkl"))
+    (tmp_path / "dataset.pkl").write_bytes(pickle.dumps(dataset))
+
+    server = subprocess.Popen([sys.executable, "-W", "ignore", "-c", script])
+    try:
+        init_client(1, 1, 0, f"unix:{tmp_path}/sockets", 0)
+        options = gnnkit.distributed.RemoteDistSamplingWorkerOptions(0, master_addr="localhost", master_port=1)
+        loader = make(None, num_workers=None, input_nodes=gnnkit.distributed.Split.train, worker_options=options)
+        assert sorted(seeds_of(loader)) == sorted(dataset.train_idx.tolist())  # type: ignore[union-attr]
+        loader.shutdown()
+        shutdown_client()
+        assert server.wait(60) == 0
+    finally:
+        server.kill()
+        server.wait()
+
+
+SERVER = """
+import pickle
+from gnnkit.distributed import init_server, wait_and_shutdown_server
+init_server(1, 0, pickle.load(open({pickled!r}, "rb")), "unix:" + {folder!r}, 0, num_clients=1)
+wait_and_shutdown_server()
+"""
+
+
+def test_what_cannot_be_is_said() -> None:
+    edges, _ = topology("COO")
+    book = (torch.arange(NUM_NODES) % 2).long()
+    part = DistDataset(2, 1, glt.attribute("data.Graph")(glt.attribute("data.Topology")(edge_index=edges), "CPU"), node_pb=book)
+    for wrong, message in ((DistDataset(), "without a graph"), (part, "part 1 of 2, without a store")):
+        with pytest.raises(PlanError, match=message):
+            make(wrong, input_nodes=EVERYTHING)
+    wrong = DistDataset()
+    wrong.init_graph(edges, torch.arange(1, 2 * NUM_NODES + 1), graph_mode="CPU")
+    with pytest.raises(PlanError, match="not the numbers from 0 to 79"):
+        make(wrong, input_nodes=EVERYTHING)
+    with pytest.raises(PlanError, match="layout must be"):
+        DistDataset().init_graph(edges, layout="LIL")
+    with pytest.raises(PlanError, match="edge_dir, 'in' or 'out', got True"):
+        DistDataset(1, 0, None, None, None, None, None, None, None, None, True)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match=r"2 arguments after input_nodes are given without their names, 7 first\n  -> .*batch_size, GiGL's"):
+        gnnkit.distributed.DistNeighborLoader(by_init(ring(), "out"), [2], EVERYTHING, 7, True)
