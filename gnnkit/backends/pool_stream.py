@@ -162,7 +162,7 @@ class PoolStream:
         if block is None:
             nbytes = body["layout"]["nbytes"]
             if scheduler.ring.num_leased < scheduler.ring.num_slots - scheduler.window:
-                block = scheduler.ring.lease(job.slot)
+                block = scheduler.ring.lease(job.slot, nbytes)
                 job.state = "held"
             else:
                 block = self._blocks.lease(nbytes)

@@ -54,6 +54,7 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
         self.ring, self.in_flight_each = ring, in_flight_each
         self.schedule: Schedule | None = None
         self._ring_number = 0
+        self._old_rings: list[Ring[Assignment]] = []
         self._assignments: dict[tuple[int, int], Assignment] = {}
 
     def begin_schedule(self, epoch: int, schedule: Schedule, delivered: int = 0) -> None:
@@ -66,6 +67,9 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
         """
         self.schedule = schedule
         self.begin(epoch, len(schedule), delivered)
+        for ring in self._old_rings:  # nothing that lies in them is wanted any more
+            ring.give_up()
+        self._old_rings.clear()
         for slot in range(self.ring.num_slots):  # rather than by the results: an interrupt may have lost one
             own = self.ring.owner(slot)
             if own is not None and own.state == "ready" and own.generation < self.generation:
@@ -73,8 +77,14 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
 
     def use_ring(self, ring: Ring[Assignment], window: int) -> None:
         """Goes on with another ring; assignments under way keep their slots in the old one, which nobody waits for."""
+        self._old_rings.append(self.ring)
         self.ring, self.window = ring, window
         self._ring_number += 1
+
+    def give_up_rings(self) -> None:
+        """Ends the use of all rings; see ``Ring.give_up``."""
+        for ring in (*self._old_rings, self.ring):
+            ring.give_up()
 
     def drop(self, assignment: Assignment) -> None:
         """Takes an assignment's slot back."""

@@ -329,6 +329,8 @@ class Session:
         """Gives the place and the ring up; batches in it keep it."""
         if self.scheduler is not None and self.scheduler.schedule is not None:
             self._left_off = self.scheduler.epoch, self.scheduler.schedule, self.scheduler.delivered
+        if self.scheduler is not None:
+            self.scheduler.give_up_rings()
         self.scheduler, self.number = None, 0
         self.requests.lost(None, None)
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import MemoryLimitError
 from gnnkit.host import available_memory
+from gnnkit.runtime.shared_block import give_back
 
 _HUGE_PAGE = 2 << 20
 # cudaHostRegisterPortable.
@@ -37,8 +38,9 @@ class LeasedArray(np.ndarray[Any, np.dtype[np.uint8]]):
 class _Lease(weakref.ref[LeasedArray]):
     """Watches a leased block; lies in the pool's queue once its array has died."""
 
-    __slots__ = ("block",)
+    __slots__ = ("block", "nbytes")
     block: NDArray[np.uint8]
+    nbytes: int
 
 
 def _allocate(nbytes: int) -> NDArray[np.uint8]:
@@ -117,7 +119,7 @@ class BlockPool:
         array = block.view(LeasedArray)
         if self._keep:  # otherwise it dies with its batch
             lease = _Lease(array, self._returned.append)
-            lease.block = block
+            lease.block, lease.nbytes = block, nbytes
             self._leases[id(lease)] = lease
         return array
 
@@ -177,5 +179,9 @@ class BlockPool:
         """Returns free blocks to the system and keeps none from now on; leased ones stay valid."""
         self._keep = 0
         self._free.clear()
+        if os.getpid() == self._owner and self._pinned_for is None:
+            for lease in list(self._leases.values()):
+                if lease.block.nbytes >= _HUGE_PAGE:  # a mapping of its own; what it has beyond its batch is needed no more
+                    give_back(lease.block.ctypes.data + lease.nbytes, lease.block.nbytes - lease.nbytes)
         self._leases.clear()  # nobody waits for the blocks any more: each dies with its batch
         self._returned.clear()

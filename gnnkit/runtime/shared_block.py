@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 HUGE_PAGE = 2 << 20
-_MADV_COLLAPSE = 25
+_MADV_DONTNEED, _MADV_REMOVE, _MADV_COLLAPSE = 4, 9, 25
+_PAGE = 4096
 _PROT_READ, _PROT_WRITE = 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 1, 2, 0x10, 0x20
 # linux/fcntl.h, named in Python's fcntl from 3.11 on: nobody may shrink or grow the block, which would kill whoever reads it.
@@ -59,6 +60,7 @@ class SharedBlock:
 
     def __init__(self, fd: int, nbytes: int, *, writable: bool) -> None:
         self.fd, self.nbytes = fd, nbytes
+        self._owned = owned = [fd]
         try:
             reserved = _map(None, nbytes + HUGE_PAGE, 0, _MAP_PRIVATE | _MAP_ANONYMOUS, -1)
             self.address = (reserved + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1)
@@ -71,7 +73,7 @@ class SharedBlock:
         self.bytes: NDArray[np.uint8] = np.ctypeslib.as_array(storage)
         self.bytes.flags.writeable = writable
         # Views keep ``storage`` alive, and its end is the end of the mapping.
-        weakref.finalize(storage, _unmap, fd, reserved, nbytes + HUGE_PAGE).atexit = False
+        weakref.finalize(storage, _unmap, owned, reserved, nbytes + HUGE_PAGE).atexit = False
 
     @classmethod
     def create(cls, name: str, nbytes: int) -> SharedBlock:
@@ -121,6 +123,20 @@ class SharedBlock:
         self.bytes[start : start + nbytes : HUGE_PAGE] = 0  # the kernel collapses where there is a page, and nowhere else
         return bool(_libc().madvise(self.address + start, nbytes, _MADV_COLLAPSE) == 0)
 
+    def release(self, start: int, nbytes: int) -> None:
+        """Gives the memory of whole pages back to the system, for all processes that map the block; they are zeros then.
+
+        Args:
+            start: Where they begin, at a page's border.
+            nbytes: Their size; rounded down to whole pages.
+        """
+        _libc().madvise(self.address + start, nbytes // _PAGE * _PAGE, _MADV_REMOVE)  # a kernel that cannot keeps them with the block
+
+    def close_descriptor(self) -> None:
+        """Closes the descriptor, which no other process needs any more; the mapping stays."""
+        self.fd = -1
+        _close(self._owned)
+
     @property
     def touched_bytes(self) -> int:
         """Bytes of memory that it really takes: pages come with their first use."""
@@ -153,6 +169,23 @@ def _map(address: int | None, nbytes: int, protection: int, flags: int, fd: int)
     return int(mapped)
 
 
-def _unmap(fd: int, address: int, nbytes: int) -> None:
+def give_back(address: int, nbytes: int) -> None:
+    """Gives whole pages of anonymous memory back to the system; they are zeros then.
+
+    Args:
+        address: Where they begin; rounded up to a page's border.
+        nbytes: Up to where they reach; rounded down to one.
+    """
+    start, end = -(-address // _PAGE) * _PAGE, (address + nbytes) // _PAGE * _PAGE
+    if end > start:
+        _libc().madvise(start, end - start, _MADV_DONTNEED)
+
+
+def _unmap(owned: list[int], address: int, nbytes: int) -> None:
     _libc().munmap(address, nbytes)
-    os.close(fd)
+    _close(owned)
+
+
+def _close(owned: list[int]) -> None:
+    while owned:
+        os.close(owned.pop())

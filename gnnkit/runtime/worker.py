@@ -24,6 +24,7 @@ from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import CopyStopped, GraphHandle, SharedGraph, share
 from gnnkit.runtime.remote import error_to_json, layout_to_json
+from gnnkit.runtime.ring import given_up
 from gnnkit.runtime.shared_block import HUGE_PAGE, SharedBlock, rounded
 from gnnkit.runtime.vitals import Watch
 from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Waker, Wire, from_memory
@@ -306,6 +307,12 @@ class WorkerSlot:
             return None
         self.ring.populate(self.number, nbytes)
         return self.ring.block.bytes[self.number * size : (self.number + 1) * size]
+
+    def give_back(self) -> None:
+        """Gives its memory back to the system if the loader has given the ring up meanwhile, and nobody will look at it."""
+        ring = self.ring
+        if given_up(ring.block)[0]:
+            ring.block.release(self.number * ring.slot_bytes, ring.slot_bytes)
 
 
 class OtherHosts(Protocol):
@@ -648,6 +655,8 @@ class WorkerLoop:
             self._watch.busy(number, job.step if isinstance(job, SampleJob) else 0)
             self._sample_for(channel, job, number)
             self._watch.idle(number)
+            if isinstance(job, SampleJob):
+                job.target.give_back()
         self._jobs.done(job)
 
     def _sample_for(self, channel: WorkerChannel, job: Job, thread: int) -> None:

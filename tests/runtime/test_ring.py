@@ -26,7 +26,7 @@ def test_a_slot_comes_back_with_its_last_view() -> None:
     ring: Ring[object] = Ring(2, 4096)
     owner = object()
     assert ring.take(owner) == 0 and ring.take(owner) == 1 and ring.take(owner) is None
-    tensor = torch.from_numpy(ring.lease(0)[100:200])[10:]
+    tensor = torch.from_numpy(ring.lease(0, ring.slot_bytes)[100:200])[10:]
     gc.collect()
     assert ring.num_leased == 1 and ring.owner(0) is owner
     del tensor
@@ -46,7 +46,7 @@ def test_only_the_owner_gives_a_slot_back() -> None:
 def test_slots_are_returned_from_many_threads() -> None:
     ring: Ring[int] = Ring(8, 4096)
     for round_ in range(50):
-        leases = [ring.lease(slot) for number in range(8) if (slot := ring.take(number)) is not None]
+        leases = [ring.lease(slot, ring.slot_bytes) for number in range(8) if (slot := ring.take(number)) is not None]
         assert len(leases) == 8
         random.Random(round_).shuffle(leases)
         shares = [leases[i::4] for i in range(4)]
@@ -63,7 +63,7 @@ def test_a_lease_outlives_its_ring() -> None:
     before = len(os.listdir("/proc/self/fd"))
     ring: Ring[int] = Ring(2, 4096)
     ring.take(1)
-    array = ring.lease(0)
+    array = ring.lease(0, ring.slot_bytes)
     array[:] = 7
     storage = weakref.ref(ring.block.storage)
     del ring

@@ -222,7 +222,8 @@ class RemoteSession:
                 walk.settle(GnnkitError(f"a batch of {body['layout']['nbytes'] / 1e6:.0f} MB cannot be mapped: {error}"))
         else:
             assert walk.ring is not None
-            walk.settle((body["layout"], walk.ring.lease(walk.slot, freed)[: body["layout"]["nbytes"]]))
+            nbytes = body["layout"]["nbytes"]
+            walk.settle((body["layout"], walk.ring.lease(walk.slot, nbytes, freed)[:nbytes]))
 
     def lost(self, rank: int, error: GnnkitError | None) -> None:
         """A worker is gone: what it had is dealt again, or fails with ``error``."""
