@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from gnnkit.vendor import glt
 from tests.helpers.machine import ROOT
 
 PAGE = ROOT / "docs" / "coming-from.md"
-ROW = re.compile(r"^\| `([^`]+)` \| (.+?) \|(.*)\|$")
+ROW = re.compile(r"^\| `([^`]+)` \| (.+?) \|(.*)\| `([\w.]+)::(\w+)` \|$")
 CALL = re.compile(r"^([\w.]+)(?:\((.*)\))?$")
 HERE = re.compile(r"^`(gnnkit\.[\w.]+)(?:\((.*)\))?`$")
 
@@ -24,7 +25,7 @@ HERE = re.compile(r"^`(gnnkit\.[\w.]+)(?:\((.*)\))?`$")
 def rows() -> list[tuple[str, str, str]]:
     """(their name with arguments, where it is here, how) of every row."""
     found = [match.groups() for line in PAGE.read_text().splitlines() if (match := ROW.match(line))]
-    return [(theirs, here.strip(), how.strip()) for theirs, here, how in found]
+    return [(theirs, here.strip(), how.strip()) for theirs, here, how, *_ in found]
 
 
 def arguments(text: str | None) -> list[str]:
@@ -102,6 +103,14 @@ def test_every_name_has_one_row_and_every_row_is_understood() -> None:
     for section in PAGE.read_text().split("\n## ")[1:]:
         names = [match[1].partition("(")[0] for line in section.splitlines() if (match := ROW.match(line))]
         assert len(names) == len(set(names)), sorted(name for name in names if names.count(name) > 1)
+
+
+def test_every_row_names_a_test_that_is_there() -> None:
+    """Rows without one are not understood at all, see above."""
+    for line in PAGE.read_text().splitlines():
+        if match := ROW.match(line):
+            file, name = match[4], match[5]
+            assert re.search(rf"^def {name}\(", (Path(__file__).parent / file).read_text(), re.MULTILINE), f"{match[1]}: {file}::{name}"
 
 
 def test_every_public_name_has_a_row() -> None:
