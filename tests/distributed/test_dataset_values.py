@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from gnnkit.errors import PlanError
 from gnnkit.vendor import glt
 from tests.distributed.loading import NUM_NODES, needs_glt, ring, seeds_of, stored, typed_ring
 from tests.helpers.batches import same
+from tests.helpers.machine import SEARCH_PATH
 
 pytestmark = needs_glt
 EVERYTHING = torch.arange(NUM_NODES)
@@ -180,3 +182,33 @@ def test_what_cannot_be_is_said() -> None:
         DistDataset(1, 0, None, None, None, None, None, None, None, None, True)  # type: ignore[arg-type]
     with pytest.raises(PlanError, match=r"2 arguments after input_nodes are given without their names, 7 first\n  -> .*batch_size, GiGL's"):
         gnnkit.distributed.DistNeighborLoader(by_init(ring(), "out"), [2], EVERYTHING, 7, True)
+
+
+BESIDE = """
+import torch
+import gnnkit.distributed as glt
+from graphlearn_torch.data import Feature, Graph, Topology
+from graphlearn_torch.distributed import DistDataset
+
+v = torch.arange(40)
+edges = torch.stack([v.repeat(2), torch.cat([(v + 1) % 40, (v + 2) % 40])])
+first = glt.DistDataset()
+first.init_graph(edges, graph_mode="CPU")
+first.init_node_features(v.float()[:, None], with_gpu=False)
+first.init_node_labels(v)
+graph, feature = Graph(Topology(edge_index=edges), "CPU"), Feature(v.float()[:, None], with_gpu=False)
+second = glt.DistDataset(1, 0, graph, feature, None, v, torch.zeros(40))
+for dataset, workers in ((first, 0), (second, 1)):
+    assert isinstance(dataset, DistDataset) and isinstance(dataset.get_graph(), Graph)
+    loader = glt.DistNeighborLoader(dataset, [2, 2], v, batch_size=7, num_workers=workers)
+    for batch in loader:
+        assert batch.x[:, 0].long().equal(batch.node) and batch.y.equal(batch.node)
+    loader.shutdown()
+"""
+
+
+@pytest.mark.glt
+def test_beside_the_native_library_they_are_graphlearn_torchs_too(tmp_path: Path, glt_interpreter: Path) -> None:
+    own = {**os.environ, "PYTHONPATH": SEARCH_PATH, "GNNKIT_HOME": str(tmp_path)}
+    done = subprocess.run([str(glt_interpreter), "-W", "ignore", "-c", BESIDE], env=own, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -126,11 +126,8 @@ def test_hosts_with_a_part_each_give_the_batches_of_one_with_both(tmp_path: Path
     assert [out.splitlines()[-1:] for out, _ in results] == [[line] for line in wanted], [err[-3000:] for _, err in results]
 
 
-@needs_glt
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize(("num_servers", "word"), [(1, "root_dir"), (2, "graph_dir")])
-def test_the_tutorial_of_servers_and_clients_trains_and_ends(tmp_path: Path, num_servers: int, word: str) -> None:
-    """As it is printed: one program of servers, one of two clients, a token in the environment."""
+def check_servers(tmp_path: Path, num_servers: int, word: str, python: str) -> None:
+    """One program of servers, one of two clients, a token in the environment."""
     source, train, test = learnable(), np.arange(60), np.arange(60, 80)
     write_glt_partitions(stored(source, tmp_path, num_servers, edge_dir="out"), tmp_path / "partitions", lambda event: None)
     for name, ids in (("train", train), ("test", test)):
@@ -141,7 +138,7 @@ def test_the_tutorial_of_servers_and_clients_trains_and_ends(tmp_path: Path, num
     started = []
     try:
         for role in ("server", "client"):
-            command = [sys.executable, "-W", "ignore", str(HERE / "migrated_servers.py"), role, *arguments]
+            command = [python, "-W", "ignore", str(HERE / "migrated_servers.py"), role, *arguments]
             started.append(subprocess.Popen(command, env=environment() | own, stderr=subprocess.PIPE, text=True, start_new_session=True))
         errors = [process.communicate(timeout=300)[1] for process in reversed(started)]
         # The programs look at the exit status of each process that they started.
@@ -159,6 +156,19 @@ def test_the_tutorial_of_servers_and_clients_trains_and_ends(tmp_path: Path, num
         assert tested == test.tolist()
     first, *_, last = [np.mean([loss for client in clients for loss in client["losses"][epoch]]) for epoch in range(3)]
     assert last < first
+
+
+@needs_glt
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("num_servers", "word"), [(1, "root_dir"), (2, "graph_dir")])
+def test_the_tutorial_of_servers_and_clients_trains_and_ends(tmp_path: Path, num_servers: int, word: str) -> None:
+    check_servers(tmp_path, num_servers, word, sys.executable)
+
+
+@pytest.mark.glt
+@pytest.mark.timeout(400)
+def test_it_does_so_beside_the_native_library(tmp_path: Path, glt_interpreter: Path) -> None:
+    check_servers(tmp_path, 1, "root_dir", str(glt_interpreter))
 
 
 # Beside graphlearn-torch's own loaders ----------------------------------------------------------------------------------------
