@@ -229,6 +229,7 @@ class InProcessStream:
         weakref.finalize(self, shared.close).atexit = False  # also of one that an interrupt keeps from being made
         self._threads = _start_threads(shared, num_threads)
         self._idle: deque[BatchSampler] = deque()
+        self._now_lock = threading.Lock()
         self._restarting = threading.Lock()
 
     def start_epoch(self, epoch: int, first_batch: int = 0) -> None:
@@ -307,12 +308,13 @@ class InProcessStream:
         self._check_open()
         batches = shared.batches
         request = batches.request(epoch, batch_index) if seeds is None else batches.request_for(epoch, batch_index, seeds)
-        try:
-            sampler = self._idle_sampler()
-            result = _sample(shared, sampler, request, epoch, Step(0, batch_index, False))
-        except Exception as error:
-            return _raise_or_return(error)
-        self._idle.append(sampler)
+        with self._now_lock:  # side by side, callers take the interpreter from each other in the middle of their batches
+            try:
+                sampler = self._idle_sampler()
+                result = _sample(shared, sampler, request, epoch, Step(0, batch_index, False))
+            except Exception as error:
+                return _raise_or_return(error)
+            self._idle.append(sampler)
         return result
 
     def _idle_sampler(self) -> BatchSampler:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus, check_owner
 from gnnkit.backends.ring_scheduler import RingScheduler
-from gnnkit.backends.session import NOBODY, SLICE_S, BatchWait, Session
+from gnnkit.backends.session import NOBODY, SLICE_S, BatchWait, Bell, Session
 from gnnkit.backends.shared_pool import SharedPool, pool_registry
 from gnnkit.backends.stored_graph import in_order
 from gnnkit.errors import LoaderClosed, StartTimeout
@@ -81,6 +81,7 @@ class PoolStream:
     def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch, in order; see ``BatchStream.recv``."""
         session, wait, ready, waited_for = self._session, None, None, -1
+        bell: Bell | None = None
         try:
             while True:
                 self._check_open()
@@ -93,6 +94,8 @@ class PoolStream:
                     pool, scheduler = self._pools.pool_of(session), session.scheduler
                     if pool is None or scheduler is None:  # it has lost its place in this moment
                         continue
+                    if bell is not None:
+                        pool.awake(bell)
                     pool.pump(revive=session.failure is None)
                     ready = len(scheduler.results) if ready is None else ready
                     if session.failure is not None and not scheduler.is_sampled:
@@ -104,11 +107,12 @@ class PoolStream:
                         wait = BatchWait(pool.workers, timeout_s, f"epoch {scheduler.epoch}, step {waited_for}")
                     sampling = scheduler.worker_of(scheduler.delivered)
                     self._look(wait, list(pool.workers.pids) if sampling is None else [sampling])
-                    poller = pool.workers.poller()
+                    bell = bell or Bell(session.has_news)
+                    poller = pool.poller(bell)
                 self._settle()
                 poller.poll(min(SLICE_S, wait.left_s) * 1000)
         finally:
-            self._settle()
+            self._leave(bell)
 
     def sample_now(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampledSubgraph:
         """One batch outside the epoch, sampled by the process that has least to do; see ``BatchStream.sample_now``."""
@@ -121,6 +125,7 @@ class PoolStream:
         """Asks a process for a batch; None where it went before it could answer."""
         session, wait = self._session, None
         requests, number = session.requests, session.requests.begin()
+        bell: Bell | None = None
         try:
             while True:
                 self._check_open()
@@ -130,6 +135,8 @@ class PoolStream:
                     pool, scheduler = self._pools.pool_of(session), session.scheduler
                     if pool is None or scheduler is None:  # it has lost its place in this moment
                         return None
+                    if bell is not None:
+                        pool.awake(bell)
                     if wait is None:
                         pool.workers.settle()
                     pool.pump(revive=False)
@@ -144,12 +151,13 @@ class PoolStream:
                     if wait is None:
                         wait = BatchWait(pool.workers, self._timeout_s, "a batch outside the epoch")
                     self._look(wait, [requests.rank_of(number)])
-                    poller = pool.workers.poller()
+                    bell = bell or Bell(lambda: requests.has_come(number))
+                    poller = pool.poller(bell)
                 self._settle()
                 poller.poll(min(SLICE_S, wait.left_s) * 1000)
         finally:
             requests.end(number)
-            self._settle()
+            self._leave(bell)
 
     def _deliver(self, pool: SharedPool, scheduler: RingScheduler, ready: int) -> SampledSubgraph:
         """Hands the next batch out; where the user holds so many that slots run short, in memory of its own."""
@@ -250,6 +258,16 @@ class PoolStream:
             self._pools.forget(self._session)
             self._end.detach()
             self._blocks.clear()
+
+    def _leave(self, bell: Bell | None) -> None:
+        """Ends a wait; another thread waits in its place on what arrives."""
+        if bell is not None:
+            with self._pools.lock:
+                pool = self._pools.pool_of(self._session)
+                if pool is not None:
+                    pool.awake(bell)
+                    pool.hand_on()
+        self._settle()
 
     def _settle(self) -> None:
         """What must not be done under the lock."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 import warnings
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -128,6 +132,11 @@ class Requests:
             if request.rank == (request.rank if rank is None else rank) and request.answer is None:
                 request.answer = "again" if error is None else error
 
+    def has_come(self, number: int) -> bool:
+        """Whether ``result`` has something to say."""
+        request = self._open.get(number)
+        return request is None or request.answer is not None
+
     def result(self, number: int) -> Message | Literal["again"] | None:
         """What came back so far; "again" where the request is to be made again.
 
@@ -151,6 +160,32 @@ class Requests:
 
 # Longest time that a wait goes without looking around: at other threads, closed loaders and interrupts.
 SLICE_S = 0.05
+
+
+class Bell:
+    """Wakes one thread that waits for a pool.
+
+    Args:
+        is_due: Whether what the thread waits for has come; called by holders of the pool's lock.
+
+    Attributes:
+        is_due: See above.
+        fd: An event's descriptor, closed with this object.
+    """
+
+    def __init__(self, is_due: Callable[[], bool]) -> None:
+        self.is_due = is_due
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        weakref.finalize(self, os.close, self.fd).atexit = False
+
+    def ring(self) -> None:
+        """Wakes the thread, or has its next wait end at once."""
+        os.eventfd_write(self.fd, 1)
+
+    def hush(self) -> None:
+        """Ends the ringing."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
 
 
 class BatchWait:
@@ -342,6 +377,11 @@ class Session:
         if self.scheduler is not None:
             return self.scheduler.is_over
         return self._left_off is None or self._left_off[2] >= len(self._left_off[1])
+
+    def has_news(self) -> bool:
+        """Whether there is a batch to hand out, or none will come; for holders of the pool's lock."""
+        scheduler = self.scheduler
+        return scheduler is None or self.failure is not None or scheduler.is_over or scheduler.delivered in scheduler.results
 
     # What arrives ---------------------------------------------------------------------------------------------------------
 

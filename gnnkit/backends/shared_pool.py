@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
+import select
 import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gnnkit.backends.session import SLICE_S, Session
+from gnnkit.backends.session import SLICE_S, Bell, Session
 from gnnkit.backends.worker_pool import OnStarted, PoolOptions
 from gnnkit.errors import GnnkitError, LoaderClosed, StartTimeout, WorkerStopped
 from gnnkit.events import Event, EventSink, Stage
@@ -49,6 +51,9 @@ class SharedPool:
         self.restarts = 0
         self._owner = os.getpid()
         self._numbers = itertools.count(1)
+        # Weakly: what an interrupt keeps from being taken off here goes with the wait that it ended.
+        self._waiting: weakref.WeakSet[Bell] = weakref.WeakSet()
+        self._listener: Callable[[], Bell | None] = lambda: None
         self.workers = options.open_pool(plan, graph, events, _on_started(weakref.ref(self)))
 
     # Loaders --------------------------------------------------------------------------------------------------------------
@@ -113,6 +118,40 @@ class SharedPool:
         session.failure = None  # what had died meanwhile has been started again
         self.assign()
 
+    # Waiting threads --------------------------------------------------------------------------------------------------------
+
+    def poller(self, bell: Bell) -> select.poll:
+        """What the thread of ``bell`` waits on: the first of several on what arrives, the others on their bells.
+
+        If all waited on what arrives, each message would wake them all, and one that another thread has taken would wake nobody.
+        """
+        listener = self._listener()
+        if listener is None or listener not in self._waiting:
+            self._listener, poller = weakref.ref(bell), self.workers.poller()
+        else:
+            poller = select.poll()
+        poller.register(bell.fd, select.POLLIN)
+        self._waiting.add(bell)
+        return poller
+
+    def awake(self, bell: Bell) -> None:
+        """The thread of ``bell`` waits no more, or not now."""
+        self._waiting.discard(bell)
+        bell.hush()
+
+    def _ring(self) -> None:
+        """Wakes the threads whose batches have come."""
+        for bell in list(self._waiting):
+            if bell.is_due():
+                bell.ring()
+
+    def hand_on(self) -> None:
+        """Wakes a thread to wait on what arrives, if none does; for threads that do so no more."""
+        listener = self._listener()
+        if listener is None or listener not in self._waiting:
+            for bell in list(self._waiting)[:1]:
+                bell.ring()
+
     # Processes ------------------------------------------------------------------------------------------------------------
 
     def pump(self, *, revive: bool) -> None:
@@ -133,6 +172,7 @@ class SharedPool:
             self.workers.start_missing()
         self.workers.attend(ask=revive)
         self.assign()
+        self._ring()
 
     def assign(self) -> None:
         """Gives the processes as many steps of each loader as there is room for; none of an epoch that cannot go on."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from gnnkit import GraphLoader
+from gnnkit.backends import pool_stream
 from gnnkit.errors import GnnkitError, LoaderClosed
 from tests.backends.setups import loader_of
+from tests.helpers.batches import same
 from tests.helpers.machine import slowness
 from tests.helpers.waiting import HANG_S
 
@@ -93,3 +96,29 @@ def test_closing_ends_the_wait_of_every_thread(loader: GraphLoader) -> None:
     for reader in readers:
         assert reader.error is None or isinstance(reader.error, LoaderClosed), reader.error
     assert not any(isinstance(reader.error, GnnkitError) and "timeout" in str(reader.error) for reader in readers)
+
+
+@pytest.mark.parametrize("kind", ["Colocated-2", "GraphStore-2"])
+def test_no_answer_waits_for_a_look_around(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread may take the answers of the others from a process; it wakes those whose answers they are."""
+    with loader_of("inprocess") as alone:
+        wanted = [alone.sample([i, i + 1], index=i) for i in range(40)]
+    with loader_of(kind) as loader:
+        loader.sample([0])
+        settle, never = pool_stream.PoolStream._settle, threading.Event()
+
+        def settle_late(stream: pool_stream.PoolStream) -> None:
+            """Between a look at what has come and the wait for more, others take what comes."""
+            settle(stream)
+            never.wait(0.02)
+
+        monkeypatch.setattr(pool_stream.PoolStream, "_settle", settle_late)
+        monkeypatch.setattr(pool_stream, "SLICE_S", 30.0)
+        started = time.monotonic()
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(3):
+                outcomes = [pool.submit(loader.sample, [i, i + 1], index=i) for i in range(40)]
+                for outcome, expected in zip(outcomes, wanted, strict=True):
+                    same(outcome.result(HANG_S), expected)
+        # The last answers of a burst would come 30 s late: nothing arrives after them.
+        assert time.monotonic() - started < 25.0
