@@ -170,7 +170,9 @@ class _Shared:
                 self.ready.notify_all()
 
     def unclaim(self) -> None:
-        """Gives up what the calling thread has claimed and not put: somebody else samples it."""
+        """Gives up what the calling thread has claimed and not put: somebody else samples it. Does nothing in a forked child."""
+        if os.getpid() != self.owner:
+            return
         with self.lock:
             if self.scheduler.lost(threading.get_ident()):
                 self.wake_all()
