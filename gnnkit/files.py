@@ -11,6 +11,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from gnnkit.units import format_bytes
+
 # The most that a file of JSON or text may hold: a manifest of a thousand parts and a dozen types is 3 MB.
 MOST_TEXT_BYTES = 256 << 20
 _KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISLNK, "a link"))
@@ -125,6 +127,26 @@ def private_folder(folder: Path) -> Path:
 def temporary_home() -> Path:
     """This user's folder below the temporary one, for where no other can be written; see ``private_folder``."""
     return Path(tempfile.gettempdir()) / f"gnnkit-{os.getuid()}"
+
+
+def why_unwritable(error: OSError, place: Path) -> str:
+    """Why a folder or a file could not be written, in words; of a disk that is full, how much of it is free.
+
+    Args:
+        error: What the system said.
+        place: What was to be written; it need not exist.
+    """
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return error.strerror or str(error)
+    there = next((folder for folder in (place, *place.parents) if folder.exists()), place)
+    try:
+        disk = os.statvfs(there)
+    except OSError:
+        return "the disk is full"
+    if disk.f_files and not disk.f_ffree:
+        return f"the disk has no room for another file ({disk.f_files} are there)"
+    free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+    return f"the disk is full ({format_bytes(free)} of {format_bytes(total)} are free)"
 
 
 def take_lock(path: Path) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from gnnkit.errors import PlanError
 from gnnkit.export.job import RECORD
-from gnnkit.files import read_bounded
+from gnnkit.files import read_bounded, why_unwritable
 from gnnkit.version import __version__
 
 _RECORD_VERSION = 1
@@ -128,7 +128,7 @@ def write_directory(directory: Path, files: Mapping[str, str], options: Mapping[
         finally:
             shutil.rmtree(staged, ignore_errors=True)
     except OSError as error:
-        raise PlanError(f"{str(directory)!r} cannot be written: {error.strerror or error}", "choose another directory") from error
+        raise PlanError(f"{str(directory)!r} cannot be written: {why_unwritable(error, directory)}", "choose another directory") from error
 
 
 def _write(path: Path, text: str) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.events import EventSink
+from gnnkit.files import why_unwritable
 from gnnkit.jobs.checkpoint import Checkpoints
 from gnnkit.jobs.context import Report, TrainContext
 from gnnkit.jobs.environment import Place, choose_device
@@ -162,7 +163,9 @@ def run_training(
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PlanError(f"the job's folder {str(directory)!r} cannot be made: {error.strerror or error}", "give another one") from error
+        raise PlanError(
+            f"the job's folder {str(directory)!r} cannot be made: {why_unwritable(error, directory)}", "give another one"
+        ) from error
     if place.world_size > 1:
         os.environ.update(place.variables())
     chosen = choose_device(device, place)

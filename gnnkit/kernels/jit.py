@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -25,8 +25,9 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
+from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
-from gnnkit.files import private_folder, temporary_home
+from gnnkit.files import private_folder, temporary_home, why_unwritable
 from gnnkit.waiting import begin_apart, is_done
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -113,6 +114,19 @@ class _KernelCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
     _locator_classes = [_KernelLocator]
 
 
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Turns errors of the system, while it writes into the folder of kernels, into the user's."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, TimeoutError):  # it is about another process
+            raise
+        root = kernel_cache_root()
+        text = f"compiled kernels cannot be written to {root}: {why_unwritable(error, root)}"
+        raise PlanError(text, "free some space there, or set GNNKIT_HOME to a folder on another disk") from error
+
+
 class _KernelCache(FunctionCache):  # type: ignore[misc]
     """Numba's, without what only compiling needs: registering that takes five times as long as loading every kernel of an epoch."""
 
@@ -124,6 +138,11 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
         with self._guard_against_spurious_io_errors():
             index = self._cache_file._load_index()
         return self._index_key(signature, cpu_target.target_context.codegen()) in index
+
+    def save_overload(self, signature: Any, data: Any) -> None:
+        """As Numba's own; where it cannot be written, the error says what to do."""
+        with _told():
+            super().save_overload(signature, data)
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """As Numba's own, which has everything registered first. The symbols that kernels call are known by then: ``_register_runtime``.
@@ -193,7 +212,7 @@ def warm(events: EventSink = ignore_events) -> None:
 
 
 def _compile_in_turn(dispatcher: Any, signature: str, lock: contextlib.AbstractContextManager[object]) -> None:
-    with contextlib.nullcontext() if dispatcher._cache.holds(signature) else lock:
+    with _told(), contextlib.nullcontext() if dispatcher._cache.holds(signature) else lock:
         dispatcher.compile(signature)
 
 

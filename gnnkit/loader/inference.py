@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink, Stage
-from gnnkit.files import is_at
+from gnnkit.files import is_at, why_unwritable
 from gnnkit.loader.inputs import resolve_input_nodes
 from gnnkit.loader.pipeline import Pipeline
 from gnnkit.plan import Batching, InputNodes, LoaderPlan, NeighborSampling
@@ -189,8 +188,7 @@ def _told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        what = "the disk is full" if full else error.strerror or str(error)
+        what = why_unwritable(error, path)
         raise StoreError(
             f"embeddings cannot be written to {path}: {what}; nothing was left behind", "name another folder: out=..."
         ) from error

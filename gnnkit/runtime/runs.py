@@ -16,10 +16,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from gnnkit.errors import PlanError
-from gnnkit.files import private_folder, read_bounded, temporary_home
+from gnnkit.files import private_folder, read_bounded, temporary_home, why_unwritable
 from gnnkit.runtime.process_status import ProcessStatus, is_alive, is_of_here, look_at, pid_space, send_signal, start_ticks, wait_for_end
 from gnnkit.waiting import Deadline
 
@@ -54,6 +54,21 @@ def with_tail(message: str, path: Path) -> str:
     return f"{message}; the end of its log {path}:\n{indented}"
 
 
+def opened_log(path: Path, mode: str) -> IO[bytes]:
+    """Opens a log to append to it.
+
+    Raises:
+        PlanError: It cannot be written.
+    """
+    try:
+        return cast("IO[bytes]", path.open(mode))
+    except OSError as error:
+        raise PlanError(
+            f"the log {path} cannot be written: {why_unwritable(error, path)}",
+            "free some space there, or set GNNKIT_HOME to a folder on another disk",
+        ) from error
+
+
 logger = logging.getLogger(__name__)
 
 _KEPT_S = 7 * 24 * 3600.0
@@ -86,7 +101,7 @@ def runs_root() -> Path:
         try:
             return checked_folder(private_folder(folder) if folder is fallback else folder)
         except OSError as error:
-            reasons.append(f"{folder}: {error.strerror or error}")
+            reasons.append(f"{folder}: {why_unwritable(error, folder)}")
     raise PlanError(f"no folder for the logs of sampling processes can be written: {'; '.join(reasons)}", "set GNNKIT_HOME or TMPDIR")
 
 
@@ -120,9 +135,14 @@ def new_run(log_dir: str | None, facts: dict[str, Any], kind: str = "worker") ->
         try:
             root = checked_folder(Path(log_dir).expanduser())
         except OSError as error:
-            raise PlanError(f"log_dir={log_dir!r} cannot be written: {error.strerror or error}", "give another folder") from error
+            why = why_unwritable(error, Path(log_dir).expanduser())
+            raise PlanError(f"log_dir={log_dir!r} cannot be written: {why}", "give another folder") from error
     sweep(root)
-    return RunFolder(root, facts, kind)
+    try:
+        return RunFolder(root, facts, kind)
+    except OSError as error:
+        text = f"the folder of logs cannot be made in {root}: {why_unwritable(error, root)}"
+        raise PlanError(text, "free some space there, or set GNNKIT_HOME to a folder on another disk") from error
 
 
 class RunFolder:
@@ -181,7 +201,7 @@ class RunFolder:
             temporary.write_text(json.dumps(self._record))
             temporary.replace(self.path / _RECORD)
         except OSError as error:  # a full disk: the record is for people, sampling does not need it
-            logger.warning("the record of the run in %s cannot be written: %s", self.path, error)
+            logger.warning("the record of the run in %s cannot be written: %s", self.path, why_unwritable(error, self.path))
 
 
 def note_stopped(folder: Path, pid: int) -> None:

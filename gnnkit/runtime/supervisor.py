@@ -19,7 +19,7 @@ from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, Work
 from gnnkit.host import memory_kills
 from gnnkit.runtime.process_status import process_state
 from gnnkit.runtime.remote import error_from_json
-from gnnkit.runtime.runs import RunFolder, with_tail
+from gnnkit.runtime.runs import RunFolder, opened_log, with_tail
 from gnnkit.runtime.vitals import Signs, Vitals
 from gnnkit.runtime.wire import Message, Waker, Wire
 from gnnkit.waiting import Deadline
@@ -125,7 +125,7 @@ class ChildProcess:
             parent_fd = _own_pidfd()
             from_main_thread = threading.current_thread() is threading.main_thread()
             numbers = (theirs.fileno(), vitals_fd, parent_fd, os.getpid(), rank, int(from_main_thread))
-            with log.open("ab") as output, open(log, "a+b") as errors:
+            with opened_log(log, "ab") as output, opened_log(log, "a+b") as errors:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", module, *map(str, numbers)],
                     stdin=subprocess.DEVNULL,

@@ -19,7 +19,7 @@ import numpy as np
 
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink, ignore_events
-from gnnkit.files import read_bounded, write_whole
+from gnnkit.files import read_bounded, why_unwritable, write_whole
 from gnnkit.schema import NodeType
 from gnnkit.storage.build import BuildJob, existing
 from gnnkit.storage.files import sync
@@ -207,7 +207,7 @@ def build_parts(
             return store
         if isinstance(error, StoreError):
             raise
-        raise StoreError(f"{folder}: {error.strerror or error}", "call it again: no part that is finished is lost") from error
+        raise StoreError(f"{folder}: {why_unwritable(error, folder)}", "call it again: no part that is finished is lost") from error
     return _finished(path, job.fingerprint, wanted) if store is None else store
 
 

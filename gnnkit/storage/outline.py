@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import StoreError
+from gnnkit.files import why_unwritable
 from gnnkit.storage.files import damaged, file_crc32
 from gnnkit.storage.layout import MANIFEST_NAME, split_file
 from gnnkit.storage.link_splits import link_split_files
@@ -82,7 +83,7 @@ def keep_outline(folder: Path, fingerprint: str, fetch: Fetch) -> Path:
         staging = Path(tempfile.mkdtemp(prefix=f".{fingerprint[:12]}-", dir=folder))
     except OSError as error:
         raise StoreError(
-            f"the outline of the store cannot be kept in {folder}: {error.strerror or error}",
+            f"the outline of the store cannot be kept in {folder}: {why_unwritable(error, folder)}",
             "set GNNKIT_HOME to a folder that can be written",
         ) from error
     try:
@@ -100,7 +101,7 @@ def keep_outline(folder: Path, fingerprint: str, fetch: Fetch) -> Path:
             staging.rename(target)
     except OSError as error:
         if find_outline(folder, fingerprint) is None:
-            raise StoreError(f"the outline of the store cannot be written to {folder}: {error.strerror or error}") from error
+            raise StoreError(f"the outline of the store cannot be written to {folder}: {why_unwritable(error, folder)}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return target

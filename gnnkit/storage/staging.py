@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.events import Event, EventSink
-from gnnkit.files import give_up_lock, read_bounded, take_lock
+from gnnkit.files import give_up_lock, read_bounded, take_lock, why_unwritable
 from gnnkit.host import available_memory
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import MANIFEST_NAME
@@ -71,7 +70,6 @@ logger = logging.getLogger(__name__)
 INCOMPLETE, REPLACED, PARTS = ".incomplete", ".replaced", ".parts"
 _OWNER_NAME = "owner.json"
 _POLL_S = 0.05
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def lock_path(path: Path) -> Path:
@@ -109,7 +107,7 @@ def locked(path: Path, wait_timeout_s: float, events: EventSink) -> Iterator[Non
                 path.parent.mkdir(parents=True, exist_ok=True)  # whoever had the lock may have removed it
                 held = take_lock(file)
             except OSError as error:
-                what = error.strerror or str(error)
+                what = why_unwritable(error, path.parent)
                 raise StoreError(f"{path.parent} cannot be written: {what}", "choose another folder with store_dir=...") from error
             if held is not None:
                 break
@@ -147,8 +145,8 @@ def staged(path: Path) -> Iterator[Path]:
         take_place(folder, path)
     except OSError as error:
         remove_tree(folder)
-        what = "the disk is full" if error.errno in _DISK_FULL else error.strerror or str(error)
-        hint = "free some space, or choose another folder"
+        what = why_unwritable(error, path)
+        hint = "free some space, or choose another folder with store_dir=... or GNNKIT_HOME"
         raise StoreError(f"{path} could not be written: {what}; nothing was left behind", hint) from error
     except BaseException:
         remove_tree(folder)

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from gnnkit.cluster.serving.codec import decode, encode
 from gnnkit.cluster.serving.pool import ServedWorkers
 from gnnkit.errors import GnnkitError, PlanError
+from gnnkit.files import why_unwritable
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.runs import checked_folder
 from gnnkit.runtime.wire import Message, Wire
@@ -53,7 +54,9 @@ def own_folder(folder: str) -> Path:
     try:
         path = checked_folder(path)
     except OSError as error:
-        raise PlanError(f"the folder {folder!r} cannot be used for sockets: {error.strerror or error}", "give another one") from error
+        raise PlanError(
+            f"the folder {folder!r} cannot be used for sockets: {why_unwritable(error, path)}", "give another one"
+        ) from error
     if path.stat().st_mode & 0o077:
         raise PlanError(f"the folder {folder!r} is open to other users", f"chmod 700 {path}")
     return path
@@ -127,7 +130,9 @@ class ClientListener:
             self._folder_fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
             self._listener = self._listen()
         except OSError as error:
-            raise PlanError(f"server {rank} cannot listen at {self.path}: {error.strerror or error}", "give another folder") from error
+            raise PlanError(
+                f"server {rank} cannot listen at {self.path}: {why_unwritable(error, self.path)}", "give another folder"
+            ) from error
 
     def _listen(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)

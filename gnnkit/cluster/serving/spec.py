@@ -17,7 +17,7 @@ from gnnkit.cluster.hosts import checked_address, interface_address, is_loopback
 from gnnkit.cluster.part_service import require_free
 from gnnkit.cluster.placing import PlacementOption, check_placement
 from gnnkit.errors import PlanError
-from gnnkit.files import open_regular
+from gnnkit.files import open_regular, why_unwritable
 
 _HINT = "for example '10.0.0.1:7000', or '10.0.0.1:7000,10.0.0.2:7000'; the first one is where the servers meet"
 
@@ -335,7 +335,7 @@ def settle_token(given: str | None, folder: Path, *, on_network: bool) -> tuple[
     try:
         _write_new(path, known or secrets.token_hex(_TOKEN_BYTES))
     except OSError as error:
-        raise PlanError(f"the token file {path} cannot be written: {error.strerror or error}", "give another folder") from error
+        raise PlanError(f"the token file {path} cannot be written: {why_unwritable(error, path)}", "give another folder") from error
     found = read_token(path)  # perhaps of servers that somebody else has started here
     if known is not None and found != known:
         raise PlanError(f"the servers at {folder} have another token", "leave token out, or give another folder")

@@ -23,6 +23,7 @@ from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, token_for
 from gnnkit.errors import GnnkitError, PlanError, StoreError, TrainingFailed, WorkerDied, WorkerStopped
 from gnnkit.events import Event, EventKind, EventSink
+from gnnkit.files import why_unwritable
 from gnnkit.host import available_cpus
 from gnnkit.jobs.environment import VISIBLE, Place, check_device, check_present
 from gnnkit.runtime.process_status import ProcessStatus, look_at
@@ -197,7 +198,9 @@ def made_directory(directory: str | Path | None) -> str | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PlanError(f"directory={str(directory)!r} cannot be made: {error.strerror or error}", "give another folder") from error
+        raise PlanError(
+            f"directory={str(directory)!r} cannot be made: {why_unwritable(error, folder)}", "give another folder"
+        ) from error
     return str(folder)
 
 
