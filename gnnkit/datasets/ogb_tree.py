@@ -59,10 +59,18 @@ def folder_names(info: OgbInfo) -> list[str]:
 
 
 def find_tree(info: OgbInfo, root: Path) -> OgbTree | None:
-    """The dataset's tree under ``root`` (or ``root`` itself, where it is that tree), or None."""
+    """The dataset's tree under ``root`` (or ``root`` itself, where it is that tree), or None.
+
+    Raises:
+        DatasetError: This user may not look there.
+    """
     for path in _candidates(info, root):
         raw = path / "raw"
-        if any((raw / name).exists() for name in _key_files(info)):
+        try:
+            is_there = any((raw / name).exists() for name in _key_files(info))
+        except OSError as error:
+            raise DatasetError(f"{path} cannot be read: {error.strerror or error}", "name another folder: root=...") from error
+        if is_there:
             inner = raw / "split" / info.split
             # PyG's OGB_MAG moves the splits into raw/.
             return OgbTree(path, raw, inner if inner.is_dir() else path / "split" / info.split)

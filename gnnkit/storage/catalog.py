@@ -281,6 +281,8 @@ def _folders(store_dir: Path) -> list[Path]:
         return sorted(path for path in store_dir.iterdir() if path.is_dir() and not path.is_symlink())
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise StoreError(f"{store_dir} cannot be read: {error.strerror or error}", "name another folder of stores") from error
 
 
 def _disk_usage(folder: Path) -> int:

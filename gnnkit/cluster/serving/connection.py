@@ -326,6 +326,9 @@ def _connected(folder: Path, rank: int) -> socket.socket:
         finally:
             os.close(folder_fd)
         _, uid, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    except PermissionError as error:
+        end.close()
+        raise _another_users(folder) from error
     except OSError as error:
         end.close()
         why = {FileNotFoundError: "there is no socket", ConnectionRefusedError: "nobody listens"}.get(
@@ -334,8 +337,22 @@ def _connected(folder: Path, rank: int) -> socket.socket:
         raise NotThere(f"{why} at {path}") from error
     if uid != os.geteuid():
         end.close()
-        raise PlanError(f"a process of user {uid} listens at {path}, and not one of yours", "give another folder")
+        raise PlanError(f"a process of user {uid} listens at {path}, and not one of yours", _OF_OTHERS)
     return end
+
+
+_OF_OTHERS = (
+    "servers in a folder are for the user who has started them; have those of another user listen on the network"
+    " (gnnkit serve --address HOST:PORT), and take their token with GNNKIT_TOKEN"
+)
+
+
+def _another_users(folder: Path) -> PlanError:
+    """The error for a folder of servers that this user may not enter."""
+    there = next(place for place in (folder, *folder.parents) if os.path.exists(place))
+    whose = there.stat().st_uid
+    why = "its mode does not let you in" if whose == os.geteuid() else f"{there} belongs to user {whose}, and you are user {os.geteuid()}"
+    return PlanError(f"the servers' folder {str(folder)!r} is closed to you: {why}", _OF_OTHERS)
 
 
 # Servers that are not there are looked for so often.
@@ -370,6 +387,12 @@ class UnixJoin:
         self.connections: dict[int, Connection] = {}
         self.num_servers: int | None = None
         self._had_token = False
+        try:
+            folder.stat()
+        except PermissionError as error:
+            raise _another_users(folder) from error
+        except OSError:
+            pass
         if not folder.parent.is_dir() or (folder.exists() and not folder.is_dir()):
             raise PlanError(f"there is no folder {str(folder)!r}", "give the address that the servers' handle or `gnnkit serve` shows")
 
@@ -386,7 +409,7 @@ class UnixJoin:
     @property
     def were_stopped(self) -> bool:
         """Whether servers that were here have ended for good: they take their token along, and those that die leave it to the next ones."""
-        return self.num_servers is not None and self._had_token and not (self._folder / TOKEN_NAME).exists()
+        return self.num_servers is not None and self._had_token and not os.path.exists(self._folder / TOKEN_NAME)
 
     def advance(self) -> list[Connection]:
         """Connects to servers that have come, without waiting; those that have welcomed this client since the last call.
@@ -445,6 +468,8 @@ class UnixJoin:
         else:
             try:
                 found = [_SOCKET.fullmatch(name) for name in os.listdir(self._folder)]
+            except PermissionError as error:
+                raise _another_users(self._folder) from error
             except OSError:
                 return []
             known = sorted(int(match[1]) for match in found if match is not None)
@@ -478,7 +503,7 @@ class UnixJoin:
                 f"{place} has a store of format {welcome.format}, and another server there one of {self._format}", "update gnnkit"
             )
         self.num_servers, self._fingerprint, self._format = welcome.num_servers, welcome.fingerprint, welcome.format
-        self._had_token = self._had_token or (self._folder / TOKEN_NAME).exists()
+        self._had_token = self._had_token or os.path.exists(self._folder / TOKEN_NAME)
 
     def close(self) -> None:
         """Leaves all of them."""

@@ -54,9 +54,7 @@ def own_folder(folder: str) -> Path:
     try:
         path = checked_folder(path)
     except OSError as error:
-        raise PlanError(
-            f"the folder {folder!r} cannot be used for sockets: {why_unwritable(error, path)}", "give another one"
-        ) from error
+        raise PlanError(f"the folder {folder!r} cannot be used for sockets: {why_unwritable(error, path)}", "give another one") from error
     if path.stat().st_mode & 0o077:
         raise PlanError(f"the folder {folder!r} is open to other users", f"chmod 700 {path}")
     return path

@@ -304,7 +304,9 @@ def read_token(path: Path) -> str:
                 raise PlanError(f"the token file {path} is {whose}of mode {mode:04o}, and others can read it", f"chmod 600 {path}")
             token = file.read(_MOST_BYTES).decode("ascii", "replace").strip()
     except OSError as error:
-        raise PlanError(f"the token file {path} cannot be read: {error.strerror or error}") from error
+        raise PlanError(
+            f"the token file {path} cannot be read: {error.strerror or error}", "it has to be a file of yours, of mode 0600, with the token"
+        ) from error
     check_token(token)
     return token
 
@@ -399,7 +401,7 @@ def token_for(address: str | Path | Sequence[str]) -> str | None:
         given = _given.get(text)
     if given is not None:
         return given
-    if text.startswith(UNIX_PREFIX) and (path := Path(text.removeprefix(UNIX_PREFIX)) / TOKEN_NAME).exists():
+    if text.startswith(UNIX_PREFIX) and os.path.exists(path := Path(text.removeprefix(UNIX_PREFIX)) / TOKEN_NAME):
         return read_token(path)
     return environment_token()
 

@@ -198,9 +198,7 @@ def made_directory(directory: str | Path | None) -> str | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PlanError(
-            f"directory={str(directory)!r} cannot be made: {why_unwritable(error, folder)}", "give another folder"
-        ) from error
+        raise PlanError(f"directory={str(directory)!r} cannot be made: {why_unwritable(error, folder)}", "give another folder") from error
     return str(folder)
 
 
