@@ -136,7 +136,7 @@ def why_unwritable(error: OSError, place: Path) -> str:
         error: What the system said.
         place: What was to be written; it need not exist.
     """
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno != errno.ENOSPC:
         return error.strerror or str(error)
     there = next((folder for folder in (place, *place.parents) if folder.exists()), place)
     try:

@@ -49,7 +49,7 @@ _HOMES = {
     "RangePartitionBook": "store_views",
     "RegisterBackendRequest": "server_values",
     "RemoteDistDataset": "remote_dataset",
-    "RemoteDistSamplingWorkerOptions": "loader_modes",
+    "RemoteDistSamplingWorkerOptions": "remote_worker_options",
     "RemoteReceivingChannel": "connection",
     "SamplerOptions": "loader_options",
     "ServerSlice": "server_values",
@@ -241,7 +241,6 @@ if TYPE_CHECKING:
     from gnnkit.distributed.life_cycle import initialize as initialize
     from gnnkit.distributed.life_cycle import is_initialized as is_initialized
     from gnnkit.distributed.link_neighbor_loader import DistLinkNeighborLoader as DistLinkNeighborLoader
-    from gnnkit.distributed.loader_modes import RemoteDistSamplingWorkerOptions as RemoteDistSamplingWorkerOptions
     from gnnkit.distributed.loader_options import DEFAULT_NUM_CPU_THREADS as DEFAULT_NUM_CPU_THREADS
     from gnnkit.distributed.loader_options import KHopNeighborSamplerOptions as KHopNeighborSamplerOptions
     from gnnkit.distributed.loader_options import PPRSamplerOptions as PPRSamplerOptions
@@ -250,6 +249,7 @@ if TYPE_CHECKING:
     from gnnkit.distributed.loader_options import resolve_sampler_options as resolve_sampler_options
     from gnnkit.distributed.neighbor_loader import DistNeighborLoader as DistNeighborLoader
     from gnnkit.distributed.remote_dataset import RemoteDistDataset as RemoteDistDataset
+    from gnnkit.distributed.remote_worker_options import RemoteDistSamplingWorkerOptions as RemoteDistSamplingWorkerOptions
     from gnnkit.distributed.resolve import DEFAULT_MASTER_INFERENCE_PORT as DEFAULT_MASTER_INFERENCE_PORT
     from gnnkit.distributed.resolve import DistributedContext as DistributedContext
     from gnnkit.distributed.resolve import DistributedRuntimeInfo as DistributedRuntimeInfo

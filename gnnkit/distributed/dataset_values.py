@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
-from gnnkit.distributed.store_views import LocalGraph
+from gnnkit.distributed.store_views import LocalFeature, LocalGraph
 from gnnkit.errors import PlanError
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from gnnkit.datasets.pyg import PyGSource
 
 WEIGHT = "edge_weight"
+
+# Features or labels by id; of a part's own features they are read when a store is made, which one part of several cannot be.
+Rows: TypeAlias = torch.Tensor | LocalFeature
 
 
 class Edges(NamedTuple):
@@ -46,9 +49,9 @@ class DatasetValues:
     """
 
     edges: dict[EdgeType, Edges] = field(default_factory=dict)
-    x: dict[NodeType, torch.Tensor] = field(default_factory=dict)
-    edge_attr: dict[EdgeType, torch.Tensor] = field(default_factory=dict)
-    y: dict[NodeType, torch.Tensor] = field(default_factory=dict)
+    x: dict[NodeType, Rows] = field(default_factory=dict)
+    edge_attr: dict[EdgeType, Rows] = field(default_factory=dict)
+    y: dict[NodeType, Rows] = field(default_factory=dict)
     num_nodes: dict[NodeType, int] = field(default_factory=dict)
     is_homogeneous: bool = True
 
@@ -110,7 +113,7 @@ class DatasetValues:
             nodes.num_nodes = self._count(node_type)
             for name, rows in (("x", self.x.get(node_type)), ("y", self.y.get(node_type))):
                 if rows is not None:
-                    nodes[name] = rows
+                    nodes[name] = _read(rows)
         for edge_type, edges in self.edges.items():
             found = data if self.is_homogeneous else data[edge_type]
             order = _order(edges, edge_type)
@@ -118,7 +121,7 @@ class DatasetValues:
             if edges.weights is not None:
                 found[WEIGHT] = edges.weights[order]
             if edge_type in self.edge_attr:
-                found.edge_attr = self.edge_attr[edge_type]
+                found.edge_attr = _read(self.edge_attr[edge_type])
         by_type: dict[NodeType, dict[str, Any]] = {}
         for name, ids in splits.items():
             for node_type, own in _by_type(ids, HOMOGENEOUS_NODE_TYPE).items():
@@ -127,7 +130,9 @@ class DatasetValues:
 
     def _count(self, node_type: NodeType) -> int:
         ends = [edges.pairs[row] for t, edges in self.edges.items() for row, end in ((0, t[0]), (1, t[2])) if end == node_type]
-        told = [int(ids.max()) + 1 for ids in ends if len(ids)] + [len(rows[node_type]) for rows in (self.x, self.y) if node_type in rows]
+        told = [int(ids.max()) + 1 for ids in ends if len(ids)] + [
+            rows[node_type].size(0) for rows in (self.x, self.y) if node_type in rows
+        ]
         return max([self.num_nodes.get(node_type, 0), *told])
 
 
@@ -179,11 +184,10 @@ def _pairs_of(found: Any, layout: str) -> torch.Tensor:
     return torch.stack([row, col])
 
 
-def _rows_of(found: Any, index: Any) -> torch.Tensor:
+def _rows_of(found: Any, index: Any) -> Rows:
     """Rows in the order of ids; of a part that has all of them."""
-    if hasattr(found, "cpu_get") and not hasattr(found, "feature_tensor"):  # a LocalFeature
-        rows: torch.Tensor = found.cpu_get(torch.arange(found.size(0)))
-        return rows
+    if isinstance(found, LocalFeature):
+        return found
     if hasattr(found, "feature_tensor"):
         found, index = found.feature_tensor, found.id2index
     rows = as_tensor(found)
@@ -191,6 +195,15 @@ def _rows_of(found: Any, index: Any) -> torch.Tensor:
         return rows
     count = len(index) if hasattr(index, "__len__") else len(rows)
     return rows[as_tensor(index[torch.arange(count)])]
+
+
+def _read(rows: Rows) -> torch.Tensor:
+    """All rows.
+
+    Raises:
+        PlanError: They are those of one part of several.
+    """
+    return rows.cpu_get(torch.arange(rows.size(0))) if isinstance(rows, LocalFeature) else rows
 
 
 def _order(edges: Edges, edge_type: EdgeType) -> torch.Tensor:

@@ -141,7 +141,9 @@ class _Native(DistDataset):
     def _of(self, what: str, types: Any, name: str | None = None) -> Any:
         """One of ``PartBuilder``'s for every type."""
         views = self._stored(what)
-        builder = PartBuilder(Numbers(views.arrays, of_dataset=True), self.partition_idx, self._graph_mode, self._device)
+        # "ZERO_COPY" is the default of `load`, also where there is no GPU to read the memory.
+        graph_mode: Any = self._graph_mode if torch.cuda.is_available() else "CPU"
+        builder = PartBuilder(Numbers(views.arrays, of_dataset=True), self.partition_idx, graph_mode, self._device)
         if what == "edges":
             name = views.store.options.weight
         arguments = () if what.endswith("book") else (name,)

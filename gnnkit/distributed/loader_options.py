@@ -258,7 +258,9 @@ def remote_options(info: Any, master_port: int, *, num_workers: int, worker_conc
     """
     import torch
 
-    return _class("Remote", "the graph-store mode")(
+    from gnnkit.distributed.remote_worker_options import RemoteDistSamplingWorkerOptions  # heavy: it is built on graphlearn-torch's
+
+    return RemoteDistSamplingWorkerOptions(
         server_rank=list(range(info.num_storage_nodes)),
         num_workers=num_workers,
         worker_devices=[torch.device("cpu")] * num_workers,

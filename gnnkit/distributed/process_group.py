@@ -108,6 +108,8 @@ def create(address: str, port: int, rank: int, world_size: int, timeout_s: float
             store = meeting_store(address, port, rank, world_size, timeout)
             with gloo_interface(interface_to(address, port)):
                 dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+        except PlanError:  # a ValueError too, and one that says enough
+            raise
         except (RuntimeError, ValueError) as error:  # torch has no error of its own for a deadline
             if dist.is_initialized():
                 dist.destroy_process_group()

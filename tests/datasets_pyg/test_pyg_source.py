@@ -144,7 +144,8 @@ def test_tensors_that_must_be_copied() -> None:
     parameter = torch.nn.Parameter(torch.rand(5, 2))
     frozen = np.arange(5.0)
     frozen.flags.writeable = False
-    source = PyGSource(small(x=wide[:, ::2], z=parameter, t=frozen))
+    with pytest.warns(UserWarning, match=r"data\.z requires gradients"):
+        source = PyGSource(small(x=wide[:, ::2], z=parameter, t=frozen))
     np.testing.assert_array_equal(source.node_array("node", "x"), wide[:, ::2].numpy())
     np.testing.assert_array_equal(source.node_array("node", "t"), frozen)
     assert source.node_array("node", "x").flags.c_contiguous

@@ -172,9 +172,11 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 def test_an_older_store_is_there_until_the_new_one_is_whole(tmp_path: Path) -> None:
     old = partition(source(seed=4), 2, out=tmp_path / "store").fingerprint
-    assert partition(source(), 2, out=tmp_path / "store", parts=[0]) is None
+    with pytest.raises(StoreError, match="the store of another graph"):
+        partition(source(), 2, out=tmp_path / "store", parts=[0])
+    assert partition(source(), 2, out=tmp_path / "store", parts=[0], overwrite=True) is None
     assert Store.open(tmp_path / "store").fingerprint == old
-    made = partition(source(), 2, out=tmp_path / "store", parts=[1])
+    made = partition(source(), 2, out=tmp_path / "store", parts=[1], overwrite=True)
     assert made is not None and made.fingerprint != old and Store.open(tmp_path / "store").fingerprint == made.fingerprint
 
 

@@ -114,11 +114,11 @@ def test_a_full_disk_leaves_the_old_state(tmp_path: Path) -> None:
     build_store(small, tmp_path / "store", BuildOptions())
     before = files_of(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # Writing beyond this limit fails in the middle of a file, as on a full disk.
+    # Writing beyond this limit fails in the middle of a file, as a full disk or a quota does.
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:
         for name in ("store", "other"):
-            with pytest.raises(StoreError, match="disk is full; nothing was left behind"):
+            with pytest.raises(StoreError, match="File too large; nothing was left behind"):
                 build_store(large, tmp_path / name, BuildOptions(2))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
