@@ -25,13 +25,13 @@ OWN_NEGATIVES = ("neg_edge_index", "src_neg_index", "dst_neg_index")
 
 
 class LinkArrays:
-    """What an epoch's links are, and what goes with them.
+    """The links of an epoch, and the arrays that go with them.
 
     A split's own pairs of negatives ("official") are inputs like its links, and stand behind them.
 
     Args:
         inputs: The plan's inputs.
-        graph: The graph that they are about.
+        graph: The graph of the links.
     """
 
     def __init__(self, inputs: InputLinks, graph: GraphHandle) -> None:
@@ -208,7 +208,7 @@ class InputRows(Protocol):
         ...
 
     def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """What is said about the inputs at these positions; see ``SampleRequest.arrays``."""
+        """Returns the arrays of the inputs at these positions; see ``SampleRequest.arrays``."""
         ...
 
     def given(self, values: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
@@ -323,7 +323,7 @@ class BatchList:
         return Schedule(self.num_seeds, self._plan.batching, first_batch)
 
     def request(self, epoch: int, batch_index: int) -> SampleRequest:
-        """What batch ``batch_index`` of ``epoch`` is sampled from."""
+        """Returns the request that batch ``batch_index`` of ``epoch`` is sampled from."""
         order, where = self._order_of(epoch), self._whole.positions(batch_index)
         positions = np.arange(where.start, where.stop, dtype=np.int64) if order is None else np.ascontiguousarray(order[where])
         arrays, inputs = self._inputs.arrays(positions), self._plan.inputs
@@ -343,7 +343,7 @@ class BatchList:
         return order
 
     def request_for(self, epoch: int, index: int, values: NDArray[np.int64]) -> SampleRequest:
-        """What a batch around given inputs is sampled from, see ``InputRows.given``; such batches have a stream of their own."""
+        """Returns the request for a batch around given inputs, see ``InputRows.given``; such batches have a stream of their own."""
         arrays = self._inputs.given(values)
         count = len(next(iter(arrays.values())))
         return SampleRequest(stream.batch_key(self._now_stream, epoch, index), np.arange(count, dtype=np.int64), arrays)
