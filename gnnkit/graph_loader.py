@@ -352,7 +352,7 @@ class GraphLoader(ProcessBound, Shown):
         self.pipeline.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
+        """Returns the loader's position, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
 
         Call it on every rank after the same number of steps; every rank's answer is the same.
         """
@@ -483,12 +483,12 @@ class GraphLoader(ProcessBound, Shown):
     # What it does, and holding it ------------------------------------------------------------------------------------------
 
     def status(self) -> StreamStatus:
-        """What the loader is doing: "ready", "sampling", "paused", "idle" or "closed", with its processes and its memory."""
+        """Returns the loader's state ("ready", "sampling", "paused", "idle" or "closed"), its processes and its memory."""
         return self.pipeline.status()
 
     @property
     def records(self) -> Records:
-        """What became of each of the last batches."""
+        """The records of the last batches: times, sizes and workers of each."""
         return self.pipeline.records
 
     @property
@@ -544,10 +544,10 @@ class GraphLoader(ProcessBound, Shown):
         return Dashboard(self.pipeline, interval_s)
 
     def profile(self, seconds: float = 10.0) -> Profile:
-        """Where the time goes, and what limits the loader; see ``gnnkit.loader.advice``.
+        """Measures where the time goes, and what limits the loader; see ``gnnkit.loader.advice``.
 
         Args:
-            seconds: How long it is looked at.
+            seconds: Length of the loop's time to measure.
         """
         from gnnkit.loader.advice.profile import profile  # rarely used
 
@@ -576,7 +576,7 @@ class GraphLoader(ProcessBound, Shown):
         return plot_batch(self.pipeline, seed, batch)
 
     def plot_timeline(self, epoch: int | None = None) -> Picture:
-        """What each worker did when, and what the consumer did; see ``gnnkit.ui.plots.timeline``.
+        """Plots the work of each worker and of the consumer over time; see ``gnnkit.ui.plots.timeline``.
 
         Args:
             epoch: Which epoch; None takes the last one.
@@ -586,7 +586,7 @@ class GraphLoader(ProcessBound, Shown):
         return plot_timeline(self.pipeline, epoch)
 
     def plot_footprint(self, num_batches: int | None = None) -> Picture:
-        """How often nodes are touched, and what a cache of the features touched most would save; see ``gnnkit.ui.plots.footprint``.
+        """Plots how often nodes are touched, and what a cache of the most touched features would save; see ``gnnkit.ui.plots.footprint``.
 
         Args:
             num_batches: Batches to sample, of each of the next two epochs; None takes 32, or all where there are fewer.

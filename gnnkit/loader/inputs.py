@@ -357,7 +357,7 @@ def check_sampling_options(options: LoaderOptions) -> None:
 def resolve_sampling(
     options: LoaderOptions, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
 ) -> Sampling:
-    """How a user means batches to be sampled.
+    """Turns a user's options into a plan's way of sampling.
 
     Args:
         options: The loader's options.
@@ -412,12 +412,12 @@ _LINK_ATTRIBUTES = ("edge_label", "edge_label_index", "edge_label_time")
 
 @dataclass(frozen=True, kw_only=True)
 class LinkOptions:
-    """What a user may say about links, beside which ones they are.
+    """The options that a user may give for links, beside the links themselves.
 
     Attributes:
         edge_label: Numbers ``[n, ...]`` that go with the links; None: a split's own, where it has some.
         edge_label_time: Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a link's ends.
-        neg_sampling: What links are told apart from. "binary": pairs of nodes, drawn over the whole graph, with the label 0; "triplet":
+        neg_sampling: The negatives of links. "binary": pairs of nodes, drawn over the whole graph, with the label 0; "triplet":
             targets for each link's source; "official": a split's own negatives; "auto": those where it has some, else None; None: nothing.
             Also PyG's ``NegativeSampling`` or ``{"mode": ..., "amount": ...}``.
         neg_amount: Drawn negatives for each link; a fraction is possible with "binary".
@@ -446,7 +446,7 @@ class LinkOptions:
             )
 
     def negatives(self, has_own: bool = False) -> NegativeSampling | None:
-        """What the options about negatives mean.
+        """Turns the options about negatives into a plan's form; None for no negatives.
 
         Args:
             has_own: Whether the links are a split that has negatives of its own.
@@ -830,14 +830,14 @@ def _of_type(input_nodes: Any, anchor_type: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
-    """What batches start from.
+    """The inputs that batches start from.
 
     Attributes:
         input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
         input_time: Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a node; None is each node's own time.
         edge_label_index: Makes batches start from links: ``[2, n]`` ids, a split's name, ``(edge type, either of these)``, or an edge type
             for all its edges.
-        links: What else is said about links.
+        links: Further options for links.
     """
 
     input_nodes: Any = None

@@ -1,4 +1,4 @@
-"""Where a loader's graph comes from: an OGB name, a PyG object, a store, any source, a written plan, or another loader's graph."""
+"""Opens a loader's graph: an OGB name, a PyG object, a store, any source, a written plan, or another loader's graph."""
 
 from __future__ import annotations
 

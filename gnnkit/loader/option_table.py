@@ -71,7 +71,7 @@ def option_table() -> Mapping[str, Option]:
 
 
 def attribute_texts(documented: type) -> dict[str, str]:
-    """What the section "Attributes" of a class's docstring says of each."""
+    """Returns the texts of the section "Attributes" of a class's docstring, by attribute."""
     _, _, section = inspect.cleandoc(documented.__doc__ or "").partition("Attributes:\n")
     texts: dict[str, str] = {}
     name = ""

@@ -37,10 +37,10 @@ from gnnkit.storage.store import Store
 
 @dataclass(frozen=True)
 class Site:
-    """Where a loader runs.
+    """The hosts of a loader, and the placement that the user asked for.
 
     Attributes:
-        word: What the user said about the placement.
+        word: The user's option for the placement.
         hosts: The hosts of all its ranks.
     """
 
@@ -65,7 +65,7 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions:
-    """What a user may say about a loader, beside where its graph comes from.
+    """The options that a user may give for a loader, beside the source of its graph.
 
     Attributes:
         num_neighbors: Fan-out per hop, one list or ``{edge type: list}``; -1 takes all neighbours, 0 none.
@@ -79,7 +79,7 @@ class LoaderOptions:
             the batch's nodes.
         temporal_strategy: With ``time_attr``: "uniform" draws among the neighbours that are early enough, "last" takes the latest of them.
         seed: Random seed; the same seed gives the same batches everywhere.
-        remainder: What to do with batches that are left over when they are dealt to ranks: "drop" (None: when shuffled), "pad" (None:
+        remainder: Handling of batches that are left over when they are dealt to ranks: "drop" (None: when shuffled), "pad" (None:
             otherwise) or "uneven".
         backend: Where sampling happens: an object such as ``InProcess(num_threads=4)``, its name, or "auto".
         transform: Called on each batch: before it is copied to ``device``, and on the device where features are cached there.
@@ -222,7 +222,7 @@ BUILD_OPTIONS = ("num_parts", "partition", "edge_dir", "weight", "time_attr", "f
 
 @dataclass(frozen=True)
 class GivenOptions:
-    """What a user has said to a constructor.
+    """The options that a user has given to a constructor.
 
     Attributes:
         loader: About the loader.

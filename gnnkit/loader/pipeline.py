@@ -206,7 +206,7 @@ class Pipeline(ProcessBound):
         self.next_epoch, self._first_batch, self._moved = _whole_number(epoch, "epoch"), 0, True
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
+        """Returns the loader's position, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
 
         Call it on every rank after the same number of steps; every rank's answer is the same.
         """
@@ -251,7 +251,7 @@ class Pipeline(ProcessBound):
     # Its state -------------------------------------------------------------------------------------------------------
 
     def status(self) -> StreamStatus:
-        """What the loader is doing: "ready", "sampling", "paused", "idle" or "closed", with its processes and its memory."""
+        """Returns the loader's state ("ready", "sampling", "paused", "idle" or "closed"), its processes and its memory."""
         status = self.stream.status()
         if os.getpid() != self._process:
             return replace(status, state="closed")
@@ -259,7 +259,7 @@ class Pipeline(ProcessBound):
 
     @property
     def records(self) -> Records:
-        """What became of each of the last batches."""
+        """The records of the last batches: times, sizes and workers of each."""
         return self._control.records
 
     @property
