@@ -94,7 +94,7 @@ def bounded(draw: np.uint64, count: int) -> int:
 
 @helper
 def bit_length(value: int) -> int:
-    """How many bits a whole number takes; 0 for 0."""
+    """Counts the bits of a whole number; 0 for 0."""
     bits = 0
     while value > 0:
         value >>= 1

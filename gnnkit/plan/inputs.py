@@ -20,7 +20,7 @@ ExcludeEdges: TypeAlias = Literal["self", "reverse"]
 
 @dataclass(frozen=True, eq=False)
 class NegativeSampling:
-    """What a batch of links is told apart from.
+    """The negatives of a batch of links.
 
     Attributes:
         mode: "binary" draws pairs of nodes, "triplet" targets for each link's source, "official" takes those of the split.
@@ -200,7 +200,7 @@ class AnchorLabels:
     negative: LabelSource | None = None
 
     def source(self, kind: LabelKind) -> LabelSource | None:
-        """Where the labels of a kind are."""
+        """Returns the source of the labels of a kind."""
         return self.positive if kind == "positive" else self.negative
 
     def to_json(self) -> dict[str, Any]:
@@ -293,7 +293,7 @@ class InputAnchors:
 
 
 def label_name(number: int, kind: LabelKind) -> str:
-    """What the labels of a kind of the ``number``-th supervised type are called on their way to a batch."""
+    """Returns the name of the labels of a kind of the ``number``-th supervised type, until they are in a batch."""
     return f"y_{kind}/{number}"
 
 

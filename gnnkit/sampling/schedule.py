@@ -61,7 +61,7 @@ class Schedule:
         return max(0, -(-(left - self.batching.rank) // world_size))
 
     def step(self, step: int) -> Step:
-        """What this rank samples at ``step``, ``0 <= step < len(self)``."""
+        """Returns the batch that this rank samples at ``step``, ``0 <= step < len(self)``."""
         index = self.first_batch + step * self.batching.world_size + self.batching.rank
         total = self.num_batches
         return Step(step, index % total, index >= total)
