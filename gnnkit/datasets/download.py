@@ -150,7 +150,7 @@ _ETA_AFTER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long a download waits for what.
+    """The time-outs and the number of attempts of a download.
 
     Attributes:
         contact_s: For the first answer of the server, all attempts together; without a network the error comes after this.

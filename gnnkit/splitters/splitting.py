@@ -34,7 +34,7 @@ def view_of(value: Any) -> GraphView | None:
 
 
 class GraphView:
-    """What may be asked of a graph, whatever it is kept in.
+    """The types, sizes and arrays of a graph, whatever it is kept in.
 
     Attributes:
         node_types: Its node types.
@@ -278,7 +278,7 @@ def cut(ids: NDArray[Any], order: NDArray[np.int64], valid: float, test: float, 
 
 
 def split_sizes(count: int, valid: float, test: float) -> tuple[int, int]:
-    """How many of ``count`` are for validation and for test.
+    """Returns how many of ``count`` are for validation and how many for test.
 
     Raises:
         PlanError: A number is negative, no number, a share of 1 or more, or both are more than there is.

@@ -1,4 +1,4 @@
-"""How a store is to be built."""
+"""The options of building a store."""
 
 from __future__ import annotations
 
