@@ -34,7 +34,7 @@ _LONGEST_NAME = 40
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What a job is to be started by, and where: the words of ``GraphLoader.export``, which describes them."""
+    """The launcher, size and placement of a job: the keywords of ``GraphLoader.export``, which describes them."""
 
     launcher: Launcher = "torchrun"
     nodes: int = 1
