@@ -139,7 +139,7 @@ class DatasetSchema:
 
 
 def feature_info(spec: ArraySpec | None) -> FeatureInfo | None:
-    """What an array's rows are as features: rows of several dimensions count as flat ones, single numbers as one. None for None."""
+    """Returns the size and dtype of an array's rows as features: rows are flattened, single numbers have size 1. None for None."""
     if spec is None:
         return None
     size = 1
@@ -179,7 +179,7 @@ class PartitionBook(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where ids are looked up."""
+        """The device on which ids are looked up."""
         return torch.device("cpu")
 
     def id_filter(self, node_pb: AnyBook, partition_idx: int) -> torch.Tensor:
@@ -375,7 +375,7 @@ class LocalGraph:
 
     @property
     def layout(self) -> str:
-        """How edges are compressed: "CSC" by target, "CSR" by source."""
+        """The compression of edges: "CSC" by target, "CSR" by source."""
         return "CSC" if self._graph.edge_dir == "in" else "CSR"
 
     @property
