@@ -1,4 +1,4 @@
-"""How a loader shows itself."""
+"""Renders a loader."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gnnkit.units import format_bytes, format_count, format_duration, format_per
 def loader_card(
     plan: LoaderPlan, graph: GraphHandle, status: StreamStatus, stats: EpochStats, num_batches: int, error: LastError | None
 ) -> Card:
-    """What a loader is, where it samples, how fast it goes, what it costs, and what went wrong last.
+    """Makes the card of a loader: its graph, the place of sampling, its speed, its cost, and its last error.
 
     Args:
         plan: Its plan.
         graph: Its graph.
-        status: What it is doing.
+        status: Its state.
         stats: The epoch that runs or ran last.
         num_batches: Batches of an epoch.
         error: See ``History.last_error``.
