@@ -120,7 +120,7 @@ def footprint(loader: Pipeline, num_batches: int | None = None) -> Footprint:
 
 
 def touched_by(stream: BatchStream, schedule: Schedule, schema: GraphSchema, events: EventSink) -> Touches:
-    """Counts the nodes that batches of epoch 0 touch: 32 batches spread evenly over it, or all where there are fewer.
+    """Counts how often batches of epoch 0 touch each node: 32 batches spread evenly over it, or all where there are fewer.
 
     Args:
         stream: The stream; its epoch does not advance.
