@@ -81,7 +81,7 @@ class GraphLoader(ProcessBound, Shown):
             graph: The opened graph.
             events: Where progress goes.
             transform: Called on each batch before it is copied to ``device``; after that where features are cached there.
-            device: Where batches are copied to; None leaves them in memory.
+            device: The device that batches are copied to; None leaves them in memory.
             cache: Features on that device which another loader on the same graph has; used where the plan asks for as many.
         """
         self._take(Pipeline(plan, graph, events, transform=transform, device=device, cache=cache))
@@ -629,7 +629,7 @@ class GraphLoader(ProcessBound, Shown):
                 temporary one, which goes with the result.
             input_nodes: Nodes whose embeddings are wanted, as for ``for_split``; layers before the last run over all nodes. None is all.
             batch_size: Seeds per batch; None is the loader's.
-            device: Where batches are copied to; None is the loader's.
+            device: The device that batches are copied to; None is the loader's.
             keep_layers: Keeps the files of all layers, not of the last one only.
             progress: How progress is shown, as for ``from_ogb``.
 

@@ -264,7 +264,7 @@ class ConnectionProducer:
 
         Args:
             runtime: Where this process stands.
-            device: Where batches are copied to: blocks are page-locked for CUDA.
+            device: The device that batches are copied to: blocks are page-locked for CUDA.
             max_concurrent_producer_inits: See ``gnnkit.Colocated``.
         """
         self._runtime, self._device, self._at_once = runtime, device, max_concurrent_producer_inits

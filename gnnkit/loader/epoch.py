@@ -254,7 +254,7 @@ class BatchSteps:
         Args:
             build: Makes a PyG object.
             transform: The user's function; where features are cached, batches are whole, and it is called, on the device.
-            device: Where batches are copied to.
+            device: The device that batches are copied to.
             cache: The features there; None where none are.
         """
         if cache is None:

@@ -23,7 +23,7 @@ class BesideKeywords(TypedDict, total=False):
     shuffle: bool | None
     """Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only."""
     device: Any
-    """Where batches are copied to; None leaves them in memory."""
+    """The device that batches are copied to; None leaves them in memory."""
     transform: Callable[[Any], Any] | None
     """Called on each batch: before it is copied to ``device``, and on the device where features are cached there."""
     seed: int
@@ -68,7 +68,7 @@ class LoaderKeywords(BesideKeywords, total=False):
     """The keywords of any loader."""
 
     backend: Backend | str
-    """Where sampling happens: an object such as ``InProcess(num_threads=4)``, its name, or "auto"."""
+    """The place of sampling: an object such as ``InProcess(num_threads=4)``, its name, or "auto"."""
 
 
 class LinkKeywords(LoaderKeywords, total=False):
@@ -106,7 +106,7 @@ class BuildKeywords(ConstructorKeywords, total=False):
     num_parts: int | None
     """Parts to cut the graph into, at least 1; None is one for each host."""
     partition: Partitioner
-    """How nodes are assigned to parts."""
+    """The way in which nodes are assigned to parts."""
     edge_dir: EdgeDir
     """"in" compresses edges by target (sampling walks against the edges, as in PyG), "out" by source."""
     weight: str | None

@@ -81,9 +81,9 @@ class LoaderOptions:
         seed: Random seed; the same seed gives the same batches everywhere.
         remainder: Handling of batches that are left over when they are dealt to ranks: "drop" (None: when shuffled), "pad" (None:
             otherwise) or "uneven".
-        backend: Where sampling happens: an object such as ``InProcess(num_threads=4)``, its name, or "auto".
+        backend: The place of sampling: an object such as ``InProcess(num_threads=4)``, its name, or "auto".
         transform: Called on each batch: before it is copied to ``device``, and on the device where features are cached there.
-        device: Where batches are copied to; None leaves them in memory.
+        device: The device that batches are copied to; None leaves them in memory.
         feature_cache: Bytes, or a size such as "2GB", of features ``x`` that are kept on ``device``, those of the nodes that batches touch
             most; batches are the same, and come without them. 0 keeps none.
         rank: This trainer's rank; None asks the process group, then torchrun's environment.

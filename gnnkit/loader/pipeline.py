@@ -48,7 +48,7 @@ class Pipeline(ProcessBound):
         graph: The opened graph.
         events: Where progress goes.
         transform: Called on each batch before it is copied to ``device``; after that where features are cached there.
-        device: Where batches are copied to; None leaves them in memory.
+        device: The device that batches are copied to; None leaves them in memory.
         cache: Features on that device which another pipeline on the same graph has; used where the plan asks for as many.
 
     Attributes:
