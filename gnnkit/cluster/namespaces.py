@@ -141,7 +141,7 @@ def call(*command: str) -> str:
 
 
 def _own_rights() -> list[str]:
-    """Returns the further arguments of ``unshare``: none for root, those that make the user root of a user namespace for others.
+    """Returns the further arguments of ``unshare``: none for root, for other users the one that makes them root of a user namespace.
 
     Raises:
         NamespaceError: Neither works.

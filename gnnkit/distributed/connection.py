@@ -240,7 +240,7 @@ class ConnectionProducer:
     """A producer with a connection of gnnkit's, as loaders use it.
 
     Args:
-        output_channel: The channel that the connection fills; it serves one producer.
+        output_channel: The channel that becomes a view of the connection; it serves one producer.
 
     Attributes:
         output_channel: The channel.

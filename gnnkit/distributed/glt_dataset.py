@@ -157,7 +157,7 @@ class _Native(DistDataset):
 
 
 def _reduce_shared(dataset: Any) -> Any:
-    """Pickles a dataset for graphlearn-torch's processes, with the tensors that it has made, by descriptor."""
+    """Pickles a dataset for graphlearn-torch's processes, with the objects that it has made; their memory goes by descriptor."""
     store = dataset.store
     if store is None:
         return glt.attribute("distributed.dist_dataset").reduce_dist_dataset(dataset)

@@ -1,1 +1,1 @@
-"""The foundations of every kernel: compiling, raw loads and copies, and the random stream."""
+"""The base of every kernel: compiling, raw loads and copies, and the random stream."""

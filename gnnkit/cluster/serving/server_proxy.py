@@ -60,7 +60,7 @@ class Joined:
 
     @classmethod
     def of(cls, membership: Mapping[str, Any], outline: str) -> Joined:
-        """Reads the proxy's answer."""
+        """Makes the record from the membership and the outline's folder that the proxy has sent."""
         servers = tuple(Member.of_json(value) for value in membership["servers"])
         held = servers[0].placement
         placement = None if held is None else Placement(tuple(tuple(parts) for parts in held))
