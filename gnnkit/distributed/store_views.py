@@ -20,7 +20,7 @@ from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.convert import plain_rows
 from gnnkit.storage.layout import part_folder
 from gnnkit.storage.manifest import read_manifest
-from gnnkit.storage.part_ids import EdgeRows, NodeRows, all_dataset_ids, dataset_ids, part_edge_ids
+from gnnkit.storage.part_ids import EdgeRows, NodeRows, all_dataset_ids, dataset_ids, node_values, part_edge_ids
 from gnnkit.storage.store import Store
 
 GraphType: TypeAlias = NodeType | EdgeType
@@ -700,9 +700,7 @@ class StoreViews:
             spec = nodes.arrays.get(NODE_LABELS)
             if spec is None:
                 continue
-            whole = np.empty((nodes.num_nodes, *spec.row_shape), spec.numpy_dtype)
-            for part in range(self.store.num_parts):
-                whole[dataset_ids(self.arrays, node_type, part)] = self.arrays.nodes[node_type][part].arrays[NODE_LABELS]
+            whole = node_values(self.arrays, node_type, NODE_LABELS)
             if spec.row_shape == (1,):
                 whole = whole.reshape(-1)
             found[node_type] = as_tensor(whole, torch_dtype(spec))

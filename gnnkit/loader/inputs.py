@@ -31,6 +31,7 @@ from gnnkit.plan import (
 from gnnkit.runtime.batches import OWN_NEGATIVES, input_rows, missing_edge_ids
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import Sampler
+from gnnkit.sampling.seeders.links import integer_weights
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
     HOMOGENEOUS_NODE_TYPE,
@@ -43,6 +44,8 @@ from gnnkit.schema import (
     is_label_edge_type,
     opposite_label_types,
 )
+from gnnkit.storage.layout import LABEL_NAME
+from gnnkit.storage.part_ids import node_values
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -206,6 +209,51 @@ def _input_nodes(value: Any, graph: GraphHandle) -> InputNodes:
         return InputNodes(node_type, f"node/{node_type}/all")
     ids = to_ids(value, schema.node_types[node_type].num_nodes, "input_nodes")
     return InputNodes(node_type, f"node/{node_type}/ids", ids=ids, is_mask=_is_mask(value))
+
+
+def with_seed_weights(inputs: Inputs, value: Any, graph: GraphHandle) -> Inputs:
+    """Inputs that an epoch draws in proportion to weights.
+
+    Args:
+        inputs: The inputs.
+        value: Numbers for each of them or for each place of their mask, "balanced", or None, which changes nothing.
+        graph: The graph.
+
+    Raises:
+        PlanError: The numbers do not fit the inputs, or the graph has no classes that could be balanced.
+    """
+    rows = input_rows(inputs, graph)
+    if value is None or not rows.num_inputs:
+        return inputs
+    if isinstance(inputs, InputLinks) and inputs.neg_sampling is not None and inputs.neg_sampling.mode == "official":
+        raise PlanError("seed_weights is given, and the split's own negatives belong to each of its links", "use neg_sampling='binary'")
+    if isinstance(value, str):
+        weights = _balanced(inputs, value, graph)
+    else:
+        weights = to_array(value, "seed_weights").astype(np.float64)
+        if isinstance(inputs, InputNodes) and inputs.is_mask and len(weights) == graph.arrays.schema.node_types[inputs.node_type].num_nodes:
+            weights = weights[inputs.ids]
+    integer_weights(weights, rows.num_inputs, "seed_weights", "inputs")
+    return replace(inputs, weights=weights)
+
+
+def _balanced(inputs: Inputs, value: str, graph: GraphHandle) -> NDArray[np.float64]:
+    """One by the number of inputs of the same class."""
+    if value != "balanced":
+        raise PlanError(f"seed_weights must be numbers or 'balanced', got {value!r}")
+    if isinstance(inputs, InputLinks):
+        raise PlanError("seed_weights='balanced' is about classes of nodes, and batches start from links", "give a number for each link")
+    hint = "give a number for each input"
+    if LABEL_NAME not in graph.arrays.schema.node_types[inputs.node_type].arrays:
+        raise PlanError(f"seed_weights='balanced' needs labels y, and {inputs.node_type!r} nodes have none", hint)
+    if not graph.arrays.is_whole:
+        raise PlanError("seed_weights='balanced' needs the labels of all nodes, and some are on other hosts", hint)
+    labels, rows = node_values(graph.arrays, inputs.node_type, LABEL_NAME), input_rows(inputs, graph)
+    classes = labels[rows.arrays(np.arange(rows.num_inputs, dtype=np.int64))["node"]].reshape(rows.num_inputs, -1)
+    if classes.shape[1] != 1 or (classes.dtype.kind == "f" and np.isnan(classes).any()):
+        raise PlanError(f"seed_weights='balanced' needs one class for each input, and y is {labels.dtype} {list(labels.shape)}", hint)
+    _, which, counts = np.unique(classes[:, 0], return_inverse=True, return_counts=True)
+    return 1.0 / counts[which]
 
 
 def _is_mask(value: Any) -> bool:

@@ -26,7 +26,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Common": ("num_neighbors", "batch_size", "shuffle", "backend", "device", "transform", "seed"),
     "Sampling": ("sampler", "replace", "disjoint", "subgraph_type", "temporal_strategy", "input_time"),
     "Links": ("edge_label_index", *LINK_OPTIONS),
-    "Order and ranks": ("drop_last", "remainder", "rank", "world_size"),
+    "Order and ranks": ("seed_weights", "drop_last", "remainder", "rank", "world_size"),
     "Memory and time": ("prefetch", "memory_budget", "feature_cache", "placement", "start_timeout_s", "batch_timeout_s"),
     "The store that is built": BUILD_OPTIONS,
 }

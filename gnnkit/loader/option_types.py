@@ -39,6 +39,9 @@ class BesideKeywords(TypedDict, total=False):
     nodes."""
     temporal_strategy: TemporalStrategy
     """With ``time_attr``: "uniform" draws among the neighbours that are early enough, "last" takes the latest of them."""
+    seed_weights: Any
+    """Numbers ``[n]``, one for each input (or for each place of a mask): an epoch draws n inputs in proportion to them, with
+    replacement; "balanced" makes all classes of the labels ``y`` equally likely. None visits each input once."""
     drop_last: bool
     """Leaves out a last batch of fewer seeds."""
     remainder: Remainder | None

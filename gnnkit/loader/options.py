@@ -72,6 +72,8 @@ class LoaderOptions:
         sampler: Another way of sampling instead: ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or ``gnnkit.LayerWise(...)``.
         batch_size: Seeds per batch and rank.
         shuffle: Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only.
+        seed_weights: Numbers ``[n]``, one for each input (or for each place of a mask): an epoch draws n inputs in proportion to them, with
+            replacement; "balanced" makes all classes of the labels ``y`` equally likely. None visits each input once.
         drop_last: Leaves out a last batch of fewer seeds.
         replace: Draws neighbours with replacement.
         disjoint: Gives every seed a neighbourhood of its own; ``batch`` says whose each node is.
@@ -100,6 +102,7 @@ class LoaderOptions:
     sampler: Any = None
     batch_size: int = 1024
     shuffle: bool | None = None
+    seed_weights: Any = None
     drop_last: bool = False
     replace: bool = False
     disjoint: bool = False
@@ -124,6 +127,10 @@ class LoaderOptions:
         for name in ("replace", "disjoint", "drop_last"):
             check_flag(name, getattr(self, name))
         check_flag("shuffle", self.shuffle, or_none=True)
+        if self.seed_weights is not None and self.shuffle is False:
+            raise PlanError(
+                "seed_weights draws the inputs of an epoch, and shuffle=False asks for their own order", "leave one of them out"
+            )
         check_sampling_options(self)
         self.batching(InputNodes("", ""))
         self.runtime()
@@ -180,11 +187,12 @@ class LoaderOptions:
             base.update(HOP_OPTIONS)
         elif "num_neighbors" in changes:
             base["sampler"] = None
-        return LoaderOptions.of({**base, "shuffle": None, "remainder": None, **changes})
+        return LoaderOptions.of({**base, "shuffle": None, "remainder": None, "seed_weights": None, **changes})
 
     def batching(self, inputs: Inputs) -> Batching:
         """Batch size, order and rank."""
-        shuffle = inputs.split == "train" if self.shuffle is None else bool(self.shuffle)
+        is_drawn = inputs.split == "train" or inputs.weights is not None
+        shuffle = is_drawn if self.shuffle is None else bool(self.shuffle)
         remainder: Remainder = self.remainder or ("drop" if shuffle else "pad")
         rank, world_size = resolve_rank(self.rank, self.world_size)
         return Batching(self.batch_size, shuffle, bool(self.drop_last), remainder, self.seed, rank, world_size)

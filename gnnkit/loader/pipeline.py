@@ -21,7 +21,7 @@ from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStat
 from gnnkit.loader.feature_cache import open_stream
 from gnnkit.loader.graphs import placed_graph
 from gnnkit.loader.history import Control, History, Records
-from gnnkit.loader.inputs import resolve_sampling, to_ids, to_links
+from gnnkit.loader.inputs import resolve_sampling, to_ids, to_links, with_seed_weights
 from gnnkit.loader.options import LoaderOptions
 from gnnkit.loader.planned import checked_inputs
 from gnnkit.loader.served import check_is_here
@@ -365,6 +365,7 @@ class Pipeline(ProcessBound):
             with_edge=before.with_edge,
         )
         inputs, sampling = inputs_on(sampling)
+        inputs = with_seed_weights(inputs, options.seed_weights, self.graph)
         graph, placement = placed_graph(self.graph, options) if "placement" in changes else (self.graph, self.plan.placement)
         plan = replace(
             self.plan,

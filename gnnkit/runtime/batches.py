@@ -16,10 +16,12 @@ from gnnkit.kernels import stream
 from gnnkit.plan import InputAnchors, InputLinks, InputNodes, Inputs, LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.schedule import Schedule, epoch_order
+from gnnkit.sampling.seeders.links import integer_weights
 from gnnkit.sampling.walked import VERIFY_HINT, SampleRequest, damaged
 from gnnkit.schema import EdgeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.link_splits import id_rows
+from gnnkit.storage.part_ids import all_dataset_ids
 
 OWN_NEGATIVES = ("neg_edge_index", "src_neg_index", "dst_neg_index")
 
@@ -173,8 +175,8 @@ def edges_of_part(arrays: GraphArrays, edge_type: EdgeType, part: int) -> NDArra
     """The edges of a type that a part owns, in the order in which they are stored: ``[2, n]`` dataset ids of sources and targets."""
     frontier, neighbor = arrays.frontier_type(edge_type), arrays.neighbor_type(edge_type)
     edges, first, last = arrays.edges[edge_type][part], *arrays.node_bounds[frontier][part : part + 2]
-    own = np.repeat(_dataset_ids(arrays, frontier)[first:last], np.diff(edges.indptr))
-    other = _dataset_ids(arrays, neighbor)[edges.indices]
+    own = np.repeat(all_dataset_ids(arrays, frontier)[first:last], np.diff(edges.indptr))
+    other = all_dataset_ids(arrays, neighbor)[edges.indices]
     return np.stack([other, own] if arrays.edge_dir == "in" else [own, other])
 
 
@@ -189,14 +191,6 @@ def missing_edge_ids(edge_type: EdgeType) -> PlanError:
 def _num_nodes(arrays: GraphArrays, node_type: str) -> int:
     """Nodes of a type."""
     return arrays.schema.node_types[node_type].num_nodes
-
-
-def _dataset_ids(arrays: GraphArrays, node_type: str) -> NDArray[Any]:
-    """``[num_nodes]``: the dataset's id of each store id."""
-    ids = [part.global_id for part in arrays.nodes[node_type]]
-    if ids[0] is None:
-        return np.arange(_num_nodes(arrays, node_type), dtype=np.int64)
-    return np.concatenate([part for part in ids if part is not None])
 
 
 class InputRows(Protocol):
@@ -315,6 +309,11 @@ class BatchList:
         return self._inputs.written_out()
 
     @cached_property
+    def _weight_sums(self) -> NDArray[np.int64] | None:
+        weights = self._plan.inputs.weights
+        return None if weights is None else np.cumsum(integer_weights(weights, self.num_seeds, "seed_weights", "inputs"))
+
+    @cached_property
     def _whole(self) -> Schedule:
         return self.schedule()
 
@@ -338,7 +337,7 @@ class BatchList:
                 known, order = self._order
                 if known != epoch:
                     self._inputs.arrays(np.empty(0, np.int64))
-                    order = epoch_order(self._stream, epoch, self.num_seeds, self._plan.batching.shuffle)
+                    order = epoch_order(self._stream, epoch, self.num_seeds, self._plan.batching.shuffle, self._weight_sums)
                     self._order = epoch, order
         return order
 

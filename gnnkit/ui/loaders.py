@@ -28,7 +28,7 @@ def loader_card(
         error: See ``History.last_error``.
     """
     schema, batching, sampling = graph.arrays.schema, plan.batching, plan.sampling
-    order = "shuffled" if batching.shuffle else "in order"
+    order = "drawn by weight" if plan.inputs.weights is not None else "shuffled" if batching.shuffle else "in order"
     rows = [
         ("nodes", format_short(schema.num_nodes)),
         ("edges", format_short(schema.num_edges)),

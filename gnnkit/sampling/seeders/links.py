@@ -113,15 +113,21 @@ class NodeDraws:
         return int(nodes[np.searchsorted(prefix, out[0], side="right")])
 
 
-def integer_weights(weight: NDArray[Any], num_nodes: int, what: str) -> NDArray[np.int64]:
+def integer_weights(weight: NDArray[Any], count: int, what: str, of: str = "nodes") -> NDArray[np.int64]:
     """Weights as ``docs/sampling.md`` makes integers of them: the largest lies between 2**31 and 2**32.
+
+    Args:
+        weight: Numbers ``[count]``.
+        count: How many may be drawn.
+        what: The weights' name, for messages.
+        of: What is drawn, for messages.
 
     Raises:
         PlanError: They are of another length, negative, not finite, or all zero.
     """
     values = np.asarray(weight, np.float64)
-    if values.shape != (num_nodes,):
-        raise PlanError(f"{what} has shape {values.shape}, and there are {num_nodes} nodes to draw", "give one number per node")
+    if values.shape != (count,):
+        raise PlanError(f"{what} has shape {values.shape}, and there are {count} {of} to draw", f"give one number for each of the {of}")
     if not np.isfinite(values).all() or (values < 0).any() or not values.any():
         raise PlanError(f"{what} must hold finite numbers of at least 0, not all of them 0")
     # From the exponent alone and not by libm's powers, which differ between CPUs.
