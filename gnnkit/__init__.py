@@ -34,6 +34,7 @@ _HOMES = {
     "errors": "gnnkit.errors",
     "launch": "gnnkit.jobs.launching",
     "partition": "gnnkit.partitioning",
+    "pyg": "gnnkit.pyg",
     "serve": "gnnkit.serving",
     "set_options": "gnnkit.ui.options",
     "split_links": "gnnkit.splitters",
@@ -61,6 +62,7 @@ __all__ = [
     "errors",
     "launch",
     "partition",
+    "pyg",
     "serve",
     "set_options",
     "split_links",
@@ -72,6 +74,7 @@ if _typing.TYPE_CHECKING:
     from gnnkit import datasets as datasets
     from gnnkit import distributed as distributed
     from gnnkit import errors as errors
+    from gnnkit import pyg as pyg
     from gnnkit.backends.colocated import Colocated as Colocated
     from gnnkit.backends.glt.options import Glt as Glt
     from gnnkit.backends.graph_store import GraphStore as GraphStore

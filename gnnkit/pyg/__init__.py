@@ -1,0 +1,15 @@
+"""PyG's loaders under their names, over ``GraphLoader``: a script that uses them changes one import.
+
+    from gnnkit.pyg import NeighborLoader  # was: from torch_geometric.loader import NeighborLoader
+
+Arguments, defaults and attributes are those of ``torch_geometric.loader``, and objects are instances of its classes.
+``loader.graph_loader`` is the ``GraphLoader`` underneath, with its dashboard, profile and plan. What differs, and why:
+``docs/coming-from.md``.
+"""
+
+from gnnkit.pyg.loaders import HGTLoader as HGTLoader
+from gnnkit.pyg.loaders import LinkNeighborLoader as LinkNeighborLoader
+from gnnkit.pyg.loaders import NeighborLoader as NeighborLoader
+from gnnkit.pyg.loaders import ShaDowKHopSampler as ShaDowKHopSampler
+
+__all__ = ["HGTLoader", "LinkNeighborLoader", "NeighborLoader", "ShaDowKHopSampler"]
