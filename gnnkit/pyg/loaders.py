@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Arguments of PyG's loaders and of DataLoader that ask for something that is done otherwise here.
 _REFUSED = {
     "transform_sampler_output": "there is no sampler output between sampling and the batch; transform= gets the whole batch",
-    "neighbor_sampler": "sampling is gnnkit's own: say it with num_neighbors, replace, disjoint, ..., or with a sampler= of gnnkit.GraphLoader",
+    "neighbor_sampler": "sampling is gnnkit's own: num_neighbors, replace, disjoint, ... say how, or sampler= of gnnkit.GraphLoader",
     "custom_cls": "give a transform= that makes an object of the class; a Data or HeteroData of a class of its own keeps it",
     "batch_sampler": "give batch_size=, shuffle= and drop_last=, or sampler= for an order of your own",
     "worker_init_fn": "no code of a script runs in the processes that sample, and draws need no seeds of workers; leave it out",
