@@ -134,7 +134,8 @@ class ShadowForm(NodeForm):
         place = torch.empty_like(nodes)
         place[nodes] = torch.arange(num_nodes)
         row, col = place[batch.edge_index]
-        edges = (row * num_nodes + col).argsort(stable=True)
+        edges = batch.e_id.argsort(stable=True)
+        edges = edges[(row * num_nodes + col)[edges].argsort(stable=True)]
         sizes = torch.bincount(batch.batch, minlength=num_roots)
         shown = Batch(batch=batch.batch[nodes], ptr=torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
         shown.root_n_id, shown.edge_index = place[:num_roots], torch.stack([row, col])[:, edges]
