@@ -229,7 +229,8 @@ def test_fan_outs_by_edge_type() -> None:
     batch = next(iter(NeighborLoader(data, fan_outs, "item", batch_size=5)))
     assert batch[LIKES].num_sampled_edges[1] == 0 and batch[LIKED].num_sampled_edges[0] == 0
     rest = NeighborLoader(data, NumNeighbors({LIKES: [-1, 0]}, default=[0, 0]), "item", batch_size=5)
-    assert next(iter(rest))[LIKED].num_edges == 0 and rest.node_sampler.num_neighbors.num_hops == 2
+    batch = next(iter(rest))
+    assert batch[LIKED].num_edges == 0 and rest.node_sampler.num_neighbors.num_hops == 2
     for wrong, message in (
         ({LIKES: [1]}, "Missing number of neighbors"),
         ({LIKES: [1], LIKED: [1, 1]}, "hops must be the same across all"),
