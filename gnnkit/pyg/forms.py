@@ -16,7 +16,7 @@ from gnnkit.pyg.graphs import ADJ_VALUE, PreparedGraph
 
 @dataclass(frozen=True)
 class NodeForm:
-    """What ``NeighborLoader``, ``LinkNeighborLoader`` and ``HGTLoader`` give; a transform of ``GraphLoader``.
+    """The form of ``NeighborLoader``, ``LinkNeighborLoader`` and ``HGTLoader``; a transform of ``GraphLoader``.
 
     Attributes:
         graph: The graph.
@@ -125,7 +125,7 @@ def _of_class(batch: Data | HeteroData, like: Data | HeteroData) -> Any:
 
 @dataclass(frozen=True)
 class ShadowForm(NodeForm):
-    """What ``ShaDowKHopSampler`` gives: a subgraph for each root, one after the other, nodes by their ids and edges by their ends."""
+    """The form of ``ShaDowKHopSampler``: a subgraph for each root, one after the other, nodes by their ids and edges by their ends."""
 
     def _shown(self, batch: Data | HeteroData) -> Any:
         graph, num_roots, num_nodes = self.graph, int(batch.batch_size), len(batch.n_id)

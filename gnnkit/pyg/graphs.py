@@ -1,4 +1,4 @@
-"""What PyG's loaders take as a graph, as an object that ``GraphLoader.from_pyg`` takes."""
+"""Every form of a graph that PyG's loaders take, as an object that ``GraphLoader.from_pyg`` takes."""
 
 from __future__ import annotations
 

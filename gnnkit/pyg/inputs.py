@@ -1,4 +1,4 @@
-"""What batches start from, as PyG's loaders take it: nodes or links, and any of them by their places."""
+"""Input nodes and input links in every form that PyG's loaders take, and any of them by their places."""
 
 from __future__ import annotations
 

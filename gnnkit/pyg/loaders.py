@@ -53,7 +53,7 @@ def _refuse(**given: Any) -> None:
 
 @dataclass(frozen=True)
 class SamplerView(BaseSampler):  # type: ignore[misc]
-    """What PyG's code asks a loader's sampler for; ``GraphLoader`` samples.
+    """Answers to what PyG's code asks a loader's sampler for; ``GraphLoader`` samples.
 
     Attributes:
         num_neighbors: Fan-outs; ``len`` is the number of hops.
@@ -90,7 +90,7 @@ class SamplerView(BaseSampler):  # type: ignore[misc]
 
 
 class _OverGraphLoader:
-    """What the loaders share: a ``DataLoader`` whose iterations are those of a ``GraphLoader``."""
+    """Base of the loaders: a ``DataLoader`` whose iterations are those of a ``GraphLoader``."""
 
     _live: LiveLoader
     _given_order: bool
@@ -226,7 +226,7 @@ class _OverGraphLoader:
 
 
 def _backend(num_workers: int) -> Backend:
-    """Where ``num_workers`` says that batches are sampled: in threads of this process, or in so many processes."""
+    """The backend that ``num_workers`` means: threads of this process, or so many processes."""
     return Colocated(num_workers=num_workers) if num_workers else InProcess()
 
 
@@ -263,7 +263,7 @@ def _fan_outs(data: Data | HeteroData, num_neighbors: Any) -> tuple[NumNeighbors
 
 
 def _filters(data: Any, filter_per_worker: bool | None) -> bool:
-    """What PyG says where nobody does: rows are gathered in workers unless they lie on a GPU."""
+    """The attribute ``filter_per_worker``: as given, or as PyG sets it, False for a graph on a GPU and else True."""
     return not (isinstance(data, (Data, HeteroData)) and data.is_cuda) if filter_per_worker is None else filter_per_worker
 
 
