@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import logging
+import os
 import secrets
+import ssl
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -15,6 +19,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 from numpy.typing import NDArray
 
+from gnnkit.cluster.parts.gate import Gate
 from gnnkit.cluster.parts.protocol import (
     PROTOCOL_VERSION,
     ROWS_SCHEMA,
@@ -188,14 +193,30 @@ class PartServer(flight.FlightServerBase):  # type: ignore[misc]
         self, ip: str, port: int, token: str, gets: Mapping[str, Get], actions: Mapping[str, Action], tls: tuple[str, str] | None = None
     ) -> None:
         self._gets, self._actions = gets, actions
-        secrecy: dict[str, Any] = {} if tls is None else {"tls_certificates": [(tls[0].encode(), tls[1].encode())]}
-        place = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
         try:
-            super().__init__(f"grpc{'+tls' if tls else ''}://{place}", middleware={"token": _TokenCheck(token)}, **secrecy)
-        except pa.ArrowException as error:
+            self._gate = Gate(ip, port, token, self._listen(token), tls)
+        except ssl.SSLError as error:
+            raise PlanError(f"the certificate and its key cannot be used: {error}", "give PEM files that belong together") from error
+        except OSError as error:
+            place = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
             raise PlanError(
-                f"the part service cannot listen on {place}", "the address is none of this host's, or another program uses the port"
+                f"the part service cannot listen on {place}: {error.strerror or error}",
+                "the address is none of this host's, or another program uses the port",
             ) from error
+
+    def _listen(self, token: str) -> int:
+        """Begins to answer at a Unix socket that no path leads to any more; a descriptor of it."""
+        with tempfile.TemporaryDirectory(prefix="gnnkit-") as folder, contextlib.ExitStack() as stack:
+            fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+            stack.callback(os.close, fd)
+            path = f"/proc/self/fd/{fd}/service"  # the folder's own may be longer than an address can be
+            super().__init__(f"grpc+unix://{path}", middleware={"token": _TokenCheck(token)})
+            return os.open(path, os.O_PATH | os.O_CLOEXEC)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return self._gate.port
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
         """Does something small: JSON comes and goes."""
