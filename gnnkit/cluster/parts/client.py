@@ -6,6 +6,8 @@ import contextlib
 import ctypes
 import json
 import logging
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +20,7 @@ import pyarrow.flight as flight
 from gnnkit import errors
 from gnnkit.cluster.parts.gate import is_refusal, tunnel_options
 from gnnkit.cluster.parts.protocol import (
+    CLIENT_HEADER,
     TOKEN_HEADER,
     answer_from_batch,
     expand_to_ticket,
@@ -70,6 +73,12 @@ def connect(address: str, token: str, ca: str | None) -> Any:
     if ca is None:
         return flight.FlightClient(f"grpc://{address}", generic_options=options)
     return flight.FlightClient(f"grpc+tls://{address}", tls_root_certs=ca.encode(), generic_options=options)
+
+
+def call_headers(token: str) -> list[tuple[bytes, bytes]]:
+    """What every call carries: the token, and which process calls."""
+    host = socket.gethostname().encode("ascii", "replace").decode()
+    return [(TOKEN_HEADER.encode(), token.encode()), (CLIENT_HEADER.encode(), f"{host[:64]}, process {os.getpid()}".encode())]
 
 
 def is_refused(error: BaseException) -> bool:
@@ -167,7 +176,7 @@ class FlightOwners:
     ) -> None:
         self._ca = ca
         self._peers, self._fingerprint, self._timeout_s = dict(peers), fingerprint, timeout_s
-        self._token, self._headers = token, [(TOKEN_HEADER.encode(), token.encode())]
+        self._token, self._headers = token, call_headers(token)
         self._num_rows = num_rows
         self.traffic = Traffic()
         self._lock = threading.Lock()

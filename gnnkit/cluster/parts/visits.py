@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.flight as flight
 
 from gnnkit.cluster.leases import LeaseRenewal
-from gnnkit.cluster.parts.client import connect, is_refused, remote_error
-from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, TOKEN_HEADER
+from gnnkit.cluster.parts.client import call_headers, connect, is_refused, remote_error
+from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION
 from gnnkit.cluster.parts.service import Action
 from gnnkit.errors import PlanError
 from gnnkit.sampling.owners import BadRequest
@@ -34,7 +34,7 @@ class Visits:
     def __init__(self, host: int, address: str, token: str, fingerprint: str, ca: str | None = None) -> None:
         self._ca = ca
         self._host, self._address, self._fingerprint = host, address, fingerprint
-        self._token, self._headers = token, [(TOKEN_HEADER.encode(), token.encode())]
+        self._token, self._headers = token, call_headers(token)
         self._client: Any = None
         self._lock = threading.Lock()
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 from numpy.typing import NDArray
 
-from gnnkit.cluster.parts.client import connect, is_refused, remote_error
-from gnnkit.cluster.parts.protocol import TOKEN_HEADER, to_ticket, unpack
+from gnnkit.cluster.parts.client import call_headers, connect, is_refused, remote_error
+from gnnkit.cluster.parts.protocol import to_ticket, unpack
 from gnnkit.cluster.serving.membership import SERVING_VERSION
 from gnnkit.errors import PlanError
 
@@ -37,7 +37,7 @@ class FlightClient:
 
     def __init__(self, address: str, token: str, ca: str | None) -> None:
         self.address, self._ca = address, ca
-        self._token, self._headers = token, [(TOKEN_HEADER.encode(), token.encode())]
+        self._token, self._headers = token, call_headers(token)
         self._client: Any = None
 
     def do(self, action: str, body: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
