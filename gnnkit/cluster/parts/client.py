@@ -76,7 +76,7 @@ def connect(address: str, token: str, ca: str | None) -> Any:
 
 
 def call_headers(token: str) -> list[tuple[bytes, bytes]]:
-    """What every call carries: the token, and which process calls."""
+    """Headers of every call: the token, and which process calls."""
     host = socket.gethostname().encode("ascii", "replace").decode()
     return [(TOKEN_HEADER.encode(), token.encode()), (CLIENT_HEADER.encode(), f"{host[:64]}, process {os.getpid()}".encode())]
 

@@ -61,7 +61,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def _proof(token: str) -> str:
-    """What only those know who know the token. The token itself is no part of it: it travels before encryption begins."""
+    """A text that only those know who know the token. The token itself is no part of it: it travels before encryption begins."""
     return hmac.new(token.encode(), b"gnnkit gate", hashlib.sha256).hexdigest()
 
 
@@ -144,7 +144,7 @@ def _receive(end: socket.socket, buffer: memoryview) -> int:
 
 
 def _send(end: socket.socket, data: memoryview) -> int:
-    """How many of the bytes could be sent at this moment."""
+    """Sends what can be sent at this moment; how many bytes that was."""
     sent = 0
     with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
         while sent < len(data):
@@ -330,7 +330,7 @@ class Gate:
 
 
 def _tls_context(cert: str, key: str) -> ssl.SSLContext:
-    """What connections are encrypted with; PEM texts become files that only this process knows, because the library reads nothing else."""
+    """The settings of encrypted connections; PEM texts become files that only this process knows, because the library reads nothing else."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])  # gRPC's clients insist

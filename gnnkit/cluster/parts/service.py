@@ -103,7 +103,7 @@ class Turns:
 
 
 class Underway:
-    """What every client has under way. From any thread."""
+    """Requests that every client has under way, counted. From any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
