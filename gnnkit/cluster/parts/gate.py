@@ -330,7 +330,7 @@ class Gate:
 
 
 def _tls_context(cert: str, key: str) -> ssl.SSLContext:
-    """The settings of encrypted connections; PEM texts become files that only this process knows, because the library reads nothing else."""
+    """The settings of encrypted connections; PEM texts become files of this process alone, because the library reads nothing else."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])  # gRPC's clients insist
