@@ -19,11 +19,10 @@ import sys
 import threading
 from typing import Any
 
+import llvmlite.binding as llvm
 import llvmlite.ir as ir
 import numpy as np
 from numba.core import cgutils
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.registry import cpu_target
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import apart
@@ -60,7 +59,7 @@ class BusErrors:
         self._misses = np.zeros(1, np.int64)
         self._libc: Any = ctypes.CDLL(None, use_errno=True)
         self._own: int | None = None
-        self._library: Any = None
+        self._engine: Any = None
 
     @staticmethod
     def is_possible() -> bool:
@@ -83,8 +82,11 @@ class BusErrors:
             self._libc.sigaction(signal.SIGBUS, ctypes.byref(own), None)
 
     def _compile(self) -> int:
-        library = cpu_target.target_context.codegen().create_library("gnnkit_bus_errors")
-        module = library.create_ir_module("gnnkit_bus_errors")
+        llvm.initialize_native_target()  # does nothing where Numba has done it
+        llvm.initialize_native_asmprinter()
+        target = llvm.Target.from_default_triple().create_target_machine(opt=0)  # faults are rare, compiling is not
+        module = ir.Module("gnnkit_bus_errors")
+        module.triple, module.data_layout = target.triple, str(target.target_data)
         function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_I32, _I64, _I64]), "gnnkit_on_bus_error")
         builder = ir.IRBuilder(function.append_basic_block("entry"))
         number, info, _ = function.args
@@ -131,8 +133,6 @@ class BusErrors:
         with builder.if_then(builder.not_(is_fault)):  # somebody has sent it, and no instruction is going to fail again
             call("raise", _I32, number)
         builder.ret_void()
-        library.add_ir_module(module)
-        with global_compiler_lock:
-            library.finalize()
-        self._library = library
-        return int(library.get_pointer_to_function("gnnkit_on_bus_error"))
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), target)
+        self._engine.finalize_object()
+        return int(self._engine.get_function_address(function.name))
