@@ -31,7 +31,7 @@ from gnnkit.sampling.schedule import Schedule, Step
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import SampleRequest
-from gnnkit.storage.mappings import guarded, watch
+from gnnkit.storage.mappings import Guarded, watch
 from gnnkit.waiting import Deadline
 
 # Longest time a waiting thread goes without looking at who it waits for.
@@ -199,7 +199,7 @@ def _sample(shared: _Shared, sampler: BatchSampler, request: SampleRequest, epoc
 
 def _fulfil(shared: _Shared, sampler: BatchSampler, claim: _Claim, worker: str) -> None:
     """Samples what was claimed, and hands it over."""
-    with guarded(lambda: graph_arrays(sampler.tables.graph)):
+    with Guarded(lambda: graph_arrays(sampler.tables.graph)):
         request = shared.batches.request(claim.epoch, claim.step.batch_index)
         subgraph = _sample(shared, sampler, request, claim.epoch, claim.step, worker)
     shared.put(claim, subgraph)
@@ -318,7 +318,7 @@ class InProcessStream:
         with self._now_lock:  # side by side, callers take the interpreter from each other in the middle of their batches
             try:
                 sampler = self._idle_sampler()
-                with guarded(lambda: graph_arrays(sampler.tables.graph)):
+                with Guarded(lambda: graph_arrays(sampler.tables.graph)):
                     result = _sample(shared, sampler, request, epoch, Step(0, batch_index, False))
             except Exception as error:
                 return _raise_or_return(error)

@@ -22,7 +22,7 @@ from gnnkit.runtime.supervisor import Supervisor
 from gnnkit.runtime.wire import Message
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart
-from gnnkit.storage.mappings import guarded
+from gnnkit.storage.mappings import Guarded
 from gnnkit.storage.paging import expect_random_access
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class GraphMemory:
 
 def _copy_in_background(memory_ref: weakref.ref[GraphMemory], graph: GraphArrays, stop: threading.Event) -> None:
     try:
-        with guarded(lambda: graph_arrays(graph)):
+        with Guarded(lambda: graph_arrays(graph)):
             shared = share(graph, stop)
     except CopyStopped:
         return
