@@ -21,7 +21,7 @@ from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.buffers import BlockPool
-from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.runtime.graph_memory import GraphHandle, graph_arrays
 from gnnkit.runtime.limits import auto_threads
 from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.scheduler import Scheduler
@@ -31,6 +31,7 @@ from gnnkit.sampling.schedule import Schedule, Step
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import SampleRequest
+from gnnkit.storage.mappings import Guarded, watch
 from gnnkit.waiting import Deadline
 
 # Longest time a waiting thread goes without looking at who it waits for.
@@ -198,8 +199,10 @@ def _sample(shared: _Shared, sampler: BatchSampler, request: SampleRequest, epoc
 
 def _fulfil(shared: _Shared, sampler: BatchSampler, claim: _Claim, worker: str) -> None:
     """Samples what was claimed, and hands it over."""
-    request = shared.batches.request(claim.epoch, claim.step.batch_index)
-    shared.put(claim, _sample(shared, sampler, request, claim.epoch, claim.step, worker))
+    with Guarded(lambda: graph_arrays(sampler.tables.graph)):
+        request = shared.batches.request(claim.epoch, claim.step.batch_index)
+        subgraph = _sample(shared, sampler, request, claim.epoch, claim.step, worker)
+    shared.put(claim, subgraph)
 
 
 def _run(shared: _Shared, shift: int, name: str) -> None:
@@ -227,6 +230,8 @@ class InProcessStream:
     def __init__(self, plan: LoaderPlan, graph: GraphHandle, num_threads: int, events: EventSink) -> None:
         prepare(plan.inputs, plan.sampling, caches=bool(plan.cached))
         warm(events)
+        if graph.store is not None:
+            watch()
         self._shared = shared = _Shared(plan, graph, num_threads)
         weakref.finalize(self, shared.close).atexit = False  # also of one that an interrupt keeps from being made
         self._threads = _start_threads(shared, num_threads)
@@ -313,7 +318,8 @@ class InProcessStream:
         with self._now_lock:  # side by side, callers take the interpreter from each other in the middle of their batches
             try:
                 sampler = self._idle_sampler()
-                result = _sample(shared, sampler, request, epoch, Step(0, batch_index, False))
+                with Guarded(lambda: graph_arrays(sampler.tables.graph)):
+                    result = _sample(shared, sampler, request, epoch, Step(0, batch_index, False))
             except Exception as error:
                 return _raise_or_return(error)
             self._idle.append(sampler)

@@ -334,7 +334,7 @@ def open_colocated(options: Colocated, num_workers: int, plan: LoaderPlan, graph
     """The workers of ``Colocated``; see ``PoolOptions.open_pool``."""
     _wait_for_turn(options.process_start_gap_seconds)
     check_descriptors(num_workers)
-    check_start_memory(num_workers, options.threads_per_worker, graph.arrays.schema)
+    check_start_memory(num_workers, options.threads_per_worker, graph.arrays.schema, graph.mapped_nbytes)
     sharing = GraphSharing(graph, plan.runtime.memory_budget)
     supervisor_options = SupervisorOptions(num_workers, options.threads_per_worker, worker.__name__, options.max_concurrent_producer_inits)
     store = None if plan.store is None else asdict(plan.store)

@@ -61,7 +61,8 @@ class OwnServers:
     def __init__(self, options: GraphStore, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
         workers = options.num_servers * options.workers_per_server
         check_descriptors(options.num_servers + workers)
-        check_start_memory(options.num_servers + workers, options.threads_per_worker, graph.arrays.schema)
+        processes = options.num_servers + workers
+        check_start_memory(processes, options.threads_per_worker, graph.arrays.schema, graph.mapped_nbytes)
         self._temporary: TemporaryStore | None = None
         if plan.store is None:
             self._temporary = temporary_store(graph, events)

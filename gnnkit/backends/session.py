@@ -15,11 +15,10 @@ from gnnkit.backends.ring_scheduler import Assignment, RingScheduler
 from gnnkit.backends.worker_pool import PoolOptions, WorkerPool
 from gnnkit.errors import BatchTimeout, GnnkitError, MemoryLimitError, PlanError
 from gnnkit.events import Event, EventSink
-from gnnkit.host import available_memory
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.runtime.limits import check_ring_memory
+from gnnkit.runtime.limits import check_ring_memory, most_slots
 from gnnkit.runtime.remote import error_from_json, fresh
 from gnnkit.runtime.ring import Ring, slot_size
 from gnnkit.runtime.shared_block import mapped
@@ -41,10 +40,12 @@ class SlotPlan:
     Attributes:
         options: The backend's options.
         plan: The loader's plan.
+        graph: The graph that processes of this host read.
     """
 
     options: PoolOptions
     plan: LoaderPlan
+    graph: GraphHandle
 
     @property
     def in_flight_each(self) -> int:
@@ -70,7 +71,8 @@ class SlotPlan:
         needed, bound = max(_LEAST_SLOT, largest), self.options.channel_bytes
         size = slot_size(needed + int(needed * _HEADROOM))
         # Fewer slots where memory is short; half of it is left for everybody else.
-        num_slots = min(self.wanted(num_workers), max(2, available_memory() // 2 // size))
+        mapped = self.graph.mapped_nbytes
+        num_slots = min(self.wanted(num_workers), max(2, most_slots(size, mapped)))
         if bound is not None:
             if bound // slot_size(needed) < 2:
                 raise PlanError(
@@ -79,7 +81,7 @@ class SlotPlan:
                 )
             size = size if bound // size >= 2 else slot_size(needed)
             num_slots = min(num_slots, bound // size)
-        check_ring_memory(num_slots * size, num_slots)
+        check_ring_memory(num_slots * size, num_slots, mapped)
         try:
             return Ring(num_slots, size, pinned_for=self.plan.runtime.pin_device)
         except OSError as error:
@@ -309,7 +311,7 @@ class Session:
         self.is_known = self.is_closed = False
         self.largest = 0
         self.used = time.monotonic()
-        self._slots = SlotPlan(options, plan)
+        self._slots = SlotPlan(options, plan, graph)
         self._left_off: tuple[int, Schedule, int] | None = None
         self._notices: list[Event | str] = []
 

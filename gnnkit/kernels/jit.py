@@ -186,7 +186,7 @@ def lazy_kernel(function: F, *, nogil: bool = True) -> F:
             _register_with_numba()
         return compile_kernel(signature)
 
-    dispatcher.compile = lambda signature: _apart(lambda: compile_registered(signature))
+    dispatcher.compile = lambda signature: apart(lambda: compile_registered(signature))
     return cast(F, dispatcher)
 
 
@@ -207,7 +207,7 @@ def warm(events: EventSink = ignore_events) -> None:
     lock = FileLock(kernel_cache_root() / "compile.lock", timeout=_LOCK_TIMEOUT_S)
     with Stage(events, "compile", label="sampling kernels", total=len(pending), unit="kernels") as stage:
         for dispatcher, signature in pending:
-            _apart(partial(_compile_in_turn, dispatcher, signature, lock))
+            apart(partial(_compile_in_turn, dispatcher, signature, lock))
             stage.advance()
 
 
@@ -230,7 +230,7 @@ def _register_with_numba() -> None:
         cpu_target.target_context.refresh()
 
 
-def _apart(work: Callable[[], R]) -> R:
+def apart(work: Callable[[], R]) -> R:
     """Does something with Numba in another thread than the main one, which is the one that interrupts reach.
 
     One that hits Numba's registering in the middle ends its list of what it has taken in for good, and with it every later compilation of

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.errors import MemoryLimitError
+from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.host import available_memory
 from gnnkit.plan import StoreRef
 from gnnkit.runtime.shared_block import SharedBlock, rounded
@@ -22,6 +22,7 @@ from gnnkit.runtime.supervisor import Supervisor
 from gnnkit.runtime.wire import Message
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart
+from gnnkit.storage.mappings import Guarded
 from gnnkit.storage.paging import expect_random_access
 
 if TYPE_CHECKING:
@@ -290,10 +291,11 @@ class GraphMemory:
 
 def _copy_in_background(memory_ref: weakref.ref[GraphMemory], graph: GraphArrays, stop: threading.Event) -> None:
     try:
-        shared = share(graph, stop)
+        with Guarded(lambda: graph_arrays(graph)):
+            shared = share(graph, stop)
     except CopyStopped:
         return
-    except OSError as error:
+    except (OSError, StoreError) as error:
         logger.info("no copy of the graph in huge pages: %s", error)
         return
     memory = memory_ref()
@@ -359,6 +361,11 @@ class GraphHandle:
         if self._shared is None and self._memory is not None:
             return self._memory.shared
         return self._shared
+
+    @property
+    def mapped_nbytes(self) -> int:
+        """Bytes that are read from mapped files; 0 where the graph is in memory, or has been copied there."""
+        return 0 if self.store is None or self.shared is not None else graph_nbytes(self.arrays)
 
     def share_now(self) -> SharedGraph:
         """Copies a graph that is only in this process's memory, once for all processes that sample from it.

@@ -27,6 +27,9 @@ def auto_threads() -> int:
 _FDS_EACH, _FDS_BESIDE = 4, 24
 # The interpreter with NumPy and Numba, and the compiled kernels.
 _PROCESS_BYTES = 100 << 20
+# The part of a mapped graph that has to stay in memory, and the most of it: with less, the pages of one batch push out those of the
+# others, and the kernel reads the same ones again and again. Hubs and the pages of a few batches are about as much.
+_KEPT, _MOST_KEPT = 16, 256 << 20
 # A thread's scratch per node: an int32 and an int64.
 _NODE_BYTES = 12
 
@@ -51,29 +54,61 @@ def start_memory(num_workers: int, threads: int, schema: GraphSchema) -> int:
     return num_workers * (_PROCESS_BYTES + threads * schema.num_nodes * _NODE_BYTES)
 
 
-def check_start_memory(num_workers: int, threads: int, schema: GraphSchema) -> None:
-    """Compares what the processes themselves take with what is free.
+def check_start_memory(num_workers: int, threads: int, schema: GraphSchema, mapped: int = 0) -> None:
+    """Compares what the processes and the graph's pages need with what is free.
+
+    Args:
+        num_workers: Processes to start.
+        threads: Sampling threads in each.
+        schema: The graph's.
+        mapped: See ``GraphHandle.mapped_nbytes``.
 
     Raises:
         MemoryLimitError: It does not fit.
     """
-    needed, free = start_memory(num_workers, threads, schema), available_memory()
-    if needed > free:
+    processes, kept, free = start_memory(num_workers, threads, schema), _kept(mapped), available_memory()
+    if processes + kept > free:
         raise MemoryLimitError(
-            f"{num_workers} sampling processes need about {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are free",
-            "lower num_workers, or use InProcess()",
+            f"{num_workers} sampling processes need about {processes / 1e6:.0f} MB{_graph_words(mapped)}; {free / 1e6:.0f} MB are free",
+            "lower num_workers, or use InProcess(), which needs neither processes nor shared memory",
         )
 
 
-def check_ring_memory(nbytes: int, num_slots: int) -> None:
-    """Compares the ring's size with what is free.
+def most_slots(nbytes: int, mapped: int) -> int:
+    """Slots of ``nbytes`` that a ring may have: what takes half of the memory that is free beside the graph's pages.
+
+    Args:
+        nbytes: Bytes of a slot.
+        mapped: See ``GraphHandle.mapped_nbytes``.
+    """
+    return max(0, available_memory() - _kept(mapped)) // 2 // nbytes
+
+
+def check_ring_memory(nbytes: int, num_slots: int, mapped: int) -> None:
+    """Compares the ring's size and what the graph's pages need with what is free.
+
+    Args:
+        nbytes: Bytes of the ring.
+        num_slots: Its slots.
+        mapped: See ``GraphHandle.mapped_nbytes``.
 
     Raises:
         MemoryLimitError: It does not fit.
     """
     free = available_memory()
-    if nbytes > free:
+    if nbytes + _kept(mapped) > free:
         raise MemoryLimitError(
-            f"{num_slots} batches under way take up to {nbytes / 1e6:.0f} MB of shared memory, {free / 1e6:.0f} MB are free",
-            "lower batch_size, num_neighbors, worker_concurrency, num_workers or prefetch, or bound it with channel_size",
+            f"{num_slots} batches under way take up to {nbytes / 1e6:.0f} MB of shared memory{_graph_words(mapped)}; "
+            f"{free / 1e6:.0f} MB are free",
+            "lower batch_size, num_neighbors or num_workers, or use InProcess(), which keeps no batches in shared memory",
         )
+
+
+def _kept(mapped: int) -> int:
+    return min(mapped // _KEPT, _MOST_KEPT)
+
+
+def _graph_words(mapped: int) -> str:
+    if not mapped:
+        return ""
+    return f", and the graph about {_kept(mapped) / 1e6:.0f} MB to be read from its files ({mapped / 1e6:.0f} MB) without thrashing"

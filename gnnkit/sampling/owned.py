@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numba import uint64
@@ -133,10 +133,16 @@ def all_local(ids: int, count: int, bounds: NDArray[np.int64], is_local: NDArray
 
 
 _MOST_PREALLOCATED = 1 << 22
+# Nodes of a piece of a request, and edges that they may draw: a fraction of a second, and more than one hop of most batches.
+_PIECE_NODES, _PIECE_EDGES = 1 << 16, 1 << 20
 
 
 def _address_or_0(array: NDArray[np.int64]) -> int:
     return address_of(array) if len(array) else 0
+
+
+def _go_on() -> None:
+    """Nobody else waits."""
 
 
 class PartOwner:
@@ -145,11 +151,12 @@ class PartOwner:
     Args:
         tables: The graph.
         parts: The parts that may be asked about; local ones.
+        pause: Called between the pieces of a large request: lets others have their turn.
     """
 
-    def __init__(self, tables: GraphTables, parts: tuple[int, ...]) -> None:
+    def __init__(self, tables: GraphTables, parts: tuple[int, ...], pause: Callable[[], None] = _go_on) -> None:
         assert set(parts) <= set(tables.graph.local_parts)
-        self.tables = tables
+        self.tables, self._pause = tables, pause
         self._is_local = np.zeros(tables.graph.num_parts, np.int64)
         self._is_local[list(parts)] = 1
         every: list[RowTable] = []
@@ -203,23 +210,36 @@ class PartOwner:
         if len(self._counts[r]) < len(nodes):
             self._counts[r] = np.empty(2 * len(nodes), np.int64)
         self._reserve(r, min(len(nodes) * max(1, fan_out), _MOST_PREALLOCATED))
-        while True:
-            capacity = self._buffers[r].shape[1]
+        size, first, num_edges = max(1, min(_PIECE_NODES, _PIECE_EDGES // max(1, fan_out))), 0, 0
+        while first < len(nodes):
+            piece = slice(first, min(len(nodes), first + size))
+            capacity = self._buffers[r].shape[1] - num_edges
             most = max(1, fan_out, capacity if fan_out < 0 and relation[WEIGHTED] == 1 else 0)
             table = np.empty(2 if most <= LINEAR_FAN_OUT else 1 << (2 * most - 1).bit_length(), np.int64)
-            row, col, position = (address_of(array) for array in self._buffers[r])
+            row, col, position = (address_of(array) + 8 * num_edges for array in self._buffers[r])
             buffers = np.array([row, col, position if request.wants_position[r] else 0, capacity], np.int64)
-            num_edges = expand_owned(
+            drawn = expand_owned(
                 relation, tables.parts[r], tables.bounds[t], tables.global_ids[t], fan_out, request.replace, request.last,
-                np.uint64(key), address_of(nodes), len(nodes), _address_or_0(roots), _address_or_0(times), self._counts[r], buffers,
-                np.empty(most, np.int64), table,
+                np.uint64(key), address_of(nodes[piece]), piece.stop - first, _address_or_0(roots[piece]), _address_or_0(times[piece]),
+                self._counts[r][piece], buffers, np.empty(most, np.int64), table,
             )  # fmt: skip
-            if num_edges == DAMAGED:
+            if drawn == DAMAGED:
                 raise damaged(LOOSE_EDGE)
-            if num_edges >= 0:
-                found = self._buffers[r][:, :num_edges]
-                return Picks(self._counts[r][: len(nodes)], found[0], found[2] if request.wants_position[r] else None)
-            self._reserve(r, 2 * capacity)
+            if drawn == FULL:
+                self._reserve(r, 2 * (num_edges + capacity), kept=num_edges)
+                continue
+            first, num_edges = piece.stop, num_edges + drawn
+            if first < len(nodes):
+                self._pause()
+        found = self._buffers[r][:, :num_edges]
+        return Picks(self._counts[r][: len(nodes)], found[0], found[2] if request.wants_position[r] else None)
+
+    def _pieces(self, count: int) -> Iterator[slice]:
+        """The pieces of ``count`` nodes that are looked up, with a pause between two."""
+        for first in range(0, count, _PIECE_NODES):
+            if first:
+                self._pause()
+            yield slice(first, min(count, first + _PIECE_NODES))
 
     def answer(self, question: Question) -> Answer:
         """Answers a question about edges.
@@ -246,16 +266,19 @@ class PartOwner:
     def _degrees(self, question: Question, t: int) -> Answer:
         tables, degrees = self.tables, np.zeros(len(question.nodes), np.int64)
         for r in question.relations:
-            if not adjacency.add_degrees(tables.relations[r], tables.parts[r], tables.bounds[t], question.nodes, degrees):
-                raise damaged(LOOSE_EDGE)
+            for piece in self._pieces(len(degrees)):
+                if not adjacency.add_degrees(tables.relations[r], tables.parts[r], tables.bounds[t], question.nodes[piece], degrees[piece]):
+                    raise damaged(LOOSE_EDGE)
         return {"degrees": degrees}
 
     def _has_edges(self, question: Question, t: int) -> Answer:
         tables, (r,), found = self.tables, question.relations, np.empty(len(question.nodes), np.uint8)
         if len(question.others) != len(found):
             raise BadRequest(f"{len(question.others)} other ends of {len(found)} edges")
-        if not adjacency.find_edges(tables.relations[r], tables.parts[r], tables.bounds[t], question.nodes, question.others, found):
-            raise damaged(LOOSE_EDGE)
+        for piece in self._pieces(len(found)):
+            ends = question.nodes[piece], question.others[piece]
+            if not adjacency.find_edges(tables.relations[r], tables.parts[r], tables.bounds[t], *ends, found[piece]):
+                raise damaged(LOOSE_EDGE)
         return {"found": found}
 
     def _induce(self, question: Question, t: int) -> Answer:
@@ -294,14 +317,20 @@ class PartOwner:
         tables, (r,), counts = self.tables, question.relations, np.empty(len(question.nodes), np.int64)
         if tables.relations[r, WEIGHTED] != 1:
             raise BadRequest(f"edge type {r} has no weights")
-        while True:
-            weights = self._buffers[r][0]
-            found = adjacency.list_weights(tables.relations[r], tables.parts[r], tables.bounds[t], question.nodes, counts, weights)
-            if found == DAMAGED:
-                raise damaged(LOOSE_EDGE)
-            if found >= 0:
-                return {"counts": counts, "weights": weights[:found]}
-            self._reserve(r, max(2 * len(weights), 4 * len(question.nodes)))
+        num_edges = 0
+        for piece in self._pieces(len(counts)):
+            while True:
+                weights = self._buffers[r][0, num_edges:]
+                found = adjacency.list_weights(
+                    tables.relations[r], tables.parts[r], tables.bounds[t], question.nodes[piece], counts[piece], weights
+                )
+                if found == DAMAGED:
+                    raise damaged(LOOSE_EDGE)
+                if found >= 0:
+                    break
+                self._reserve(r, max(2 * (num_edges + len(weights)), 4 * len(question.nodes)), kept=num_edges)
+            num_edges += found
+        return {"counts": counts, "weights": self._buffers[r][0, :num_edges]}
 
     def _reserve(self, r: int, capacity: int, kept: int = 0) -> None:
         if self._buffers[r].shape[1] >= capacity:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import StoreError
 from gnnkit.files import open_regular
 from gnnkit.host import allow_open_files
+from gnnkit.storage.mappings import note_mapping
 
 # What reading a damaged array file raises: NumPy tries to repair a header that Python cannot parse, and lets errors of that through.
 NPY_DAMAGE = (OSError, EOFError, ValueError, SyntaxError, tokenize.TokenError)
@@ -147,6 +148,7 @@ def map_array(root: Path, name: str, entry: FileEntry) -> NDArray[Any]:
             if size == len(header):
                 return np.empty(spec.shape, spec.dtype)
             mapped = np.memmap(file, dtype=spec.dtype, mode="r", offset=len(header), shape=spec.shape)
+            note_mapping(mapped, path)
     except FileNotFoundError as error:
         raise damaged(root, f"{name} is missing") from error
     except (ValueError, OverflowError) as error:

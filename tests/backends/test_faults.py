@@ -20,8 +20,10 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from gnnkit import Colocated, GraphLoader
-from gnnkit.errors import BatchTimeout, PlanError, SamplingError, StartTimeout, StoreError, WorkerDied
+from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
+from gnnkit.datasets import products_like
+from gnnkit.errors import BatchTimeout, MemoryLimitError, PlanError, SamplingError, StartTimeout, StoreError, WorkerDied
+from gnnkit.loader.digest import batches_digest
 from gnnkit.runtime.remote import RemoteTraceback
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
@@ -322,6 +324,50 @@ def test_a_store_whose_file_is_cut_while_it_is_mapped(tmp_path: Path) -> None:
         assert "verify" in (caught.value.hint or "")
 
 
+# Two stores, of which one is cut while threads read it; then a file of somebody else's is.
+CUT_FILES = """
+import os, sys
+import numpy as np
+from gnnkit import GraphLoader, InProcess
+from gnnkit.errors import StoreError
+
+whole, cut, name = sys.argv[1:]
+options = dict(num_neighbors=[5, 5], batch_size=8, input_nodes=None, memory_budget=0, progress=False)
+with GraphLoader.from_store(whole, backend=InProcess(1), **options) as other:
+    with GraphLoader.from_store(cut, backend=InProcess(2), **options) as loader:
+        next(iter(loader))
+        os.truncate(os.path.join(cut, name), 4096)
+        for read in (lambda: [list(loader) for _ in range(3)], lambda: list(loader), lambda: loader.sample([0, 1])):
+            try:
+                read()
+            except StoreError as error:
+                print(str(error).splitlines()[0])
+    print(sum(batch.batch_size for batch in other), flush=True)
+with open(whole + "/other", "wb") as file:
+    file.write(bytes(1 << 16))
+mapped = np.memmap(whole + "/other")
+os.truncate(whole + "/other", 0)
+mapped.sum()
+"""
+
+
+@pytest.mark.parametrize("name", ["x", "indptr"])
+def test_a_store_whose_file_is_cut_while_threads_read_it(tmp_path: Path, name: str) -> None:
+    """An error that names it, also for batches after it; other loaders go on, and other programs' faults are theirs as before."""
+    rng = np.random.default_rng(2)
+    source = homogeneous_source(random_edges(rng, 2000, 2000, 20_000), 2000, x=rng.standard_normal((2000, 64)).astype(np.float32))
+    for folder in ("whole", "cut"):
+        build_store(source, tmp_path / folder, BuildOptions())
+    (path,) = (tmp_path / "cut").glob(f"part0/*/**/{name}.npy")
+    words = [str(tmp_path / "whole"), str(tmp_path / "cut"), str(path.relative_to(tmp_path / "cut"))]
+    command = [sys.executable, "-X", "faulthandler", "-W", "ignore", "-c", CUT_FILES, *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    *errors, count = done.stdout.splitlines()
+    assert errors == [f"{path} was cut short while it was mapped, or its disk failed"] * 3, done
+    assert count == "2000"
+    assert done.returncode == -signal.SIGBUS and "Fatal Python error: Bus error" in done.stderr, done
+
+
 # Limits -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -355,12 +401,52 @@ def test_few_file_descriptors(limit: str, outcome: str) -> None:
 
 
 def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnkit.errors import MemoryLimitError
     from gnnkit.runtime import limits as preflight
 
     monkeypatch.setattr(preflight, "available_memory", lambda: 50 << 20)
     with pytest.raises(MemoryLimitError, match="2 sampling processes need about"):
         loader_of("Colocated-2")
+
+
+@pytest.mark.parametrize("backend", [Colocated(2), GraphStore(num_servers=1)])
+def test_too_little_memory_for_the_graph_s_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
+    """Processes alone would fit; beside them a mapped graph of 4 GB would be read again and again."""
+    from gnnkit.runtime import graph_memory, limits
+
+    store = products_like(0.001, out=tmp_path / "store")
+    monkeypatch.setattr(graph_memory, "graph_nbytes", lambda graph: 4_000_000_000)
+    monkeypatch.setattr(limits, "available_memory", lambda: 400_000_000)
+    with pytest.raises(
+        MemoryLimitError, match=r"2 sampling .* 210 MB, and the graph about 250 MB .* \(4000 MB\).*; 400 MB are free(?s:.*)InProcess"
+    ):
+        GraphLoader.from_store(store.path, num_neighbors=[3], batch_size=32, backend=backend, progress=False)
+
+
+def test_rings_leave_memory_to_the_graph_s_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have fewer slots; where not even two fit, it is an error with figures. Batches are the same."""
+    from gnnkit.runtime import graph_memory, limits
+
+    store, free = products_like(0.001, out=tmp_path / "store"), [10**12]
+    options: dict[str, Any] = {"num_neighbors": [10, 5], "batch_size": 64, "memory_budget": 0, "progress": False}
+    monkeypatch.setattr(limits, "available_memory", lambda: free[0])
+    monkeypatch.setattr(limits, "_PROCESS_BYTES", 0)
+    with GraphLoader.from_store(store.path, backend=InProcess(1), **options) as loader:
+        wanted = batches_digest(loader)
+    monkeypatch.setattr(graph_memory, "graph_nbytes", lambda graph: 160_000_000)  # of which 10 MB are kept
+
+    def epoch(free_slots: float) -> int:
+        """The slots of a loader's ring where there is memory for so many."""
+        free[0] = 10_000_000 + int(free_slots * size)
+        with GraphLoader.from_store(store.path, backend=Colocated(2), **options) as loader:
+            assert batches_digest(loader) == wanted
+            return int(loader.status().details["slots"])
+
+    with GraphLoader.from_store(store.path, backend=Colocated(2), **options) as loader:
+        loader.peek()
+        size, most = loader.status().details["slot_bytes"], loader.status().details["slots"]
+    assert [epoch(count) for count in (2 * most, 9, 2)] == [most, 4, 2]
+    with pytest.raises(MemoryLimitError, match=r"2 batches .*, and the graph about 10 MB .*(?s:.*)InProcess"):
+        epoch(1.9)
 
 
 def test_a_log_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ for headers in ([], [(b"x-gnnkit-token", b"wrong"), (b"authorization", b"Bearer 
     ):
         try:
             print("answered", call())
-        except flight.FlightUnauthenticatedError:
+        except flight.FlightUnavailableError:
             print("refused")
 """
 

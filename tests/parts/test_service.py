@@ -16,7 +16,7 @@ import psutil
 import pyarrow.flight as flight
 import pytest
 
-from gnnkit.cluster.parts.client import FlightOwners, Peer
+from gnnkit.cluster.parts.client import FlightOwners, Peer, connect
 from gnnkit.cluster.parts.protocol import to_ticket
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.kernels.stream import batch_key
@@ -205,8 +205,11 @@ def test_strangers_get_nothing(pair: Pair) -> None:
             lambda client, o=options: client.get_schema(descriptor, o),
             lambda client, o=options: client.do_exchange(descriptor, o)[1].read_all(),
         ]
-        with flight.connect(f"grpc://127.0.0.1:{pair.service.port}") as client:
+        # At the gate, and behind it: a connection is that of a token's holder, and every call shows the token again.
+        with flight.connect(f"grpc://{pair.service.peer.address}") as stranger, connect(pair.service.peer.address, TOKEN, None) as client:
             for call in calls:
+                with pytest.raises((flight.FlightUnavailableError, OSError), match="failed to connect"):
+                    call(stranger)
                 with pytest.raises((flight.FlightUnauthenticatedError, OSError), match="the token is wrong or missing"):
                     call(client)
     pair.check()
@@ -270,7 +273,7 @@ def malformed(store: Store) -> list[bytes]:
 def test_a_request_that_makes_no_sense_is_its_sender_s_error_only(pair: Pair) -> None:
     options = flight.FlightCallOptions(timeout=60, headers=[(b"authorization", TOKEN.encode())])
     refused = 0
-    with flight.connect(f"grpc://127.0.0.1:{pair.service.port}") as client:
+    with connect(pair.service.peer.address, TOKEN, None) as client:
         for ticket in malformed(pair.whole):
             try:
                 client.do_get(flight.Ticket(ticket), options).read_all()

@@ -137,8 +137,7 @@ def test_strangers(hosts: TwoHosts) -> None:
     pids = hosts.pids()
     for server in hosts.join().servers:
         said = send_strangers(server.address)
-        assert len(said) == 16 and set(said[:8]) == {"FlightUnauthenticatedError"}, said
-        assert not any("answered" in line for line in said)
+        assert said == ["FlightUnavailableError"] * 16
     for token in ("wrong-wrong-wrong-wrong", TOKEN[:-1], TOKEN + "x"):
         with hosts.joining(token=token) as proxy, pytest.raises(PlanError, match=f"{hosts.address} refused the token"):
             proxy.join(READY_S)

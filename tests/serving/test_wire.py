@@ -21,6 +21,7 @@ import pyarrow.flight as flight
 import pytest
 
 from gnnkit import GraphLoader, GraphStore, serve
+from gnnkit.cluster.parts.client import connect
 from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, to_ticket
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, WorkerDied
 from gnnkit.serving import GraphStoreServers
@@ -218,7 +219,7 @@ def test_requests_that_make_no_sense(servers: GraphStoreServers, store: Store) -
         ticket = to_ticket({**head, "what": "walk", "epoch": 0, "batch": 0, **words}, {} if seeds is None else {"seeds": seeds})
         return sum(batch.num_rows for batch in client.do_get(flight.Ticket(ticket), options).read_all().to_batches())
 
-    with flight.connect(f"grpc://{address}") as client:
+    with connect(address, token, None) as client:
         for words in ({}, {"epoch": -1}, {"batch": "x"}, {"client": "somebody"}, {"key": None}, {"timeout_s": "x"}, {"fingerprint": "0"}):
             with pytest.raises(flight.FlightServerError):
                 walk(**words)

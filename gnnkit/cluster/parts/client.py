@@ -6,6 +6,8 @@ import contextlib
 import ctypes
 import json
 import logging
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +18,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from gnnkit import errors
+from gnnkit.cluster.parts.gate import is_refusal, tunnel_options
 from gnnkit.cluster.parts.protocol import (
+    CLIENT_HEADER,
     TOKEN_HEADER,
     answer_from_batch,
     expand_to_ticket,
@@ -45,7 +49,7 @@ def keep_freed_memory() -> None:
 # pings go out for the service not to take them for a nuisance, because calls are short.
 _PING_AFTER_MS, _PING_TIMEOUT_MS = 2000, 2500
 _CONNECT_TIMEOUT_MS = 2500
-_CHANNEL_OPTIONS = [
+_CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.use_local_subchannel_pool", 1),  # a connection of its own for each client
     ("grpc.keepalive_time_ms", _PING_AFTER_MS),
     ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
@@ -57,16 +61,29 @@ _CHANNEL_OPTIONS = [
 ]
 
 
-def connect(address: str, ca: str | None) -> Any:
+def connect(address: str, token: str, ca: str | None) -> Any:
     """A ``FlightClient``; it connects with its first call.
 
     Args:
         address: ``"10.0.0.2:4711"``.
+        token: What the service's gate expects; every call carries it, too.
         ca: PEM of the certificates that the service's is checked against; None: the connection is not encrypted.
     """
+    options = _CHANNEL_OPTIONS + tunnel_options(token)
     if ca is None:
-        return flight.FlightClient(f"grpc://{address}", generic_options=_CHANNEL_OPTIONS)
-    return flight.FlightClient(f"grpc+tls://{address}", tls_root_certs=ca.encode(), generic_options=_CHANNEL_OPTIONS)
+        return flight.FlightClient(f"grpc://{address}", generic_options=options)
+    return flight.FlightClient(f"grpc+tls://{address}", tls_root_certs=ca.encode(), generic_options=options)
+
+
+def call_headers(token: str) -> list[tuple[bytes, bytes]]:
+    """Headers of every call: the token, and which process calls."""
+    host = socket.gethostname().encode("ascii", "replace").decode()
+    return [(TOKEN_HEADER.encode(), token.encode()), (CLIENT_HEADER.encode(), f"{host[:64]}, process {os.getpid()}".encode())]
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether a call ended because the service, or its gate, expects another token."""
+    return isinstance(error, flight.FlightUnauthenticatedError) or is_refusal(error)
 
 
 T = TypeVar("T")
@@ -159,7 +176,7 @@ class FlightOwners:
     ) -> None:
         self._ca = ca
         self._peers, self._fingerprint, self._timeout_s = dict(peers), fingerprint, timeout_s
-        self._headers = [(TOKEN_HEADER.encode(), token.encode())]
+        self._token, self._headers = token, call_headers(token)
         self._num_rows = num_rows
         self.traffic = Traffic()
         self._lock = threading.Lock()
@@ -256,12 +273,12 @@ class FlightOwners:
         while True:
             try:
                 if client is None:
-                    client = connect(peer.address, self._ca)
+                    client = connect(peer.address, self._token, self._ca)
                 answer = ask(client, flight.FlightCallOptions(timeout=max(0.001, deadline.left_s), headers=self._headers))
             except BaseException as error:
                 if client is not None:
                     client.close()
-                if not isinstance(error, BROKEN) or not self._may_ask_again(host, attempt):
+                if not isinstance(error, BROKEN) or is_refused(error) or not self._may_ask_again(host, attempt):
                     raise self._explain(host, peer, error) from error
                 with self._lock:
                     self._idle[host].clear()
@@ -283,7 +300,7 @@ class FlightOwners:
             where = f"server {peer.server} ({peer.address})"
         again = "when that host's processes run again, iterate again"
         text = str(error).partition(". gRPC client debug context")[0]
-        if isinstance(error, flight.FlightUnauthenticatedError):
+        if is_refused(error):
             return SamplingError(f"{where} refused the token", "start every host with the same token")
         if isinstance(error, flight.FlightTimedOutError):
             return HostUnreachable(f"{where} did not answer within {self._timeout_s:g} s", again)

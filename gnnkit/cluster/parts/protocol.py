@@ -20,6 +20,8 @@ from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Questio
 # Changes with the meaning of messages: hosts that run different versions refuse each other.
 PROTOCOL_VERSION = 2
 TOKEN_HEADER = "authorization"
+# Who calls, for whom work under way is counted.
+CLIENT_HEADER = "gnnkit-client"
 _HEAD = b"gnnkit"
 _LARGEST_INT32 = (1 << 31) - 1
 _QUESTION_ARRAYS = ("nodes", "others", "node_roots", "other_roots")

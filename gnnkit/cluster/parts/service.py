@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import logging
+import os
 import secrets
+import ssl
+import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +20,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 from numpy.typing import NDArray
 
+from gnnkit.cluster.parts.gate import Gate
 from gnnkit.cluster.parts.protocol import (
+    CLIENT_HEADER,
     PROTOCOL_VERSION,
     ROWS_SCHEMA,
     TOKEN_HEADER,
@@ -26,7 +33,7 @@ from gnnkit.cluster.parts.protocol import (
     question_from_ticket,
     rows_from_ticket,
 )
-from gnnkit.errors import GnnkitError, PlanError, StoreError
+from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.host import available_cpus
 from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import BadRequest
@@ -54,6 +61,77 @@ Action = Callable[[dict[str, Any]], dict[str, Any]]
 
 # Answers worked out at the same time, at most: this host's own sampling has the other processors.
 _MOST_AT_ONCE = 16
+# What one client, which is a process, may have under way: requests, and their bytes together.
+_MOST_CALLS, _MOST_BYTES = 1024, 256 << 20
+_MOST_NAME = 100
+# The name of what sees every call first.
+_CALL = "call"
+
+
+class Turns:
+    """Turns at the processors, in the order in which they were asked for; a context manager takes one.
+
+    Args:
+        count: How many are taken at a time, at most.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free, self._lock = count, threading.Lock()
+        self._waiting: deque[threading.Event] = deque()
+
+    def __enter__(self) -> None:
+        mine = threading.Event()
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            self._waiting.append(mine)
+        mine.wait()  # those before are in a piece of their work
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._free += 1
+
+    def pause(self) -> None:
+        """Lets those who wait have their turn, and takes another; for whoever has one."""
+        if self._waiting:
+            self.__exit__()
+            self.__enter__()
+
+
+class Underway:
+    """Requests that every client has under way, counted. From any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clients: dict[str, tuple[int, int]] = {}
+
+    def begin(self, client: str, nbytes: int) -> None:
+        """Counts a request.
+
+        Raises:
+            SamplingError: It is more than a client may have.
+        """
+        with self._lock:
+            calls, total = self._clients.get(client, (0, 0))
+            if calls < _MOST_CALLS and total + nbytes <= _MOST_BYTES:
+                self._clients[client] = calls + 1, total + nbytes
+                return
+        raise SamplingError(
+            f"the client {client} has {calls} requests of {total / 1e6:.0f} MB under way, and asks for another of {nbytes / 1e6:.0f} MB; "
+            f"{_MOST_CALLS} of {_MOST_BYTES / 1e6:.0f} MB together are allowed",
+            "ask for less at a time: lower batch_size, num_neighbors, num_workers or worker_concurrency",
+        )
+
+    def end(self, client: str, nbytes: int) -> None:
+        """A request that was counted is over."""
+        with self._lock:
+            calls, total = self._clients.pop(client)
+            if calls > 1:
+                self._clients[client] = calls - 1, total - nbytes
 
 
 class Answers:
@@ -72,7 +150,7 @@ class Answers:
         self.generation = secrets.randbits(48)
         self._parts, self._fingerprint = parts, fingerprint
         self._lock = threading.Lock()
-        self._turns = threading.Semaphore(max(1, min(_MOST_AT_ONCE, available_cpus() // 2)))
+        self._turns = Turns(max(1, min(_MOST_AT_ONCE, available_cpus() // 2)))
         self.use(graph)
 
     def use(self, graph: GraphArrays) -> None:
@@ -109,11 +187,11 @@ class Answers:
         with self._turns:
             owner, tables = self._take(request.weighted)
             answer = owner.expand(request)
-            relations = tables.relations
-            num_edges = tables.row_bounds[len(tables.node_types) :, -1].tolist()
-            batch = picks_to_batch(answer, self.generation, relations[:, -1].tolist(), num_edges)
-            self._give_back(owner, tables, weighted=request.weighted)
-            return batch
+        relations = tables.relations
+        num_edges = tables.row_bounds[len(tables.node_types) :, -1].tolist()
+        batch = picks_to_batch(answer, self.generation, relations[:, -1].tolist(), num_edges)
+        self._give_back(owner, tables, weighted=request.weighted)
+        return batch
 
     def question(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> pa.RecordBatch:
         """Answers a question about edges."""
@@ -122,9 +200,10 @@ class Answers:
         weighted = question.what == "weights"
         with self._turns:
             owner, tables = self._take(weighted)
-            batch = answer_to_batch(owner.answer(question))
-            self._give_back(owner, tables, weighted=weighted)
-            return batch
+            answer = owner.answer(question)
+        batch = answer_to_batch(answer)
+        self._give_back(owner, tables, weighted=weighted)
+        return batch
 
     def rows(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Stream:
         """Answers a request for rows, message by message."""
@@ -149,7 +228,7 @@ class Answers:
             tables = self._tables[weighted]
             if self._idle[weighted]:
                 return self._idle[weighted].pop(), tables
-        return PartOwner(tables, self._parts), tables
+        return PartOwner(tables, self._parts, self._turns.pause), tables
 
     def _give_back(self, owner: PartOwner, tables: GraphTables, *, weighted: bool) -> None:
         with self._lock:
@@ -157,16 +236,40 @@ class Answers:
                 self._idle[weighted].append(owner)
 
 
+class _Call(flight.ServerMiddleware):  # type: ignore[misc]
+    """A call: what it adds to what its client has under way."""
+
+    def __init__(self, underway: Underway, client: str) -> None:
+        self._underway, self._client = underway, client
+        self._nbytes: int | None = None
+
+    def begin(self, nbytes: int) -> None:
+        """Counts the request, until the last byte of its answer has been sent; see ``Underway.begin``."""
+        self._underway.begin(self._client, nbytes)
+        self._nbytes = nbytes
+
+    def call_completed(self, exception: Any) -> None:
+        """It is over."""
+        if self._nbytes is not None:
+            self._underway.end(self._client, self._nbytes)
+
+
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Refuses every call without the token, before anything else of it is looked at."""
 
     def __init__(self, token: str) -> None:
-        self._wanted = token.encode()
+        self._wanted, self._underway = token.encode(), Underway()
 
-    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> None:
-        given = (headers.get(TOKEN_HEADER) or [""])[0]
-        if not hmac.compare_digest(given if isinstance(given, bytes) else given.encode(), self._wanted):
+    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> _Call:
+        if not hmac.compare_digest(_first(headers, TOKEN_HEADER).encode(), self._wanted):
             raise flight.FlightUnauthenticatedError("the token is wrong or missing")
+        return _Call(self._underway, _first(headers, CLIENT_HEADER)[:_MOST_NAME] or "without a name")
+
+
+def _first(headers: dict[str, list[str | bytes]], name: str) -> str:
+    """A header's first value as text; "" where it is not there."""
+    given = (headers.get(name) or [""])[0]
+    return given.decode("latin-1") if isinstance(given, bytes) else given
 
 
 class PartServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -188,18 +291,35 @@ class PartServer(flight.FlightServerBase):  # type: ignore[misc]
         self, ip: str, port: int, token: str, gets: Mapping[str, Get], actions: Mapping[str, Action], tls: tuple[str, str] | None = None
     ) -> None:
         self._gets, self._actions = gets, actions
-        secrecy: dict[str, Any] = {} if tls is None else {"tls_certificates": [(tls[0].encode(), tls[1].encode())]}
-        place = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
         try:
-            super().__init__(f"grpc{'+tls' if tls else ''}://{place}", middleware={"token": _TokenCheck(token)}, **secrecy)
-        except pa.ArrowException as error:
+            self._gate = Gate(ip, port, token, self._listen(token), tls)
+        except ssl.SSLError as error:
+            raise PlanError(f"the certificate and its key cannot be used: {error}", "give PEM files that belong together") from error
+        except OSError as error:
+            place = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
             raise PlanError(
-                f"the part service cannot listen on {place}", "the address is none of this host's, or another program uses the port"
+                f"the part service cannot listen on {place}: {error.strerror or error}",
+                "the address is none of this host's, or another program uses the port",
             ) from error
+
+    def _listen(self, token: str) -> int:
+        """Begins to answer at a Unix socket that no path leads to any more; a descriptor of it."""
+        with tempfile.TemporaryDirectory(prefix="gnnkit-") as folder, contextlib.ExitStack() as stack:
+            fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+            stack.callback(os.close, fd)
+            path = f"/proc/self/fd/{fd}/service"  # the folder's own may be longer than an address can be
+            super().__init__(f"grpc+unix://{path}", middleware={_CALL: _TokenCheck(token)})
+            return os.open(path, os.O_PATH | os.O_CLOEXEC)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return self._gate.port
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
         """Does something small: JSON comes and goes."""
         try:
+            context.get_middleware(_CALL).begin(action.body.size)
             answer = self._actions.get(action.type)
             if answer is None:
                 raise BadRequest(f"there is no action {action.type!r}")
@@ -211,6 +331,7 @@ class PartServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Answers a request; errors go to whoever sent it."""
         try:
+            context.get_middleware(_CALL).begin(len(ticket.ticket))
             head, arrays = from_ticket(ticket.ticket)
             get = self._gets.get(str(head.get("what")))
             if get is None:

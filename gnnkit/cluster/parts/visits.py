@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.flight as flight
 
 from gnnkit.cluster.leases import LeaseRenewal
-from gnnkit.cluster.parts.client import connect, remote_error
-from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, TOKEN_HEADER
+from gnnkit.cluster.parts.client import call_headers, connect, is_refused, remote_error
+from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION
 from gnnkit.cluster.parts.service import Action
 from gnnkit.errors import PlanError
 from gnnkit.sampling.owners import BadRequest
@@ -34,7 +34,7 @@ class Visits:
     def __init__(self, host: int, address: str, token: str, fingerprint: str, ca: str | None = None) -> None:
         self._ca = ca
         self._host, self._address, self._fingerprint = host, address, fingerprint
-        self._headers = [(TOKEN_HEADER.encode(), token.encode())]
+        self._token, self._headers = token, call_headers(token)
         self._client: Any = None
         self._lock = threading.Lock()
 
@@ -52,14 +52,14 @@ class Visits:
         with self._lock:
             try:
                 if self._client is None:
-                    self._client = connect(self._address, self._ca)
+                    self._client = connect(self._address, self._token, self._ca)
                 list(self._client.do_action(action, flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)))
             except BaseException as error:
                 if self._client is not None:
                     self._client.close()
                     self._client = None
                 where = f"host {self._host} ({self._address})"
-                if isinstance(error, flight.FlightUnauthenticatedError):
+                if is_refused(error):
                     raise PlanError(f"{where} refused the token", "start every host with the same token") from error
                 if isinstance(error, flight.FlightServerError) and error.extra_info:
                     raise remote_error(where, bytes(error.extra_info)) from error

@@ -20,7 +20,7 @@ import pyarrow.flight as flight
 from numpy.typing import NDArray
 
 from gnnkit.cluster.hosts import split_address
-from gnnkit.cluster.parts.client import Attempt, FlightOwners, Peer, Traffic, keep_freed_memory, remote_error
+from gnnkit.cluster.parts.client import Attempt, FlightOwners, Peer, Traffic, is_refused, keep_freed_memory, remote_error
 from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, to_ticket
 from gnnkit.cluster.parts.spreading import num_rows
 from gnnkit.cluster.parts.visits import lease_renewal
@@ -239,7 +239,7 @@ class ServerLines(FlightOwners):
 
     def _explain(self, host: int, peer: Peer, error: BaseException) -> BaseException:
         where = self._where(host, peer)
-        if isinstance(error, flight.FlightUnauthenticatedError):
+        if is_refused(error):
             return PlanError(f"{where} refused the token", "give the token that the servers were started with")
         if isinstance(error, flight.FlightServerError) and error.extra_info:
             body = bytes(error.extra_info)

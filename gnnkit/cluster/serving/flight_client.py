@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 from numpy.typing import NDArray
 
-from gnnkit.cluster.parts.client import connect, remote_error
-from gnnkit.cluster.parts.protocol import TOKEN_HEADER, to_ticket, unpack
+from gnnkit.cluster.parts.client import call_headers, connect, is_refused, remote_error
+from gnnkit.cluster.parts.protocol import to_ticket, unpack
 from gnnkit.cluster.serving.membership import SERVING_VERSION
 from gnnkit.errors import PlanError
 
@@ -37,7 +37,7 @@ class FlightClient:
 
     def __init__(self, address: str, token: str, ca: str | None) -> None:
         self.address, self._ca = address, ca
-        self._headers = [(TOKEN_HEADER.encode(), token.encode())]
+        self._token, self._headers = token, call_headers(token)
         self._client: Any = None
 
     def do(self, action: str, body: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
@@ -86,12 +86,12 @@ class FlightClient:
     def _call(self, ask: Callable[[Any, Any], T], timeout_s: float) -> T:
         try:
             if self._client is None:
-                self._client = connect(self.address, self._ca)
+                self._client = connect(self.address, self._token, self._ca)
             return ask(self._client, flight.FlightCallOptions(timeout=timeout_s, headers=self._headers))
         except BaseException as error:
             self.close()
             where = f"the server at {self.address}"
-            if isinstance(error, flight.FlightUnauthenticatedError):
+            if is_refused(error):
                 raise PlanError(f"{where} refused the token", "the servers' token is in the file that they were started with") from error
             if isinstance(error, flight.FlightServerError) and error.extra_info:
                 raise remote_error(where, bytes(error.extra_info)) from error

@@ -1,0 +1,162 @@
+"""What the holder of a token may ask for: as much as he likes, in turn with all the others, up to a quota."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow.flight as flight
+import pytest
+
+from gnnkit.cluster.parts.client import FlightOwners, call_headers, connect
+from gnnkit.cluster.parts.protocol import to_ticket
+from gnnkit.sampling import owned
+from gnnkit.sampling.owned import PartOwner
+from gnnkit.sampling.owners import Expansion, Question
+from gnnkit.sampling.tables import GraphTables
+from gnnkit.storage.build import build_store
+from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.store import Store
+from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.parts.services import TOKEN, Service, owners_of
+
+NUM_NODES, NUM_EDGES = 50, 100_000
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A few nodes with many weighted edges: a draw takes long, and little memory."""
+    rng = np.random.default_rng(5)
+    weights = {"weight": rng.random(NUM_EDGES).astype(np.float32)}
+    source = homogeneous_source(random_edges(rng, NUM_NODES, NUM_NODES, NUM_EDGES), NUM_NODES, edge_arrays=weights)
+    return build_store(source, tmp_path_factory.mktemp("large") / "store", BuildOptions(1, weight="weight"))
+
+
+@pytest.fixture(scope="module")
+def service(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """On one processor, so that one request is answered at a time."""
+    processors = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(processors)})
+    try:
+        running = Service(store, tmp_path_factory.mktemp("logs"))
+    finally:
+        os.sched_setaffinity(0, processors)
+    with running:
+        yield running
+
+
+@pytest.fixture
+def owners(store: Store, service: Service) -> Iterator[FlightOwners]:
+    found = owners_of(store, {1: service.peer})
+    yield found
+    found.close()
+
+
+def expansion(count: int, fan_out: int = 1) -> Expansion:
+    return Expansion(1, 0, np.array([fan_out]), {0: np.arange(count) % NUM_NODES}, weighted=True, wants_position=(True,))
+
+
+def test_others_have_their_turn_while_a_large_request_is_answered(owners: FlightOwners) -> None:
+    """Their longest wait is a fraction of it."""
+    times: list[float] = []
+
+    def ask() -> None:
+        began = time.monotonic()
+        owners.expand({1: expansion(3_000_000)})
+        times.append(time.monotonic() - began)
+
+    owners.expand({1: expansion(10)})
+    large, waits = threading.Thread(target=ask), [0.0]
+    large.start()
+    while large.is_alive():
+        began = time.monotonic()
+        owners.expand({1: expansion(10)})
+        waits.append(time.monotonic() - began)
+    large.join()
+    assert max(waits) < times[0] / 2, (max(waits), times[0])
+
+
+def test_what_is_cut_into_pieces_is_the_same(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All kinds of requests, whose answers for a node depend on nothing but the node; each pauses between two pieces."""
+    monkeypatch.setattr(owned, "_PIECE_NODES", 128)
+    pauses: list[int] = []
+    owner, count = PartOwner(GraphTables(store.arrays(), True), (0,), lambda: pauses.append(1)), 1000
+
+    def check(few: Mapping[str, Any], many: Mapping[str, Any], copies: int, num_pauses: int) -> None:
+        for name, values in many.items():
+            assert np.array_equal(values, np.tile(few[name], copies)), name
+        assert len(pauses) == num_pauses
+        pauses.clear()
+
+    for fan_out, num_pauses in ((1, 7), (20, 7), (-1, 7), (10_000, 9)):
+        few = {name: np.array(values) for name, values in owner.expand(expansion(NUM_NODES, fan_out))[0]._asdict().items()}
+        pauses.clear()
+        check(few, owner.expand(expansion(count, fan_out))[0]._asdict(), count // NUM_NODES, num_pauses)
+    nodes, others = np.arange(count) % NUM_NODES, np.arange(count) % 10
+    for what in ("degrees", "has_edges", "weights"):
+        few = {name: np.array(values) for name, values in owner.answer(Question(what, (0,), nodes[:NUM_NODES], others[:NUM_NODES])).items()}
+        check(few, owner.answer(Question(what, (0,), nodes, others)), count // NUM_NODES, 7)
+
+
+# A service with a small quota; a request that says "wait" is answered when a line comes.
+SMALL_QUOTA = """
+import sys, threading
+import numpy as np
+from gnnkit.cluster.parts import service
+from gnnkit.cluster.parts.protocol import pack
+
+def answer(head, arrays):
+    if head["wait"]:
+        print("waiting", flush=True)
+        lines.acquire()
+    return pack({}, {"nothing": np.empty(0, np.uint8)})
+
+lines = threading.Semaphore(0)
+service._MOST_CALLS, service._MOST_BYTES = 2, 1_000_000
+running = service.PartServer("127.0.0.1", 0, sys.argv[1], {"ask": answer}, {})
+print(running.port, flush=True)
+for line in sys.stdin:
+    lines.release()
+"""
+
+
+def test_more_than_the_quota_is_an_error_for_its_client_alone() -> None:
+    """It says what is under way and what is allowed; an answer makes room."""
+    command = [sys.executable, "-W", "ignore", "-c", SMALL_QUOTA, TOKEN]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child,
+        ThreadPoolExecutor() as threads,
+    ):
+        assert child.stdin is not None and child.stdout is not None
+        address, headers = f"127.0.0.1:{child.stdout.readline().strip()}", call_headers(TOKEN)
+
+        def ask(nbytes: int, *, wait: bool = False, client: bytes | None = None) -> None:
+            named = headers if client is None else [*headers[:-1], (headers[-1][0], client)]
+            options = flight.FlightCallOptions(timeout=60, headers=named)
+            ticket = to_ticket({"what": "ask", "wait": wait}, {"ids": np.zeros(nbytes, np.uint8)})
+            with connect(address, TOKEN, None) as line:
+                line.do_get(flight.Ticket(ticket), options).read_all()
+
+        ask(900_000)
+        refused = re.escape(f"{os.getpid()} has 0 requests of 0 MB under way, and asks for another of 2 MB; 2 of 1 MB together are allowed")
+        with pytest.raises(flight.FlightServerError, match=refused):
+            ask(2_000_000)
+        held = [threads.submit(ask, 400_000, wait=True) for _ in range(2)]
+        assert [child.stdout.readline() for _ in held] == ["waiting\n"] * 2
+        with pytest.raises(flight.FlightServerError, match=f"{os.getpid()} has 2 requests of 1 MB under way"):
+            ask(10)
+        ask(900_000, client=b"another")
+        child.stdin.write("\n" * 2)
+        child.stdin.flush()
+        for call in held:
+            call.result(60)
+        ask(900_000)
+        child.stdin.close()
