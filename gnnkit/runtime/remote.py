@@ -8,6 +8,7 @@ from typing import Any
 
 from gnnkit import errors
 from gnnkit.errors import GnnkitError, SamplingError
+from gnnkit.printable import printable
 from gnnkit.sampling.subgraph import BatchLayout, EdgeKey, Field, NodeKey
 from gnnkit.schema import EdgeType
 
@@ -16,7 +17,7 @@ class RemoteTraceback(Exception):
     """The traceback of an error in another process, as text; the ``__cause__`` of the error that is raised here."""
 
     def __str__(self) -> str:
-        return f"\n{self.args[0]}" if self.args else ""
+        return f"\n{printable(self.args[0])}" if self.args else ""
 
 
 def error_to_json(error: BaseException) -> dict[str, Any]:
