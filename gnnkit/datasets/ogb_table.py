@@ -235,7 +235,7 @@ def small_table(path: Path) -> list[list[str]]:
         DatasetError: The file is missing, truncated, corrupt or empty.
     """
     try:
-        with gzip.open(path, "rb") as file:
+        with open(open_regular(path), "rb") as packed, gzip.open(packed) as file:
             text = file.read(_MAX_SMALL_BYTES + 1)
         if len(text) > _MAX_SMALL_BYTES:
             raise DatasetError(f"{path} holds more than {_MAX_SMALL_BYTES} bytes where a few counts are expected", RESTORE_HINT)
@@ -291,7 +291,7 @@ def open_table(path: Path, num_rows: int, num_rows_from: str, *, dtype: type[Any
 
 def _sample(path: Path) -> list[list[str]]:
     try:
-        with gzip.open(path, "rb") as file:
+        with open(open_regular(path), "rb") as packed, gzip.open(packed) as file:
             text = file.read(_SAMPLE_BYTES)
         # The last line may be cut.
         lines = text[: text.rfind(b"\n") + 1] or text

@@ -35,12 +35,13 @@ def error_from_json(value: Mapping[str, Any], what: str, otherwise: type[GnnkitE
         what: What failed, for an error that is none of gnnkit's own.
         otherwise: The class of such an error.
     """
-    own: Any = getattr(errors, str(value["type"]), None)
-    if value["ours"] and isinstance(own, type) and issubclass(own, GnnkitError):
-        error: GnnkitError = own(str(value["message"]), value["hint"])
+    kind, message, hint = str(value.get("type")), str(value.get("message")), value.get("hint")
+    own: Any = getattr(errors, kind, None)
+    if value.get("ours") and isinstance(own, type) and issubclass(own, GnnkitError):
+        error: GnnkitError = own(message, hint if isinstance(hint, str) else None)
     else:
-        error = otherwise(f"{what} failed: {value['type']}: {value['message']}")
-    error.__cause__ = RemoteTraceback(str(value["traceback"]))
+        error = otherwise(f"{what} failed: {kind}: {message}")
+    error.__cause__ = RemoteTraceback(str(value.get("traceback")))
     return error
 
 
@@ -64,19 +65,26 @@ def layout_to_json(layout: BatchLayout) -> dict[str, Any]:
 
 
 def layout_from_json(value: Mapping[str, Any]) -> BatchLayout:
-    """Reverses ``layout_to_json``."""
-    fields = tuple(
-        Field(NodeKey(owner, name) if scope == "node" else EdgeKey(_edge_type(owner), name), dtype, tuple(shape), offset)
-        for scope, owner, name, dtype, shape, offset in value["fields"]
-    )
-    return BatchLayout(
-        fields,
-        value["nbytes"],
-        {node_type: counts for node_type, counts in value["nodes"]},
-        {_edge_type(edge_type): counts for edge_type, counts in value["edges"]},
-        value["input_type"] if isinstance(value["input_type"], str) else _edge_type(value["input_type"]),
-        value["num_seeds"],
-    )
+    """Reverses ``layout_to_json``.
+
+    Raises:
+        SamplingError: The value is none of its.
+    """
+    try:
+        fields = tuple(
+            Field(NodeKey(owner, name) if scope == "node" else EdgeKey(_edge_type(owner), name), dtype, tuple(shape), offset)
+            for scope, owner, name, dtype, shape, offset in value["fields"]
+        )
+        return BatchLayout(
+            fields,
+            value["nbytes"],
+            {node_type: counts for node_type, counts in value["nodes"]},
+            {_edge_type(edge_type): counts for edge_type, counts in value["edges"]},
+            value["input_type"] if isinstance(value["input_type"], str) else _edge_type(value["input_type"]),
+            value["num_seeds"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise SamplingError(f"what another process says of a batch cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _edge_type(value: list[str]) -> EdgeType:
