@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from gnnkit.storage.files import NPY_DAMAGE
 from gnnkit.storage.staging import check_memory
 
 _CHUNK_BYTES = 2 << 20
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _DAMAGE = (*NPY_DAMAGE, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
 
 
@@ -128,12 +130,11 @@ def _member(path: Path, file_name: str) -> NpzMember:
     name = file_name.removesuffix(".npy")
     with _reading(path, name) as file:
         version = np.lib.format.read_magic(file)
-        if version == (1, 0):
-            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
-        elif version == (2, 0):
-            shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(file)
-        else:
+        if version not in _HEADERS:
             raise ValueError(f".npy version {version} is not known")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the file is of Python 2
+            shape, fortran_order, dtype = _HEADERS[version](file)
         if dtype.hasobject or dtype.fields is not None:
             raise ValueError(f"elements of type {dtype} would have to be unpickled; gnnkit does not")
         if any(n < 0 for n in shape):

@@ -259,11 +259,16 @@ def single_count(path: Path) -> int:
     return parse_count(path, rows[0][0])
 
 
+# Nodes and edges are counted in 64 bits.
+_MOST_DIGITS = 18
+
+
 def parse_count(path: Path, text: str) -> int:
     """``text`` as a number of nodes or edges."""
-    if not text.strip().isdecimal():
-        raise DatasetError(f"{path} holds {text!r} where a count must be", RESTORE_HINT)
-    return int(text)
+    digits = text.strip()
+    if not digits.isdecimal() or len(digits) > _MOST_DIGITS:
+        raise DatasetError(f"{path} holds {text[:100]!r} where a count must be", RESTORE_HINT)
+    return int(digits)
 
 
 def open_table(path: Path, num_rows: int, num_rows_from: str, *, dtype: type[Any] | None = None) -> CsvTable:

@@ -120,7 +120,7 @@ def _read(path: Path) -> PartRecord:
             raise ValueError(f"it is that of {piece_name(record.part)}")
     except StoreError:
         raise
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise StoreError(f"{path} is damaged: {error}", hint) from error
     return record
 
@@ -216,7 +216,7 @@ def missing_parts(path: Path) -> list[int]:
     folder = parts_path(path.expanduser().absolute())
     try:
         num_parts = int(read_json(folder / _BUILD, root=folder)["num_parts"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):
         return []
     built = read_records(folder)
     return [part for part in range(num_parts) if part not in built]

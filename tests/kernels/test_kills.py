@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import threading
 from pathlib import Path
 
@@ -125,7 +126,7 @@ def test_cells_run_in_any_order(place: Workplace, store: Path, backend: str) -> 
         name = draw.choice([*CELLS])
         running, stopped = kernel.begin(CELLS[name]), draw.random() < 1 / 3
         if stopped:
-            button = threading.Timer(draw.random() ** 3, kernel.interrupt)
+            button = threading.Timer(draw.random() ** 3, os.killpg, (os.getpgid(kernel.pid), signal.SIGINT))  # as the stop button does
             button.start()
         cell = kernel.finish(running, may_fail=True)
         if stopped:

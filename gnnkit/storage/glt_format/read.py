@@ -477,7 +477,7 @@ class GltPartitionSource:
         try:
             about = read_json(path)
             GraphSchema.from_json(about["schema"])
-        except (OSError, ValueError, KeyError, TypeError) as exc:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as exc:
             raise damaged(path, exc) from exc
         return dict(about)
 
