@@ -2,6 +2,7 @@
 #   make demo    trains GraphSAGE through gnnkit on a generated graph and on Cora
 #   make test    every test that this machine can run (a quarter of an hour on 2 cores)
 #   make check   lint and the quick tests (under 3 minutes)
+#   make fuzz    ten thousand damaged samples of everything that is parsed, in a memory group where there may be one
 #   make lint    ruff and mypy --strict
 #   make dist    wheel and sdist, checked
 #   make docs    runs the notebooks and makes build/docs of them and of docs/
@@ -25,7 +26,7 @@ is_python = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 10))' >/dev/nul
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.10; do $(call is_python,$$p) && { echo $$p; break; }; done)
 setup = $(PYTHON) tools/setup_env.py --env $(VENV) --constraint constraints.txt
 
-.PHONY: help demo test check lint dist docs pictures bench glt-env newer-env clean python
+.PHONY: help demo test check fuzz lint dist docs pictures bench glt-env newer-env clean python
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -45,6 +46,10 @@ test: python
 check: lint
 	@$(setup) --group test --group package --group lint
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow and not browser and not netns and not glt and not newer" $(ARGS)
+
+fuzz: python
+	@$(setup) --group test
+	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 lint: python
 	@$(setup) --group lint --group test --group package

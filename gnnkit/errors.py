@@ -24,11 +24,14 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from gnnkit.printable import printable
 from gnnkit.rendering import renderer
 
 
 class GnnkitError(Exception):
     """Base class: an error with a message and, where one is known, a way out.
+
+    Both may name what others wrote, such as a file's path or a store's types: control characters in them are written as escapes.
 
     Args:
         message: What happened, with the offending values.
@@ -36,9 +39,9 @@ class GnnkitError(Exception):
     """
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message, hint)
-        self.message = message
-        self.hint = hint
+        self.message = printable(message)
+        self.hint = None if hint is None else printable(hint)
+        super().__init__(self.message, self.hint)
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n  -> {self.hint}"

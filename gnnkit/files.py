@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import secrets
 import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from gnnkit.units import format_bytes
 
@@ -74,6 +76,20 @@ def read_text(path: Path, limit: int = MOST_TEXT_BYTES, root: Path | None = None
         ValueError: It is no UTF-8.
     """
     return read_bounded(path, limit, root).decode("utf-8")
+
+
+def read_json(path: Path, limit: int = MOST_TEXT_BYTES, root: Path | None = None) -> Any:
+    """``read_bounded`` as JSON.
+
+    Raises:
+        OSError: See ``read_bounded``.
+        ValueError: It is no JSON, or nested without end.
+    """
+    content = read_bounded(path, limit, root)
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def _open_beneath(root: Path, real: Path, path: Path) -> int:

@@ -66,6 +66,19 @@ def allow_open_files(count: int) -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+def leave_no_core() -> None:
+    """Has this process, and those that it starts, leave no core file: it would hold tokens and the graph.
+
+    A limit of 1 byte: one of 0 keeps the kernel from writing a file, but not from handing all memory to a program that collects cores.
+    """
+    try:
+        import resource
+    except ImportError:  # not a POSIX system
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (1 if hard == resource.RLIM_INFINITY else min(1, hard), hard))
+
+
 def _groups(controller: str) -> Iterator[tuple[Path, int]]:
     """This process's cgroup and its parents, innermost first, with the version of their hierarchy."""
     try:

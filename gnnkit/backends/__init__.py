@@ -32,7 +32,7 @@ def backend_from_json(value: Mapping[str, Any]) -> Backend:
     options = dict(value)
     kind = options.pop("kind", None)
     classes = _classes()
-    if kind not in classes:
+    if not isinstance(kind, str) or kind not in classes:
         raise PlanError(f"unknown backend {kind!r}{near_matches(str(kind), list(classes))}", f"known: {sorted(classes)}")
     try:
         backend: Backend = classes[kind](**options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import tempfile
@@ -15,7 +14,7 @@ from typing import Any, Literal
 
 from gnnkit.cluster.placing import REPLICATED_SHARE
 from gnnkit.errors import PlanError
-from gnnkit.files import read_bounded
+from gnnkit.files import read_json
 from gnnkit.loader.inputs import resolve_fan_outs
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.runtime.limits import start_memory
@@ -279,19 +278,19 @@ def from_bench(path: Path) -> Rates:
     from gnnkit import datasets
 
     try:
-        value = json.loads(read_bounded(path))
+        value = read_json(path)
         seeds = statistics.median(float(run["seeds_per_s"]) for run in value["runs"][_BENCH_RUN])
         scale, batch_size, threads = float(value["scale"]), int(value["batch_size"]), int(value["num_threads"])
         fan_out = [int(count) for count in value["num_neighbors"]]
-        machine = value["machine"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        machine = value["machine"].get("cpu", "a machine that it does not name")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         hint = "write one with gnnkit bench --json > bench.json; it needs the row of gnnkit's own sampling"
         raise PlanError(f"{str(path)!r} is no record of gnnkit bench: {type(error).__name__}: {error}", hint) from error
     schema = datasets.products_like(scale).schema
     (node_type,), (edge_type,) = schema.node_types, schema.edge_types
     size = most(schema, {edge_type: fan_out}, node_type, batch_size, "in")
     batches_per_s = seeds / batch_size / threads
-    what = f"recorded in {path} on {machine.get('cpu', 'a machine that it does not name')}: {seeds:,.0f} seeds/s with {threads} threads"
+    what = f"recorded in {path} on {machine}: {seeds:,.0f} seeds/s with {threads} threads"
     return Rates(batches_per_s * size.num_edges, batches_per_s * size.row_bytes(schema), what)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import typer
 
 from gnnkit.cli.checks.row import Check
-from gnnkit.cli.output import ERROR, OK, WARNING, console, show_json
+from gnnkit.cli.output import ERROR, OK, WARNING, cell, console, show_json
 
 _EXIT = {"ok": OK, "no": OK, "warning": WARNING, "error": ERROR}
 _STYLE = {"ok": "green", "no": "dim", "warning": "yellow", "error": "bold red"}
@@ -58,7 +58,6 @@ def all_checks() -> Iterator[Check]:
 
 
 def _show(checks: list[Check]) -> None:
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
@@ -66,5 +65,5 @@ def _show(checks: list[Check]) -> None:
         table.add_column(column, overflow="fold", no_wrap=column in ("check", "verdict"))
     for check in checks:
         style = _STYLE[check.verdict]
-        table.add_row(escape(check.name), escape(check.value), f"[{style}]{check.verdict}[/{style}]", escape(check.fix))
+        table.add_row(cell(check.name), cell(check.value), f"[{style}]{check.verdict}[/{style}]", cell(check.fix))
     console().print(table)

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.printable import printable, printable_line
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -25,18 +27,24 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
+def cell(text: str) -> str:
+    """Foreign text as rich's markup, for a cell of a table: one line."""
+    from rich.markup import escape
+
+    return escape(printable_line(text))
+
+
 def show_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
     """Shows names and values, one pair a line."""
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(
-        title=escape(title), title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0)
+        title=cell(title), title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0)
     )
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(escape(name), escape(value))
+        table.add_row(cell(name), cell(value))
     console().print(table)
 
 
@@ -51,27 +59,27 @@ def show_table(
         right: Columns that are aligned to the right.
         styles: ``{text: style}`` of cells that hold just this text.
     """
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
     for name in columns:
-        table.add_column(escape(name), justify="right" if name in right else "left", overflow="fold")
+        table.add_column(cell(name), justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(f"[{styles[cell]}]{escape(cell)}[/]" if styles and cell in styles else escape(cell) for cell in row))
+        table.add_row(*(f"[{styles[text]}]{cell(text)}[/]" if styles and text in styles else cell(text) for text in row))
     console().print(table)
 
 
 def show_json(value: Any) -> None:
-    """Writes a JSON document to the standard output."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Writes a JSON document to the standard output; characters that a terminal obeys are JSON's escapes."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    sys.stdout.write("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text) + "\n")
 
 
 def show_line(text: str, style: str | None = None) -> None:
-    """Writes one line to the standard output."""
+    """Writes one line to the standard output, or several of a log."""
     from rich.text import Text
 
-    console().print(Text(text, style=style or ""), soft_wrap=True)
+    console().print(Text(printable(text), style=style or ""), soft_wrap=True)
 
 
 def show_error(message: str, hint: str | None) -> None:
@@ -79,6 +87,6 @@ def show_error(message: str, hint: str | None) -> None:
     from rich.text import Text
 
     out = console(stderr=True)
-    out.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+    out.print(Text.assemble(("error: ", "bold red"), printable(message)), soft_wrap=True)
     if hint:
-        out.print(Text.assemble("  -> ", hint), soft_wrap=True)
+        out.print(Text.assemble("  -> ", printable(hint)), soft_wrap=True)

@@ -96,12 +96,17 @@ def logs(
     for each, name, path, text in found:
         show_line(f"--- {each.id}, {name}, {path}", "dim")
         if text:
-            show_line(text)
+            show_line(_lines(text))
     if not found:
         show_line(f"{', '.join(each.id for each in runs)}: no logs")
     for name, text in news:
         show_line(f"--- {name}", "dim")
-        show_line(text.rstrip("\n"))
+        show_line(_lines(text))
+
+
+def _lines(text: str) -> str:
+    """Of a log, the lines as they were written: progress that goes back to the line's beginning to write it anew is a line each time."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
 
 
 def stop(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gnnkit.errors import DatasetError
 from gnnkit.events import Stage
-from gnnkit.files import read_bounded
+from gnnkit.files import read_json
 from gnnkit.units import format_bytes, format_duration, format_rate
 from gnnkit.waiting import SLICE_S, begin_apart, is_done
 
@@ -318,7 +318,7 @@ class _Download:
 
     def _recall(self) -> dict[str, Any]:
         try:
-            state = json.loads(read_bounded(self._state_path))
+            state = read_json(self._state_path)
         except (OSError, ValueError):
             return {}
         return state if isinstance(state, dict) and state.get("url") == self._url else {}

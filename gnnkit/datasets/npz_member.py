@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -19,9 +21,12 @@ from numpy.typing import NDArray
 from gnnkit.datasets.ogb_table import RESTORE_HINT, unreadable
 from gnnkit.datasets.pipeline import read_ahead
 from gnnkit.errors import DatasetError
+from gnnkit.files import open_regular
 from gnnkit.storage.files import NPY_DAMAGE
+from gnnkit.storage.staging import check_memory
 
 _CHUNK_BYTES = 2 << 20
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _DAMAGE = (*NPY_DAMAGE, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
 
 
@@ -47,7 +52,8 @@ class NpzMember:
 
     def load(self) -> NDArray[Any]:
         """The whole array; for small ones."""
-        count = int(np.prod(self.shape, dtype=np.int64))
+        count = math.prod(self.shape)
+        check_memory(2 * count * self.dtype.itemsize, f"reading {self.name} of {self.path}")
         flat = [np.empty(0, self.dtype), *self._elements(0, count)]
         return np.concatenate(flat).reshape(self.shape, order="F" if self.fortran_order else "C")
 
@@ -61,7 +67,7 @@ class NpzMember:
         if self.fortran_order and sum(n > 1 for n in self.shape) > 1:
             message = f"{self.path}: {self.name} lies column by column (Fortran order); its rows cannot be streamed"
             raise DatasetError(message, "save it in C order")
-        width = int(np.prod(self.shape[1:], dtype=np.int64))
+        width = math.prod(self.shape[1:])
         for chunk in read_ahead(self._elements(0, self.shape[0] * width, multiple=max(1, width))):
             yield chunk.reshape(-1, *self.shape[1:])
 
@@ -91,6 +97,7 @@ class NpzMember:
         checked that way.
         """
         step = max(multiple, _CHUNK_BYTES // max(1, self.dtype.itemsize) // multiple * multiple)
+        check_memory(step * self.dtype.itemsize, f"reading {self.name} of {self.path}")  # a row may be as long as somebody has written
         with _reading(self.path, self.name) as file:
             _skip(file, self.header_bytes + start * self.dtype.itemsize)
             done = 0
@@ -101,7 +108,7 @@ class NpzMember:
                 _fill(file, memoryview(data))
                 yield np.frombuffer(data, self.dtype)
                 done += size
-            if (start + count) == int(np.prod(self.shape, dtype=np.int64)) and file.read(1):
+            if start + count == math.prod(self.shape) and file.read(1):
                 raise ValueError("more data than its header says")
 
 
@@ -112,7 +119,7 @@ def npz_members(path: Path) -> dict[str, NpzMember]:
         DatasetError: The file is missing or no ``.npz``, or a member is no array or holds Python objects.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open(open_regular(path), "rb") as file, zipfile.ZipFile(file) as archive:
             names = [item.filename for item in archive.infolist()]
     except _DAMAGE as error:
         raise unreadable(path, error) from error
@@ -123,21 +130,22 @@ def _member(path: Path, file_name: str) -> NpzMember:
     name = file_name.removesuffix(".npy")
     with _reading(path, name) as file:
         version = np.lib.format.read_magic(file)
-        if version == (1, 0):
-            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
-        elif version == (2, 0):
-            shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(file)
-        else:
+        if version not in _HEADERS:
             raise ValueError(f".npy version {version} is not known")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the file is of Python 2
+            shape, fortran_order, dtype = _HEADERS[version](file)
         if dtype.hasobject or dtype.fields is not None:
             raise ValueError(f"elements of type {dtype} would have to be unpickled; gnnkit does not")
+        if any(n < 0 for n in shape):
+            raise ValueError(f"it has the shape {shape}")
         return NpzMember(path, name, tuple(int(n) for n in shape), dtype, fortran_order, file.tell())
 
 
 @contextmanager
 def _reading(path: Path, name: str) -> Iterator[IO[bytes]]:
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+        with open(open_regular(path), "rb") as packed, zipfile.ZipFile(packed) as archive, archive.open(f"{name}.npy") as file:
             yield file
     except KeyError as error:
         raise DatasetError(f"{path} has no array {name!r}", RESTORE_HINT) from error

@@ -7,7 +7,9 @@ refused. Both formats are read: the zip archive of torch 1.6 and later, and the 
 
 from __future__ import annotations
 
+import io
 import math
+import os
 import re
 import struct
 import zipfile
@@ -53,7 +55,7 @@ def read_saved(path: Path) -> Any:
         with open(open_regular(path), "rb") as file:
             zipped = file.read(len(_ZIP_HEADER)) == _ZIP_HEADER
             file.seek(0)
-            return _plain(_read_zip(path) if zipped else _read_legacy(file, path.stat().st_size))
+            return _plain(_read_zip(file) if zipped else _read_legacy(file, os.fstat(file.fileno()).st_size))
     except PickleRefused as error:
         raise DatasetError(f"{path} {error}", "gnnkit runs nothing that a dataset's files ask for; restore OGB's own file") from error
     except OSError as error:
@@ -205,9 +207,9 @@ def _unpickler(file: BinaryIO, storage: Callable[[str, str, int], _Storage]) -> 
     return RestrictedUnpickler(file, _NAMES, persistent_load)
 
 
-def _read_zip(path: Path) -> Any:
+def _read_zip(file: BinaryIO) -> Any:
     """The format of torch 1.6 and later: one pickle, and a member for each storage, none of them compressed."""
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(file) as archive:
         members = {item.filename: item for item in archive.infolist()}
         (main,) = (name for name in members if name.count("/") == 1 and name.endswith("/data.pkl"))
         folder = main.partition("/")[0]
@@ -226,8 +228,7 @@ def _read_zip(path: Path) -> Any:
                     raise PickleRefused(f"holds {len(made.values)} numbers where {numel} must be")
             return storages[key]
 
-        with archive.open(main) as file:
-            return _unpickler(file, storage).load()  # type: ignore[arg-type]
+        return _unpickler(io.BytesIO(archive.read(main)), storage).load()
 
 
 def _read_legacy(file: BinaryIO, size: int) -> Any:

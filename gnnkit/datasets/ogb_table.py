@@ -235,7 +235,7 @@ def small_table(path: Path) -> list[list[str]]:
         DatasetError: The file is missing, truncated, corrupt or empty.
     """
     try:
-        with gzip.open(path, "rb") as file:
+        with open(open_regular(path), "rb") as packed, gzip.open(packed) as file:
             text = file.read(_MAX_SMALL_BYTES + 1)
         if len(text) > _MAX_SMALL_BYTES:
             raise DatasetError(f"{path} holds more than {_MAX_SMALL_BYTES} bytes where a few counts are expected", RESTORE_HINT)
@@ -259,11 +259,16 @@ def single_count(path: Path) -> int:
     return parse_count(path, rows[0][0])
 
 
+# Nodes and edges are counted in 64 bits.
+_MOST_DIGITS = 18
+
+
 def parse_count(path: Path, text: str) -> int:
     """``text`` as a number of nodes or edges."""
-    if not text.strip().isdecimal():
-        raise DatasetError(f"{path} holds {text!r} where a count must be", RESTORE_HINT)
-    return int(text)
+    digits = text.strip()
+    if not digits.isdecimal() or len(digits) > _MOST_DIGITS:
+        raise DatasetError(f"{path} holds {text[:100]!r} where a count must be", RESTORE_HINT)
+    return int(digits)
 
 
 def open_table(path: Path, num_rows: int, num_rows_from: str, *, dtype: type[Any] | None = None) -> CsvTable:
@@ -291,7 +296,7 @@ def open_table(path: Path, num_rows: int, num_rows_from: str, *, dtype: type[Any
 
 def _sample(path: Path) -> list[list[str]]:
     try:
-        with gzip.open(path, "rb") as file:
+        with open(open_regular(path), "rb") as packed, gzip.open(packed) as file:
             text = file.read(_SAMPLE_BYTES)
         # The last line may be cut.
         lines = text[: text.rfind(b"\n") + 1] or text

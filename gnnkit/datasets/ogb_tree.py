@@ -47,7 +47,7 @@ class OgbTree:
     def notice(self) -> str | None:
         """The first line of the notice file, or None where there is none."""
         try:
-            with (self.path / NOTICE_FILE).open(encoding="utf-8", errors="replace") as file:
+            with open(open_regular(self.path / NOTICE_FILE), encoding="utf-8", errors="replace") as file:
                 return file.read(_NOTICE_BYTES).strip().partition("\n")[0].strip() or None
         except FileNotFoundError:
             return None
@@ -141,7 +141,7 @@ def _identity(path: Path) -> Iterator[bytes]:
                 file.seek(size * place // _SPREAD)
                 yield file.read(_HASHED_BYTES)
     if path.suffix == ".npz" or (path.suffix == ".pt" and zipfile.is_zipfile(path)):
-        with zipfile.ZipFile(path) as archive:
+        with open(open_regular(path), "rb") as file, zipfile.ZipFile(file) as archive:
             for item in archive.infolist():
                 yield f"{item.filename} {item.file_size} {item.CRC}\n".encode()
 

@@ -27,6 +27,7 @@ from gnnkit.distributed import context, graph_client
 from gnnkit.distributed.graph_client import close_pool, open_pool
 from gnnkit.distributed.roles import PLAN, Role, find_role
 from gnnkit.errors import PlanError
+from gnnkit.files import open_regular
 from gnnkit.loader.planned import check_planned
 from gnnkit.loader.served import joins_servers
 from gnnkit.plan import LoaderPlan
@@ -127,7 +128,7 @@ def _is_plan(file: Path) -> bool:
     """Whether a file is a plan: by its name, or by what it begins with."""
     if file.suffix == ".json" or not file.is_file():
         return file.suffix == ".json"
-    with open(file, "rb") as opened:
+    with open(open_regular(file), "rb") as opened:
         return opened.read(1) == b"{"
 
 

@@ -111,12 +111,12 @@ def read_record(folder: Path, rank: int) -> list[RecordedBatch] | None:
     if not file.exists():
         return None
     batches = []
-    for line in read_text(file, _MOST_BYTES).splitlines():
-        try:
+    try:
+        for line in read_text(file, _MOST_BYTES).splitlines():
             number, step, batch_index, values = json.loads(line)
             batches.append(RecordedBatch(number, step, batch_index, {name: ValueDigest(*value) for name, value in values.items()}))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise StoreError(f"{str(file)!r} is no record of a rank's batches: {error}") from error
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise StoreError(f"{str(file)!r} is no record of a rank's batches: {error}") from error
     return batches
 
 

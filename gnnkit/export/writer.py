@@ -15,7 +15,7 @@ from typing import Any
 
 from gnnkit.errors import PlanError
 from gnnkit.export.job import RECORD
-from gnnkit.files import read_bounded, why_unwritable
+from gnnkit.files import read_bounded, read_json, why_unwritable
 from gnnkit.version import __version__
 
 _RECORD_VERSION = 1
@@ -36,7 +36,7 @@ def read_record(directory: Path) -> dict[str, Any]:
         PlanError: The directory is none that was exported, or by a newer gnnkit.
     """
     try:
-        value = json.loads(read_bounded(directory / RECORD, root=directory))
+        value = read_json(directory / RECORD, root=directory)
         version = value["version"]
         if not isinstance(value["options"], dict) or not all(isinstance(digest, str) for digest in value["files"].values()):
             raise ValueError("it lacks options or files")

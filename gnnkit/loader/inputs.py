@@ -128,7 +128,10 @@ def to_ids(value: Any, num_nodes: int, what: str) -> NDArray[np.int64]:
     """
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
-    ids = np.asarray(value)
+    try:
+        ids = np.asarray(value)
+    except ValueError as error:  # lists of several lengths
+        raise PlanError(f"{what} must be one-dimensional, got a {type(value).__name__} that is no array: {error}") from error
     if ids.ndim != 1:
         raise PlanError(f"{what} must be one-dimensional, got shape {tuple(ids.shape)}")
     if ids.dtype == np.bool_:

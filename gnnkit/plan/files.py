@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import PlanError
-from gnnkit.files import read_bounded, write_whole
+from gnnkit.files import read_json, write_whole
 
 _HINT = "write it with loader.plan.save('plan.json')"
 # Of a plan: seeds that are written out are compressed, about 3 bytes each.
@@ -35,8 +35,8 @@ def read_plan_file(path: Path) -> dict[str, Any]:
         PlanError: The file cannot be read or holds none.
     """
     try:
-        value = json.loads(read_bounded(path, _MOST_BYTES))
-    except (OSError, ValueError, RecursionError) as error:
+        value = read_json(path, _MOST_BYTES)
+    except (OSError, ValueError) as error:
         raise PlanError(f"cannot read the plan {str(path)!r}: {error}", _HINT) from error
     if not isinstance(value, dict):
         raise PlanError(f"{str(path)!r} holds no plan", _HINT)

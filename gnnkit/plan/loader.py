@@ -263,5 +263,5 @@ class LoaderPlan:
             )
         except PlanError:
             raise
-        except (AttributeError, KeyError, TypeError, ValueError, zlib.error) as error:
+        except (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError, zlib.error) as error:
             raise PlanError(f"the plan cannot be read: {type(error).__name__}: {error}", hint) from error

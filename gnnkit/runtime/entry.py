@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
+from gnnkit.host import leave_no_core
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.shared_block import SharedBlock
 from gnnkit.runtime.vitals import Vitals, Watch, die_with_parent
@@ -47,6 +48,7 @@ def _work(load: Callable[[], Callable[[Wire, Watch], Loop]]) -> None:
     wire_fd, vitals_fd, parent_fd, parent_pid, rank, from_main_thread = map(int, sys.argv[1:])
     if from_main_thread:
         die_with_parent(parent_pid)
+    leave_no_core()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the loader's affair
     for fd in (wire_fd, vitals_fd, parent_fd):
         if fd >= 0:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gnnkit import errors
 from gnnkit.errors import GnnkitError, SamplingError
+from gnnkit.printable import printable
 from gnnkit.sampling.subgraph import BatchLayout, EdgeKey, Field, NodeKey
 from gnnkit.schema import EdgeType
 
@@ -16,7 +17,7 @@ class RemoteTraceback(Exception):
     """The traceback of an error in another process, as text; the ``__cause__`` of the error that is raised here."""
 
     def __str__(self) -> str:
-        return f"\n{self.args[0]}" if self.args else ""
+        return f"\n{printable(self.args[0])}" if self.args else ""
 
 
 def error_to_json(error: BaseException) -> dict[str, Any]:
@@ -34,12 +35,13 @@ def error_from_json(value: Mapping[str, Any], what: str, otherwise: type[GnnkitE
         what: What failed, for an error that is none of gnnkit's own.
         otherwise: The class of such an error.
     """
-    own: Any = getattr(errors, str(value["type"]), None)
-    if value["ours"] and isinstance(own, type) and issubclass(own, GnnkitError):
-        error: GnnkitError = own(str(value["message"]), value["hint"])
+    kind, message, hint = str(value.get("type")), str(value.get("message")), value.get("hint")
+    own: Any = getattr(errors, kind, None)
+    if value.get("ours") and isinstance(own, type) and issubclass(own, GnnkitError):
+        error: GnnkitError = own(message, hint if isinstance(hint, str) else None)
     else:
-        error = otherwise(f"{what} failed: {value['type']}: {value['message']}")
-    error.__cause__ = RemoteTraceback(str(value["traceback"]))
+        error = otherwise(f"{what} failed: {kind}: {message}")
+    error.__cause__ = RemoteTraceback(str(value.get("traceback")))
     return error
 
 
@@ -63,19 +65,26 @@ def layout_to_json(layout: BatchLayout) -> dict[str, Any]:
 
 
 def layout_from_json(value: Mapping[str, Any]) -> BatchLayout:
-    """Reverses ``layout_to_json``."""
-    fields = tuple(
-        Field(NodeKey(owner, name) if scope == "node" else EdgeKey(_edge_type(owner), name), dtype, tuple(shape), offset)
-        for scope, owner, name, dtype, shape, offset in value["fields"]
-    )
-    return BatchLayout(
-        fields,
-        value["nbytes"],
-        {node_type: counts for node_type, counts in value["nodes"]},
-        {_edge_type(edge_type): counts for edge_type, counts in value["edges"]},
-        value["input_type"] if isinstance(value["input_type"], str) else _edge_type(value["input_type"]),
-        value["num_seeds"],
-    )
+    """Reverses ``layout_to_json``.
+
+    Raises:
+        SamplingError: The value is none of its.
+    """
+    try:
+        fields = tuple(
+            Field(NodeKey(owner, name) if scope == "node" else EdgeKey(_edge_type(owner), name), dtype, tuple(shape), offset)
+            for scope, owner, name, dtype, shape, offset in value["fields"]
+        )
+        return BatchLayout(
+            fields,
+            value["nbytes"],
+            {node_type: counts for node_type, counts in value["nodes"]},
+            {_edge_type(edge_type): counts for edge_type, counts in value["edges"]},
+            value["input_type"] if isinstance(value["input_type"], str) else _edge_type(value["input_type"]),
+            value["num_seeds"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise SamplingError(f"what another process says of a batch cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _edge_type(value: list[str]) -> EdgeType:

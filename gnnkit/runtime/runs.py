@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from gnnkit.errors import PlanError
-from gnnkit.files import private_folder, read_bounded, temporary_home, why_unwritable
+from gnnkit.files import open_regular, private_folder, read_bounded, read_json, temporary_home, why_unwritable
 from gnnkit.runtime.process_status import ProcessStatus, is_alive, is_of_here, look_at, pid_space, send_signal, start_ticks, wait_for_end
 from gnnkit.waiting import Deadline
 
@@ -36,7 +36,7 @@ def tail(path: Path, lines: int = _TAIL_LINES) -> str:
         lines: How many at most.
     """
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - max(1, lines // _TAIL_LINES) * _TAIL_BYTES))
             text = file.read().decode(errors="replace").splitlines()
@@ -229,7 +229,7 @@ def runs(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Every run's folder with its record, unreadable ones left out."""
     for folder in sorted(_run_folders(root)):
         try:
-            record = json.loads(read_bounded(folder / _RECORD, root=folder))
+            record = read_json(folder / _RECORD, root=folder)
         except (OSError, ValueError):
             continue
         if isinstance(record, dict):
@@ -697,7 +697,7 @@ def _size_of_run_control(path: Path) -> int:
 def _read_on(path: Path, place: int) -> tuple[str, int]:
     """Reads the whole lines that were added to a file; returns them and the next place. Starts from its beginning where it was cut."""
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             size = file.seek(0, 2)
             file.seek(place if place <= size else 0)
             start = file.tell()

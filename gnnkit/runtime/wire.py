@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import json
 import os
 import select
 import socket
+import stat
 import threading
 import weakref
 from collections import deque
@@ -16,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnnkit.errors import PlanError
+from gnnkit.host import available_memory
 
 
 class Waker:
@@ -75,9 +78,9 @@ class Message:
     fds: list[int] = field(default_factory=list)
 
     def close(self) -> None:
-        """Closes the descriptors of a message that is not wanted."""
-        for fd in self.fds:
-            os.close(fd)
+        """Closes the descriptors of a message that nobody has taken out of it."""
+        while self.fds:
+            os.close(self.fds.pop())
 
 
 class Wire:
@@ -162,7 +165,7 @@ class Wire:
 
         Raises:
             EOFError: The other side is gone, and everything that it sent has been received.
-            PlanError: The descriptors that came with it do not fit this process's limit; the message is lost.
+            PlanError: The descriptors that came with it do not fit this process's limit, or what has arrived is no message; it is lost.
         """
         try:
             text, ancillary, flags = self._receive()
@@ -185,11 +188,8 @@ class Wire:
                 "raise the limit (ulimit -n 4096), or close files and drop batches that are not used any more",
             )
         try:
-            if text == b"\0":
-                text = from_memory(handed.pop(0))
-            body = json.loads(text)
-            return Message(body.pop("kind"), body, handed)
-        except BaseException:  # it is no message
+            return _understood(text, handed)
+        except BaseException:
             for fd in handed:
                 os.close(fd)
             raise
@@ -238,6 +238,24 @@ class Wire:
             self._end.close()
 
 
+def _understood(text: bytes, fds: list[int]) -> Message:
+    """What text and descriptors that have arrived say.
+
+    Raises:
+        PlanError: They are no message.
+    """
+    try:
+        if text == b"\0":
+            text = from_memory(fds.pop(0))
+        body = json.loads(text)
+        kind = body.pop("kind")
+    except (AttributeError, LookupError, OSError, MemoryError, RecursionError, TypeError, ValueError) as error:
+        raise PlanError(f"what another process says is no message: {type(error).__name__}: {error}") from error
+    if not isinstance(kind, str):
+        raise PlanError(f"what another process says is no message: its kind is {str(kind)[:100]}")
+    return Message(kind, body, fds)
+
+
 def in_memory(data: bytes | memoryview) -> int:
     """A descriptor of memory that holds ``data``; the caller owns it."""
     fd = os.memfd_create("gnnkit-message", os.MFD_CLOEXEC)
@@ -252,7 +270,18 @@ def in_memory(data: bytes | memoryview) -> int:
 
 
 def from_memory(fd: int) -> bytes:
-    """Reads the content of a descriptor of ``in_memory`` and closes it."""
+    """Reads the content of a descriptor of ``in_memory`` and closes it.
+
+    Raises:
+        OSError: It is that of a device or a pipe, or holds more than half of the memory that is free: it is none of ``in_memory``.
+    """
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > available_memory() // 2:
+            raise OSError(errno.EINVAL, f"a descriptor of {status.st_size} bytes and mode {status.st_mode:o} is no memory of a message")
+    except OSError:
+        os.close(fd)
+        raise
     with open(fd, "rb") as file:
         file.seek(0)
-        return file.read()
+        return file.read(status.st_size)

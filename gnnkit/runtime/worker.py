@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.errors import MemoryLimitError, StoreError
+from gnnkit.errors import MemoryLimitError, PlanError, StoreError
 from gnnkit.events import Event
 from gnnkit.host import available_memory
 from gnnkit.plan import LoaderPlan, StoreRef
@@ -442,8 +442,13 @@ class WorkerChannel:
         self._ring = WorkerRing(block, slot_bytes)
 
     def slot(self, number: int) -> WorkerSlot:
-        """A slot; it keeps its ring."""
-        assert self._ring is not None, "the ring comes before the first job"
+        """A slot; it keeps its ring.
+
+        Raises:
+            PlanError: There is no ring yet, or the slot does not lie in it.
+        """
+        if self._ring is None or (number + 1) * self._ring.slot_bytes > self._ring.block.nbytes:
+            raise PlanError(f"there is no slot {number}", "the ring comes first, with room for every slot")
         return WorkerSlot(self._ring, number)
 
     def request(self, job: SampleJob | NowJob | TrialJob) -> SampleRequest:
@@ -483,8 +488,6 @@ def name_of(job: SampleJob | NowJob) -> dict[str, Any]:
 
 # At most so many reports of progress a second.
 _EVENT_GAP_S = 0.1
-# What comes with descriptors that are of use here.
-_WITH_MEMORY = ("ring", "now")
 
 
 class _Idle(Exception):
@@ -515,7 +518,7 @@ class WorkerLoop:
             "ring": self._use_ring,
             "sample": self._queue,
             "now": self._queue_now,
-            "cancel": lambda client, message: self._jobs.cancel(_key(client, message), message.body["g"]),
+            "cancel": lambda client, message: self._jobs.cancel(_key(client, message), _whole(message, "g")),
             "close": self._close,
         }
         # What only the process that has started this one may say.
@@ -572,13 +575,14 @@ class WorkerLoop:
         """Does what another process asks; one that is gone, or asks for what cannot be, is let go with everything that it has here."""
         try:
             if message is not None:
-                if message.kind not in _WITH_MEMORY:
-                    message.close()
                 self._obey[message.kind](client, message)
                 return
         except Exception as error:
             logger.warning("process %d asks for what cannot be done", client, exc_info=True)
             self._clients.send(client, "failed", error=error_to_json(error))
+        finally:
+            if message is not None:
+                message.close()
         self._dismiss(client)
 
     def _dismiss(self, client: int) -> None:
@@ -612,18 +616,18 @@ class WorkerLoop:
         self._channels.pop(_key(client, message)).close()
 
     def _use_ring(self, client: int, message: Message) -> None:
-        block = SharedBlock.attach(message.fds[0], writable=True)
-        self._channels[_key(client, message)].use_ring(block, message.body["slot_bytes"])
+        channel, slot_bytes = self._channels[_key(client, message)], _whole(message, "slot_bytes", least=1)
+        channel.use_ring(SharedBlock.attach(message.fds.pop(0), writable=True), slot_bytes)
 
     def _queue(self, client: int, message: Message) -> None:
-        body, key = message.body, _key(client, message)
-        target = self._channels[key].slot(body["slot"])
-        self._jobs.put(SampleJob(key, body["g"], body["epoch"], body["step"], body["batch"], target))
+        key, (generation, epoch, step, batch) = _key(client, message), (_whole(message, name) for name in ("g", "epoch", "step", "batch"))
+        target = self._channels[key].slot(_whole(message, "slot"))
+        self._jobs.put(SampleJob(key, generation, epoch, step, batch, target))
 
     def _queue_now(self, client: int, message: Message) -> None:
-        body = message.body
-        seeds = np.frombuffer(from_memory(message.fds[0]), np.int64) if message.fds else None
-        self._jobs.put(NowJob(_key(client, message), body["number"], body["epoch"], body["batch"], seeds))
+        key, (number, epoch, batch) = _key(client, message), (_whole(message, name) for name in ("number", "epoch", "batch"))
+        seeds = np.frombuffer(from_memory(message.fds.pop(0)), np.int64) if message.fds else None
+        self._jobs.put(NowJob(key, number, epoch, batch, seeds))
 
     def _copy(self, _: int, message: Message) -> None:
         self._copying = threading.Thread(target=self._share_graph, name="gnnkit-graph-memory", daemon=True)
@@ -698,7 +702,19 @@ class WorkerLoop:
 
 
 def _key(client: int, message: Message) -> ChannelKey:
-    return client, message.body["c"]
+    return client, _whole(message, "c")
+
+
+def _whole(message: Message, name: str, least: int = 0) -> int:
+    """A number in a message: those of other processes are looked at before any thread works with them.
+
+    Raises:
+        PlanError: It is none that can be.
+    """
+    value = message.body.get(name)
+    if type(value) is not int or not least <= value < 1 << 63:
+        raise PlanError(f"the message {message.kind!r} has {name}={value!r}, where a number from {least} on must be")
+    return value
 
 
 def _own_memory(nbytes: int) -> tuple[int, NDArray[np.uint8]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import tempfile
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from gnnkit.errors import StoreError, near_matches
 from gnnkit.events import EventSink, ignore_events
-from gnnkit.files import read_bounded
+from gnnkit.files import read_json
 from gnnkit.shipped import is_shipped
 from gnnkit.source import GraphSource
 from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, MANIFEST_NAME
@@ -259,7 +258,7 @@ def _reason(path: Path, final: Path) -> str | None:
     if path != final:
         return "a store that was being replaced"
     try:
-        value = json.loads(read_bounded(path / MANIFEST_NAME, root=path))
+        value = read_json(path / MANIFEST_NAME, root=path)
         if value["format"] == FORMAT and value["format_version"] < FORMAT_VERSION:
             return f"a store of the old format {value['format_version']}"
     except (OSError, ValueError, TypeError, KeyError, RecursionError):

@@ -19,7 +19,7 @@ import numpy as np
 
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink, ignore_events
-from gnnkit.files import read_bounded, why_unwritable, write_whole
+from gnnkit.files import read_json, why_unwritable, write_whole
 from gnnkit.schema import NodeType
 from gnnkit.storage.build import BuildJob, existing
 from gnnkit.storage.files import sync
@@ -108,7 +108,7 @@ def read_records(folder: Path) -> dict[int | None, PartRecord]:
 def _read(path: Path) -> PartRecord:
     hint = f"remove {path.parent.parent}, and build its parts again"
     try:
-        value = json.loads(read_bounded(path, root=path.parent))
+        value = read_json(path, root=path.parent)
         version = value["format_version"] if value["format"] == FORMAT else None
         if version != FORMAT_VERSION:
             raise StoreError(f"{path} is of store format {version}, this gnnkit writes {FORMAT_VERSION}", "use one version on all hosts")
@@ -120,7 +120,7 @@ def _read(path: Path) -> PartRecord:
             raise ValueError(f"it is that of {piece_name(record.part)}")
     except StoreError:
         raise
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise StoreError(f"{path} is damaged: {error}", hint) from error
     return record
 
@@ -215,8 +215,8 @@ def missing_parts(path: Path) -> list[int]:
     """The parts of a store that several hosts build which nobody has finished yet."""
     folder = parts_path(path.expanduser().absolute())
     try:
-        num_parts = int(json.loads(read_bounded(folder / _BUILD, root=folder))["num_parts"])
-    except (OSError, ValueError, KeyError, TypeError):
+        num_parts = int(read_json(folder / _BUILD, root=folder)["num_parts"])
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):
         return []
     built = read_records(folder)
     return [part for part in range(num_parts) if part not in built]
@@ -245,7 +245,7 @@ def _join(folder: Path, job: BuildJob) -> None:
     try:
         if not file.exists():
             write_whole(file, json.dumps(own) + "\n")
-        found = json.loads(read_bounded(file, root=folder))
+        found = read_json(file, root=folder)
     except ValueError:
         found = None
     if found != own:

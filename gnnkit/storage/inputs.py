@@ -386,7 +386,7 @@ class KeptSourceInput(SourceInput):
                 yield chunk
                 # An id beyond the narrow type wraps here; whoever got the chunk refuses it before anything is replayed.
                 kept = np.ascontiguousarray(chunk).astype(spec.numpy_dtype, copy=False)
-                kept.tofile(file)
+                file.write(kept.reshape(-1).view(np.uint8).data)  # NumPy's own writing does not say why it fails
                 lengths.append(kept.size)
         self._lengths[key] = lengths
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.printable import printable_line
 from gnnkit.schema import EdgeType, NodeType, edge_type_name
 from gnnkit.storage.manifest import Manifest
 from gnnkit.units import format_bytes
@@ -101,7 +102,7 @@ class StoreReport:
         for number, part in enumerate(self.parts):
             nodes, edges = sum(part.num_nodes.values()), sum(part.num_edges.values())
             lines.append(f"  part {number}: {nodes:,} nodes, {edges:,} edges, {format_bytes(part.nbytes)}")
-        return "\n".join(lines)
+        return "\n".join(map(printable_line, lines))
 
 
 def report_of(manifest: Manifest, path: Path) -> StoreReport:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.events import Event, EventSink
-from gnnkit.files import give_up_lock, read_bounded, take_lock, why_unwritable
+from gnnkit.files import give_up_lock, read_json, take_lock, why_unwritable
 from gnnkit.host import available_memory
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import MANIFEST_NAME
@@ -192,7 +192,7 @@ def remove_tree(folder: Path) -> None:
 
 def _owner(path: Path) -> str:
     try:
-        owner = json.loads(read_bounded(incomplete_path(path) / _OWNER_NAME))
+        owner = read_json(incomplete_path(path) / _OWNER_NAME)
         return f"process {int(owner['pid'])} on {owner['host']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

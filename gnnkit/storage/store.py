@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import PlanError, StoreError, near_matches
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.plan import StoreRef
+from gnnkit.printable import printable_line
 from gnnkit.rendering import renderer
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, placeholder
@@ -273,7 +274,7 @@ class Store:
         parts += "" if self._arrays.is_whole else f", {list(self.local_parts)} open"
         notice = f", {self.notice}" if self.notice else ""
         sizes = f"{schema.num_nodes:,} nodes, {schema.num_edges:,} edges, {parts} ({self.options.partition}), {format_bytes(self.nbytes)}"
-        return f"Store({self.name}: {sizes}{notice}, {str(self.path)!r})"
+        return printable_line(f"Store({self.name}: {sizes}{notice}, {str(self.path)!r})")
 
     def __str__(self) -> str:
         text: str = renderer("card")(self).to_block()

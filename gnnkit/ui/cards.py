@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from gnnkit.ui.format import clean, clean_block
+from gnnkit.printable import clean, clean_block
 from gnnkit.ui.options import get_options
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from gnnkit.printable import clean
 from gnnkit.ui.cards import render
-from gnnkit.ui.format import clean
 from gnnkit.ui.kernel import WIDGET_MIME, CellPort
 from gnnkit.ui.progress_model import Bar, Frame, Line, bar_details, name_of, outcome, sentence
 

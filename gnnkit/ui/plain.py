@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
-from gnnkit.ui.format import encodable
+from gnnkit.printable import encodable
 from gnnkit.ui.progress_model import Bar, Frame, bar_details, name_of, sentence
 
 # A line is due when a stage enters a new tenth, but not more often than the first of these, and at the latest after the second.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gnnkit.events import STAGES, Event
-from gnnkit.ui.format import clean
+from gnnkit.printable import clean
 from gnnkit.units import format_duration, format_percent, format_quantity, format_rate, format_short
 
 

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gnnkit.ui.format import encodable
+from gnnkit.printable import encodable
 from gnnkit.ui.progress_model import Bar, Frame, Line, fitting_details, name_of, outcome
 from gnnkit.ui.streams import write_now
 

@@ -17,8 +17,8 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from gnnkit.errors import GnnkitError
+from gnnkit.printable import clean, clean_block
 from gnnkit.ui.cards import Card
-from gnnkit.ui.format import clean, clean_block
 from gnnkit.ui.kernel import CellPort, renders_live, running_shell
 from gnnkit.ui.options import get_options
 

@@ -137,6 +137,23 @@ def test_a_service_that_dies_and_a_host_that_reboots(pair: Pair, lists: list[lis
     assert first.answer() == lists[0][4]
 
 
+def test_a_host_that_is_killed_while_it_starts_and_is_started_again(pair: Pair, lists: list[list[list[str]]]) -> None:
+    """The other one waits for it, as it would for one that is late."""
+    first, second = pair.hosts
+    words = {"placement": "partition", "world_size": WORLD, "backend": pair.backend(), **OPTIONS}
+    for index, host in enumerate(pair.hosts):
+        host.ask("make", name="a", store=str(pair.paths[index]), rank=index, **words)
+    assert wait_until(lambda: len(second.pids()) > 1, 60), "it has begun to start its processes"
+    pids = second.kill()
+    assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), FAULT_S)
+    second.close()
+    pair.hosts[1] = second = pair.start(1)
+    second.ask("make", name="a", store=str(pair.paths[1]), rank=1, **words)
+    for host in pair.hosts:
+        host.answer()
+    assert pair.epochs() == [ranks[0] for ranks in lists]
+
+
 def _listens(address: str) -> bool:
     name, _, port = address.rpartition(":")
     try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import threading
 from pathlib import Path
 
 import psutil
@@ -113,14 +116,25 @@ CELLS = {
 
 @pytest.mark.parametrize("backend", ["InProcess(1)", "Colocated(1)"])
 def test_cells_run_in_any_order(place: Workplace, store: Path, backend: str) -> None:
-    """Each works, or says in a line of gnnkit's, or Python's about an unknown name, why it cannot; and in order they always work."""
+    """Each works, or says in a line of gnnkit's, or Python's about an unknown name, why it cannot; and in order they always work.
+
+    The stop button is pressed at some moment of every third one. ``GNNKIT_RERUNS=1000`` makes it a thousand runs.
+    """
     draw, kernel = random.Random(backend), place.kernel
     kernel.run(f"store, backend = {str(store)!r}, {backend}")
-    for _ in range(40):
+    for _ in range(int(os.environ.get("GNNKIT_RERUNS", "60"))):
         name = draw.choice([*CELLS])
-        cell = kernel.run(CELLS[name], may_fail=True)
+        running, stopped = kernel.begin(CELLS[name]), draw.random() < 1 / 3
+        if stopped:
+            button = threading.Timer(draw.random() ** 3, os.killpg, (os.getpgid(kernel.pid), signal.SIGINT))  # as the stop button does
+            button.start()
+        cell = kernel.finish(running, may_fail=True)
+        if stopped:
+            button.join()
+            kernel.run("pass", may_fail=True)  # one that came too late stops this
         error = None if cell.error is None else cell.error["ename"]
-        assert error in (None, "NameError", "LoaderClosed", "ValueError" if name == "own error" else None), (name, cell.traceback)
+        allowed = {"own error": "ValueError"}.get(name), "KeyboardInterrupt" if stopped else None
+        assert error in (None, "NameError", "LoaderClosed", *allowed), (name, cell.traceback)
     kernel.run(CELLS["make"])
     for _ in range(2):
         assert result(kernel, CELLS["epoch"] + "\nprint('result', seen.sort().values.equal(torch.arange(1000)))") == "True"

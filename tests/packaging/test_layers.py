@@ -32,6 +32,7 @@ ORDER = (
         "shipped",
         "errors",
         "rendering",
+        "printable",
         "units",
         "version",
     ),

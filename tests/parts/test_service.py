@@ -153,6 +153,22 @@ def test_a_service_that_is_killed_in_the_middle_of_requests(pair: Pair) -> None:
     assert not thread.is_alive() and isinstance(failures[0], SamplingError) and "part 1" in str(failures[0])
 
 
+def test_a_service_that_is_silent_for_three_seconds_is_waited_for(pair: Pair) -> None:
+    """It comes back in the middle of fetching: the batches are the same, over the same connection."""
+    pair.check()
+    pair.service.child.signal(signal.SIGSTOP)
+    back = threading.Timer(3.0, pair.service.child.signal, (signal.SIGCONT,))
+    back.start()
+    try:
+        pair.check(1)
+        assert back.finished.is_set(), "the batch needs what the other host has"
+    finally:
+        back.cancel()
+        back.join()
+        pair.service.child.signal(signal.SIGCONT)
+    pair.check(2)
+
+
 @pytest.mark.parametrize(
     ("timeout_s", "message"), [(1.0, "did not answer within 1 s"), (150.0, "cannot be reached")], ids=["deadline", "pings"]
 )

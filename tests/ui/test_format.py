@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnkit.ui.format import clean, encodable
+from gnnkit.printable import clean, encodable
 
 
 @given(st.text(st.characters(), max_size=400), st.integers(1, 80))

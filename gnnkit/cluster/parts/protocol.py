@@ -53,7 +53,7 @@ def unpack(batch: pa.RecordBatch) -> tuple[dict[str, Any], dict[str, NDArray[Any
             if not pa.types.is_large_list(column.type) or not pa.types.is_integer(column.type.value_type) or column.null_count:
                 raise BadRequest(f"{name} is {column.type}, not a list of integers")
             arrays[name] = np.require(column.flatten().to_numpy(zero_copy_only=True), requirements=["C", "A"])
-    except (pa.ArrowException, KeyError, ValueError) as error:
+    except (pa.ArrowException, KeyError, RecursionError, ValueError) as error:
         raise BadRequest(f"the message cannot be read: {error}") from error
     return head, arrays
 
@@ -120,7 +120,7 @@ def expand_from_ticket(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any
         roots, times = ({t: arrays[f"{name}/{t}"].astype(np.int64) for t in nodes} if head[name] else None for name in ("roots", "times"))
         positions = tuple(map(bool, head["positions"]))
         return Expansion(int(head["key"]) & ((1 << 64) - 1), int(head["hop"]), fan_outs, nodes, *flags, roots, times, positions)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise BadRequest(f"the request cannot be read: {error}") from error
 
 
@@ -147,7 +147,7 @@ def picks_from_batch(batch: pa.RecordBatch) -> tuple[int, dict[int, Picks]]:
         indices = sorted({int(name.partition("/")[2]) for name in arrays})
         picks = {r: Picks(arrays[f"counts/{r}"], arrays[f"neighbors/{r}"], arrays.get(f"positions/{r}")) for r in indices}
         return int(head["generation"]), picks
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise BadRequest(f"the answer cannot be read: {error}") from error
 
 
@@ -177,7 +177,7 @@ def question_from_ticket(head: Mapping[str, Any], arrays: Mapping[str, NDArray[A
             raise BadRequest(f"there is no question {what!r}")
         given = {name: arrays[name].astype(np.int64) for name in _QUESTION_ARRAYS}
         return Question(what, tuple(map(int, head["relations"])), wants_position=bool(head["positions"]), **given)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise BadRequest(f"the request cannot be read: {error}") from error
 
 
@@ -217,6 +217,6 @@ def rows_from_ticket(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     try:
         lists = tuple((int(bounds), arrays[str(number)].astype(np.int64)) for number, bounds in enumerate(head["lists"]))
         sections = tuple((int(table), int(which), int(width)) for table, which, width in head["sections"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise BadRequest(f"the request cannot be read: {error}") from error
     return RowsRequest(lists, sections)

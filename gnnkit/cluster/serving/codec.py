@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,8 +50,12 @@ def decode(tree: Any, fds: Sequence[int] = ()) -> Any:
     Raises:
         PlanError: The tree is none of its.
     """
-    blocks = [from_memory(fd) for fd in fds]
-    return _read(tree, blocks[0] if blocks else b"")
+    for fd in fds[1:]:
+        os.close(fd)
+    try:
+        return _read(tree, from_memory(fds[0]) if fds else b"")
+    except (OSError, RecursionError) as error:
+        raise PlanError(f"a message cannot be read: {error}") from error
 
 
 def to_bytes(value: Any) -> bytes:
@@ -71,10 +76,9 @@ def from_bytes(data: bytes | memoryview) -> Any:
     if len(view) < _HEAD_BYTES + size:
         raise PlanError(f"a message of {len(view)} bytes is cut short")
     try:
-        tree = json.loads(bytes(view[_HEAD_BYTES : _HEAD_BYTES + size]))
-    except ValueError as error:
+        return _read(json.loads(bytes(view[_HEAD_BYTES : _HEAD_BYTES + size])), bytes(view[_HEAD_BYTES + size :]))
+    except (ValueError, RecursionError) as error:
         raise PlanError(f"a message cannot be read: {error}") from error
-    return _read(tree, bytes(view[_HEAD_BYTES + size :]))
 
 
 def _write(value: Any, arrays: list[NDArray[Any]]) -> Any:
@@ -130,7 +134,7 @@ def _read(tree: Any, block: bytes) -> Any:
             return _read(rest[0], block).tobytes()
     except PlanError:
         raise
-    except (AttributeError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, OverflowError, SyntaxError, TypeError, ValueError) as error:
         raise PlanError(f"a message cannot be read: {error}") from error
     raise PlanError(f"a message has a value of the unknown kind {kind!r}")
 

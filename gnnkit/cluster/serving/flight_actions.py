@@ -28,7 +28,8 @@ from gnnkit.cluster.parts.service import Action, Answers, Get, Stream, as_flight
 from gnnkit.cluster.parts.visits import visit_actions
 from gnnkit.cluster.serving.codec import from_bytes, to_bytes
 from gnnkit.cluster.serving.membership import Member, Membership, check_version
-from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, StartTimeout
+from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, StartTimeout
+from gnnkit.files import open_regular
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
@@ -75,7 +76,7 @@ def walk_from_batches(batches: Iterable[pa.RecordBatch]) -> Structure:
         answers[0].validate(full=True)
         layout, block = (column.flatten().to_numpy(zero_copy_only=True) for column in answers[0].columns)
         return Structure(layout_from_json(json.loads(layout.tobytes())), block)
-    except (pa.ArrowException, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (pa.ArrowException, SamplingError, ValueError, RecursionError) as error:
         raise BadRequest(f"the answer cannot be read: {error}") from error
 
 
@@ -636,7 +637,8 @@ class FlightActions:
         name = head.get("name")
         if name not in self._files:
             raise BadRequest(f"there is no file {name!r} for everybody")
-        return pack({"name": name}, {"bytes": np.fromfile(self._path / name, np.uint8)})
+        with open(open_regular(self._path / name, self._path), "rb") as file:
+            return pack({"name": name}, {"bytes": np.fromfile(file, np.uint8)})
 
     def _call(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> pa.RecordBatch:
         """Has the api answer; see ``gnnkit.cluster.serving.server_api``."""

@@ -16,6 +16,7 @@ from gnnkit.export.launchers.slurm import SBATCH
 from gnnkit.export.proof.run import Command
 from gnnkit.export.proof.slurm import TRIAL, TRIAL_VARIABLE
 from gnnkit.export.proof.trial import Node, Trial, base_environment, write_command, write_commands
+from gnnkit.files import read_text
 
 _SLURM = "gnnkit.export.proof.slurm"
 _SLURM_JOB = "1"
@@ -134,7 +135,7 @@ def _containers(file: Path) -> dict[str, dict[str, Any]]:
 
     found: dict[str, dict[str, Any]] = {}
     try:
-        for document in yaml.safe_load_all(file.read_text()):
+        for document in yaml.safe_load_all(read_text(file)):
             template = (document or {}).get("spec", {})
             if "replicatedJobs" in template:
                 template = template["replicatedJobs"][0]["template"]["spec"]

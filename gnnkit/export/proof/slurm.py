@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.export.proof.keeper import HOSTS
+from gnnkit.files import read_json
 from gnnkit.waiting import Deadline
 
 TRIAL, TRIAL_VARIABLE = "slurm.json", "GNNKIT_TRIAL"
@@ -41,7 +41,7 @@ def srun(arguments: Sequence[str]) -> int:
     """Runs a step; its exit status is the highest of its tasks'."""
     said = srun_options(arguments)
     folder = Path(os.environ[TRIAL_VARIABLE])
-    group, enter = json.loads((folder / TRIAL).read_text())[said.het_group], json.loads((folder / HOSTS).read_text())
+    group, enter = read_json(folder / TRIAL)[said.het_group], read_json(folder / HOSTS)
     nodes = group["nodes"][: said.nodes]
     per_node = min(said.ntasks_per_node or group["tasks_per_node"], group["tasks_per_node"])
     tasks = [(rank, rank // per_node, rank % per_node) for rank in range(min(said.ntasks or 1 << 30, len(nodes) * per_node))]

@@ -23,7 +23,7 @@ from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, token_for
 from gnnkit.errors import GnnkitError, PlanError, StoreError, TrainingFailed, WorkerDied, WorkerStopped
 from gnnkit.events import Event, EventKind, EventSink
-from gnnkit.files import why_unwritable
+from gnnkit.files import open_regular, why_unwritable
 from gnnkit.host import available_cpus
 from gnnkit.jobs.environment import VISIBLE, Place, check_device, check_present
 from gnnkit.runtime.process_status import ProcessStatus, look_at
@@ -659,6 +659,6 @@ def _read(fd: int) -> bytes:
 
 
 def _text(path: os.PathLike[str]) -> str:
-    with contextlib.suppress(OSError), open(path, "rb") as file:
+    with contextlib.suppress(OSError), open(open_regular(Path(path)), "rb") as file:
         return file.read().decode(errors="replace")
     return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import pickle
 from collections import OrderedDict
@@ -18,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from gnnkit.errors import DatasetError
-from gnnkit.files import open_regular, read_bounded
+from gnnkit.files import open_regular, read_json
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
     HOMOGENEOUS_NODE_TYPE,
@@ -476,9 +475,9 @@ class GltPartitionSource:
         if not path.exists():
             return {}
         try:
-            about = json.loads(read_bounded(path))
+            about = read_json(path)
             GraphSchema.from_json(about["schema"])
-        except (OSError, ValueError, KeyError, TypeError) as exc:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as exc:
             raise damaged(path, exc) from exc
         return dict(about)
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gnnkit.printable import clean
 from gnnkit.runtime.runs import tail
 from gnnkit.ui.dashboard.facts import ProcessRow, Series, Share, Snapshot, StageRow, ThroughputWindow
-from gnnkit.ui.format import clean
 from gnnkit.ui.progress_model import SHOWN_AFTER_S, Bar, rank_of_stage
 from gnnkit.units import format_duration
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from gnnkit.printable import clean
 from gnnkit.ui.cards import MAX_HTML_BYTES, Markup, render, tone_of
 from gnnkit.ui.dashboard.facts import (
     HEIGHT,
@@ -21,7 +22,6 @@ from gnnkit.ui.dashboard.facts import (
     line_points,
     whole_percents,
 )
-from gnnkit.ui.format import clean
 from gnnkit.ui.progress_model import bar_details
 from gnnkit.units import format_bytes, format_percent, format_quantity, format_short
 

@@ -9,9 +9,9 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.printable import clean
 from gnnkit.ui.dashboard import page
 from gnnkit.ui.dashboard.facts import Snapshot
-from gnnkit.ui.format import clean
 from gnnkit.units import format_duration
 
 if TYPE_CHECKING:

@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
+_LAYOUT = "\n\t"
+
+
+def printable(text: str) -> str:
+    r"""Foreign text as it may be written to a terminal: line ends and tabs stay, other control characters and lone surrogates are escapes.
+
+    What is written raw can colour, move, rename and erase, and in some terminals type; ``\x1b`` in its place says what is there.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in _LAYOUT else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def printable_line(text: str) -> str:
+    """``printable`` on one line."""
+    return printable(" ".join(text.split("\n")))
+
 
 def clean(text: str, limit: int = 200) -> str:
     """Makes foreign text safe to show: one line, no control characters or lone surrogates, at most ``limit`` characters."""

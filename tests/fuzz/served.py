@@ -1,0 +1,259 @@
+"""Servers that run, asked over their sockets and over the network by somebody who has the token, and by somebody who has not.
+
+What a case says is answered, refused or not understood; whatever it was, the same processes answer everybody else afterwards.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import random
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from gnnkit import GraphLoader
+from gnnkit.cluster.parts.protocol import TOKEN_HEADER, rows_to_ticket, to_ticket
+from gnnkit.cluster.serving.codec import encode, to_bytes
+from gnnkit.cluster.serving.flight_client import FlightClient
+from gnnkit.runtime.shared_block import SharedBlock
+from gnnkit.runtime.wire import Wire
+from gnnkit.sampling.owners import RowsRequest
+from gnnkit.serving import GraphStoreServers, serve
+from gnnkit.storage.build import build_store
+from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.store import Store
+from tests.fuzz.mutations import mutated, mutated_json
+from tests.fuzz.running import Case, Target
+from tests.fuzz.targets import OPTIONS, folder, plain_source
+from tests.helpers.ports import free_port
+from tests.helpers.waiting import wait_until
+from tests.serving.setups import ANSWER_S, Caller, Trainer, hear, server_pids, worker_pids
+
+TOKEN = "a token of these tests only"
+# So often what runs is looked at.
+CHECKED_EVERY = 25
+# What a server and its workers may have taken when the cases are over, beside what they began with: one that is asked for ids in a file
+# imports torch, and allocators keep some.
+MOST_GROWTH = 512 << 20
+
+
+@contextmanager
+def servers(root: Path, **options: Any) -> Iterator[tuple[GraphStoreServers, Store]]:
+    build_store(plain_source(), root / "store", BuildOptions(1))
+    with serve(root / "store", 1, progress=False, log_dir=root / "logs", **options) as handle:
+        handle.wait(ANSWER_S)
+        yield handle, Store.open(root / "store")
+
+
+class Watched:
+    """Looks after the processes of a server: they stay, and so does their size."""
+
+    def __init__(self, handle: GraphStoreServers, ask: Callable[[], str]) -> None:
+        self._handle, self._ask, self._cases = handle, ask, 0
+        self._server, self._workers = server_pids(handle), worker_pids(handle)
+        self._began = self._memory()
+
+    def _memory(self) -> int:
+        return sum(psutil.Process(pid).memory_info().rss for pid in (*self._server.values(), *self._workers.values()))
+
+    def count(self) -> None:
+        """One case is over."""
+        self._cases += 1
+        if self._cases % CHECKED_EVERY == 0:
+            self.check()
+
+    def check(self) -> None:
+        """They are the same, answer a client, and have grown by little."""
+        assert self._ask() == "ready"
+        assert (server_pids(self._handle), worker_pids(self._handle)) == (self._server, self._workers), "a process has ended"
+        grown = self._memory() - self._began
+        assert grown < MOST_GROWTH, f"{grown >> 20} MB more"
+
+
+def descriptors(rng: random.Random, block: SharedBlock) -> list[int]:
+    """Descriptors to send, which the caller closes: the one that belongs there, others, several or none."""
+    makers = (
+        lambda: os.dup(block.fd),
+        lambda: os.open("/dev/zero", os.O_RDWR),
+        lambda: os.open("/proc/self/maps", os.O_RDONLY),
+        lambda: os.memfd_create("empty"),
+        lambda: os.eventfd(0),
+    )
+    return [rng.choice(makers)() for _ in range(rng.choice((0, 1, 1, 2)))]
+
+
+def say(rng: random.Random, wire: Wire, kind: str, fds: list[int], body: dict[str, Any]) -> None:
+    """Sends a message, changed."""
+    value = mutated_json(rng, {"kind": kind, **body}) if rng.random() < 0.9 else {"kind": kind, **body}
+    text = json.dumps(value).encode()
+    text = mutated(rng, text) if rng.random() < 0.1 else text
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(wire.fileno())) as end:
+        end.setblocking(True)
+        end.settimeout(ANSWER_S)
+        end.sendmsg([text or b"\0"], ancillary)
+
+
+def drain(wire: Wire) -> None:
+    """Takes what has come."""
+    with contextlib.suppress(EOFError):
+        while (message := wire.receive()) is not None:
+            message.close()
+
+
+CALLS: dict[str, dict[str, Any]] = {
+    "describe": {},
+    "node_ids": {"node_type": "node", "split": "train", "rank": 0, "world_size": 1},
+    "node_rows": {"node_type": "node", "name": "x", "ids": np.arange(4)},
+    "edge_index": {"edge_type": ["node", "to", "node"], "layout": "coo"},
+    "free_ports": {"count": 3},
+    "feature_shape": {"node_type": "node"},
+    "ids_in_file": {"path": "/nowhere"},
+}
+
+
+@contextmanager
+def unix_server() -> Iterator[Case]:
+    """Messages of clients to a server and to its worker, over their Unix sockets."""
+    with folder() as root, servers(root) as (handle, store):
+        with GraphLoader.from_store(store.path, **OPTIONS) as loader:
+            plan = json.loads(json.dumps(loader.plan.to_json()))
+
+        def ask() -> str:
+            with Trainer(handle) as client:
+                client.wire.send("status")
+                client.worker.close()
+                return str(hear(client.wire, "status").body["state"])
+
+        watched, block = Watched(handle, ask), SharedBlock.create("gnnkit-ring", 1 << 22)
+
+        def to_server(rng: random.Random) -> None:
+            with Caller(handle) as caller:
+                if rng.random() < 0.2:
+                    join = {"version": 1, "token": handle.token, "client": "c", "pid": 1, "name": "n"}
+                    say(rng, caller.wire, "join", descriptors_of(rng), join)
+                    return
+                message = caller.join(client=f"client {rng.randrange(3)}")
+                message.close()
+                for _ in range(rng.randrange(1, 4)):
+                    name = rng.choice(list(CALLS))
+                    tree, fds = encode(CALLS[name])
+                    fds = fds if rng.random() < 0.7 else [*fds, *descriptors_of(rng)]
+                    kind = rng.choice(("call", "call", "call", "enlist", "status"))
+                    say(rng, caller.wire, kind, fds, {"number": 1, "name": name, "args": tree})
+                    close(fds)
+                drain(caller.wire)
+
+        def to_worker(rng: random.Random) -> None:
+            with Trainer(handle) as trainer:
+                wire = trainer.worker
+                wire.send("open", c=1, plan=plan, trial=None)
+                if rng.random() < 0.7:
+                    wire.send("ring", (block.fd,), c=1, slot_bytes=1 << 20)
+                messages = (
+                    ("open", {"c": 2, "plan": plan, "trial": 0, "mode": "batch"}),
+                    ("ring", {"c": 1, "slot_bytes": 1 << 20}),
+                    ("sample", {"c": 1, "g": 0, "epoch": 0, "step": 3, "batch": 3, "slot": 1}),
+                    ("now", {"c": 1, "number": 4, "epoch": 0, "batch": 1}),
+                    ("cancel", {"c": 1, "g": 1}),
+                    ("close", {"c": 1}),
+                )
+                for _ in range(rng.randrange(1, 4)):
+                    kind, body = rng.choice(messages)
+                    fds = descriptors_of(rng) if kind in ("ring", "now") or rng.random() < 0.2 else []
+                    say(rng, wire, kind, fds, body)
+                    close(fds)
+                drain(wire)
+                wire.close()
+
+        def descriptors_of(rng: random.Random) -> list[int]:
+            return descriptors(rng, block)
+
+        def case(rng: random.Random) -> None:
+            (to_server if rng.random() < 0.5 else to_worker)(rng)
+            watched.count()
+
+        yield case
+        watched.check()
+        settled(handle)
+
+
+def close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def settled(handle: GraphStoreServers) -> None:
+    """All clients have gone, and nothing of theirs has stayed."""
+    assert wait_until(lambda: handle.status()["clients"] == 0, ANSWER_S)
+
+
+@contextmanager
+def flight_server() -> Iterator[Case]:
+    """Requests and actions over Arrow Flight, with and without the token."""
+    with folder() as root:
+        address = f"127.0.0.1:{free_port('127.0.0.1')}"
+        with servers(root, address=address, token=TOKEN) as (handle, store):
+            with GraphLoader.from_store(store.path, **OPTIONS) as loader:
+                plan = json.loads(json.dumps(loader.plan.to_json()))
+            client = flight.connect(f"grpc://{address}")
+            known = {"version": 1, "fingerprint": store.fingerprint, "client": "client-fuzz", "key": "a", "timeout_s": 1}
+            asked = {**known, "version": 2}
+            rows = RowsRequest(((0, np.arange(5)),), ((0, 0, 32),))
+            tickets = [
+                to_ticket({**known, "what": "call", "name": name}, {"args": np.frombuffer(to_bytes(args), np.uint8)})
+                for name, args in CALLS.items()
+            ]
+            tickets += [
+                to_ticket({**asked, "what": "walk", "epoch": 0, "batch": 1}, {}),
+                to_ticket({**asked, "what": "walk", "epoch": 0, "batch": 1}, {"seeds": np.arange(3)}),
+                to_ticket({**known, "what": "file", "name": "manifest.json"}, {}),
+                rows_to_ticket(rows, store.fingerprint, [10**6] * 4),
+            ]
+            actions = {
+                "status": known,
+                "membership": known,
+                "register": {**asked, "plan": plan},
+                "release": asked,
+                "here": {**asked, "name": "client-fuzz/1", "host": 0},
+                "bye": {**asked, "name": "client-fuzz/1", "host": 0},
+            }
+            own = FlightClient(address, TOKEN, None)
+            watched = Watched(handle, lambda: str(own.do("status", {}, ANSWER_S)["state"]))
+
+            def case(rng: random.Random) -> None:
+                token = TOKEN if rng.random() < 0.95 else mutated(rng, TOKEN.encode()).hex()
+                options = flight.FlightCallOptions(timeout=ANSWER_S, headers=[(TOKEN_HEADER.encode(), token.encode())])
+                try:
+                    if rng.random() < 0.5:
+                        ticket = rng.choice(tickets)
+                        client.do_get(flight.Ticket(mutated(rng, ticket) if rng.random() < 0.9 else ticket), options).read_all()
+                    else:
+                        name = rng.choice(list(actions))
+                        body = json.dumps(mutated_json(rng, actions[name])).encode()
+                        list(client.do_action(flight.Action(name if rng.random() < 0.95 else name + "x", body), options))
+                except flight.FlightTimedOutError:
+                    raise
+                except (flight.FlightError, pa.ArrowException):
+                    pass
+                watched.count()
+
+            try:
+                yield case
+                watched.check()
+            finally:
+                client.close()
+                own.close()
+
+
+TARGETS = (Target("a server's sockets", unix_server, 0.2), Target("a server's address", flight_server, 0.5))

@@ -1,0 +1,16 @@
+"""A short run of every target; ``make fuzz`` makes thousands of cases, in a memory group."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz import served, targets
+from tests.fuzz.running import Target, run
+
+CASES, SEED = 100, 1
+
+
+@pytest.mark.parametrize("target", (*targets.TARGETS, *served.TARGETS), ids=lambda target: target.name)
+def test_only_errors_of_gnnkit_come_out(target: Target) -> None:
+    failures = run(target, range(max(1, int(CASES * target.share))), SEED)
+    assert not failures, "\n\n".join(f"case {failure.case}:\n{failure.what}" for failure in failures[:3])

@@ -1,0 +1,89 @@
+"""Disks that fill while something is written to them: a build's spool, the logs of processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnnkit import Colocated, GraphLoader
+from gnnkit.errors import StoreError
+from gnnkit.loader.digest import batches_digest
+from gnnkit.storage.build import build_store
+from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.store import Store
+from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
+from tests.hosts.setups import OPTIONS, build, expected
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="mounting a small file system needs root")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 70 MB; a build wants 64 of them to be free."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=70m", "tmpfs", folder], check=False, capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Fills it up to the last byte."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for nbytes in (1 << 20, 1 << 12):
+            with contextlib.suppress(OSError):
+                while file.write(bytes(nbytes)):
+                    pass
+    return filler
+
+
+class Filling(ArraySource):
+    """A source that is slow to read, so that a build spools it, and that fills the disk after its first chunks."""
+
+    disk: Path
+
+    def edge_chunks(self, edge_type: object):  # type: ignore[no-untyped-def]
+        for number, chunk in enumerate(super().edge_chunks(edge_type)):  # type: ignore[arg-type]
+            if number == 2:
+                fill(self.disk)
+            yield chunk
+
+
+def test_a_disk_that_fills_during_the_spool_of_a_build(disk: Path) -> None:
+    inner = homogeneous_source(random_edges(np.random.default_rng(0), 500, 500, 20_000), 500)
+    source = Filling(inner.schema, inner.edges, inner.node_arrays, inner.edge_arrays, chunk_rows=1000, edges_are_cheap=False)
+    source.disk = disk
+    with pytest.raises(StoreError, match=r"the disk is full \([0-9.]+ k?B of 73.*nothing was left behind"):
+        build_store(source, disk / "store", BuildOptions(2))
+    assert [path.name for path in disk.iterdir()] == ["filler"]
+    (disk / "filler").unlink()
+    source.disk = disk / "nowhere"
+    build_store(inner, disk / "store", BuildOptions(2)).verify()
+
+
+def test_a_disk_that_fills_under_the_logs(disk: Path, tmp_path: Path) -> None:
+    """Batches go on, also those of a process that takes a dead one's place, and of one that starts when there is no room any more."""
+    store: Store = build(tmp_path, 1)
+    backend, whole = Colocated(1, log_dir=str(disk / "logs"), max_restarts=1), expected(store, epochs=3)
+    with GraphLoader.from_store(store.path, backend=backend, progress=False, **OPTIONS) as loader:
+        assert [batches_digest([batch]) for batch in loader] == whole[0]
+        filler = fill(disk)
+        assert [batches_digest([batch]) for batch in loader] == whole[1]
+        other = Colocated(1, log_dir=str(disk / "other"))
+        with GraphLoader.from_store(store.path, backend=other, progress=False, **OPTIONS) as late:
+            assert [batches_digest([batch]) for batch in late] == whole[0]
+        (pid,) = [process.pid for process in loader.status().processes if process.pid != os.getpid()]
+        os.kill(pid, signal.SIGKILL)
+        with pytest.warns(RuntimeWarning, match="SIGKILL"):
+            assert [batches_digest([batch]) for batch in loader] == whole[2]
+        filler.unlink()
