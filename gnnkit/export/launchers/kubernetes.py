@@ -218,7 +218,7 @@ def _pod(
         "name": script.removesuffix(".sh"),
         "image": image(job),
         "command": ["bash", f"{_HOME}/{script}"],
-        "env": [{"name": "GNNKIT_HOME", "value": "/cache"}, *env],
+        "env": [*({"name": name, "value": "/cache"} for name in ("GNNKIT_HOME", "XDG_CACHE_HOME")), *env],
         "ports": ports,
         # The same numbers twice: gnnkit's "auto" takes as many threads as the pod may use cores.
         "resources": {"requests": dict(limits), "limits": limits},
