@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit.backends.base import Backend, StreamStatus
+from gnnkit.callers import name_of
 from gnnkit.errors import AttributeNotSettable, PlanError, interruptible
 from gnnkit.events import EventSink
 from gnnkit.loader import opening
@@ -388,6 +389,15 @@ class GraphLoader(ProcessBound, Shown):
         return self.pipeline.num_features
 
     @property
+    def num_classes(self) -> int:
+        """Outputs that a model needs for the labels ``y`` of that type: classes, or columns where a node has several; 0 without labels.
+
+        Raises:
+            PlanError: Nobody has said how many there are, and other hosts have some of the labels.
+        """
+        return self.pipeline.num_classes
+
+    @property
     def store(self) -> Store | None:
         """The opened store, or None for a graph in memory."""
         return self.pipeline.store
@@ -562,7 +572,7 @@ class GraphLoader(ProcessBound, Shown):
         """
         from gnnkit.loader.advice.autotune import autotune  # rarely used
 
-        return autotune(self.pipeline, seconds, train_step, lambda line: write_now(sys.stdout, line + "\n"))
+        return autotune(self.pipeline, seconds, train_step, lambda line: write_now(sys.stdout, line + "\n"), name_of(self) or "loader")
 
     def plot_batch(self, seed: Any = None, batch: Any = None) -> Picture:
         """One seed's sampled neighbourhood, hop by hop; see ``gnnkit.ui.plots.batch``.
