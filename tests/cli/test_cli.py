@@ -209,7 +209,7 @@ def test_info_knows_datasets(cli: Cli) -> None:
 
 def test_partition_cuts_a_store_again(cli: Cli, store_path: Path, tmp_path: Path) -> None:
     out_path = tmp_path / "three"
-    code, out, _ = cli("partition", store_path, 3, "--method", "ldg", "--out", out_path, "--json")
+    code, out, _ = cli("partition", store_path, 3, "--partition", "ldg", "--out", out_path, "--json")
     assert code == 0
     facts = json.loads(out)
     assert facts["path"] == str(out_path)
@@ -242,7 +242,7 @@ def test_partition_takes_a_name_from_the_store_folder_and_keeps_the_result_there
     ("arguments", "word"),
     [
         ([0], "num_parts"),
-        ([2, "--method", "metiss"], "metis"),
+        ([2, "--partition", "metiss"], "metis"),
         ([2, "--edge-dir", "up"], "edge_dir"),
         ([2, "--cache-ratio", "2"], "cache_ratio"),
     ],
