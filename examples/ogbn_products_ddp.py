@@ -25,7 +25,7 @@ backend = Colocated(num_workers=2)
 with GraphLoader.from_ogb(
     "ogbn-products", root=args.root, num_neighbors=[15, 10, 5], batch_size=args.batch_size, backend=backend, device=device
 ) as loader:
-    model = DistributedDataParallel(GraphSAGE(loader.num_features, 256, num_layers=3, out_channels=47).to(device))
+    model = DistributedDataParallel(GraphSAGE(loader.num_features, 256, num_layers=3, out_channels=loader.num_classes).to(device))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for epoch in range(args.epochs):
         start, total = time.time(), 0.0

@@ -23,7 +23,7 @@ distributed.initialize()  # joins the servers: every loader below samples on the
 dist.init_process_group("gloo")
 train = GraphLoader.from_store(num_neighbors=[15, 10, 5], batch_size=args.batch_size)
 valid = train.for_split("valid", remainder="uneven")
-model = DistributedDataParallel(GraphSAGE(train.num_features, 256, num_layers=3, out_channels=47))
+model = DistributedDataParallel(GraphSAGE(train.num_features, 256, num_layers=3, out_channels=train.num_classes))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 for epoch in range(args.epochs):
     for batch in train:

@@ -92,10 +92,10 @@ class Stage:
             name = exc_type.__name__ if exc_type else "error"
             self._emit("fail", f"{name}: {exc}".splitlines()[0])
 
-    def advance(self, count: float = 1.0) -> None:
-        """Reports ``count`` more finished units."""
+    def advance(self, count: float = 1.0, text: str = "") -> None:
+        """Reports ``count`` more finished units, and what else there is to say of the stage."""
         self.done += count
-        self._emit("progress")
+        self._emit("progress", text)
 
     def update(self, done: float, total: float | None = None) -> None:
         """Reports ``done`` finished units in all, and a new ``total`` if one is given."""

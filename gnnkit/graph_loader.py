@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit.backends.base import Backend, StreamStatus
+from gnnkit.callers import name_of
 from gnnkit.errors import AttributeNotSettable, PlanError, interruptible
 from gnnkit.events import EventSink
 from gnnkit.loader import opening
@@ -388,6 +389,15 @@ class GraphLoader(ProcessBound, Shown):
         return self.pipeline.num_features
 
     @property
+    def num_classes(self) -> int:
+        """Outputs that a model needs for the labels ``y`` of that type: classes, or columns where a node has several; 0 without labels.
+
+        Raises:
+            PlanError: Nobody has said how many there are, and other hosts have some of the labels.
+        """
+        return self.pipeline.num_classes
+
+    @property
     def store(self) -> Store | None:
         """The opened store, or None for a graph in memory."""
         return self.pipeline.store
@@ -562,7 +572,7 @@ class GraphLoader(ProcessBound, Shown):
         """
         from gnnkit.loader.advice.autotune import autotune  # rarely used
 
-        return autotune(self.pipeline, seconds, train_step, lambda line: write_now(sys.stdout, line + "\n"))
+        return autotune(self.pipeline, seconds, train_step, lambda line: write_now(sys.stdout, line + "\n"), name_of(self) or "loader")
 
     def plot_batch(self, seed: Any = None, batch: Any = None) -> Picture:
         """One seed's sampled neighbourhood, hop by hop; see ``gnnkit.ui.plots.batch``.
@@ -656,7 +666,7 @@ class GraphLoader(ProcessBound, Shown):
         train: Callable[..., Any] | str | Path | None = None,
         *,
         placement: Literal["replicate", "partition"] | None = None,
-        gpus_per_proc: int | None = None,
+        gpus_per_node: int | None = None,
         overwrite: bool = False,
         verify: bool = False,
     ) -> Exported:
@@ -677,7 +687,8 @@ class GraphLoader(ProcessBound, Shown):
                 and constants that it uses. Or the path of a Python file that defines it. None: GraphSAGE with DDP and checkpoints.
             placement: "partition" has each node that holds the graph hold its share of the parts, "replicate" all of it; None is
                 "partition" where the backend can ask other nodes. A store with too few parts is cut anew by the script ``stage.sh``.
-            gpus_per_proc: GPUs to ask for per rank, 0 or 1; None: 1 if this machine has one.
+            gpus_per_node: GPUs to ask for on each node with trainers, at least one for each rank, or 0; None: one for each rank if this
+                machine has any.
             overwrite: Writes over exported files that somebody has changed.
             verify: Then runs the job on this machine and compares its batches with those of the plan.
 
@@ -694,7 +705,7 @@ class GraphLoader(ProcessBound, Shown):
                 f"transform={transform!r} is not part of the plan, and a job's batches would be without it",
                 "call it in train: for batch in loader: batch = transform(batch)",
             )
-        options = JobOptions(launcher, nodes, procs_per_node, storage_nodes, servers_per_node, interface, placement, gpus_per_proc)
+        options = JobOptions(launcher, nodes, procs_per_node, storage_nodes, servers_per_node, interface, placement, gpus_per_node)
         return export_plan(self.plan, directory, options, train=train, overwrite=overwrite, verify=verify)
 
     def close(self) -> None:

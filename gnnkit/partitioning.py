@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def partition(
     source: GraphSource | Store | str | Path | Data | HeteroData,
     num_parts: int,
-    method: Partitioner = "contiguous",
+    partition: Partitioner = "contiguous",
     out: str | Path | None = None,
     *,
     edge_dir: EdgeDir | None = None,
@@ -45,7 +45,7 @@ def partition(
 def partition(
     source: GraphSource | Store | str | Path | Data | HeteroData,
     num_parts: int,
-    method: Partitioner = "contiguous",
+    partition: Partitioner = "contiguous",
     out: str | Path | None = None,
     *,
     edge_dir: EdgeDir | None = None,
@@ -67,7 +67,7 @@ def partition(
 def partition(  # noqa: PLR0913
     source: GraphSource | Store | str | Path | Data | HeteroData,
     num_parts: int,
-    method: Partitioner = "contiguous",
+    partition: Partitioner = "contiguous",
     out: str | Path | None = None,
     *,
     edge_dir: EdgeDir | None = None,
@@ -91,7 +91,7 @@ def partition(  # noqa: PLR0913
         source: A store or the path of one, which is repartitioned without reading the dataset again; the name of an OGB
             dataset; a PyG ``Data`` or ``HeteroData``; or any ``GraphSource``.
         num_parts: Parts to cut it into.
-        method: "contiguous", "random", "ldg", "metis" or "frequency".
+        partition: How nodes are assigned to parts: "contiguous", "random", "ldg", "metis" or "frequency".
         out: Folder of the new store; None takes a name in the folder of stores.
         edge_dir: "in" compresses edges by target, "out" by source; None is a store's own, else "in".
         with_edge: Whether to store edge ids; None does where a store does, or where edges carry arrays.
@@ -100,7 +100,7 @@ def partition(  # noqa: PLR0913
         time_attr: Arrays of times to prepare for temporal sampling; None takes over a store's own.
         cache_ratio: Share of all nodes whose features each part replicates from other parts, hottest first.
         num_neighbors: Fan-out with which "frequency" and ``cache_ratio`` measure how hot a node is.
-        seed: Seed of the methods that draw.
+        seed: Seed of the partitioners that draw.
         parts: The parts to build here, while other hosts call the same with theirs and the same ``out``, on a disk that they share or on
             their own. Whoever comes last puts the store together. None builds all.
         finish: Puts the store together also where only the records of other hosts' parts are here, and not their files.
@@ -127,7 +127,7 @@ def partition(  # noqa: PLR0913
         with_edge = any(edges.arrays for edges in graph.schema.edge_types.values())
     options = BuildOptions(
         num_parts,
-        method,
+        partition,
         edge_dir or "in",
         with_edge,
         feature_dtype,

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import pytest
 
 from tests.helpers.leaks import holdings, leaks_since
@@ -151,10 +150,7 @@ def glt_interpreter() -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def private_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keeps tests away from the user's data sets, stores and options; compiled kernels are the one thing they share."""
-    kernels = Path(os.environ.get("GNNKIT_HOME") or platformdirs.user_cache_dir("gnnkit")) / "kernels"
-    kernels.mkdir(parents=True, exist_ok=True)
     home = tmp_path_factory.mktemp("gnnkit-home")
-    (home / "kernels").symlink_to(kernels.resolve())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GNNKIT_HOME", str(home))
         patch.delenv("GNNKIT_PROGRESS", raising=False)

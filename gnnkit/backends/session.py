@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any, Literal
 
 from gnnkit.backends.ring_scheduler import Assignment, RingScheduler
 from gnnkit.backends.worker_pool import PoolOptions, WorkerPool
+from gnnkit.callers import warn
 from gnnkit.errors import BatchTimeout, GnnkitError, MemoryLimitError, PlanError
 from gnnkit.events import Event, EventSink
 from gnnkit.plan import LoaderPlan
@@ -445,4 +445,4 @@ class Session:
             if isinstance(notice, Event):
                 self.events(notice)
             else:
-                warnings.warn(notice, RuntimeWarning, stacklevel=3)
+                warn(notice, RuntimeWarning)

@@ -155,7 +155,7 @@ def build(options: argparse.Namespace) -> dict[str, Any]:
     del feat, edge_index
     shutil.rmtree(options.out, ignore_errors=True)
     start = time.perf_counter()
-    store = partition(data, 2, options.method, options.out)
+    store = partition(data, 2, options.partition, options.out)
     elapsed = time.perf_counter() - start
     nbytes = store.nbytes
     shutil.rmtree(options.out, ignore_errors=True)
@@ -208,7 +208,7 @@ def main() -> None:
     parser.add_argument("task", choices=sorted(TASKS))
     parser.add_argument("path")
     parser.add_argument("--out", default="")
-    parser.add_argument("--method", default="contiguous")
+    parser.add_argument("--partition", default="contiguous")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--workers", type=int, default=0, help="sampling processes; 0 samples in this one")
     parser.add_argument("--servers", type=int, default=0, help="servers with a sampling process each; 0 is none")

@@ -26,7 +26,9 @@ def export(
     ),
     train: Path | None = typer.Option(None, help="Python file with def train(loader, ctx); by default a template."),
     placement: str | None = typer.Option(None, help="partition: a node holds its share of the parts; replicate: all of them."),
-    gpus_per_proc: int | None = typer.Option(None, help="GPUs to ask for per rank, 0 or 1; by default 1 if this machine has one."),
+    gpus_per_node: int | None = typer.Option(
+        None, help="GPUs to ask for on each node: one for each rank or more, or 0; by default one for each if this machine has any."
+    ),
     overwrite: bool = typer.Option(False, "--overwrite", help="Write over exported files that somebody has changed."),
     verify: bool = typer.Option(False, "--verify", help="Run the job on this machine and compare its batches with the plan's."),
     num_batches: int | None = typer.Option(None, help="With --verify: the most batches to compare; by default a whole epoch."),
@@ -43,7 +45,7 @@ def export(
     from gnnkit.plan import LoaderPlan
 
     options = JobOptions(
-        cast(Any, launcher), nodes, procs_per_node, storage_nodes, servers_per_node, interface, cast(Any, placement), gpus_per_proc
+        cast(Any, launcher), nodes, procs_per_node, storage_nodes, servers_per_node, interface, cast(Any, placement), gpus_per_node
     )
     show_line(str(export_plan(LoaderPlan.load(plan), directory, options, train=train, overwrite=overwrite)))
     if verify:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def partition(
     source: str = typer.Argument(metavar="SOURCE", help="A store's folder or name, or a dataset's name such as ogbn-products."),
     num_parts: int = typer.Argument(metavar="NUM_PARTS", help="How many parts."),
-    method: str = typer.Option("contiguous", help="contiguous, random, ldg, metis or frequency."),
+    method: str = typer.Option(
+        "contiguous", "--partition", help="How nodes are assigned to parts: contiguous, random, ldg, metis or frequency."
+    ),
     out: Path | None = typer.Option(None, help="Folder of the new store; by default a name in the store folder."),
     root: Path | None = typer.Option(None, help="Where datasets are kept."),
     edge_dir: str | None = typer.Option(None, help="Compress edges by target (in) or by source (out)."),

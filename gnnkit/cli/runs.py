@@ -47,7 +47,7 @@ def ps(
     Exit code 1 if a run was left behind: `gnnkit cleanup` removes it.
     """
     from gnnkit.runtime.runs import find_runs
-    from gnnkit.ui.runs import NUMERIC, attention, run_facts, runs_processes, runs_table
+    from gnnkit.ui.runs import attention, run_facts, runs_processes, runs_table, staying
 
     runs = find_runs(_roots(log_dir))
     left = attention(runs)
@@ -57,13 +57,15 @@ def ps(
         show_line("no runs")
     else:
         table = runs_table(runs)
-        show_table(table.columns, table.rows, right=NUMERIC, styles=_STYLES)
+        show_table(table.columns, table.rows, right=("age",), styles=_STYLES)
         if processes:
             table = runs_processes(runs)
             show_line("")
             show_table(table.columns, table.rows, right=("pid", "processor", "memory"))
         if left:
             show_line(left, "yellow")
+        if stays := staying(runs):
+            show_line(stays, "dim")
     if left:
         raise typer.Exit(WARNING)
 
@@ -149,8 +151,8 @@ def cleanup(
 
     Exit code 1 if something cannot be removed.
     """
-    from gnnkit.runtime.runs import clean_up
-    from gnnkit.ui.runs import cleaned_line, run_facts
+    from gnnkit.runtime.runs import clean_up, find_runs
+    from gnnkit.ui.runs import cleaned_line, run_facts, staying
 
     done = clean_up(_roots(log_dir), failed=failed, elsewhere=elsewhere)
     kept = [cleaned for cleaned in done if cleaned.kept]
@@ -161,5 +163,7 @@ def cleanup(
             show_line(cleaned_line(cleaned))
         if not done:
             show_line("nothing to clean up")
+        if stays := staying(find_runs(_roots(log_dir))):
+            show_line(stays, "dim")
     if kept:
         raise typer.Exit(WARNING)

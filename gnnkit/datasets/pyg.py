@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.callers import warn
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.host import available_cpus
 from gnnkit.schema import (
@@ -70,7 +71,7 @@ def as_rows(value: Any, where: str) -> tuple[NDArray[Any], ArraySpec]:
     if value.is_meta:
         raise PlanError(f"{where} is on the device 'meta', which has no values", f"load {where} before the loader is made")
     if value.requires_grad:
-        warnings.warn(f"{where} requires gradients, and batches carry its values alone", UserWarning, stacklevel=2)
+        warn(f"{where} requires gradients, and batches carry its values alone")
     value = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
     if value.dtype == torch.bfloat16:
         rows = value.view(torch.int16).numpy().view(np.uint16)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
+from gnnkit.callers import warn
 from gnnkit.distributed.loader_modes import Mode, RemoteMode
 from gnnkit.distributed.neighbor_loader import DistNeighborLoader
 from gnnkit.distributed.resolve import DistributedRuntimeInfo
@@ -67,7 +67,7 @@ class DistABLPLoader(DistNeighborLoader):
         **options: Any,
     ) -> None:
         if not use_label_edge_index_output:
-            warnings.warn("labels as a dict are slower than use_label_edge_index_output=True", FutureWarning, stacklevel=2)
+            warn("labels as a dict are slower than use_label_edge_index_output=True", FutureWarning)
         self._supervision, self._cap = supervision_edge_type, max_labels_per_anchor_node
         self._output: LabelOutput = "edge_index" if use_label_edge_index_output else "dict"
         self._reader: LabelReader | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,10 @@ from gnnkit.export.source import function_source
 from gnnkit.export.staging import partition_command, stage_script
 from gnnkit.export.template import template_source
 from gnnkit.export.writer import write_directory
-from gnnkit.plan import LoaderPlan
+from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
+from gnnkit.plan.batch_size import BatchSize, most
 from gnnkit.rendering import Shown
+from gnnkit.schema import EdgeType, GraphSchema
 from gnnkit.version import __version__
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 _ABOUT = "Training, as it was exported; edit it as you like."
 _NAME = re.compile(r"[^a-z0-9]+")
 _LONGEST_NAME = 40
+# Of a batch of which fan-outs do not say how large it becomes.
+_UNKNOWN_BATCH_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class JobOptions:
     servers_per_node: int = 1
     interface: str | None = None
     placement: PlacementChoice | None = None
-    gpus_per_proc: int | None = None
+    gpus_per_node: int | None = None
 
     def __post_init__(self) -> None:
         if self.launcher not in LAUNCHERS:
@@ -54,8 +58,13 @@ class JobOptions:
             check_count(name, getattr(self, name), least)
         if self.placement not in (None, "replicate", "partition"):
             raise PlanError(f"placement must be 'replicate' or 'partition', got {self.placement!r}")
-        if self.gpus_per_proc not in (None, 0, 1):
-            raise PlanError(f"gpus_per_proc must be 0 or 1, got {self.gpus_per_proc!r}", "a rank trains on one GPU, or on none")
+        if self.gpus_per_node is not None:
+            check_count("gpus_per_node", self.gpus_per_node, 0)
+            if 0 < self.gpus_per_node < self.procs_per_node:
+                raise PlanError(
+                    f"gpus_per_node={self.gpus_per_node}, and each of the {self.procs_per_node} ranks of a node trains on one of its own",
+                    f"gpus_per_node={self.procs_per_node}, or 0 to train on processors",
+                )
         if self.interface is not None and (not isinstance(self.interface, str) or not self.interface):
             raise PlanError(f"interface must be the name or address of an interface, got {self.interface!r}")
 
@@ -69,18 +78,21 @@ class Exported(Shown):
         files: The names of its files.
         commands: What is done next, on the nodes: the README says more.
         report: What verifying it has shown; None where that was not asked for.
+        asks: Which GPUs it asks for, in words.
     """
 
     directory: Path
     files: tuple[str, ...]
     commands: tuple[str, ...]
     report: VerifyReport | None = None
+    asks: str = ""
 
     def _card(self) -> Card:
         from gnnkit.ui.cards import Card
 
         rows = [("directory", str(self.directory)), ("files", ", ".join(self.files)), ("next", f"{README} says how it is started")]
         rows += [("", command) for command in self.commands]
+        rows.append(("asks for", self.asks))
         if self.report is not None:
             rows.append(("verified", "equal, to the last bit" if self.report.equal else f"first difference: {self.report.differences[0]}"))
         state = "ok" if self.report is None or self.report.equal else "failed"
@@ -123,7 +135,12 @@ def export_plan(
     record = {
         name: getattr(job, name) for name in ("launcher", "nodes", "procs_per_node", "storage_nodes", "servers_per_node", "interface")
     }
-    record |= {"backend": job.backend, "gpus_per_proc": job.gpus_per_proc, "placement": job.placement_word, "cut_from": job.store.cut_from}
+    record |= {
+        "backend": job.backend,
+        "gpus_per_proc": int(job.gpus_per_node > 0),
+        "placement": job.placement_word,
+        "cut_from": job.store.cut_from,
+    }
     write_directory(target, files, record, overwrite=overwrite)
     report = None
     if verify:
@@ -132,7 +149,7 @@ def export_plan(
         report = verify_export(target)
     commands = [] if made.cut is None else [f"./{STAGE}"]
     commands += [line for step in (*instructions.before_copies, *instructions.start) for line in step.commands]
-    return Exported(target, tuple(sorted([*files, RECORD])), tuple(commands), report)
+    return Exported(target, tuple(sorted([*files, RECORD])), tuple(commands), report, job.gpu_words)
 
 
 def _job(made: JobPlan, target: Path, options: JobOptions) -> ExportJob:
@@ -149,9 +166,12 @@ def _job(made: JobPlan, target: Path, options: JobOptions) -> ExportJob:
         workers_per_server=backend.get("workers_per_server", 1),
         threads_per_worker=backend.get("threads_per_worker", 1),
         sampling_threads=_sampling_threads(backend),
-        gpus_per_proc=_gpus() if options.gpus_per_proc is None else options.gpus_per_proc,
+        gpus_per_node=options.procs_per_node * _has_gpu() if options.gpus_per_node is None else options.gpus_per_node,
         placement=made.placement,
         store=made.job_store(target),
+        batch_bytes=_batch_bytes(made),
+        num_steps=max(1, -(-_num_inputs(made) // (made.plan.batching.batch_size * options.nodes * options.procs_per_node))),
+        num_nodes=made.manifest.schema.num_nodes,
         gnnkit=__version__,
     )
 
@@ -164,10 +184,48 @@ def _sampling_threads(backend: Any) -> int | None:
     return count * backend.get("threads_per_worker", 1) if isinstance(count, int) else None
 
 
-def _gpus() -> int:
+def _has_gpu() -> bool:
     import torch
 
-    return int(torch.cuda.is_available())
+    return torch.cuda.is_available()
+
+
+def _num_inputs(made: JobPlan) -> int:
+    """Nodes or links that an epoch starts from; of a split of links, at most."""
+    inputs, manifest = made.plan.inputs, made.manifest
+    if isinstance(inputs, InputLinks):
+        given = inputs.edge_label_index
+        return manifest.schema.edge_types[inputs.edge_type].num_edges if given is None else given.shape[1]
+    if inputs.split is not None:
+        return manifest.splits[inputs.node_type][inputs.split]
+    return manifest.schema.node_types[inputs.node_type].num_nodes if inputs.ids is None else len(inputs.ids)
+
+
+def _batch_bytes(made: JobPlan) -> int:
+    """Bytes of a batch, at most on average; of samplers that draw in another way those of the whole graph, as far as a batch is likely."""
+    plan, schema, sampling = made.plan, made.manifest.schema, made.plan.sampling
+    seeds = min(plan.batching.batch_size, max(1, _num_inputs(made)))
+    whole = BatchSize({t: s.num_nodes for t, s in schema.node_types.items()}, {t: s.num_edges for t, s in schema.edge_types.items()}, "")
+    most_bytes = whole.nbytes(schema, seeds, sampling.with_edge)
+    if not isinstance(sampling, NeighborSampling):
+        return min(most_bytes, _UNKNOWN_BATCH_BYTES)
+    links = isinstance(plan.inputs, InputLinks)
+    seed_type = plan.inputs.edge_type[0] if isinstance(plan.inputs, InputLinks) else plan.inputs.node_type
+    # All neighbours: as many as a node has on average.
+    fan_outs = {
+        edge_type: [_mean_degree(schema, edge_type) if count < 0 else count for count in fan]
+        for edge_type, fan in sampling.num_neighbors.items()
+    }
+    size = most(schema, fan_outs, seed_type, seeds * (2 if links else 1), made.manifest.options.edge_dir)
+    if sampling.has_roots:  # a node is there once for each seed that reaches it
+        widest = max(schema.node_types, key=lambda node_type: sum(spec.row_nbytes for spec in schema.node_types[node_type].arrays.values()))
+        return replace(size, nodes={**size.nodes, widest: seeds + size.num_edges}).nbytes(schema, seeds, sampling.with_edge)
+    return min(most_bytes, size.nbytes(schema, seeds, sampling.with_edge))
+
+
+def _mean_degree(schema: GraphSchema, edge_type: EdgeType) -> int:
+    ends = min(schema.node_types[edge_type[0]].num_nodes, schema.node_types[edge_type[2]].num_nodes)
+    return -(-schema.edge_types[edge_type].num_edges // max(1, ends))
 
 
 def _source(train: Callable[..., Any] | str | Path | None, made: JobPlan) -> str:

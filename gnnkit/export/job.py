@@ -77,9 +77,12 @@ class ExportJob(SizedJob):
         workers_per_server: Sampling processes of each storage server.
         threads_per_worker: Sampling threads of each of those.
         sampling_threads: Threads that sample for one rank on its own node, 0 with servers; None: as many as there are cores for.
-        gpus_per_proc: GPUs to ask for per rank: 0 or 1.
+        gpus_per_node: GPUs to ask for on each node with trainers, at least one for each rank; or 0.
         placement: Which of the nodes that hold the graph (with servers the storage nodes, else the trainers') holds which parts.
         store: The store.
+        batch_bytes: Bytes of a batch, at most on average.
+        num_steps: Batches of an epoch that a rank gets, at least 1.
+        num_nodes: Nodes of the graph, of all types.
         gnnkit: gnnkit's version.
     """
 
@@ -88,15 +91,25 @@ class ExportJob(SizedJob):
     workers_per_server: int
     threads_per_worker: int
     sampling_threads: int | None
-    gpus_per_proc: int
+    gpus_per_node: int
     placement: Placement
     store: JobStore
+    batch_bytes: int
+    num_steps: int
+    num_nodes: int
     gnnkit: str
 
     @property
     def placement_word(self) -> Literal["replicate", "partition"]:
         """The value for ``gnnkit serve --placement``."""
         return "replicate" if self.placement.is_replicated else "partition"
+
+    @property
+    def gpu_words(self) -> str:
+        """Which GPUs are asked for, in a sentence."""
+        if self.gpus_per_node:
+            return f"{self.gpus_per_node} GPU{'s' if self.gpus_per_node > 1 else ''} on each node with ranks"
+        return f"no GPU: ranks train on processors; export with gpus_per_node={self.procs_per_node} asks for one for each rank"
 
     @property
     def store_bytes_per_node(self) -> int:

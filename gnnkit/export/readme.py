@@ -55,7 +55,7 @@ def _summary(job: ExportJob) -> str:
     return (
         f"Training on {job.store.name}, exported by gnnkit {job.gnnkit}: {nodes}{' each' if job.nodes > 1 else ''},"
         f" started with {_NAMES[job.launcher]}."
-        f" {where} Batches are those of the notebook, bit for bit, however many ranks share them."
+        f" {where} It asks for {job.gpu_words}. Batches are those of the notebook, bit for bit, however many ranks share them."
     )
 
 
@@ -68,8 +68,8 @@ def _steps(job: ExportJob, instructions: Instructions, cut_command: str | None) 
         version = ".".join(platform.python_version_tuple()[:2])
         commands = (f"python{version} -m venv env", f"env/bin/pip install -r {REQUIREMENTS}", "source env/bin/activate")
         text = (
-            "On every node, once this directory is there; or once on a shared file system. For a GPU choose torch's index for its CUDA"
-            " version with `--extra-index-url`."
+            "On every node, in this directory once it is there, or once on a shared file system. The scripts activate `env/`; a line in"
+            " each of them names it. For a GPU choose torch's index for its CUDA version with `--extra-index-url`."
         )
         steps.append(InstructionStep("Install", text, commands))
     alone = "The same program runs alone, on a machine that has the store; `--dir` is where its checkpoints go."

@@ -16,6 +16,8 @@ from packaging.utils import canonicalize_name
 from gnnkit.export.names import distributions_of
 
 _OWN = "gnnkit"
+# What gnnkit uses in notebooks alone: a job is not pinned to it, nor to what it brings along.
+_OF_NOTEBOOKS = "ipywidgets"
 _WHEEL = "build it there with `python -m build --wheel`, and install with `pip install --find-links FOLDER -r requirements.txt`"
 
 
@@ -45,6 +47,8 @@ def requirements_text(source: str) -> str:
         found.setdefault(name, None)
         for needed in _needs(name, extras):
             key = canonicalize_name(needed.name)
+            if (name, key) == (_OWN, _OF_NOTEBOOKS):
+                continue
             if _version(key) is not None:
                 # Where it is needed on some systems only, others must be able to go without it.
                 found[key] = needed if key not in found and needed.marker is not None and name == _OWN else found.get(key)

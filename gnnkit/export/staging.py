@@ -16,7 +16,7 @@ def partition_command(job: ExportJob, cut: Cut) -> str:
     """The ``gnnkit partition`` command that makes the job's store of the one that there is."""
     options, store = cut.options, job.store
     assert store.cut_from is not None
-    words = ["gnnkit", "partition", _seen(store.cut_from), str(options.num_parts), "--method", options.partition]
+    words = ["gnnkit", "partition", _seen(store.cut_from), str(options.num_parts), "--partition", options.partition]
     if options.cache_ratio:
         words += ["--cache-ratio", repr(options.cache_ratio)]
     return shlex.join([*words, "--out", _seen(store.path)])

@@ -11,12 +11,12 @@ import hashlib
 import io
 import re
 import sys
-import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gnnkit.callers import warn
 from gnnkit.errors import PlanError
 from gnnkit.files import read_bounded
 from gnnkit.storage.files import sync
@@ -119,7 +119,7 @@ class Checkpoints:
                 if match is not None and _digest(content) == match[2]:
                     return content
             self._damaged.add(path)
-            warnings.warn(f"the checkpoint {str(path)!r} is damaged; the one before it is taken", UserWarning, stacklevel=4)
+            warn(f"the checkpoint {str(path)!r} is damaged; the one before it is taken")
         return None
 
 

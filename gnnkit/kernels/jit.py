@@ -40,20 +40,20 @@ _registering = threading.Lock()
 _UNUSED_S = 30 * 86400.0
 # Compiling a kernel takes seconds; somebody else holding the lock for longer than this has been stopped.
 _LOCK_TIMEOUT_S = 180.0
+_ONCE = "into machine code, once on this machine"
 
 
 @cache
 def kernel_cache_root() -> Path:
-    """The writable folder that compiled kernels are kept in: ``$GNNKIT_HOME/kernels`` or the user's cache folder."""
+    """The folder that compiled kernels are kept in, which only this user can write to: in his cache folder, else in the temporary one.
+
+    They belong to the machine and to nobody's data: ``$GNNKIT_HOME`` may be a folder of a team, and what lies here is executed.
+    """
     import platformdirs
 
-    home = os.environ.get("GNNKIT_HOME")
-    wanted = Path(home) if home else Path(platformdirs.user_cache_dir("gnnkit"))
-    for candidate in (wanted / "kernels", fallback := temporary_home() / "kernels"):
+    for home in (Path(platformdirs.user_cache_dir("gnnkit")), temporary_home()):
         try:
-            if candidate is fallback:
-                private_folder(candidate)
-            candidate.mkdir(parents=True, exist_ok=True)
+            candidate = private_folder(home / "kernels")
             with tempfile.TemporaryFile(dir=candidate):
                 return candidate
         except OSError:
@@ -124,7 +124,7 @@ def _told() -> Iterator[None]:
             raise
         root = kernel_cache_root()
         text = f"compiled kernels cannot be written to {root}: {why_unwritable(error, root)}"
-        raise PlanError(text, "free some space there, or set GNNKIT_HOME to a folder on another disk") from error
+        raise PlanError(text, "free some space there, or set XDG_CACHE_HOME to a folder on another disk") from error
 
 
 class _KernelCache(FunctionCache):  # type: ignore[misc]
@@ -197,7 +197,7 @@ def warm(events: EventSink = ignore_events) -> None:
     without waiting: a process that starts must not wait for another one's kernels of a kind that it has no use for.
 
     Args:
-        events: Receives the stage "compile", a unit per kernel.
+        events: Receives the stage "compile", a unit per kernel. Where something is compiled, its end says that this is done once.
     """
     from filelock import FileLock
 
@@ -206,14 +206,20 @@ def warm(events: EventSink = ignore_events) -> None:
         return
     lock = FileLock(kernel_cache_root() / "compile.lock", timeout=_LOCK_TIMEOUT_S)
     with Stage(events, "compile", label="sampling kernels", total=len(pending), unit="kernels") as stage:
+        compiles = False
         for dispatcher, signature in pending:
-            apart(partial(_compile_in_turn, dispatcher, signature, lock))
-            stage.advance()
+            compiles |= apart(partial(_compile_in_turn, dispatcher, signature, lock))
+            stage.advance(text=_ONCE if compiles else "")
+        if compiles:
+            stage.summary = f"{len(pending)} kernels, {_ONCE},"
 
 
-def _compile_in_turn(dispatcher: Any, signature: str, lock: contextlib.AbstractContextManager[object]) -> None:
-    with _told(), contextlib.nullcontext() if dispatcher._cache.holds(signature) else lock:
+def _compile_in_turn(dispatcher: Any, signature: str, lock: contextlib.AbstractContextManager[object]) -> bool:
+    """Compiles or loads a kernel; whether there was something to compile, for this process or for another one that had the lock."""
+    missing = not dispatcher._cache.holds(signature)
+    with _told(), lock if missing else contextlib.nullcontext():
         dispatcher.compile(signature)
+    return missing
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +30,7 @@ from gnnkit.plan import InputLinks, Inputs, LoaderPlan, Sampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.collate import load_batch_classes
-from gnnkit.schema import GraphSchema
+from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
@@ -319,10 +320,32 @@ class Pipeline(ProcessBound):
     @property
     def num_features(self) -> int:
         """Width of ``x`` of the input nodes' type, of the sources' for links; 0 where they have none."""
-        inputs = self.plan.inputs
-        node_type = inputs.edge_type[0] if isinstance(inputs, InputLinks) else inputs.node_type
-        spec = self.schema.node_types[node_type].arrays.get("x")
+        spec = self.schema.node_types[self._input_type].arrays.get("x")
         return 0 if spec is None else int(np.prod(spec.row_shape, dtype=np.int64))
+
+    @functools.cached_property
+    def num_classes(self) -> int:
+        """See ``GraphLoader.num_classes``."""
+        spec, arrays = self.schema.node_types[self._input_type].arrays.get("y"), self.graph.arrays
+        if spec is None:
+            return 0
+        width = int(np.prod(spec.row_shape, dtype=np.int64))
+        if width > 1 or self.metadata.get("num_classes"):
+            return width if width > 1 else int(self.metadata["num_classes"])
+        if spec.numpy_dtype.kind not in "iu":
+            return 0  # numbers to predict
+        if not arrays.is_whole:
+            raise PlanError(
+                f"how many classes there are is not known: labels of {arrays.num_parts - len(arrays.local_parts)} parts are on other hosts",
+                "write the number into the model",
+            )
+        return 1 + max((int(part.arrays["y"].max()) for part in arrays.local_nodes(self._input_type) if len(part.arrays["y"])), default=-1)
+
+    @property
+    def _input_type(self) -> NodeType:
+        """The type of the input nodes; of the sources for links."""
+        inputs = self.plan.inputs
+        return inputs.edge_type[0] if isinstance(inputs, InputLinks) else inputs.node_type
 
     @property
     def store(self) -> Store | None:

@@ -41,11 +41,11 @@ def autotune_card(result: AutotuneResult) -> Card:
         for trial in result.trials
     ]
     facts = [
-        ("best", ", ".join(f"{name}={value!r}" for name, value in result.best.items())),
+        ("best", result.words),
         ("speed", f"{format_rate(result.seeds_per_s, 'seeds')}, {result.gain:.2f} times as before"),
         ("tried", f"{len(result.trials)} trials in {format_duration(result.took_s)}; there are {result.grid_size} combinations"),
     ]
-    return Card("autotune", "done", facts, sections=[("what was tried", Table((*names, "speed", ""), rows))], lead=result.sentence)
+    return Card("autotune", "done", facts, sections=[("what was tried", Table((*names, "speed", ""), rows))])
 
 
 def _mark(result: AutotuneResult, trial: Trial) -> str:

@@ -91,12 +91,14 @@ def _stop(chosen: argparse.Namespace) -> Card:
 
 
 def _cleanup(chosen: argparse.Namespace) -> Card:
-    from gnnkit.runtime.runs import clean_up
-    from gnnkit.ui.runs import cleaned_line, done_card
+    from gnnkit.runtime.runs import clean_up, find_runs
+    from gnnkit.ui.runs import cleaned_line, done_card, staying
 
     done = clean_up(failed=chosen.failed, elsewhere=chosen.elsewhere)
     complete = not any(each.kept for each in done)
-    return done_card("gnnkit cleanup", [cleaned_line(each) for each in done], "nothing to clean up", complete=complete)
+    return done_card(
+        "gnnkit cleanup", [cleaned_line(each) for each in done], "nothing to clean up", complete=complete, stays=staying(find_runs())
+    )
 
 
 class _HelpShown(Exception):

@@ -84,7 +84,12 @@ def _note(bar: Bar) -> list[str]:
 
 
 def _rate(bar: Bar) -> list[str]:
-    return [] if bar.rate is None else [format_rate(bar.rate, clean(bar.unit, 20))]
+    few = bar.unit != "B" and (bar.done if bar.total is None else bar.total) < _FEW
+    return [] if bar.rate is None or few else [format_rate(bar.rate, clean(bar.unit, 20))]
+
+
+# Of fewer things than this (kernels, processes, parts) it says more how many are done than how many are done in a second.
+_FEW = 100
 
 
 # Stages shorter than this are not worth a reader's eye, unless they fail.

@@ -14,27 +14,10 @@ from gnnkit.ui.cards import Card, Table
 from gnnkit.ui.processes import cost_of, process_table
 from gnnkit.units import format_bytes, format_duration
 
-# The columns of ``runs_table`` that hold numbers.
-NUMERIC = ("processes", "memory", "disk", "age")
-
 
 def runs_table(runs: Sequence[Run]) -> Table:
-    """A row for each run."""
-    rows = [
-        [
-            run.id,
-            run.what,
-            run.state,
-            str(len(run.alive)),
-            format_bytes(sum(process.private for process in run.alive)),
-            format_bytes(run.nbytes),
-            _age(run),
-            _owner(run),
-            run.store or "",
-        ]
-        for run in runs
-    ]
-    return Table(("run", "what", "state", *NUMERIC, "owner", "store"), rows)
+    """A row for each run: short columns, and a last one of words, which may be folded where a terminal is narrow."""
+    return Table(("run", "state", "age", "what"), [[run.id, run.state, _age(run), _facts(run)] for run in runs])
 
 
 def runs_processes(runs: Sequence[Run]) -> Table:
@@ -51,13 +34,18 @@ def runs_card(runs: Sequence[Run]) -> Card:
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
     lead = f"{counts}; {cost_of(alive)} of memory, {format_bytes(sum(run.nbytes for run in runs))} on disk" if runs else "no runs"
     sections = [("processes", runs_processes(runs))] if any(run.processes for run in runs) else []
-    return Card("gnnkit runs", "", [(run.id, _sentence(run)) for run in runs], attention(runs), sections, lead)
+    notes = "; ".join(note for note in (attention(runs), staying(runs)) if note) or None
+    return Card("gnnkit runs", "", [(run.id, _sentence(run)) for run in runs], notes, sections, lead)
 
 
 def _sentence(run: Run) -> str:
-    """A run in a line: "running: servers of train.py (4711), ogbn-products, 2 processes 121 MB, 12 s"."""
-    facts = [f"{run.what} of {_owner(run)}", *([Path(run.store).name] if run.store else []), cost_of(run.alive), _age(run)]
-    return f"{run.state}: {', '.join(fact for fact in facts if fact)}"
+    """A run in a line: "running: servers of train.py (4711), 2 processes 121 MB, 2.1 kB on disk, ogbn-products, 12 s"."""
+    return f"{run.state}: {', '.join(fact for fact in (_facts(run), _age(run)) if fact)}"
+
+
+def _facts(run: Run) -> str:
+    store = [Path(run.store).name] if run.store else []
+    return ", ".join([f"{run.what} of {_owner(run)}", cost_of(run.alive), f"{format_bytes(run.nbytes)} on disk", *store])
 
 
 def _owner(run: Run) -> str:
@@ -76,6 +64,14 @@ def attention(runs: Sequence[Run]) -> str | None:
     orphans = sum(len(run.alive) for run in left)
     text = f"{_count(len(left), 'run')} left behind" + (f", with {_count(orphans, 'process')} that nobody uses" if orphans else "")
     return f"{text}: gnnkit cleanup"
+
+
+def staying(runs: Sequence[Run]) -> str | None:
+    """Which runs are listed and stay after a cleanup all the same, and what removes them, in a line; None if none does."""
+    words = {"failed": "failed, whose logs stay for a week", "elsewhere": "of another boot, host or container"}
+    counts = {state: sum(run.state == state and not run.has_orphans for run in runs) for state in words}
+    told = [f"{_count(count, 'run')} {words[state]}: gnnkit cleanup --{state}" for state, count in counts.items() if count]
+    return "; ".join(told) or None
 
 
 def logs_card(logs: Sequence[tuple[Run, str, str]]) -> Card:
@@ -109,7 +105,7 @@ def cleaned_line(cleaned: Cleaned) -> str:
     return f"{run.id}: {', '.join(done)}"
 
 
-def done_card(title: str, lines: Sequence[str], nothing: str, *, complete: bool) -> Card:
+def done_card(title: str, lines: Sequence[str], nothing: str, *, complete: bool, stays: str | None = None) -> Card:
     """Makes the card of actions that were done, a line for each run.
 
     Args:
@@ -117,9 +113,11 @@ def done_card(title: str, lines: Sequence[str], nothing: str, *, complete: bool)
         lines: Lines that begin with a run and a colon.
         nothing: The text where there are none.
         complete: Whether all that was to be done could be.
+        stays: See ``staying``.
     """
     pairs = [line.partition(": ") for line in lines]
-    return Card(title, "done" if complete else "failed", [(name, text) for name, _, text in pairs] or [("runs", nothing)])
+    rows = [(name, text) for name, _, text in pairs] or [("runs", nothing)]
+    return Card(title, "done" if complete else "failed", rows + ([("left alone", stays)] if stays else []))
 
 
 def run_facts(run: Run) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Renders gnnkit's errors in IPython: the cause, the place in the reader's code, and what to do; the traceback is folded away.
+"""Renders gnnkit's errors in IPython: the cause, the place in the reader's code, and what to do, in a few lines.
 
-A watched notebook gets a card and one line of text; everything else, a saved notebook's plain text included, gets a few lines.
+They stand once, where front ends and programs look for an error of a cell: no card beside it says the same.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import sysconfig
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +17,14 @@ from typing import Any
 
 from gnnkit.errors import GnnkitError
 from gnnkit.printable import clean, clean_block
-from gnnkit.ui.cards import Card
-from gnnkit.ui.kernel import CellPort, renders_live, running_shell
 from gnnkit.ui.options import get_options
 
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _MAX_CAUSE = 1000
 _MAX_PLACES = 4
 _MAX_CAUSES = 3
-# Of a log, in the text; the card has more of it.
-_LOG_CHARACTERS = 1200
+# Of a log: its end is what tells most.
+_LOG_CHARACTERS = 2400
 # Frames of these are nobody's code; contextlib stands between a cell and a decorated function.
 _SHELL = ("IPython", "ipykernel", "contextlib")
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)$')
@@ -45,7 +42,6 @@ class Report:
         hint: What to do, or "".
         places: Where in the reader's own code, outermost first: "In[3], line 4: for batch in loader:".
         causes: The errors it came from, nearest first, a line each.
-        trace: The whole traceback, those of its causes included.
     """
 
     name: str
@@ -54,27 +50,16 @@ class Report:
     hint: str
     places: tuple[str, ...]
     causes: tuple[str, ...]
-    trace: str
-
-    def card(self) -> Card:
-        """The report as a card."""
-        rows = [*_named("what to do", [self.hint] if self.hint else []), *_named("where", self.places), *_named("because of", self.causes)]
-        log = [("end of the log", self.detail)] if self.detail else []
-        return Card(self.name, "error", rows, lead=self.cause, texts=[*log, ("full traceback", self.trace)])
 
     def lines(self, *, colour: bool) -> list[str]:
         """The report as lines of text."""
-        lines = [self.headline(_MAX_CAUSE, colour=colour)]
+        name = f"\x1b[31m{self.name}\x1b[39m" if colour else self.name
+        lines = [f"{name}: {clean(self.cause, _MAX_CAUSE)}" if self.cause else name]
         lines += [f"    {line}" for line in clean_block(self.detail, _LOG_CHARACTERS).splitlines()]
         lines += [f"  -> {self.hint}"] if self.hint else []
         lines += [f"  at {place}" for place in self.places]
         lines += [f"  because of {cause}" for cause in self.causes]
         return [*lines, f"  full traceback: {_WAY_OUT}"]
-
-    def headline(self, limit: int, *, colour: bool) -> str:
-        """The class and the cause."""
-        name = f"\x1b[31m{self.name}\x1b[39m" if colour else self.name
-        return f"{name}: {clean(self.cause, limit)}" if self.cause else name
 
 
 def report_of(error: BaseException, broken_off: str = "", shell: Any = None) -> Report:
@@ -97,12 +82,11 @@ def report_of(error: BaseException, broken_off: str = "", shell: Any = None) -> 
         hint=clean(hint or "", _MAX_CAUSE),
         places=tuple(_places(error.__traceback__, shell)),
         causes=() if interrupted else tuple(_causes(error, shell)),
-        trace="".join(traceback.format_exception(type(error), error, _without_shell(error.__traceback__))),
     )
 
 
 def lines_for(error: BaseException, broken_off: str = "") -> list[str]:
-    """Returns the lines that IPython prints for an error; shows its card first where a notebook is watched.
+    """Returns the lines that IPython prints for an error.
 
     Args:
         error: An error of gnnkit, or an interrupt.
@@ -112,32 +96,8 @@ def lines_for(error: BaseException, broken_off: str = "") -> list[str]:
     shell = None if ipython is None else ipython.get_ipython()
     if get_options().tracebacks == "full" and shell is not None:
         return list(shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__))
-    report = report_of(error, broken_off, shell)
     colour = shell is not None and str(getattr(shell, "colors", "")).lower() != "nocolor"
-    kernel = running_shell()
-    if kernel is not None and _shows_cards(kernel) and not isinstance(error, KeyboardInterrupt):
-        _show_card(error, report, kernel)
-        return [report.headline(160, colour=colour)]
-    return report.lines(colour=colour)
-
-
-def _shows_cards(kernel: Any) -> bool:
-    # Captured output would be lost together with what it says.
-    return get_options().display != "text" and renders_live(kernel) and hasattr(kernel.display_pub, "pub_socket")
-
-
-def _show_card(error: BaseException, report: Report, kernel: Any) -> None:
-    """Shows a card once in a run of a cell: IPython asks a second time, for its history."""
-    port = CellPort(kernel)
-    if getattr(error, "_shown_in_cell", None) == port.cell_id:
-        return
-    error._shown_in_cell = port.cell_id  # type: ignore[attr-defined]
-    text = "\n".join(report.lines(colour=False))
-    port.display({"text/html": report.card().to_html(), "text/plain": text}, f"gnnkit-error-{port.cell_id}", update=False)
-
-
-def _named(name: str, values: Any) -> list[tuple[str, str]]:
-    return [(name if number == 0 else "", value) for number, value in enumerate(values)]
+    return report_of(error, broken_off, shell).lines(colour=colour)
 
 
 def _after_interrupt(broken_off: str) -> str:
@@ -207,10 +167,3 @@ def _remote(lines: list[str], shell: Any) -> str:
 def _installed() -> set[str]:
     """The folders of Python's own modules and of installed ones."""
     return {sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")}
-
-
-def _without_shell(tb: TracebackType | None) -> TracebackType | None:
-    """A traceback from the reader's own code on."""
-    while tb is not None and tb.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _SHELL:
-        tb = tb.tb_next
-    return tb

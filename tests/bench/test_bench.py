@@ -65,7 +65,7 @@ def options(path: Path, **changes: Any) -> argparse.Namespace:
         "batch_size": 49,
         "fanout": [5, 5],
         "settle": 0.0,
-        "method": "contiguous",
+        "partition": "contiguous",
     }
     return argparse.Namespace(path=str(path), **{**values, **changes})
 
@@ -278,9 +278,9 @@ def test_the_limit_copies_the_right_rows(monkeypatch: pytest.MonkeyPatch) -> Non
     assert np.array_equal(outs[0], rows[ids])
 
 
-@pytest.mark.parametrize("method", ["contiguous", "random"])
-def test_the_task_build_leaves_nothing(graph: BenchGraph, tmp_path: Path, method: str) -> None:
-    values = bench_tasks.build(options(graph.arrays, out=str(tmp_path / "out"), method=method))
+@pytest.mark.parametrize("partition", ["contiguous", "random"])
+def test_the_task_build_leaves_nothing(graph: BenchGraph, tmp_path: Path, partition: str) -> None:
+    values = bench_tasks.build(options(graph.arrays, out=str(tmp_path / "out"), partition=partition))
     assert values["build_s"] > 0 and values["nbytes"] > 0
     assert values["input_bytes"] == sum((graph.arrays / f"{name}.npy").stat().st_size - 128 for name in ("row", "col", "feat"))
     assert not (tmp_path / "out").exists()

@@ -31,12 +31,9 @@ VERBS = ("demo", "doctor", "info", "partition", "stores", "serve", "ps", "logs",
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without any store in it; kernels stay where they are compiled."""
+    """A home without any store in it."""
     home = tmp_path / "home"
     home.mkdir()
-    kernels = Path(os.environ["GNNKIT_HOME"]) / "kernels"
-    (home / "kernels").symlink_to(kernels)
-    monkeypatch.setenv("KERNELS", str(kernels.resolve()))
     monkeypatch.setenv("GNNKIT_HOME", str(home))
     monkeypatch.setenv("COLUMNS", "250")
     return home
@@ -212,7 +209,7 @@ def test_info_knows_datasets(cli: Cli) -> None:
 
 def test_partition_cuts_a_store_again(cli: Cli, store_path: Path, tmp_path: Path) -> None:
     out_path = tmp_path / "three"
-    code, out, _ = cli("partition", store_path, 3, "--method", "ldg", "--out", out_path, "--json")
+    code, out, _ = cli("partition", store_path, 3, "--partition", "ldg", "--out", out_path, "--json")
     assert code == 0
     facts = json.loads(out)
     assert facts["path"] == str(out_path)
@@ -245,7 +242,7 @@ def test_partition_takes_a_name_from_the_store_folder_and_keeps_the_result_there
     ("arguments", "word"),
     [
         ([0], "num_parts"),
-        ([2, "--method", "metiss"], "metis"),
+        ([2, "--partition", "metiss"], "metis"),
         ([2, "--edge-dir", "up"], "edge_dir"),
         ([2, "--cache-ratio", "2"], "cache_ratio"),
     ],
@@ -318,18 +315,27 @@ def test_prune_removes_kernels_that_nothing_has_loaded_for_a_month(cli: Cli, own
     assert "nothing to remove" in cli("stores", "prune")[1]
 
 
-def test_loading_kernels_keeps_them(own_home: Path) -> None:
+@pytest.fixture
+def own_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the compiled kernels, which processes that are started find as the user's."""
+    from gnnkit.kernels.jit import kernel_cache_root
+    from gnnkit.sampling.kinds import warm
+
+    warm()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return shutil.copytree(kernel_cache_root(), tmp_path / "cache" / "gnnkit" / "kernels")
+
+
+def test_loading_kernels_keeps_them(own_kernels: Path) -> None:
     # As if the kernels of this very version had been compiled long ago, and used since.
-    (own_home / "kernels").unlink()
     compile_and_prune = "from gnnkit.kernels import jit; from gnnkit.sampling import kinds; kinds.warm()"
     compile_and_prune += "; print(*(path.name for path, _ in jit.prune_kernels()))"
-    shutil.copytree(os.environ["KERNELS"], own_home / "kernels")
-    folders = [path for path in (own_home / "kernels").iterdir() if path.is_dir()]
+    folders = [path for path in own_kernels.iterdir() if path.is_dir()]
     for path in folders:
         os.utime(path, (0, 0))
     done = subprocess.run([sys.executable, "-c", compile_and_prune], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    left = [path.name for path in (own_home / "kernels").iterdir() if path.is_dir()]
+    left = [path.name for path in own_kernels.iterdir() if path.is_dir()]
     assert left and not set(left) & set(done.stdout.split()) and set(left) <= {path.name for path in folders}
 
 
@@ -346,10 +352,8 @@ def test_demo_ends_with_its_verdict(cli: Cli, monkeypatch: pytest.MonkeyPatch, c
     assert scales == [0.5]
 
 
-def test_kernels_that_are_there_are_loaded_while_somebody_compiles_others(own_home: Path) -> None:
-    (own_home / "kernels").unlink()
-    shutil.copytree(os.environ["KERNELS"], own_home / "kernels")
+def test_kernels_that_are_there_are_loaded_while_somebody_compiles_others(own_kernels: Path) -> None:
     warm = [sys.executable, "-c", "from gnnkit.sampling import kinds; kinds.warm()"]
     subprocess.run(warm, check=True, timeout=240)  # whatever is missing
-    with FileLock(own_home / "kernels" / "compile.lock"):
+    with FileLock(own_kernels / "compile.lock"):
         subprocess.run(warm, check=True, timeout=240)

@@ -64,7 +64,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 def record(root: Path, name: str, **values: object) -> Path:
     """The folder of a run with these facts; by default of an owner that is gone."""
-    own = RunFolder(root, {"store": "/data/[bold]graph[/bold]"})
+    own = RunFolder(root, {"store": "/data/[bold]graph"})
     facts = json.loads((own.path / "run.json").read_text())
     own.close()
     folder = root / name
@@ -170,7 +170,9 @@ def test_a_part_service_that_was_stopped_is_not_brought_back(store: Store, tmp_p
 # Runs that nobody has ---------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_left_behind_is_cleaned_up(tmp_path: Path, cli: Cli, sleeper: subprocess.Popen[bytes]) -> None:
+def test_what_is_left_behind_is_cleaned_up(
+    tmp_path: Path, cli: Cli, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And nothing else: neither runs that live, nor failed ones' logs, nor what may run elsewhere, unless that is said."""
     mine = RunFolder(tmp_path, {})
     log = tmp_path / "1-0123abcd" / "worker-0.log"
@@ -189,7 +191,14 @@ def test_what_is_left_behind_is_cleaned_up(tmp_path: Path, cli: Cli, sleeper: su
     assert {name: each["state"] for name, each in facts.items()} == {folder.name: state for folder, state in states.items()}
     assert facts[other.name]["processes"][0]["state"] == "not known" and inner.name not in facts
     code, out, _ = cli("ps")
-    assert code == 1 and "gnnkit cleanup" in out and "/data/[bold]graph[/bold]" in out
+    assert code == 1 and "gnnkit cleanup" in out and "[bold]graph" in out
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = cli("ps")[1].splitlines()
+    assert rows[0].split() == ["run", "state", "age", "what"] and all(len(row.rstrip()) <= 80 for row in rows[:-2])
+    assert [row.split()[1] for row in rows[1:] if row[:1].isdigit() and row.split()[0] in facts] == [
+        "running",
+        *["stale", "failed", "elsewhere"],
+    ]
     assert cli("logs")[1].splitlines()[1] == "the end", "the newest with processes"
     code, _, err = cli("stop", other.name)
     assert code == 2 and "another boot" in err
@@ -198,7 +207,12 @@ def test_what_is_left_behind_is_cleaned_up(tmp_path: Path, cli: Cli, sleeper: su
     assert code == 0 and out.startswith(f"{stale.name}: ended 1 process, removed its folder (sampling processes, ")
     assert sleeper.wait(60) == -signal.SIGKILL
     assert {path.name for path in tmp_path.iterdir()} == {mine.path.name, failed.name, other.name}
-    assert cli("cleanup")[1] == "nothing to clean up\n" and cli("ps")[0] == 0
+    # Both say the same of what is listed and stays.
+    stays = "1 run failed, whose logs stay for a week: gnnkit cleanup --failed; "
+    stays += "1 run of another boot, host or container: gnnkit cleanup --elsewhere"
+    assert cli("cleanup")[1].splitlines() == ["nothing to clean up", stays]
+    code, out, _ = cli("ps")
+    assert code == 0 and out.splitlines()[-1] == stays
     code, out, _ = cli("cleanup", "--failed", "--elsewhere", "--json")
     assert code == 0 and {each["id"]: each["removed"] for each in json.loads(out)["runs"]} == {failed.name: True, other.name: True}
     assert list(tmp_path.iterdir()) == [mine.path]

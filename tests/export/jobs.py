@@ -21,9 +21,12 @@ OPTIONS: dict[str, Any] = {
     "workers_per_server": 1,
     "threads_per_worker": 1,
     "sampling_threads": 1,
-    "gpus_per_proc": 0,
+    "gpus_per_node": 0,
     "placement": Placement(((0,), (1,))),
     "store": STORE,
+    "batch_bytes": 10**7,
+    "num_steps": 100,
+    "num_nodes": 10**6,
     "gnnkit": "1.2.3",
 }
 SERVED = {"backend": "GraphStore", "storage_nodes": 2, "servers_per_node": 2, "sampling_threads": 0}

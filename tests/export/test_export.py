@@ -59,7 +59,7 @@ def export(loader: GraphLoader, tmp_path: Path) -> Callable[..., Path]:
         words = {key: options.pop(key) for key in ("overwrite", "train") if key in options}
         plan = json.loads(json.dumps({**loader.plan.to_json(), "backend": BACKENDS[backend].to_json()}))
         made = LoaderPlan.from_json(plan)
-        job = export_plan(made, tmp_path / name, JobOptions(gpus_per_proc=0, **options), **{"train": train, **words})
+        job = export_plan(made, tmp_path / name, JobOptions(gpus_per_node=0, **options), **{"train": train, **words})
         assert set(job.files) <= {path.name for path in job.directory.iterdir()}
         return job.directory
 
@@ -110,6 +110,18 @@ def test_a_job_is_a_few_files_that_a_readme_explains(export: Callable[..., Path]
     }
     assert set(record["files"]) == names - {"export.json"}
     assert not writer.changed_files(job)
+
+
+def test_gpus_are_one_for_each_rank_or_none(loader: GraphLoader, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"gpus_per_node=1, and each of the 2 ranks"):
+        loader.export(tmp_path / "job", procs_per_node=2, gpus_per_node=1)
+    with pytest.raises(PlanError, match="gpus_per_node"):
+        loader.export(tmp_path / "job", gpus_per_node=-1)
+    job = loader.export(tmp_path / "job", "slurm", procs_per_node=2, gpus_per_node=4)
+    assert "#SBATCH --gpus-per-node=4\n" in (job.directory / "job.sbatch").read_text() and "4 GPUs on each node" in str(job)
+    without = loader.export(tmp_path / "job", "slurm", procs_per_node=2, gpus_per_node=0)
+    for told in (str(without), (job.directory / "job.sbatch").read_text(), (job.directory / "README.md").read_text()):
+        assert "no GPU: ranks train on processors; export with gpus_per_node=2" in told
 
 
 def test_the_plan_is_the_loaders_for_any_number_of_ranks(export: Callable[..., Path], loader: GraphLoader) -> None:
@@ -339,6 +351,6 @@ def test_labels_decide_what_the_template_tells_apart(tmp_path: Path) -> None:
     ):
         store = make_store(tmp_path / name, y=y)
         with GraphLoader.from_store(store, num_neighbors=[2, 2, 2], batch_size=8, backend="inprocess", progress=False) as loader:
-            source = (loader.export(tmp_path / f"{name}-job", gpus_per_proc=0).directory / "train.py").read_text()
+            source = (loader.export(tmp_path / f"{name}-job", gpus_per_node=0).directory / "train.py").read_text()
         assert all(line in source for line in (*wanted, "NUM_LAYERS = 3", 'VALID = "valid"'))
         assert len(source.splitlines()) <= 120

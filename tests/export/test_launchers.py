@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,15 @@ from tests.export.jobs import SERVED, STORE, job, write_files
 from tests.export.sbatch_options import components
 
 SCHEMAS = Path(__file__).with_name("schemas")
+WHOLE = Placement(((0, 1), (0, 1)))
+SMALL = replace(STORE, nbytes=15 * 10**6)
 ODD = {
     "nodes": 1,
     "procs_per_node": 1,
     "interface": "ib0.100",
     "backend": "InProcess",
     "sampling_threads": None,
-    "gpus_per_proc": 1,
+    "gpus_per_node": 1,
     "placement": Placement(((0, 1),)),
     "store": JobStore("tiny", "/data/what's in $HOME", "0123abcd", 2, 10),
 }
@@ -104,7 +107,7 @@ def test_sbatch_takes_every_line(name: str) -> None:
     assert len(found) == (2 if written.num_servers else 1)
     trainers = found[0]
     assert (trainers["nodes"], trainers["ntasks-per-node"]) == (str(written.nodes), str(written.procs_per_node))
-    assert ("gpus-per-node" in trainers) == bool(written.gpus_per_proc)
+    assert ("gpus-per-node" in trainers) == bool(written.gpus_per_node)
     assert int(trainers["cpus-per-task"]) >= 1 + (written.sampling_threads or 0)
     least = {id(trainers): 0 if written.num_servers else written.store_bytes_per_node, id(found[-1]): written.store_bytes_per_node}
     assert all(int(component["mem"].removesuffix("G")) << 30 > least[id(component)] for component in found)
@@ -113,6 +116,55 @@ def test_sbatch_takes_every_line(name: str) -> None:
     if written.num_servers:
         assert (found[1]["nodes"], found[1]["ntasks-per-node"]) == (str(written.storage_nodes), "1")
         assert "gpus-per-node" not in found[1]
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("options", "cores", "gib"),
+    [
+        # Eight ranks on a store of 15 MB, with a few small batches: the interpreters are what takes memory.
+        (
+            {
+                "procs_per_node": 8,
+                "store": replace(STORE, nbytes=15 * 10**6),
+                "batch_bytes": 10**6,
+                "sampling_threads": None,
+                "num_steps": 1,
+            },
+            2,
+            10,
+        ),
+        # One rank with the whole of a large store.
+        ({"procs_per_node": 1, "store": replace(STORE, nbytes=200 * GIB), "sampling_threads": None, "placement": WHOLE}, 5, 203),
+        # The same with batches of a gigabyte.
+        ({"procs_per_node": 1, "store": replace(STORE, nbytes=200 * GIB), "batch_bytes": GIB, "placement": WHOLE}, 2, 213),
+    ],
+)
+def test_memory_and_processors_come_from_the_store_and_the_plan(options: dict[str, Any], cores: int, gib: int) -> None:
+    written = job("slurm", **options)
+    (found,) = components(launcher_files(written)["job.sbatch"])
+    assert (int(found["cpus-per-task"]), int(found["mem"].removesuffix("G"))) == (cores, pytest.approx(gib, abs=2))
+    pod = objects(job("kubernetes", **options))["JobSet"][0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    limits = pod["containers"][0]["resources"]["limits"]
+    assert limits == {"cpu": str(cores * written.procs_per_node), "memory": f"{found['mem'].removesuffix('G')}Gi"}
+
+
+@pytest.mark.parametrize("written", JOBS)
+def test_gpus_and_their_absence_are_said_aloud(written: ExportJob) -> None:
+    files = launcher_files(written)
+    if written.launcher != "torchrun":  # which takes what a machine has
+        main = files["job.sbatch" if written.launcher == "slurm" else "job.yaml"]
+        assert written.gpu_words in main and ("no GPU" in main) == (not written.gpus_per_node)
+
+
+@pytest.mark.parametrize("written", JOBS)
+def test_the_environment_is_a_line_to_edit_and_images_have_no_compiler(written: ExportJob) -> None:
+    for name, text in launcher_files(written).items():
+        assert name.endswith(".yaml") or ("source env/bin/activate" in text) == (written.launcher != "kubernetes")
+    said = "\n".join(line for step in launcher_instructions(written).start for line in step.commands)
+    assert "build-essential" not in said and "apt-get" not in said
 
 
 def test_the_parser_of_sbatch_lines_refuses_what_sbatch_would_not_read() -> None:
@@ -201,7 +253,7 @@ def test_objects_of_kubernetes_fit_each_other(name: str) -> None:
     (store,) = [mount["mountPath"] for mount in holder["volumeMounts"] if mount["name"] == "store"]
     assert store == (written.store.path if written.store.path.startswith("/") else "/a store")
     gpus = pods[0]["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpu", 0)
-    assert gpus == written.gpus_per_proc * written.procs_per_node
+    assert gpus == written.gpus_per_node
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

@@ -328,7 +328,7 @@ def test_ranks_end_with_a_torchrun_that_is_killed(tmp_path: Path, scripts: ExitS
     (tmp_path / "train.py").write_text(TRAINER)
     store = make_store(tmp_path / "store")
     with GraphLoader.from_store(store, num_neighbors=[3], batch_size=16, backend="inprocess", progress=False) as loader:
-        folder = loader.export(tmp_path / "job", train=tmp_path / "train.py", procs_per_node=2, gpus_per_proc=0).directory
+        folder = loader.export(tmp_path / "job", train=tmp_path / "train.py", procs_per_node=2, gpus_per_node=0).directory
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     told = {"PATH": path, "OMP_NUM_THREADS": "1", "MASTER_PORT": "0", "CASE": str(tmp_path)}
     process = subprocess.Popen(

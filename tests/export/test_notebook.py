@@ -84,7 +84,7 @@ def standing(*args, **words):
         time.sleep(0.01)
 real, {owner}.{name} = {owner}.{name}, standing
 try:
-    loader.export({directory!r}, train=train, gpus_per_proc=0)
+    loader.export({directory!r}, train=train, gpus_per_node=0)
 finally:
     {owner}.{name} = real
 """
@@ -104,7 +104,7 @@ def test_the_stop_button_leaves_nothing_half_written(kernel: Kernel, tmp_path: P
         assert cell.error["ename"] == "KeyboardInterrupt"
         assert "export()" in cell.traceback
         assert {path.name for path in tmp_path.iterdir()} == {"stores"}
-    shown = kernel.run(f"loader.export({str(job)!r}, train=train, gpus_per_proc=0)")
+    shown = kernel.run(f"loader.export({str(job)!r}, train=train, gpus_per_node=0)")
     assert "def train(loader, ctx):" in (job / "train.py").read_text()
     (result,) = [
         message["content"]["data"] for message in kernel.of_type("execute_result") if shown.msg_id in str(message["parent_header"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gnnkit import GraphLoader
+from gnnkit.export.requirements import requirements_text
 from tests.export.graphs import make_store
 from tests.helpers.machine import ROOT
 
@@ -30,12 +31,19 @@ def run(*command: str | Path, cwd: Path, timeout_s: float) -> str:
     return done.stdout
 
 
+def test_notebook_tools_are_pinned_only_where_the_program_imports_them() -> None:
+    names = {line.partition("==")[0] for line in requirements_text("import torch").splitlines()}
+    assert {"gnnkit", "torch", "torch-geometric", "numba"} <= names
+    assert not names & {"ipywidgets", "ipython", "ipykernel", "jupyterlab", "jupyterlab-widgets", "comm", "traitlets", "matplotlib"}
+    assert "ipywidgets" in {line.partition("==")[0] for line in requirements_text("import ipywidgets").splitlines()}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_fresh_environment_of_its_own_requirements_imports_the_program(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     with GraphLoader.from_store(store, num_neighbors=[2], batch_size=8, backend="inprocess", progress=False) as loader:
-        job = loader.export(tmp_path / "job", gpus_per_proc=0).directory
+        job = loader.export(tmp_path / "job", gpus_per_node=0).directory
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     run(sys.executable, "-c", BUILD, wheels, cwd=ROOT, timeout_s=120)

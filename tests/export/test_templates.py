@@ -29,7 +29,7 @@ def export(kind: str, folder: Path, **options: Any) -> Path:
         if kind in ("binary", "triplet"):
             loader = loader.for_links(None, neg_sampling=kind, neg_amount=2, batch_size=256)
         with loader:
-            return loader.export(folder / "job", gpus_per_proc=0, **options).directory
+            return loader.export(folder / "job", gpus_per_node=0, **options).directory
 
 
 def train(job: Path, epochs: int, capsys: pytest.CaptureFixture[str]) -> tuple[float, str, list[float]]:
@@ -92,10 +92,10 @@ def test_what_has_no_template_is_told(tmp_path: Path) -> None:
 
                 changes["sampler"] = PPR()  # type: ignore[assignment]
             with loader.for_split("train", **changes) as other, pytest.raises(PlanError, match=why) as caught:
-                other.export(tmp_path / "job", gpus_per_proc=0)
+                other.export(tmp_path / "job", gpus_per_node=0)
             assert "train=train" in str(caught.value.hint)
         with loader.for_links(None) as links, pytest.raises(PlanError, match="neither negatives nor labels"):
-            links.export(tmp_path / "job", gpus_per_proc=0)
+            links.export(tmp_path / "job", gpus_per_node=0)
     outward = make_typed_store(tmp_path / "outward", edge_dir="out")
     with (
         GraphLoader.from_store(
@@ -104,7 +104,7 @@ def test_what_has_no_template_is_told(tmp_path: Path) -> None:
         loader.for_anchors(("paper", "cites", "paper")) as anchors,
         pytest.raises(PlanError, match="anchors"),
     ):
-        anchors.export(tmp_path / "job", gpus_per_proc=0)
+        anchors.export(tmp_path / "job", gpus_per_node=0)
     assert not (tmp_path / "job").exists()
     assert is_installed("torch_geometric.nn")
     assert not is_installed("tests.export")

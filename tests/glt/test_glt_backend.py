@@ -24,7 +24,6 @@ from gnnkit.plan import NeighborSampling
 from gnnkit.vendor import glt
 from tests.glt.graphs import ring, town
 from tests.helpers.chi_square import check_counts
-from tests.helpers.homes import home_with_kernels
 from tests.helpers.machine import ROOT, SEARCH_PATH, glt_python, in_time
 from tests.helpers.namespaces import INTERFACE, NamespaceHost, network
 from tests.helpers.ports import free_port
@@ -44,7 +43,7 @@ def command(python: Path, *words: object) -> list[str]:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": SEARCH_PATH, "GNNKIT_HOME": str(home_with_kernels(folder / "home")), **more}
+    return {**os.environ, "PYTHONPATH": SEARCH_PATH, "GNNKIT_HOME": str(folder / "home"), **more}
 
 
 Run = Callable[..., dict[str, Any]]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.graphs import split_store
-from tests.kernels.workplace import Workplace, home_without
+from tests.kernels.workplace import Workplace, cache_without
 from tests.ui.conftest import jupyter_home as jupyter_home
 from tests.ui.kernels import Kernel
 
@@ -50,9 +50,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running_place(jupyter_home: Path) -> Iterator[Workplace]:
-    """One kernel for a module; it has a home of its own, with all compiled kernels but a few."""
-    home = home_without(jupyter_home / "home", "numbering")
-    environment = {"GNNKIT_HOME": str(home), "GNNKIT_OFFLINE": "", "GNNKIT_TOKEN": TOKEN}
+    """One kernel for a module; it has a home of its own, and all compiled kernels but a few."""
+    home, cache = jupyter_home / "home", cache_without(jupyter_home / "cache", "numbering")
+    environment = {"GNNKIT_HOME": str(home), "XDG_CACHE_HOME": str(cache), "GNNKIT_OFFLINE": "", "GNNKIT_TOKEN": TOKEN}
     kernel = Kernel(environment)
     try:
         kernel.run(SETUP)

@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from gnnkit.runtime.runs import sweep
-from tests.helpers.homes import home_with_kernels
 from tests.helpers.waiting import wait_until
 from tests.kernels.conftest import SETUP, TOKEN
 from tests.kernels.workplace import GONE_S, Workplace
@@ -44,7 +43,7 @@ def result(kernel: Kernel, source: str) -> str:
 @pytest.mark.slow
 def test_a_kernel_that_ends_leaves_nothing_whatever_it_was_doing(jupyter_home: Path, store: Path, tmp_path: Path) -> None:
     """It is asked to restart, and killed, both in the middle of the same cell, which then completes in a new kernel."""
-    home, out = home_with_kernels(tmp_path / "home"), tmp_path / "parts" / "store"
+    home, out = tmp_path / "home", tmp_path / "parts" / "store"
     kernel = Kernel({"GNNKIT_HOME": str(home), "GNNKIT_TOKEN": TOKEN})
     partition = PARTITION.format(out=str(out))
     try:

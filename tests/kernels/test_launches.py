@@ -8,7 +8,6 @@ import psutil
 import pytest
 
 from gnnkit.runtime.runs import sweep
-from tests.helpers.homes import home_with_kernels
 from tests.helpers.waiting import wait_until
 from tests.kernels.workplace import GONE_S, Workplace, check_is_short, stop
 from tests.ui.kernels import Cell, Kernel
@@ -78,7 +77,7 @@ loader.close()
 
 @pytest.mark.slow
 def test_a_kernel_that_is_killed_takes_its_ranks_and_what_they_have_started_along(jupyter_home: Path, store: Path, tmp_path: Path) -> None:
-    home = home_with_kernels(tmp_path / "home")
+    home = tmp_path / "home"
     kernel = Kernel({"GNNKIT_HOME": str(home)})
     try:
         place = Workplace(kernel, home)

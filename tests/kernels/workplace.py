@@ -23,13 +23,13 @@ PROMPT_S = 2.0
 GONE_S = 5.0
 
 
-def home_without(folder: Path, module: str) -> Path:
-    """A home with all compiled kernels but those of a module, which the first run compiles."""
+def cache_without(folder: Path, module: str) -> Path:
+    """A user's cache folder with all compiled kernels but those of a module, which the first run compiles."""
     warm()
-    (folder / "kernels").mkdir(parents=True)
+    (folder / "gnnkit" / "kernels").mkdir(parents=True)
     for compiled in kernel_cache_root().iterdir():
         if compiled.is_dir() and not any(compiled.glob(f"{module}.*")):
-            (folder / "kernels" / compiled.name).symlink_to(compiled.resolve())
+            (folder / "gnnkit" / "kernels" / compiled.name).symlink_to(compiled.resolve())
     return folder
 
 

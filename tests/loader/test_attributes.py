@@ -38,6 +38,24 @@ def test_the_page_names_every_attribute_of_data() -> None:
     assert found - {"train_mask", "val_mask", "test_mask", "time"} == names_in("`Data`: one node type, one edge type")
 
 
+@pytest.mark.parametrize(
+    ("y", "classes"),
+    [
+        (torch.arange(100) % 4, 4),
+        ((torch.arange(100) % 4).unsqueeze(1), 4),
+        (torch.zeros(100, 7), 7),
+        (torch.rand(100), 0),
+        (None, 0),
+    ],
+)
+def test_num_classes_are_those_of_the_input_nodes_labels(y: torch.Tensor | None, classes: int) -> None:
+    with make(Data(edge_index=plain().edge_index, num_nodes=100, y=y)) as loader:
+        assert loader.num_classes == classes
+    data = typed()
+    with make(data, input_nodes="paper") as papers, make(data, input_nodes="tag") as tags:
+        assert (papers.num_classes, tags.num_classes) == (3, 0)
+
+
 def test_the_page_names_every_attribute_of_heterodata() -> None:
     data = typed()
     data["paper", "cites", "paper"].edge_attr = torch.rand(150, 2)

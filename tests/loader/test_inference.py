@@ -25,7 +25,6 @@ from gnnkit.datasets import PyGSource, cora
 from gnnkit.errors import LoaderClosed, PlanError, StoreError
 from gnnkit.events import Event
 from gnnkit.storage.build import build_store
-from tests.helpers.homes import home_with_kernels
 from tests.loader.graphs import NUM_NODES, make, plain, typed
 
 EVERYWHERE = pytest.mark.parametrize("backend", [InProcess(2), Colocated(1), GraphStore(1)], ids=["InProcess", "Colocated", "GraphStore"])
@@ -252,7 +251,7 @@ def files(folder: Path) -> set[str]:
 
 
 def test_a_temporary_folder_goes_with_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GNNKIT_HOME", os.fspath(home_with_kernels(tmp_path)))
+    monkeypatch.setenv("GNNKIT_HOME", os.fspath(tmp_path))
     model = Sage(8)
     with make() as loader:
         found = loader.inference(model.layers, progress=False)
@@ -273,7 +272,7 @@ class Stop(Exception):
 def test_what_breaks_off_leaves_nothing_and_can_be_done_again(
     error: type[BaseException], backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GNNKIT_HOME", os.fspath(home_with_kernels(tmp_path / "home")))
+    monkeypatch.setenv("GNNKIT_HOME", os.fspath(tmp_path / "home"))
     model, calls = Sage(8), itertools.count()
 
     def breaking(batch: Any) -> Any:

@@ -67,8 +67,9 @@ def test_a_transform_that_raises_stop_iteration_does_not_end_the_epoch() -> None
 def test_features_that_require_gradients_are_told_of() -> None:
     data = ring()
     data.x.requires_grad_()
-    with pytest.warns(UserWarning, match="x requires gradients, and batches carry its values alone"), loader(data) as made:
+    with pytest.warns(UserWarning, match="x requires gradients, and batches carry its values alone") as warned, loader(data) as made:
         assert not next(iter(made)).x.requires_grad
+    assert [warning.filename for warning in warned] == [__file__], "they point at the user's line"
 
 
 @pytest.mark.parametrize(

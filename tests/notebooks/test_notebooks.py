@@ -14,7 +14,6 @@ import pytest
 from nbclient import NotebookClient
 
 from gnnkit.datasets import ogb_names
-from tests.helpers.homes import home_with_kernels
 from tests.helpers.machine import ROOT, SEARCH_PATH
 from tests.ui.kernels import on_sockets_of_its_own
 
@@ -38,7 +37,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NotebookClient]
     words = {"kernel_name": "python3", "timeout": 240, "resources": resources, "config": on_sockets_of_its_own()}
     client = NotebookClient(nbformat.v4.new_notebook(), **words)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GNNKIT_HOME", str(home_with_kernels(tmp_path_factory.mktemp("notebooks") / "home")))
+        patch.setenv("GNNKIT_HOME", str(tmp_path_factory.mktemp("notebooks") / "home"))
         patch.setenv("GNNKIT_OFFLINE", "1")
         patch.setenv("OMP_NUM_THREADS", "1")  # threads of torch wait for each other on a machine that does other things too
         patch.setenv("PYTHONPATH", SEARCH_PATH)

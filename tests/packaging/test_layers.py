@@ -27,6 +27,7 @@ ORDER = (
         "events",
         "host",
         "files",
+        "callers",
         "unpickling",
         "waiting",
         "shipped",

@@ -194,7 +194,7 @@ def test_prune_leaves_parts_for_a_week(tmp_path: Path) -> None:
 def test_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     first = partition(source(), 1, out=tmp_path / "first", with_edge=True).path
     one = partition(Store.open(first), 3, "random", tmp_path / "one")
-    call = ["partition", str(first), "3", "--method", "random", "--out", str(tmp_path / "many")]
+    call = ["partition", str(first), "3", "--partition", "random", "--out", str(tmp_path / "many")]
     assert run([*call, "--part", "0"]) == 0
     assert f"part 0 of {tmp_path / 'many'} is built; parts 1, 2 are missing" in capfd.readouterr().out
     assert run([*call, "--finish"]) == 2

@@ -1,4 +1,4 @@
-"""Interrupts of compiling: none is lost, and none leaves Numba in a state in which it cannot go on."""
+"""Compiling: once on a machine, which it says; no interrupt of it is lost, and none leaves Numba in a state in which it cannot go on."""
 
 from __future__ import annotations
 
@@ -43,6 +43,38 @@ with FileLock(jit.kernel_cache_root() / "compile.lock", timeout=60):
 def test_every_interrupt_is_noticed_and_compiling_goes_on(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    environment = {**os.environ, "GNNKIT_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=240)
     assert (done.stdout.split(), done.stderr) == (["15", "3", "6"], "")
+
+
+ONE_KERNEL = """
+from gnnkit.kernels import jit
+
+@jit.kernel("int64(int64, int64)")
+def add(a, b):
+    return a + b
+
+told = []
+jit.warm(told.append)
+print(add(1, 2), told[-1].kind, told[-1].text)
+"""
+
+
+def test_kernels_belong_to_the_user_of_the_machine_and_are_compiled_once(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(ONE_KERNEL)
+    cache, shown = tmp_path / "cache", []
+    for home in ("mine", "of-the-team"):  # compiled kernels are executed: they do not lie where data may be shared
+        environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "GNNKIT_HOME": str(tmp_path / home), "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=120, check=True)
+        shown.append(done.stdout.strip())
+        assert not (tmp_path / home).exists()
+    assert "once on this machine" in shown[0] and shown[1] == "3 end"
+    kernels = cache / "gnnkit" / "kernels"
+    assert any(kernels.rglob("*.nbc")) and kernels.stat().st_mode & 0o077 == 0
+    kernels.chmod(0o777)  # somebody else could have put something into it
+    elsewhere = tmp_path / "temporary"
+    elsewhere.mkdir()
+    subprocess.run([sys.executable, str(program)], env={**environment, "TMPDIR": str(elsewhere)}, timeout=120, check=True)
+    assert any(elsewhere.rglob("*.nbc"))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.homes import home_with_kernels
 from tests.storage.checks import FAST_FOLDER
 
 
@@ -24,5 +23,5 @@ def tmp_path() -> Iterator[Path]:
 def own_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keeps the user's own stores out of the tests, and the kernels that are compiled already in."""
     with tempfile.TemporaryDirectory(prefix="storage-test-", dir=FAST_FOLDER) as folder:
-        monkeypatch.setenv("GNNKIT_HOME", os.fspath(home_with_kernels(Path(folder))))
+        monkeypatch.setenv("GNNKIT_HOME", os.fspath(Path(folder)))
         yield

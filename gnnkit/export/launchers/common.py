@@ -12,13 +12,17 @@ from gnnkit.export.job import ExportJob, Port
 if TYPE_CHECKING:
     import jinja2
 
-# Cores of a rank that samples with as many threads as there are cores for.
+# The most cores of a rank that samples with as many threads as there are cores for.
 _AUTO_THREADS = 4
 _GIB = 2**30
-# GiB of a rank beside the graph: Python, torch and batches; and of a storage server.
-_RANK_GIB, _SERVER_GIB = 6, 2
-# GiB of shared memory of each of them.
-SHM_GIB = 1
+# Of a rank: Python, torch and PyG, a model of some million parameters with its optimizer; and what CUDA takes of the host's memory.
+_RANK_BYTES, _CUDA_BYTES = _GIB, 3 * _GIB
+# Of a storage server, and of each process that samples: the interpreter, NumPy, Arrow and the compiled kernels.
+_SERVER_BYTES, _SAMPLER_BYTES = _GIB // 2, 200 << 20
+# Scratch of a sampling thread for each node of the graph: an int32 and an int64.
+_THREAD_BYTES = 12
+# Batches of a rank beside one for each sampling thread: those ahead and held, with room for larger ones; and what a step makes of one.
+_AHEAD_AND_HELD, _HEADROOM, _OF_A_STEP = 5, 1.25, 4
 
 
 def in_gib(nbytes: int) -> int:
@@ -28,7 +32,37 @@ def in_gib(nbytes: int) -> int:
 
 def rank_cores(job: ExportJob) -> int:
     """Cores of a rank: its own, and those of its sampling threads."""
-    return 1 + (_AUTO_THREADS if job.sampling_threads is None else job.sampling_threads)
+    return 1 + _rank_threads(job)
+
+
+def _rank_threads(job: ExportJob) -> int:
+    """Sampling threads of a rank; where there are as many as there are cores for, no more than it has batches."""
+    return min(_AUTO_THREADS, job.num_steps) if job.sampling_threads is None else job.sampling_threads
+
+
+def _under_way(job: ExportJob, threads: int) -> int:
+    """Bytes of batches that are sampled, ahead and held."""
+    return int((threads + min(_AHEAD_AND_HELD, job.num_steps)) * job.batch_bytes * _HEADROOM)
+
+
+def _samplers(job: ExportJob, threads: int) -> int:
+    """Bytes of sampling processes themselves."""
+    return threads * (_SAMPLER_BYTES + job.num_nodes * _THREAD_BYTES)
+
+
+def _shared(job: ExportJob) -> int:
+    """Bytes of the batches of all ranks of a node, which may lie in shared memory."""
+    return job.procs_per_node * _under_way(job, _rank_threads(job))
+
+
+def trainer_shm_gib(job: ExportJob) -> int:
+    """GiB of shared memory of a node with trainers."""
+    return in_gib(_shared(job))
+
+
+def storage_shm_gib(job: ExportJob) -> int:
+    """GiB of shared memory of a storage node."""
+    return in_gib(job.servers_per_node * _under_way(job, job.workers_per_server * job.threads_per_worker))
 
 
 def storage_cores(job: ExportJob) -> int:
@@ -39,12 +73,15 @@ def storage_cores(job: ExportJob) -> int:
 def trainer_gib(job: ExportJob) -> int:
     """GiB of memory of a node with trainers: its part of the graph, unless servers hold that, and its ranks."""
     graph = 0 if job.num_servers else job.store_bytes_per_node
-    return in_gib(graph) + (_RANK_GIB + SHM_GIB) * job.procs_per_node
+    rank = _RANK_BYTES + (_CUDA_BYTES if job.gpus_per_node else _OF_A_STEP * job.batch_bytes) + _samplers(job, _rank_threads(job))
+    return in_gib(graph + job.procs_per_node * rank + _shared(job))
 
 
 def storage_gib(job: ExportJob) -> int:
     """GiB of memory of a storage node: its part of the graph, and its servers."""
-    return in_gib(job.store_bytes_per_node) + (_SERVER_GIB + SHM_GIB) * job.servers_per_node
+    threads = job.workers_per_server * job.threads_per_worker
+    server = _SERVER_BYTES + _samplers(job, threads) + _under_way(job, threads)
+    return in_gib(job.store_bytes_per_node + job.servers_per_node * server)
 
 
 _ANY = "any free one"
@@ -54,7 +91,7 @@ def between_ranks(job: ExportJob) -> tuple[Port, ...]:
     """Returns the ports that ranks open to each other, which the system picks."""
     if job.world_size == 1:
         return ()
-    kind = "gloo or NCCL (gradients, checkpoints)" if job.gpus_per_proc else "gloo (gradients, checkpoints)"
+    kind = "gloo or NCCL (gradients, checkpoints)" if job.gpus_per_node else "gloo (gradients, checkpoints)"
     rows = [Port(kind, "every rank", _ANY, ephemeral=True)]
     if job.backend == "Colocated" and job.nodes > 1 and not job.placement.is_replicated:
         rows.append(Port("part service (sampled neighbours and rows)", "local rank 0 of every node", _ANY, ephemeral=True))

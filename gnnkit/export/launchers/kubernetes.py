@@ -12,7 +12,6 @@ from gnnkit.export.launchers.common import (
     MAX_RESTARTS,
     RANK_THREADS,
     SERVE,
-    SHM_GIB,
     STORAGE_PORT,
     TOKEN_TEXT,
     between_ranks,
@@ -23,7 +22,9 @@ from gnnkit.export.launchers.common import (
     storage_cores,
     storage_gib,
     storage_ports,
+    storage_shm_gib,
     trainer_gib,
+    trainer_shm_gib,
 )
 
 JOB_YAML = "job.yaml"
@@ -62,7 +63,8 @@ def _written(objects: list[_Object]) -> str:
 _HEAD = """\
 # {job.name}: a JobSet of {job.nodes} pods with {job.procs_per_node} ranks each.
 # README.md says what has to be there before: kubectl apply -f job.yaml
-# What you may want to change: image, storageClassName, and cpu and memory, which are estimates.
+# What you may want to change: image, storageClassName, and cpu and memory, which are estimates from the store and the batches.
+# It asks for {job.gpu_words}.
 """
 
 
@@ -153,15 +155,15 @@ def _rank_pod(job: ExportJob) -> _Object:
         *_storage_env(job),
     ]
     limits: _Object = {"cpu": str(rank_cores(job) * job.procs_per_node), "memory": f"{trainer_gib(job)}Gi"}
-    if job.gpus_per_proc:
-        limits["nvidia.com/gpu"] = job.procs_per_node * job.gpus_per_proc
+    if job.gpus_per_node:
+        limits["nvidia.com/gpu"] = job.gpus_per_node
     volumes: list[_Object] = [{"name": "work", "persistentVolumeClaim": {"claimName": f"{job.name}-work"}}]
     mounts: list[_Object] = [{"name": "work", "mountPath": _HOME}, *_file_mounts(PLAN, TRAIN, LAUNCH)]
     if not job.num_servers:
         volumes.append(_store_volume(job))
         mounts.append(_store_mount(job))
     ports = [{"name": "rendezvous", "containerPort": MASTER_PORT}]
-    return _pod(job, LAUNCH, env, limits, ports, volumes, mounts, SHM_GIB * job.procs_per_node)
+    return _pod(job, LAUNCH, env, limits, ports, volumes, mounts, trainer_shm_gib(job))
 
 
 def _stateful_set(job: ExportJob) -> _Object:
@@ -175,7 +177,7 @@ def _stateful_set(job: ExportJob) -> _Object:
         [{"name": f"server-{index}", "containerPort": STORAGE_PORT + index} for index in range(job.servers_per_node)],
         [_store_volume(job)],
         [_store_mount(job), *_file_mounts(PLAN, SERVE)],
-        SHM_GIB * job.servers_per_node,
+        storage_shm_gib(job),
     )
     return {
         "apiVersion": "apps/v1",
@@ -218,7 +220,7 @@ def _pod(
         "name": script.removesuffix(".sh"),
         "image": image(job),
         "command": ["bash", f"{_HOME}/{script}"],
-        "env": [{"name": "GNNKIT_HOME", "value": "/cache"}, *env],
+        "env": [*({"name": name, "value": "/cache"} for name in ("GNNKIT_HOME", "XDG_CACHE_HOME")), *env],
         "ports": ports,
         # The same numbers twice: gnnkit's "auto" takes as many threads as the pod may use cores.
         "resources": {"requests": dict(limits), "limits": limits},
@@ -313,7 +315,6 @@ def _start(job: ExportJob) -> tuple[InstructionStep, ...]:
 
 _DOCKERFILE = (
     "FROM python:3.11-slim",
-    "RUN apt-get update && apt-get install -y --no-install-recommends build-essential && rm -rf /var/lib/apt/lists/*",
     "COPY requirements.txt .",
     "RUN pip install --no-cache-dir -r requirements.txt",
 )

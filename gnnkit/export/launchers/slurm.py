@@ -36,9 +36,10 @@ def slurm_instructions(job: ExportJob) -> Instructions:
 
 def _start(job: ExportJob) -> tuple[InstructionStep, ...]:
     text = (
-        "This directory has to be the same on every node, on a shared file system for example; `gnnkit` has to be found in `PATH` where you"
-        " submit (activate its environment first), and on the nodes. Look at the time limit, the cores and the memory, an estimate, in the"
-        " first lines of `job.sbatch`; a partition or an account go onto the command line."
+        "This directory has to be the same on every node, on a shared file system for example. `job.sbatch` activates the environment"
+        " `env/` that you have made above: edit that line where gnnkit is in another one. Look at the time limit, the cores and the memory,"
+        f" estimates from the store and the batches, in its first lines; it asks for {job.gpu_words}. A partition or an account go onto the"
+        " command line."
     )
     if not job.num_servers:
         text += " So do other numbers of nodes and ranks: `sbatch --nodes=1 --ntasks-per-node=2 job.sbatch`."

@@ -37,7 +37,7 @@ class AutotuneResult(Shown):
         gain: How many times as fast that is as before.
         took_s: Seconds that it took.
         grid_size: How many combinations there are.
-        options: What to give to ``loader.with_backend(**result.options)``, or to the constructor: "backend" and "prefetch".
+        options: What to give to ``loader.with_backend``, or to the constructor: "backend" and "prefetch".
     """
 
     trials: tuple[Trial, ...]
@@ -47,7 +47,7 @@ class AutotuneResult(Shown):
     took_s: float
     grid_size: int
     options: Mapping[str, Any] = field(default_factory=dict)
-    _words: str = ""
+    _call: str = ""
 
     @property
     def sentence(self) -> str:
@@ -58,11 +58,16 @@ class AutotuneResult(Shown):
                 if self.trials[0].bottleneck in ("consumer", "collate", "transform", "transfer")
                 else ""
             )
-            return f"Nothing that was tried is faster than what the loader has: {self._words}.{why}"
-        return f"Use {self._words}: {self.gain:.2f} times as fast as before. A loader with it: loader.with_backend(**result.options)."
+            return f"Nothing that was tried is faster than what the loader has: {self.words}.{why}"
+        return f"{self.gain:.2f} times as fast as before: {self._call}"
+
+    @property
+    def words(self) -> str:
+        """The options to use, as arguments: "InProcess(num_threads=2), prefetch=8"."""
+        return self._call.partition("(")[2].removesuffix(")")
 
 
-def autotune(loader: Pipeline, seconds: float, train_step: TrainStep | None, say: Callable[[str], None]) -> AutotuneResult:
+def autotune(loader: Pipeline, seconds: float, train_step: TrainStep | None, say: Callable[[str], None], name: str) -> AutotuneResult:
     """Tries options on the loader's own batches and says a line for each; the loader itself stays as it is, and its epoch too.
 
     It goes from where the loader stands to more workers, threads and slots for as long as that is faster, leaves out what the measured
@@ -73,7 +78,8 @@ def autotune(loader: Pipeline, seconds: float, train_step: TrainStep | None, say
         loader: The loader.
         seconds: How long it may take, about; it often needs less.
         train_step: Called with each batch, as the loop would; None: batches are dropped, and what comes out is the fastest sampling.
-        say: Receives the lines.
+        say: Receives the lines; the last one is the advice.
+        name: How the caller's code calls the loader.
 
     Raises:
         PlanError: ``seconds`` is no positive number, or the backend or the number of ranks leaves nothing to try.
@@ -81,14 +87,14 @@ def autotune(loader: Pipeline, seconds: float, train_step: TrainStep | None, say
     """
     check_seconds(seconds)
     loader.check_open()
-    return _Tuner(loader, float(seconds), train_step, say).run()
+    return _Tuner(loader, float(seconds), train_step, say, name).run()
 
 
 class _Tuner:
     """One run of ``autotune``."""
 
-    def __init__(self, loader: Pipeline, seconds: float, train_step: TrainStep | None, say: Callable[[str], None]) -> None:
-        self._loader, self._train_step, self._say = loader, train_step, say
+    def __init__(self, loader: Pipeline, seconds: float, train_step: TrainStep | None, say: Callable[[str], None], name: str) -> None:
+        self._loader, self._train_step, self._say, self._name = loader, train_step, say, name
         self._began_s = time.monotonic()
         self._deadline_s = self._began_s + seconds
         self._cpus, self._longest_s, self._number = available_cpus(), 0.0, 0
@@ -117,7 +123,6 @@ class _Tuner:
         search.go(self._start)
         best, backend = search.best, self._loader.plan.backend
         own = backend_options(backend, best)
-        changed = {name: value for name, value in best.items() if value != self._start[name]}
         options = {"backend": backend_from_json({**backend, **own}), **{name: best[name] for name in best if name not in own}}
         result = AutotuneResult(
             trials=tuple(search.trials),
@@ -127,10 +132,17 @@ class _Tuner:
             took_s=time.monotonic() - self._began_s,
             grid_size=len(self._space.grid()),
             options=options,
-            _words=in_words(backend, changed or best),
+            _call=f"{self._name}.with_backend({self._arguments(best)})",
         )
         self._say(f"autotune: {result.sentence}")
         return result
+
+    def _arguments(self, best: Point) -> str:
+        """Those of ``with_backend``: what was found, and what the backend has been given beside it."""
+        backend = self._loader.plan.backend
+        usual = backend_from_json({"kind": backend["kind"]}).to_json()
+        given = {name: value for name, value in backend.items() if name not in best and value != usual.get(name)}
+        return in_words(backend, {**given, **best}).removeprefix("backend=")
 
     def _try(self, point: Point) -> Trial | None:
         began_s = time.monotonic()

@@ -38,14 +38,23 @@ def test_it_tries_prints_and_tells(capsys: pytest.CaptureFixture[str]) -> None:
         assert found.best in [trial.options for trial in found.trials] and found.gain > 0 and found.seeds_per_s > 0
         # The loader is as it was.
         assert loader.epoch == -1 and len(loader.records) == 0 and loader.plan == plan
-        # What it gives back can be used.
+        # What it says can be pasted, and what it gives back can be used.
+        if found.best != found.trials[0].options:
+            call = lines[-1].split(": ")[2]
+            with eval(call, {"loader": loader, "InProcess": InProcess}) as pasted:
+                assert pasted.plan.runtime.prefetch == found.best["prefetch"]
         with loader.with_backend(**found.options) as tuned:
             assert tuned.plan.runtime.prefetch == found.best["prefetch"]
             assert tuned.plan.backend == {"kind": "InProcess", "num_threads": found.best["num_threads"]}
             assert seeds(tuned) == seeds(loader) == seeds(other)
 
-    assert repr(found).startswith("<autotune (done): best num_threads=")
-    assert found.sentence in str(found) and "before" in str(found) and f"there are {found.grid_size} combinations" in str(found)
+    assert repr(found).startswith("<autotune (done): best InProcess(num_threads=")
+    assert (
+        found.sentence not in str(found)
+        and found.words in str(found)
+        and "before" in str(found)
+        and f"there are {found.grid_size} combinations" in str(found)
+    )
     assert len(found._repr_mimebundle_()["text/html"].encode()) < 20_000
     same = replace(found, best=found.trials[0].options, trials=(replace(found.trials[0], bottleneck="consumer"), *found.trials[1:]))
     assert "Your loop is what takes the time" in same.sentence
@@ -63,22 +72,26 @@ def test_a_slow_training_step_is_found_out_in_one_trial(capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert "with your train_step" in out and "the loop takes the time" in out
     assert len(found.trials) == 1 and found.gain == 1.0 and set(given) == {20}
-    assert found.sentence.startswith(
-        "Nothing that was tried is faster than what the loader has: backend=InProcess(num_threads=2), prefetch=2."
-    )
+    assert found.sentence.startswith("Nothing that was tried is faster than what the loader has: InProcess(num_threads=2), prefetch=2.")
 
 
 def test_processes_are_tuned_and_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnnkit.loader.advice.autotune._MOST_TRIALS", 3)
     gnnkit.partition(plain(), 1, "contiguous", tmp_path / "store")
-    backend = Colocated(num_workers=1, channel_size="40MB")
+    backend = Colocated(num_workers=1, channel_size="40MB", log_dir=str(tmp_path))
     with GraphLoader.from_store(tmp_path / "store", num_neighbors=[3, 2], batch_size=7, progress=False, backend=backend) as loader:
         before = {process.pid for process in loader.status().processes}
         found = loader.autotune(30.0)
+        assert found._call.startswith("loader.with_backend(Colocated(") and f"log_dir={str(tmp_path)!r}" in found._call
         assert {"num_workers", "threads_per_worker", "worker_concurrency", "channel_size", "prefetch"} == set(found.best)
         assert len(found.trials) == 3
         assert isinstance(found.options["backend"], Colocated) and found.options["prefetch"] == found.best["prefetch"]
         assert {process.pid for process in loader.status().processes} == before, "the loader keeps its own"
+
+
+def test_the_advice_has_the_name_that_the_users_code_has(capsys: pytest.CaptureFixture[str]) -> None:
+    with make(batch_size=5, backend=InProcess(num_threads=1)) as my_loader:
+        assert my_loader.autotune(30.0)._call.startswith("my_loader.with_backend(InProcess(")
 
 
 def test_an_interrupt_ends_it_and_leaves_nothing() -> None:

@@ -1,0 +1,39 @@
+"""The code that calls gnnkit: warnings point at its line, and advice speaks of its variables."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+# Files of frames that are nobody's own: gnnkit's, and contextlib's, which stand between a user and a decorated function.
+_PASSED = (str(Path(__file__).resolve().parent) + os.sep, contextlib.__file__)
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Gives a warning that points at the line of a user's own code from which gnnkit was called.
+
+    Args:
+        text: What happened.
+        category: As for ``warnings.warn``.
+    """
+    warnings.warn(text, category, stacklevel=_users_frame(sys._getframe())[1])
+
+
+def name_of(value: object) -> str | None:
+    """The name of a variable that holds an object in the code that called gnnkit; None where it has none there."""
+    frame, _ = _users_frame(sys._getframe())
+    variables: dict[str, Any] = {**frame.f_globals, **frame.f_locals}
+    return next((name for name, held in variables.items() if held is value and not name.startswith("_")), None)
+
+
+def _users_frame(frame: FrameType) -> tuple[FrameType, int]:
+    """The nearest frame that is not gnnkit's, else the outermost one, and how many levels it is above ``frame``, which counts as 1."""
+    level = 1
+    while frame.f_code.co_filename.startswith(_PASSED) and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    return frame, level
