@@ -119,7 +119,7 @@ def links() -> dict[str, Any]:
     data = Data(x=torch.rand(60, 4), edge_index=torch.randint(0, 60, (2, 400)))
     asked, labels = data.edge_index[:, :20], torch.ones(20)
     given = {"data": data, "train_edges": data.edge_index, "test_edges": asked, "labels": labels, "model": GraphSAGE(4, 8, 2)}
-    return {**given, "binary_cross_entropy_with_logits": F.binary_cross_entropy_with_logits}
+    return {**given, "edge_index": asked, "binary_cross_entropy_with_logits": F.binary_cross_entropy_with_logits}
 
 
 def bought() -> dict[str, Any]:
@@ -134,7 +134,7 @@ def bought() -> dict[str, Any]:
 
 def enough_users() -> dict[str, Any]:
     data = HeteroData()
-    data["user"].y = torch.arange(2000) % 4
+    data["user"].x, data["user"].y = torch.rand(2000, 4), torch.arange(2000) % 4
     return {"data": data, "edge_index": torch.randint(0, 60, (2, 400))}
 
 
