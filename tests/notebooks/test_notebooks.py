@@ -49,9 +49,11 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NotebookClient]
 
 def run(notebook: nbformat.NotebookNode, runner: NotebookClient) -> None:
     """Runs a notebook in an empty namespace of the runner's kernel."""
-    runner.nb = notebook
+    reset = nbformat.v4.new_code_cell("%reset -f")
+    runner.nb = nbformat.v4.new_notebook(cells=[reset])
     runner.reset_execution_trackers()
-    runner.execute_cell(nbformat.v4.new_code_cell("%reset -f"), 0, store_history=False)
+    runner.execute_cell(reset, 0, store_history=False)
+    runner.nb = notebook
     for index, cell in enumerate(notebook.cells):
         runner.execute_cell(cell, index)
 
