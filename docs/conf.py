@@ -8,6 +8,7 @@ release = metadata.version("gnnkit")
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "gnnkit"
+html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["gnnkit.css"]
 
