@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import re
@@ -171,14 +172,16 @@ def run_page(name: str, blocks: list[str], home: Path) -> dict[str, Any]:
         stored().close()
     environment = dict(os.environ)
     try:
-        with contextlib.redirect_stdout(None):
+        with contextlib.redirect_stdout(io.StringIO()):
             for number, code in enumerate(blocks):
                 if number < len(given := GIVEN.get(name, [])):
                     names.update(given[number]())
                     made += names.values()
                 for shown, used in instead.items():
                     code = code.replace(shown, used)
-                exec(compile(code, PAGES[name], "exec"), names)
+                script = Path(f"block{number}.py").absolute()  # exporting reads a function's source
+                script.write_text(code)
+                exec(compile(code, script, "exec"), names)
                 made += names.values()
     finally:
         os.environ.clear()
