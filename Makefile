@@ -5,7 +5,7 @@
 #   make fuzz    ten thousand damaged samples of everything that is parsed, in a memory group where there may be one
 #   make lint    ruff and mypy --strict
 #   make dist    wheel and sdist, checked
-#   make docs    runs the notebooks and makes build/docs of them and of docs/
+#   make docs    makes build/docs/index.html of docs/, docstrings and notebooks; runs the notebooks that no test has run since they changed
 #   make pictures  takes the pictures in docs/images anew (needs Chromium)
 #   make bench   gnnkit against its peers at full size, with those of .envs/glt and .envs/graphbolt that are there
 #   make glt-env the second environment, .envs/glt: torch 2.4.1 and graphlearn-torch's native library (Python 3.11, 5 GB)
@@ -64,8 +64,9 @@ dist: python
 
 docs: python
 	@$(setup) --group test --group docs
-	@$(BIN)/python -m sphinx -W --keep-going -q -c docs -b html . build/docs
-	@echo "build/docs/docs/index.html"
+	@stale=$$(for n in notebooks/*.ipynb; do [ build/$$n -nt $$n ] || echo "or $$(basename $$n .ipynb)"; done); \
+	[ -z "$$stale" ] || $(BIN)/python -m pytest -q tests/notebooks -k "test_notebook_runs and ($$(echo $$stale | cut -c4-))"
+	@$(BIN)/python tools/build_docs.py
 
 pictures: python
 	@$(setup) --group test $(BROWSER)

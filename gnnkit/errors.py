@@ -1,5 +1,7 @@
 """Every error that gnnkit raises on purpose.
 
+What is a kind of what::
+
     GnnkitError
       PlanError            the user asked for something that cannot be run; a ``ValueError``, too
         AttributeNotSettable   an attribute of a loader was assigned to; an ``AttributeError``, too
@@ -10,6 +12,7 @@
       WorkerDied           a background process or thread ended while it was needed
         WorkerStopped      somebody had it ended, with ``gnnkit stop``
       SamplingError        sampling a batch raised; the original error is ``__cause__``
+        HostUnreachable    another host, whose part of the graph was needed, could not be asked
       TrainingFailed       a train function that ``launch`` runs has raised; the original traceback is ``__cause__``
       BatchTimeout         no batch came within ``batch_timeout_s``
       LoaderClosed         a loader was used after ``close()``

@@ -36,7 +36,7 @@ class Colocated:
             such gap: memory is shared.
         max_concurrent_producer_inits: Processes of this loader that may be starting at the same time; None: all.
         max_restarts: How often, in all, a process that dies is started again, its batches sampled again and a warning given; after
-            that, its exit_ is an error.
+            that, its end is an error.
         idle_timeout_s: Seconds after which a loader that is not used gives its memory up, and processes that nobody uses end; both are
             there again at the next use. None: never; nor on several hosts, which count on each other.
         hosts: ``"address:port"`` of every host's part service, the same list on each; None takes the process group's ranks. With a

@@ -37,7 +37,7 @@ class GraphStore:
         worker_concurrency: Batches that a sampling process is given at a time by each loader, 1 to 32.
         channel_size: The most memory for batches under way, in bytes or as "4GB"; None: as much as they take.
         max_restarts: How often, in all, a server or sampling process that dies is waited for, or started again where it is this
-            process's own, its batches sampled again and a warning given; after that, its exit_ is an error.
+            process's own, its batches sampled again and a warning given; after that, its end is an error.
         join_timeout_s: Seconds to wait for servers that are not there yet.
         idle_timeout_s: Seconds after which a loader that is not used gives its memory up; it takes it again at its next use. None: never.
         tls_ca: PEM file of the certificate that servers of other hosts show, or of its issuer; None: not encrypted.

@@ -341,7 +341,7 @@ class ServerLink:
         return any(process_state(member.pid) in _ENDED for member in self.members.values())
 
     def end_of_server(self, known: GnnkitError | None, others: frozenset[int]) -> Exit:
-        """The exit_ of the server, and of all its processes.
+        """The exit of the server, and of all its processes.
 
         Args:
             known: What its starter knows of it, if that is this process.

@@ -21,7 +21,8 @@ _SERVERS = ("--servers", "2")
 _MANY_CLIENTS = "8"
 # A kind's epoch: some of them, and PyG's, take long for a batch.
 _KIND_BATCHES = 12
-_PYG_KINDS = ("link-binary", "link-triplet", "induced", "shadow", "hgt")
+# PyG's kinds, and what each needs: pyg-lib, which PyG prefers where it is there, has nothing for the last three.
+_PYG_KINDS = {"link-binary": "pyg", "link-triplet": "pyg", "induced": "pyg-sparse", "shadow": "pyg-sparse", "hgt": "pyg-sparse"}
 # What must be importable for a peer's scripts to run.
 _PROBES = {
     "glt": "import graphlearn_torch",
@@ -66,7 +67,7 @@ class Arena:
         """The same of PyG's loaders."""
         fan_out = map(str, HGT_SAMPLES if kind == "hgt" else SHORT_FAN_OUT)
         more = ["--kind", kind, "--batches", str(_KIND_BATCHES), "--fanout", *fan_out]
-        return self.peer("pyg-sparse", "pyg_kinds", self.graph.arrays, *more)
+        return self.peer("pyg", "pyg_kinds", self.graph.arrays, *more)
 
     def interpreter(self, name: str) -> Path:
         """The Python in which a peer is looked for."""
@@ -154,7 +155,7 @@ CONTENDERS = {
 
 def _of_kind(kind: str) -> dict[str, Contender]:
     own = {f"kind-{kind}": Contender(lambda a: a.kind(kind))}
-    return {**own, f"pyg-{kind}": Contender(lambda a: a.pyg_kind(kind), "pyg-sparse")} if kind in _PYG_KINDS else own
+    return {**own, f"pyg-{kind}": Contender(lambda a: a.pyg_kind(kind), _PYG_KINDS[kind])} if kind in _PYG_KINDS else own
 
 
 def _of_bottleneck(name: str) -> dict[str, Contender]:

@@ -111,6 +111,7 @@ class Result:
         bound_share: How much of the line's bound was in use; None where it has none, or was not measured.
         own_share: How much of it the contender itself used.
         limited: Whether ``met`` is owed to the bound.
+        peer_engine: What the peer says that it sampled with, and how; None where it says nothing.
     """
 
     line: Line
@@ -122,6 +123,7 @@ class Result:
     bound_share: float | None = None
     own_share: float | None = None
     limited: bool = False
+    peer_engine: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form."""
@@ -132,6 +134,7 @@ class Result:
             "unit": line.unit,
             "gnnkit": self.value,
             "peer": line.peer,
+            "peer_engine": self.peer_engine,
             "peer_value": self.peer_value,
             "ratio": self.ratio,
             "targets": [{"of": t.of, "better": t.better, "limit": t.limit} for t in line.targets],
@@ -166,7 +169,8 @@ def evaluate(line: Line, measurements: Measurements, missing: Mapping[str, str],
         met = all(verdicts) or limited
     names = [name for name in (line.contender, line.peer or "") if name in missing]
     note = "; ".join(f"{name}: {missing[name]}" for name in names)
-    return Result(line, value, peer_value, ratio, met, note, share, own_share, limited)
+    said = {str(run.values["engine"]) for run in measurements.get(line.peer or "", ()) if "engine" in run.values}
+    return Result(line, value, peer_value, ratio, met, note, share, own_share, limited, "; ".join(sorted(said)) or None)
 
 
 _PROCESSORS = Bound("processors", "busy", "own_busy", 0.9)

@@ -43,7 +43,7 @@ def cells(result: Result) -> tuple[str, ...]:
     reached = {True: "yes", False: "no", None: "-"}[result.met]
     if result.limited and line.bound is not None:
         reached += f", {line.bound.what} are the limit"
-    notes = [note for note in (_in_use(result), result.note) if note]
+    notes = [note for note in (result.peer_engine, _in_use(result), result.note) if note]
     what = line.title + (f" ({'; '.join(notes)})" if notes else "")
     return (
         line.row,

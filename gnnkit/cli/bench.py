@@ -18,7 +18,7 @@ def bench(
     repeats: int = typer.Option(2, help="How often everybody runs, in turn."),
     batches: int = typer.Option(40, help="Batches of a peer's epoch."),
     glt_python: Path | None = typer.Option(None, help="A Python in which graphlearn_torch can be imported."),
-    pyg_python: Path | None = typer.Option(None, help="A Python with torch_geometric and pyg-lib or torch-sparse."),
+    pyg_python: Path | None = typer.Option(None, help="A Python with torch_geometric and pyg-lib (preferred) or torch-sparse."),
     graphbolt_python: Path | None = typer.Option(None, help="A Python in which dgl.graphbolt can be imported."),
     peers: Path = typer.Option(CHECKOUT_PEERS, help="The scripts that drive the peers: tools/peers of a checkout.", show_default=False),
     as_markdown: bool = typer.Option(False, "--markdown", help="Write the table as Markdown."),

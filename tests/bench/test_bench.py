@@ -8,6 +8,7 @@ import contextlib
 import json
 import mmap
 import os
+import re
 import subprocess
 import sys
 import time
@@ -447,6 +448,8 @@ def test_peers_run_where_they_are_installed(graph: BenchGraph, glt_interpreter: 
     done = measure(command, timeout_s=240, environment=environment())
     assert done.values["seeds_per_s"] > 0
     assert done.values["first_batch_s"] > 0
+    if script == "pyg_loader":
+        assert re.match(r"PyG [\d.]+ with (pyg-lib|torch-sparse) [\d.]+", done.values["engine"])
 
 
 @pytest.mark.slow
@@ -466,6 +469,46 @@ def test_the_peer_that_partitions_leaves_nothing(graph: BenchGraph, glt_interpre
     assert done.values["build_s"] > 0
     assert done.values["nbytes"] > done.values["input_bytes"] / 2
     assert not (tmp_path / "parts").exists()
+
+
+def test_the_table_says_what_a_peer_has_sampled_with() -> None:
+    (line,) = (line for line in LINES if line.row == "seeds-pyg")
+    engine = "PyG 2.8.1 with pyg-lib 0.9.0, 0 workers, the better of 0 and 2"
+    runs = {
+        "gnnkit": [Measurement({"seeds_per_s": 300.0}, 1.0, 0, 0)],
+        "pyg": [Measurement({"seeds_per_s": 100.0, "engine": engine}, 1.0, 0, 0)],
+    }
+    result = evaluate(line, runs, {}, 1.0)
+    assert cells(result)[1] == f"against PyG NeighborLoader ({engine})" and result.to_json()["peer_engine"] == engine
+
+
+# pyg-lib itself is in neither environment of the tests: what the script needs of PyG is put in its place.
+STAND_IN = """
+import sys, types
+sys.path.insert(0, {scripts!r})
+typing = types.SimpleNamespace(WITH_PYG_LIB={has_lib})
+sys.modules["torch_geometric"] = types.SimpleNamespace(typing=typing, __version__="2.8.1")
+sys.modules["torch"] = types.SimpleNamespace(__version__="2.9")
+from importlib import metadata
+metadata.version = lambda package: {{"pyg_lib": "0.9.0", "torch_sparse": "0.6.18"}}[package]
+import _common
+options = types.SimpleNamespace(workers=2)
+engine = _common.pyg_engine(by_sparse_alone={sparse})
+_common.finish(_common.best_of_workers(lambda workers: {{"seeds_per_s": 10.0 - workers}}, engine, options))
+"""
+
+
+@pytest.mark.parametrize(
+    ("has_lib", "sparse", "engine"),
+    [
+        (True, False, "PyG 2.8.1 with pyg-lib 0.9.0, 0 workers, the better of 0 and 2"),
+        (True, True, "PyG 2.8.1 with torch-sparse 0.6.18, 2 workers"),
+        (False, False, "PyG 2.8.1 with torch-sparse 0.6.18, 2 workers"),
+    ],
+)
+def test_pyg_lib_is_measured_where_it_is_there(has_lib: bool, sparse: bool, engine: str) -> None:
+    code = STAND_IN.format(scripts=str(PEERS), has_lib=has_lib, sparse=sparse)
+    assert measure([sys.executable, "-c", code], timeout_s=60, environment=environment()).values["engine"] == engine
 
 
 # Processes -------------------------------------------------------------------------------------------------------------

@@ -36,6 +36,47 @@ def tensors(folder: Path) -> Any:
     return (torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("row", "col", "feat", "train"))
 
 
+def pyg_engine(*, by_sparse_alone: bool = False) -> str:
+    """What PyG's loaders sample with here, with its version: "pyg-lib 0.9.0", which PyG prefers, or "torch-sparse 0.6.18".
+
+    Args:
+        by_sparse_alone: Whether the loader is one that pyg-lib has nothing for.
+    """
+    from importlib import metadata
+
+    import torch_geometric
+
+    name, package = (
+        ("pyg-lib", "pyg_lib") if torch_geometric.typing.WITH_PYG_LIB and not by_sparse_alone else ("torch-sparse", "torch_sparse")
+    )
+    return f"{name} {metadata.version(package)}"
+
+
+def best_of_workers(measured: Callable[[int], dict[str, Any]], engine: str, options: argparse.Namespace) -> dict[str, Any]:
+    """What PyG's loader does with the number of workers that suits it: pyg-lib often samples fastest in the main process.
+
+    Args:
+        measured: Runs the loader with so many workers.
+        engine: See ``pyg_engine``.
+        options: See ``arguments``.
+
+    Returns:
+        The values of the faster run, with versions, and with engine and workers as "engine".
+    """
+    import torch
+    import torch_geometric
+
+    runs = {
+        workers: measured(workers)
+        for workers in dict.fromkeys((0, options.workers) if engine.startswith("pyg-lib") else (options.workers,))
+    }
+    workers, values = max(runs.items(), key=lambda run: float(run[1]["seeds_per_s"]))
+    tried = f", the better of {' and '.join(map(str, runs))}" if len(runs) > 1 else ""
+    version = torch_geometric.__version__
+    said = f"PyG {version} with {engine}, {workers} workers{tried}"
+    return {**values, "version": version, "torch": torch.__version__, "engine": said}
+
+
 def some_seeds(train: Any, options: argparse.Namespace) -> Any:
     """The seeds of ``options.batches`` whole batches (or as many as there are), in an order that is always the same."""
     import torch

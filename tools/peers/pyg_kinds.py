@@ -1,11 +1,11 @@
-"""PyG's loaders of other kinds of batches, with torch-sparse: links, HGT's budgets, induced subgraphs and ShaDow's."""
+"""PyG's loaders of other kinds of batches: links with pyg-lib or torch-sparse; HGT's, induced subgraphs and ShaDow's with torch-sparse."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from _common import arguments, finish, run_epochs, some_seeds, tensors
+from _common import arguments, best_of_workers, finish, pyg_engine, run_epochs, some_seeds, tensors
 
 
 def links(data: Any, options: Any, **more: Any) -> Any:
@@ -35,39 +35,40 @@ def make_loader(data: Any, seeds: Any, options: Any, **more: Any) -> Any:
     from torch_geometric.loader import NeighborLoader, ShaDowKHopSampler
 
     if options.kind.startswith("link-"):
-        return links(data, options, neg_sampling=options.kind.removeprefix("link-"), filter_per_worker=options.workers > 0, **more)
+        return links(data, options, neg_sampling=options.kind.removeprefix("link-"), filter_per_worker=more["num_workers"] > 0, **more)
     if options.kind == "hgt":
-        return hgt(data, seeds, options, filter_per_worker=options.workers > 0, **more)
+        return hgt(data, seeds, options, filter_per_worker=more["num_workers"] > 0, **more)
     if options.kind == "shadow":
         # It knows one fan-out for all hops: the one that gives about as many nodes.
         fan_out = round(float(options.fanout[0] * options.fanout[1]) ** 0.5)
         return ShaDowKHopSampler(data, depth=len(options.fanout), num_neighbors=fan_out, node_idx=seeds, **more)
     return NeighborLoader(
-        data, options.fanout, input_nodes=seeds, subgraph_type=options.kind, filter_per_worker=options.workers > 0, **more
+        data, options.fanout, input_nodes=seeds, subgraph_type=options.kind, filter_per_worker=more["num_workers"] > 0, **more
     )  # fmt: skip
 
 
 def main() -> None:
     """Builds the loader and iterates."""
     import torch
-    import torch_geometric
     from torch_geometric.data import Data
 
     options = arguments()
     row, col, feat, train = tensors(options.folder)
-    start = time.perf_counter()
-    workers = options.workers
-    loader = make_loader(
-        Data(x=feat, edge_index=torch.stack([row, col])),
-        some_seeds(train, options),
-        options,
-        batch_size=options.batch_size,
-        drop_last=True,
-        num_workers=workers,
-        persistent_workers=workers > 0,
-    )
-    values = run_epochs(loader, lambda batch: int(batch.num_edges), options, start)
-    finish({**values, "version": torch_geometric.__version__, "torch": torch.__version__, "engine": f"torch-sparse, {workers} workers"})
+
+    def measured(workers: int) -> dict[str, Any]:
+        start = time.perf_counter()
+        loader = make_loader(
+            Data(x=feat, edge_index=torch.stack([row, col])),
+            some_seeds(train, options),
+            options,
+            batch_size=options.batch_size,
+            drop_last=True,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+        )
+        return run_epochs(loader, lambda batch: int(batch.num_edges), options, start)
+
+    finish(best_of_workers(measured, pyg_engine(by_sparse_alone=not options.kind.startswith("link-")), options))
 
 
 if __name__ == "__main__":

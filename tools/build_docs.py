@@ -1,0 +1,142 @@
+"""Makes the site of the documentation, build/docs/index.html, and checks its links.
+
+    python tools/build_docs.py
+
+Pages, notebooks and the changelog lie in different folders of the repository, where links between them work on a code host. For
+the site they are copied to build/docs-source, with docs/ as its root and their links changed alike. Notebooks are not run here: the
+tests keep those that they have run in build/notebooks, and `make docs` runs the tests of those that have changed since.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from html.parser import HTMLParser
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+ROOT = Path(__file__).resolve().parent.parent
+# A link of Markdown, or its definition at a line's beginning; in notebooks the same text is within JSON.
+_LINK = re.compile(r"(\]\(|^\[[^\]]+\]: )([^)\s#\"]+)", re.MULTILINE)
+
+
+def sources(root: Path) -> dict[PurePosixPath, PurePosixPath]:
+    """``{path in the repository: path in the site's source}`` of everything that the site is made of."""
+    patterns = ("docs/**/*", "notebooks/*.ipynb", "examples/*.py", "CHANGELOG.md", "CONTRIBUTING.md", "data/README.md")
+    found = (path.relative_to(root) for pattern in patterns for path in sorted(root.glob(pattern)) if path.is_file())
+    return {PurePosixPath(path): _place(PurePosixPath(path)) for path in found if "__pycache__" not in path.parts}
+
+
+def _place(path: PurePosixPath) -> PurePosixPath:
+    if path.parts[0] == "docs":
+        return path.relative_to("docs")
+    if path.name == "README.md":
+        return PurePosixPath("index.md") if len(path.parts) == 1 else PurePosixPath(*path.parts[:-1]).with_suffix(".md")
+    return PurePosixPath(path.as_posix().lower())
+
+
+def moved(text: str, page: PurePosixPath) -> str:
+    """A page's text with its links changed to where their targets are in the site's source.
+
+    Args:
+        text: Markdown, or a notebook as JSON.
+        page: The page's path in the repository.
+    """
+
+    def change(match: re.Match[str]) -> str:
+        opening, target = match.groups()
+        if urlsplit(target).scheme:
+            return match.group()
+        path = PurePosixPath(os.path.normpath(page.parent / target))
+        return opening + os.path.relpath(_place(path), _place(page).parent)
+
+    return _LINK.sub(change, text)
+
+
+def stage(root: Path, out: Path) -> None:
+    """Writes the site's source; files that stay the same are not touched, so that only pages that changed are made anew.
+
+    Args:
+        root: The repository.
+        out: Folder to write to; what is in it and belongs to no page is removed.
+    """
+    wanted = set()
+    for path, place in sources(root).items():
+        origin, target = root / path, out / place
+        wanted.add(target)
+        if path.suffix == ".ipynb":
+            content = moved((root / "build" / path).read_text(), path).encode()
+        else:
+            content = moved(origin.read_text(), path).encode() if path.suffix == ".md" else origin.read_bytes()
+        if not target.exists() or target.read_bytes() != content:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+    for left in [path for path in out.rglob("*") if path.is_file() and path not in wanted]:
+        left.unlink()
+
+
+class _Page(HTMLParser):
+    """What a page of the site links to, and the places in it that can be linked to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Notes links and ids."""
+        values = {name: value for name, value in attrs if value}
+        self.anchors |= {values[name] for name in ("id", "name") if name in values}
+        if tag != "link" or values.get("rel") == "stylesheet":
+            self.targets += [values[name] for name in ("href", "src") if name in values]
+
+
+def broken_links(site: Path) -> list[str]:
+    """Links of a site that lead nowhere: to no file, to no place of a page, or that are no address. Other hosts are not asked.
+
+    Args:
+        site: Folder of HTML pages.
+
+    Returns:
+        A line for each, with its page.
+    """
+    pages = {path: _Page(path.read_text()) for path in sorted(site.rglob("*.html"))}
+    broken = defaultdict(set)
+    for path, page in pages.items():
+        for target in page.targets:
+            parts = urlsplit(target)
+            if parts.scheme in ("http", "https"):
+                good = re.fullmatch(r"[\w-]+(\.[\w-]+)+(:\d+)?", parts.netloc) is not None
+            elif parts.scheme:
+                good = parts.scheme in ("mailto", "data")
+            else:
+                goal = Path(os.path.normpath(path.parent / unquote(parts.path))) if parts.path else path
+                good = goal.is_file() and (not parts.fragment or goal not in pages or unquote(parts.fragment) in pages[goal].anchors)
+            if not good:
+                broken[path].add(target)
+    return [f"{path.relative_to(site)}: {target}" for path, targets in broken.items() for target in sorted(targets)]
+
+
+def main() -> None:
+    """Builds the site; exits with 1 where a page has a warning or a link leads nowhere."""
+    source, site = ROOT / "build/docs-source", ROOT / "build/docs"
+    if missing := [path.name for path in (ROOT / "notebooks").glob("*.ipynb") if not (ROOT / "build/notebooks" / path.name).exists()]:
+        sys.exit(f"notebooks that have not been run: {', '.join(sorted(missing))}; `make docs` runs them")
+    stage(ROOT, source)
+    if (site / "docs").is_dir():  # of a build before this one, whose pages lay deeper
+        shutil.rmtree(site)
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-j", "auto", "-b", "html"]
+    if subprocess.run([*command, str(source), str(site)], cwd=ROOT).returncode:
+        sys.exit(1)
+    if broken := broken_links(site):
+        sys.exit("\n".join(["links that lead nowhere:", *broken]))
+    print((site / "index.html").relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
