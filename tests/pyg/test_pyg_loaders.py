@@ -114,6 +114,15 @@ def test_pygs_wrappers_take_it() -> None:
     assert [(left.batch_size, right.batch_size) for left, right in zipped] == [(20, 20), (20, 20)]
 
 
+def test_whoever_builds_a_dataloader_of_its_parts_gets_its_batches() -> None:
+    """As accelerate does."""
+    loader = NeighborLoader(plain(), [2], torch.arange(20, 60), batch_size=7)
+    rebuilt = torch.utils.data.DataLoader(loader.dataset, batch_size=8, shuffle=True, collate_fn=loader.collate_fn)
+    batches = list(rebuilt)
+    assert [batch.batch_size for batch in batches] == [8] * 5
+    assert sorted(torch.cat([batch.n_id[:8] for batch in batches]).tolist()) == list(range(20, 60))
+
+
 # Batches of some inputs ------------------------------------------------------------------------------------------------------
 
 
@@ -412,24 +421,24 @@ def test_types_keep_their_order_and_num_nodes_its_place() -> None:
     assert "num_nodes" in batch["user"] and "num_nodes" not in batch["item"]
 
 
-def test_attributes_with_rows_that_are_no_tensors() -> None:
+def test_attributes_with_rows_that_are_no_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyG indexes a ``TensorFrame`` of PyTorch Frame, which stands here for itself."""
+
     class Frame:
         def __init__(self, rows: torch.Tensor) -> None:
             self.rows, self.num_rows = rows, len(rows)
 
+        def __len__(self) -> int:
+            return self.num_rows
+
         def __getitem__(self, index: torch.Tensor) -> Frame:
             return Frame(self.rows[index])
 
-        def size(self, dim: int) -> int:
-            return self.num_rows
-
-    data = Data(edge_index=plain().edge_index, num_nodes=60)
-    data.tf = Frame(torch.arange(60))
-    for module in ("is_node_attr", "is_edge_attr"):
-        assert hasattr(data, module)
-    data._store.__dict__["is_node_attr"] = lambda name: name in ("x", "tf")
+    monkeypatch.setattr("torch_geometric.data.storage.TensorFrame", Frame)
+    data = Data(edge_index=plain().edge_index, num_nodes=60, tf=Frame(torch.arange(60)), edge_attr=Frame(torch.arange(300)))
+    whole = data.whole = Frame(torch.arange(1))
     batch = next(iter(NeighborLoader(data, [2], batch_size=4)))
-    assert batch.tf.rows.equal(batch.n_id)
+    assert batch.tf.rows.equal(batch.n_id) and batch.edge_attr.rows.equal(batch.e_id) and batch.whole is whole
 
 
 def test_features_on_disk(tmp_path: Path) -> None:
