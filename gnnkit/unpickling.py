@@ -69,7 +69,7 @@ def _check_numbers(file: BinaryIO) -> None:
 
 
 def _opcodes() -> tuple[re.Pattern[bytes], dict[int, int], dict[int, int]]:
-    """What passes opcodes of a fixed size, the bytes of the length that others begin with, and how many lines follow still others."""
+    """A pattern that passes opcodes of a fixed size; the bytes of the length that others begin with; the lines that follow still others."""
     fixed: dict[int, list[str]] = {}
     lengths, lines = {}, {}
     for opcode in pickletools.opcodes:

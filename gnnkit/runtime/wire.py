@@ -239,7 +239,7 @@ class Wire:
 
 
 def _understood(text: bytes, fds: list[int]) -> Message:
-    """What text and descriptors that have arrived say.
+    """Makes a message of text and descriptors that have arrived.
 
     Raises:
         PlanError: They are no message.

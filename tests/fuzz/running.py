@@ -36,7 +36,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Failure:
-    """What came out of a case.
+    """An outcome of a case that may not be.
 
     Attributes:
         case: Its number.

@@ -1,4 +1,4 @@
-"""What is parsed in one process: files of stores, plans, datasets, jobs and runs, and the messages of the wires."""
+"""Everything that is parsed in one process: files of stores, plans, datasets, jobs and runs, and the messages of the wires."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def ogb() -> Iterator[Case]:
 
 @contextmanager
 def pickles() -> Iterator[Case]:
-    """What ``torch.save`` and ``pickle`` wrote: read with names that are allowed, and no others."""
+    """Files of ``torch.save`` and ``pickle``, read with names that are allowed, and no others."""
     value = {"edge": torch.arange(12).reshape(6, 2), "weight": torch.ones(6), "names": ["a", "b"] * 40, "n": (1, 2.5, None, True)}
     samples: list[tuple[Callable[[Path], Any], bytes]] = []
     for zipped in (True, False):
@@ -431,7 +431,7 @@ def records() -> Iterator[Case]:
 
 
 def only_complaints(call: Callable[[], object]) -> None:
-    """Whoever answers requests may say that one cannot be answered."""
+    """Calls it; a request may be refused as one that cannot be answered."""
     with contextlib.suppress(BadRequest):
         call()
 
@@ -501,7 +501,7 @@ def wire() -> Iterator[Case]:
 
 @contextmanager
 def errors_and_layouts() -> Iterator[Case]:
-    """What processes tell each other of errors and batches."""
+    """Errors and layouts of batches, as processes tell each other of them."""
     from gnnkit.sampling.subgraph import BatchLayout, EdgeKey, LayoutBuilder, NodeKey
 
     builder = LayoutBuilder()
@@ -576,7 +576,7 @@ def requests() -> Iterator[Case]:
 
 @contextmanager
 def answers_of_others() -> Iterator[Case]:
-    """What part services, servers and their lists of each other say, as a trainer reads it."""
+    """Answers of part services, and servers' lists of each other, as a trainer reads them."""
     import pyarrow as pa
 
     from gnnkit.sampling.owners import Picks

@@ -1,4 +1,4 @@
-"""What somebody with the token, or the author of a file, can say that is almost right: each of these took memory or a process."""
+"""Messages and files that are almost right, of somebody with the token or of an author: each of these took memory or a process."""
 
 from __future__ import annotations
 
