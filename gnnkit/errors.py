@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Any
 
 from gnnkit.printable import printable
@@ -111,18 +112,18 @@ class _InterruptLines:
     """``_render_traceback_`` of a KeyboardInterrupt; does not hold the interrupt, which would keep itself and its frames alive."""
 
     def __init__(self, broken_off: str) -> None:
-        self._broken_off = broken_off
+        self.broken_off = broken_off
 
     def __call__(self) -> list[str]:
-        lines = [f"KeyboardInterrupt: stopped in {self._broken_off}"]
+        lines = [f"KeyboardInterrupt: stopped in {self.broken_off}"]
         for error in (sys.exc_info()[1], getattr(sys, "last_value", None)):
             if error is not None and getattr(error, "_render_traceback_", None) is self:
-                lines = renderer("traceback")(error, self._broken_off)
+                lines = renderer("traceback")(error, self.broken_off)
         return lines
 
 
 def note_interrupt(error: BaseException, broken_off: str) -> None:
-    """Makes IPython show an interrupt that arrived in the midst of gnnkit's own work as briefly as an error of gnnkit.
+    """Makes IPython, and Python at the end of a script, show an interrupt of gnnkit's own work as briefly as an error of gnnkit.
 
     Args:
         error: Anything but a KeyboardInterrupt is left alone, and so is one that was noted further inside.
@@ -130,6 +131,17 @@ def note_interrupt(error: BaseException, broken_off: str) -> None:
     """
     if isinstance(error, KeyboardInterrupt) and not hasattr(error, "_render_traceback_"):
         error._render_traceback_ = _InterruptLines(broken_off)  # type: ignore[attr-defined]
+        if sys.excepthook is sys.__excepthook__:
+            sys.excepthook = _show_uncaught
+
+
+def _show_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Ends a script that was interrupted in gnnkit's own work with a line; Python exits as it does after any interrupt."""
+    noted = getattr(error, "_render_traceback_", None)
+    if isinstance(noted, _InterruptLines) and sys.stderr is not None:
+        sys.stderr.write(f"KeyboardInterrupt: stopped in {noted.broken_off}\n")
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
 @contextlib.contextmanager

@@ -29,7 +29,8 @@ _PAGE_HEAD = """# Options
 Every option of `GraphLoader.from_ogb`, `from_source`, `from_pyg` and `from_store`, as `help(GraphLoader.from_ogb)` and Shift-Tab in a
 notebook show them. A name that is none of these is an error that says what was meant. `for_split`, `for_links`, `for_anchors` and
 `with_backend` take all of them but those of the store that is built; what is not given stays as it is in the loader that they are
-called on, except that `shuffle` and `remainder` start from their defaults.
+called on, except that `shuffle` and `remainder` start from their defaults. The last column says on which backends an option works;
+elsewhere it is refused, or does nothing where nothing can be done.
 """
 _WIDTH = 140
 
@@ -72,10 +73,10 @@ def page() -> str:
     """``docs/options.md``."""
     text = _PAGE_HEAD
     for group, names in GROUPS.items():
-        text += f"\n## {group}\n\n| option | type | default | |\n|---|---|---|---|\n"
+        text += f"\n## {group}\n\n| option | type | default | | backends |\n|---|---|---|---|---|\n"
         for row in (option_table()[name] for name in names):
             kind, sentence = row.annotation.replace("|", "\\|"), row.text.replace("``", "`").replace("|", "\\|")
-            text += f"| `{row.name}` | `{kind}` | `{row.default!r}` | {sentence} |\n"
+            text += f"| `{row.name}` | `{kind}` | `{row.default!r}` | {sentence} | {row.backends} |\n"
     return text
 
 

@@ -152,6 +152,17 @@ class _Arrays:
         self.arrays[name], self.specs[name] = as_rows(value, f"{where}{name}")
 
 
+def _versions(data: Data | HeteroData) -> Iterator[tuple[str, Any, int]]:
+    """The node-level, edge-level and other tensors of an object: name, tensor, and how often it has been changed in place."""
+    import torch
+
+    for store in data.stores:
+        key = store._key
+        for name, value in store.items():
+            if isinstance(value, torch.Tensor) and not value.is_inference():  # of those nobody counts changes
+                yield f"data.{name}" if key is None else f"data[{key!r}].{name}", value, value._version
+
+
 class PyGSource:
     """A ``GraphSource`` over a ``Data`` or ``HeteroData``: its tensors are read where they are, whenever they are asked for.
 
@@ -189,6 +200,7 @@ class PyGSource:
         self._checked: set[tuple[EdgeType, int]] = set()  # chunks of edges whose ids are known to be in range
         self._nodes: dict[NodeType, _Arrays] = {}
         self._edges: dict[EdgeType, _Arrays] = {}
+        self._versions = list(_versions(data))
         if isinstance(data, HeteroData):
             self._scan_typed(data)
         else:
@@ -206,6 +218,21 @@ class PyGSource:
 
     def __repr__(self) -> str:
         return f"PyGSource({self.schema.num_nodes:,} nodes, {self.schema.num_edges:,} edges)"
+
+    def check_unchanged(self) -> None:
+        """Looks whether tensors have been changed in place since: what has been copied or compressed would not know of it.
+
+        PyTorch counts such changes. NumPy's are not seen, nor those through ``tensor.data`` or in another process.
+
+        Raises:
+            PlanError: One has been changed.
+        """
+        for where, tensor, version in self._versions:
+            if tensor._version != version:
+                raise PlanError(
+                    f"{where} has been changed in place since the loader was made, whose batches have the values of that moment",
+                    "make the loader anew; or look values that change up by the batch's ids: batch.x = x[batch.n_id]",
+                )
 
     def fingerprint(self) -> str:
         """A digest of the schema and of every byte: SHA-256 of the pieces' SHA-256, which several threads take at once.

@@ -310,13 +310,21 @@ class EpochIterator(ProcessBound, Iterator[Any]):
         steps: What happens to each batch.
         control: The loader's.
         batch_timeout_s: Longest single wait.
+        check: Raises where batches are not to be handed out any more.
     """
 
     def __init__(
-        self, owner: object, stream: BatchStream, state: EpochState, steps: BatchSteps, control: Control, batch_timeout_s: float
+        self,
+        owner: object,
+        stream: BatchStream,
+        state: EpochState,
+        steps: BatchSteps,
+        control: Control,
+        batch_timeout_s: float,
+        check: Callable[[], None],
     ) -> None:
         self._owner, self._stream, self._state, self._steps = owner, stream, state, steps
-        self._control, self._timeout_s = control, batch_timeout_s
+        self._control, self._timeout_s, self._check = control, batch_timeout_s, check
         self._process = os.getpid()
         # Batches that were looked ahead for, or what that ended in; several threads may share the iterator, and each entry goes to one.
         self._ahead: deque[tuple[SampledSubgraph, Any, Any] | Exception] = deque()
@@ -353,6 +361,7 @@ class EpochIterator(ProcessBound, Iterator[Any]):
         try:
             if self._control.gate.is_shut:
                 self._wait_while_paused(paused_s)
+            self._check()
             subgraph, data = self._advance(timeout_s)
             state.leave()  # booking it is counted with what comes next
             state.count(subgraph, asked_s)

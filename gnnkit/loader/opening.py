@@ -145,6 +145,7 @@ def open_pyg(
     build = BuildOptions(edge_dir=edge_dir, with_edge=has_ids, weight=weight, time_attr=time_attr)
     graph = graph_from_pyg(source, edge_dir=edge_dir, weight=weight, time_attr=time_attr, with_edge=has_ids)
     known: dict[str, Any] = {"extra": source.extra, "type_extra": source.type_extra, "source": source, "build": build}
+    known["check_unchanged"] = source.check_unchanged
     handle = GraphHandle(graph, source.splits, name=type(data).__name__, **known)
     check_undivided(given.loader)
     return _open(handle, given, None, weight, time_attr, wants_edges, events)

@@ -30,6 +30,16 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Memory and time": ("prefetch", "memory_budget", "feature_cache", "placement", "start_timeout_s", "batch_timeout_s"),
     "The store that is built": BUILD_OPTIONS,
 }
+# Where an option works on some backends only, or otherwise than on the others; what is not here works on all of them.
+_ALL, _OWN = "all", "InProcess, Colocated, GraphStore"
+BACKENDS: Mapping[str, str] = {
+    **dict.fromkeys(("sampler", "disjoint", "subgraph_type", "temporal_strategy", "input_time", "weight", "time_attr"), _OWN),
+    **dict.fromkeys(("edge_label_index", *LINK_OPTIONS), _OWN),
+    **dict.fromkeys(("memory_budget", "feature_cache"), _OWN),
+    "replace": "all; Glt draws with replacement on processors, whatever it says",
+    "seed": "all; Glt's draws differ between runs, its order of seeds does not",
+    "placement": 'all; InProcess: "replicate" alone',
+}
 # Characters of a line of a docstring, with its indentation.
 _WIDTH = 140
 # A constructor knows the hosts, and a build does not.
@@ -45,6 +55,7 @@ class Option(NamedTuple):
         default: Its default.
         text: What it does.
         group: The group that it is shown in.
+        backends: The backends that it works on, in words; "all" for most.
         holder: The class that holds its value.
     """
 
@@ -53,6 +64,7 @@ class Option(NamedTuple):
     default: Any
     text: str
     group: str
+    backends: str
     holder: type
 
 
@@ -65,7 +77,9 @@ def option_table() -> Mapping[str, Option]:
         for name, parameter in inspect.signature(holder).parameters.items():
             group = next((group for group, names in GROUPS.items() if name in names), None)
             if group is not None and name not in found:
-                found[name] = Option(name, str(parameter.annotation), parameter.default, texts[name], group, holder)
+                found[name] = Option(
+                    name, str(parameter.annotation), parameter.default, texts[name], group, BACKENDS.get(name, _ALL), holder
+                )
     found["num_parts"] = found["num_parts"]._replace(annotation="int | None", default=None, text=_NUM_PARTS)
     return {name: found[name] for names in GROUPS.values() for name in names}
 

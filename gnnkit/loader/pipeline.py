@@ -118,7 +118,7 @@ class Pipeline(ProcessBound):
             LoaderClosed: It is closed.
             PlanError: Features are cached on a device, and the steps are others than its own; or ranks are on different epochs.
         """
-        self.check_open()
+        self._check_graph()
         if steps is not self._steps and self.cache is not None:
             raise PlanError("batches of a loader with feature_cache are put together on its device", "make it without feature_cache")
         epoch, first_batch = self.next_epoch, self._first_batch
@@ -134,7 +134,8 @@ class Pipeline(ProcessBound):
         self._state = EpochState.begin(self.epoch, self.batches.schedule(first_batch), self._control)
         if self._closed:  # by another thread meanwhile, which could not know of it
             self._state.give_up("closed")
-        return EpochIterator(self, self.stream, self._state, steps, self._control, self.plan.runtime.batch_timeout_s)
+        timeout_s = self.plan.runtime.batch_timeout_s
+        return EpochIterator(self, self.stream, self._state, steps, self._control, timeout_s, self.graph.check_unchanged)
 
     def resume(self) -> Iterator[Any]:
         """Goes on with the epoch that broke off, at the first batch that was not handed out; the same batches come as without the break.
@@ -160,7 +161,7 @@ class Pipeline(ProcessBound):
         Raises:
             PlanError: There is none: no input nodes, or fewer than a batch with ``drop_last``.
         """
-        self.check_open()
+        self._check_graph()
         schedule = self.batches.schedule(self._first_batch)
         if not len(schedule):
             raise PlanError("there is no batch to peek at: an epoch of this loader has none", "see len(loader) and input_nodes")
@@ -179,7 +180,7 @@ class Pipeline(ProcessBound):
         Raises:
             PlanError: An id is out of range, or it, ``epoch`` or ``index`` is no whole number.
         """
-        self.check_open()
+        self._check_graph()
         epoch, index = _whole_number(epoch, "epoch"), _whole_number(index, "index")
         inputs = self.plan.inputs
         if isinstance(inputs, InputLinks):
@@ -418,6 +419,11 @@ class Pipeline(ProcessBound):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def _check_graph(self) -> None:
+        """Looks whether batches can be made: the loader is open, and a graph in memory is as it was, which other processes have copied."""
+        self.check_open()
+        self.graph.check_unchanged()
 
     def check_open(self) -> None:
         """Raises ``LoaderClosed`` where it is closed, or another process's."""

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -319,6 +319,7 @@ class GraphHandle:
         link_splits: ``{edge type: {split: {name: array}}}``, dataset ids; see ``GraphSource.link_splits``.
         source: Where a graph in memory comes from, for those who need it stored; None for one that is.
         build: How a store of a graph in memory has to be built so that it has the same edges in the same order.
+        check_unchanged: Raises where a graph in memory has been changed in place since it was taken.
     """
 
     arrays: GraphArrays
@@ -332,6 +333,7 @@ class GraphHandle:
     link_splits: LinkSplits = field(default_factory=dict)
     source: GraphSource | None = None
     build: BuildOptions | None = None
+    check_unchanged: Callable[[], None] = lambda: None
     _memory: GraphMemory | None = None
     _shared: SharedGraph | None = None
     # The copy of a graph that is in memory anyway: held by those whose processes need it.

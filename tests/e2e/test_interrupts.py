@@ -160,3 +160,26 @@ def test_waiting_for_a_batch_is_interrupted_and_the_next_epoch_is_whole(tmp_path
     run.wait_for(lambda line: line == "epoch start False")
     assert in_time(run.interrupt(), PROMPT_S)
     assert run.result() == "done 1 True"
+
+
+PARTITION = """
+import sys, gnnkit
+
+def tell(event):
+    if event.stage == "ingest" and event.kind == "progress":
+        print("ingesting", flush=True)
+
+gnnkit.partition(gnnkit.datasets.products_like(0.2), 2, out=sys.argv[1] + "/store", events=tell)
+"""
+
+
+def test_an_interrupted_script_ends_in_a_line_and_leaves_no_file(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", PARTITION, str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": SEARCH_PATH}
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ingesting\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == -signal.SIGINT
+    assert errors.splitlines() == [errors.strip()] and errors.startswith("KeyboardInterrupt: stopped in ingest products-like"), errors
+    assert not list(tmp_path.iterdir())

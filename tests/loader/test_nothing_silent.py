@@ -10,7 +10,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 import gnnkit
 from gnnkit import Colocated, GraphLoader, InProcess
@@ -70,6 +70,33 @@ def test_features_that_require_gradients_are_told_of() -> None:
     with pytest.warns(UserWarning, match="x requires gradients, and batches carry its values alone") as warned, loader(data) as made:
         assert not next(iter(made)).x.requires_grad
     assert [warning.filename for warning in warned] == [__file__], "they point at the user's line"
+
+
+@pytest.mark.parametrize("backend", ["inprocess", "colocated"])
+def test_a_graph_that_is_changed_in_place_is_refused_wherever_it_is_sampled(backend: str) -> None:
+    """Processes have copies, this one reads the user's memory: both give the values of when the loader was made, or an error."""
+    data = ring()
+    before = data.x.clone()
+    with loader(data, backend=backend) as made:
+        epoch = iter(made)
+        first = next(epoch)
+        assert first.x.equal(before[first.n_id])
+        data.x += 1
+        with pytest.raises(PlanError, match="has been changed in place"):
+            next(epoch)
+        for use in (lambda: next(iter(made)), made.peek, lambda: made.sample([0]), lambda: made.resume()):
+            with pytest.raises(PlanError, match=r"data\.x has been changed in place since the loader was made"):
+                use()
+        with loader(data) as anew:
+            second = next(iter(anew))
+            assert second.x.equal(before[second.n_id] + 1)
+        data.x = None  # another tensor in its place is the user's own affair
+    typed = HeteroData()
+    typed["a"].x, typed["a", "to", "a"].edge_index = before.clone(), data.edge_index
+    with loader(typed, input_nodes="a") as made:
+        typed["a"].x.zero_()
+        with pytest.raises(PlanError, match=r"data\['a'\]\.x has been changed in place"):
+            made.peek()
 
 
 @pytest.mark.parametrize(
