@@ -308,7 +308,7 @@ def test_a_directory_that_is_something_else_is_left_alone(export: Callable[..., 
 def test_the_command_line_exports_a_plan_file(loader: GraphLoader, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loader.plan.save(tmp_path / "plan.json")
     (tmp_path / "mine.py").write_text("def train(loader, ctx):\n    return 1\n")
-    words = ["--train", str(tmp_path / "mine.py"), "--gpus-per-proc", "0"]
+    words = ["--train", str(tmp_path / "mine.py"), "--gpus-per-node", "0"]
     assert (
         gnnkit_command(["export", str(tmp_path / "plan.json"), str(tmp_path / "job"), "--nodes", "2", "--launcher", "slurm", *words]) == 0
     )
