@@ -106,7 +106,8 @@ def test_every_name_has_one_row_and_every_row_is_understood() -> None:
 
 
 def test_every_row_names_a_test_that_is_there() -> None:
-    tables = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and not line.endswith("| shown by |")]
+    others = PAGE.read_text().partition("\n## GiGL")[2]
+    tables = [line for line in others.splitlines() if line.startswith("| ") and not line.endswith("| shown by |")]
     assert tables and not [line for line in tables if not re.search(r"\| `test_\w+\.py::\w+` \|$", line)]
     of_pyg = PAGE.read_text().partition("\n## GiGL")[0]
     for file, name in set(re.findall(r"`(test_\w+\.py)::(\w+)`", PAGE.read_text())):
