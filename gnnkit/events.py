@@ -108,7 +108,7 @@ class Stage:
         self._emit("message", text)
 
     def _progress(self) -> str:
-        """How far the stage is: "epoch 3 at 12 of 193 batches"."""
+        """Returns the stage's progress in words: "epoch 3 at 12 of 193 batches"."""
         amount = f"{self.done:,.0f}" + (f" of {self.total:,.0f}" if self.total is not None else "")
         return f"{self._stage} {self._label}".rstrip() + (f" at {amount} {self._unit}".rstrip() if self.done else "")
 

@@ -47,7 +47,7 @@ def open_regular(path: Path, root: Path | None = None) -> int:
 
 
 def read_bounded(path: Path, limit: int = MOST_TEXT_BYTES, root: Path | None = None) -> bytes:
-    """What a regular file holds.
+    """Reads a regular file of a bounded size.
 
     Args:
         path: The file.

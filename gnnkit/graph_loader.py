@@ -82,7 +82,7 @@ class GraphLoader(ProcessBound, Shown):
             graph: The opened graph.
             events: Where progress goes.
             transform: Called on each batch before it is copied to ``device``; after that where features are cached there.
-            device: Where batches are copied to; None leaves them in memory.
+            device: The device that batches are copied to; None leaves them in memory.
             cache: Features on that device which another loader on the same graph has; used where the plan asks for as many.
         """
         self._take(Pipeline(plan, graph, events, transform=transform, device=device, cache=cache))
@@ -353,7 +353,7 @@ class GraphLoader(ProcessBound, Shown):
         self.pipeline.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
+        """Returns the loader's position, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
 
         Call it on every rank after the same number of steps; every rank's answer is the same.
         """
@@ -493,12 +493,12 @@ class GraphLoader(ProcessBound, Shown):
     # What it does, and holding it ------------------------------------------------------------------------------------------
 
     def status(self) -> StreamStatus:
-        """What the loader is doing: "ready", "sampling", "paused", "idle" or "closed", with its processes and its memory."""
+        """Returns the loader's state ("ready", "sampling", "paused", "idle" or "closed"), its processes and its memory."""
         return self.pipeline.status()
 
     @property
     def records(self) -> Records:
-        """What became of each of the last batches."""
+        """The records of the last batches: times, sizes and workers of each."""
         return self.pipeline.records
 
     @property
@@ -554,10 +554,10 @@ class GraphLoader(ProcessBound, Shown):
         return Dashboard(self.pipeline, interval_s)
 
     def profile(self, seconds: float = 10.0) -> Profile:
-        """Where the time goes, and what limits the loader; see ``gnnkit.loader.advice``.
+        """Measures where the time goes, and what limits the loader; see ``gnnkit.loader.advice``.
 
         Args:
-            seconds: How long it is looked at.
+            seconds: Length of the loop's time to measure.
         """
         from gnnkit.loader.advice.profile import profile  # rarely used
 
@@ -586,7 +586,7 @@ class GraphLoader(ProcessBound, Shown):
         return plot_batch(self.pipeline, seed, batch)
 
     def plot_timeline(self, epoch: int | None = None) -> Picture:
-        """What each worker did when, and what the consumer did; see ``gnnkit.ui.plots.timeline``.
+        """Plots the work of each worker and of the consumer over time; see ``gnnkit.ui.plots.timeline``.
 
         Args:
             epoch: Which epoch; None takes the last one.
@@ -596,7 +596,7 @@ class GraphLoader(ProcessBound, Shown):
         return plot_timeline(self.pipeline, epoch)
 
     def plot_footprint(self, num_batches: int | None = None) -> Picture:
-        """How often nodes are touched, and what a cache of the features touched most would save; see ``gnnkit.ui.plots.footprint``.
+        """Plots how often nodes are touched, and what a cache of the most touched features would save; see ``gnnkit.ui.plots.footprint``.
 
         Args:
             num_batches: Batches to sample, of each of the next two epochs; None takes 32, or all where there are fewer.
@@ -639,7 +639,7 @@ class GraphLoader(ProcessBound, Shown):
                 temporary one, which goes with the result.
             input_nodes: Nodes whose embeddings are wanted, as for ``for_split``; layers before the last run over all nodes. None is all.
             batch_size: Seeds per batch; None is the loader's.
-            device: Where batches are copied to; None is the loader's.
+            device: The device that batches are copied to; None is the loader's.
             keep_layers: Keeps the files of all layers, not of the last one only.
             progress: How progress is shown, as for ``from_ogb``.
 

@@ -1,4 +1,4 @@
-"""What this host lets the process use: memory and processors, containers and affinity included."""
+"""The host's limits for this process: memory and processors, containers and affinity included."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _memory_groups() -> Iterator[tuple[Path, str, str, tuple[str, ...]]]:
 
 
 def _room(group: Path, limit_file: str, usage_file: str, cache_names: tuple[str, ...]) -> int | None:
-    """What one group's memory limit leaves; None without a limit."""
+    """Returns the bytes that one group's memory limit leaves; None without a limit."""
     try:
         limit = int((group / limit_file).read_text())
         usage = int((group / usage_file).read_text())
@@ -111,7 +111,7 @@ def _room(group: Path, limit_file: str, usage_file: str, cache_names: tuple[str,
 
 
 def memory_kills() -> int | None:
-    """How many processes the kernel has killed in this process's memory group because memory ran out; None where nobody counts."""
+    """Counts the processes that the kernel has killed in this process's memory group for lack of memory; None where it keeps no count."""
     for group, version in _groups("memory"):
         try:
             lines = (group / ("memory.events" if version == 2 else "memory.oom_control")).read_text().splitlines()

@@ -157,7 +157,7 @@ def partition(  # noqa: PLR0913
 
 
 def _job(graph: Any, store: Store | None, path: Path, options: BuildOptions) -> BuildJob:
-    """What is to be built where, from the store where there is one of the same graph."""
+    """Makes the job that builds a store: from a store of the same graph where there is one, else from the graph."""
     from gnnkit.storage.build import repartition_job, source_job
     from gnnkit.storage.catalog import default_store_dir, find_same_graph
 

@@ -21,7 +21,7 @@ ChannelRatios: TypeAlias = Mapping[EdgeType | tuple[EdgeType, ...], float]
 
 @runtime_checkable
 class Sampler(Protocol):
-    """What a user says about sampling; a plan holds what becomes of it on a graph."""
+    """A user's choice of a way of sampling; a plan holds its form for a graph."""
 
     def sampling(self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool) -> Sampling:
         """The plan's form.
@@ -208,7 +208,7 @@ class PPR:
 
 
 def channel_ratios(channels: Iterable[tuple[Sequence[Sequence[str]], float]]) -> ChannelRatios | None:
-    """What a user would have said for channels, in their order.
+    """Returns channels in the form that a user gives, in their order.
 
     Args:
         channels: The edge types and the share of each; two may have the same types, and get a key each.
@@ -266,7 +266,7 @@ def _largest_remainders(ratios: Sequence[float], total: int) -> list[int]:
 
 
 def to_options(sampling: Sampling) -> Sampler:
-    """What a user would have said for a plan's way of sampling."""
+    """Returns the user's form of a plan's way of sampling."""
     if isinstance(sampling, HGTSampling):
         return HGT(sampling.num_samples)
     if isinstance(sampling, LayerSampling):

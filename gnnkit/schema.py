@@ -37,7 +37,7 @@ def stored_dtype(dtype: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """What the 8 bits of each column stand for: ``q`` is the number ``q * scale + offset``, computed in float32.
+    """The meaning of the 8 bits of each column: ``q`` is the number ``q * scale + offset``, computed in float32.
 
     Attributes:
         scale: One for each column, each the value of a float32, at least 0.
@@ -71,7 +71,7 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """What one row of a node or edge array looks like.
+    """The dtype and the shape of one row of a node or edge array.
 
     Attributes:
         dtype: NumPy's name of the element type, "bfloat16", which is kept as uint16 bit patterns, or "quint8", which is kept as uint8.

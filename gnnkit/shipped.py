@@ -1,4 +1,4 @@
-"""Where the small datasets lie that come with gnnkit."""
+"""Finds the small datasets that come with gnnkit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store is built from: a graph that can be read front to back, twice, in bounded memory."""
+"""The source that a store is built from: a graph that can be read front to back, twice, in bounded memory."""
 
 from __future__ import annotations
 

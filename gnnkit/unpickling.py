@@ -29,7 +29,7 @@ class RestrictedUnpickler(pickle.Unpickler):
         self._names, self._persistent_load = names, persistent_load
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a name stands for."""
+        """Returns the object that a name in the file stands for; refuses all but the allowed names."""
         full = f"{module}.{name}"
         if full not in self._names:
             raise PickleRefused(f"asks for {full}, which is neither an array nor a plain container")

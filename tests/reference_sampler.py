@@ -36,13 +36,16 @@ def bounded(number, n):
     return (number * n) >> 64
 
 
-def epoch_batches(num_seeds, batch_size, *, seed, name, epoch, shuffle, drop_last=False):
+def epoch_batches(num_seeds, batch_size, *, seed, name, epoch, shuffle, drop_last=False, weights=None):
     """The epoch's list of batches: [(batch key, positions of the seeds), ...]."""
     stream = fold(fold(fold(0, 1), seed), text(name))
     order, p = fold(fold(stream, epoch), 0), list(range(num_seeds))
     for i in range(num_seeds - 1, 0, -1) if shuffle else []:
         j = bounded(draw(order, num_seeds - 1 - i), i + 1)
         p[i], p[j] = p[j], p[i]
+    if weights is not None:
+        q = integer_weights(weights)
+        p = [edge_at(bounded(draw(order, i), sum(q)), q) for i in range(num_seeds)]
     batches = [p[start : start + batch_size] for start in range(0, num_seeds, batch_size)]
     if drop_last and batches and len(batches[-1]) < batch_size:
         batches.pop()

@@ -46,11 +46,11 @@ def types() -> str:
     backend = [row for row in rows_of(LoaderOptions) if row.name == "backend"]
     links = [row for row in rows_of(LinkOptions) if row.name in LINK_OPTIONS]
     classes = (
-        ("BesideKeywords", "TypedDict, total=False", "What a loader takes that samples elsewhere.", beside),
-        ("LoaderKeywords", "BesideKeywords, total=False", "What any loader takes.", backend),
-        ("LinkKeywords", "LoaderKeywords, total=False", "What a loader of links takes.", links),
-        ("ConstructorKeywords", "LinkKeywords, total=False", "What a constructor takes.", rows_of(InputOptions)),
-        ("BuildKeywords", "ConstructorKeywords, total=False", "What a constructor takes that builds a store.", rows_of(BuildOptions)),
+        ("BesideKeywords", "TypedDict, total=False", "The keywords of a loader that samples on another backend.", beside),
+        ("LoaderKeywords", "BesideKeywords, total=False", "The keywords of any loader.", backend),
+        ("LinkKeywords", "LoaderKeywords, total=False", "The keywords of a loader of links.", links),
+        ("ConstructorKeywords", "LinkKeywords, total=False", "The keywords of a constructor.", rows_of(InputOptions)),
+        ("BuildKeywords", "ConstructorKeywords, total=False", "The keywords of a constructor that builds a store.", rows_of(BuildOptions)),
     )
     text = _TYPES_HEAD
     for name, bases, summary, rows in classes:

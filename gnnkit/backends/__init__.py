@@ -1,4 +1,4 @@
-"""Where batches are sampled: one class per place, behind one interface."""
+"""Backends, the places where batches are sampled: one class for each, behind one interface."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def check_owner(owner: int) -> None:
 
 
 class EndOfEpoch:
-    """What ``recv`` returns once every batch of the epoch has been delivered."""
+    """The answer of ``recv`` once every batch of the epoch has been delivered."""
 
 
 END_OF_EPOCH = EndOfEpoch()
@@ -116,7 +116,7 @@ END_OF_EPOCH = EndOfEpoch()
 
 @dataclass(frozen=True)
 class StreamStatus:
-    """What a stream is doing.
+    """A stream's state, counts and memory at one moment.
 
     Attributes:
         state: "ready", "sampling", "idle" (unused for so long that it has given up what it held) or "closed".
@@ -167,7 +167,7 @@ class BatchStream(Protocol):
         ...
 
     def status(self) -> StreamStatus:
-        """What the stream is doing. May be asked for from any thread, in the middle of anything."""
+        """Returns the stream's state, counts and memory. May be called from any thread, at any moment."""
         ...
 
     def restart(self, timeout_s: float) -> None:
@@ -188,7 +188,7 @@ class BatchStream(Protocol):
 
 
 class Backend(Protocol):
-    """Where sampling happens: a frozen dataclass of options that opens streams."""
+    """The options of one place of sampling: a frozen dataclass that opens streams."""
 
     def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
         """Starts what it takes to sample ``plan``."""

@@ -90,7 +90,7 @@ class _Claim:
 
 
 class _Shared:
-    """What the threads and the stream share; it does not know the stream, so that a dropped stream ends its threads."""
+    """The state that the threads and the stream share; it has no reference to the stream, so that a dropped stream ends its threads."""
 
     def __init__(self, plan: LoaderPlan, graph: GraphHandle, num_threads: int) -> None:
         self.plan = plan
@@ -119,7 +119,7 @@ class _Shared:
             return self._tables
 
     def sampler(self) -> BatchSampler:
-        """What samples in one thread."""
+        """Returns a sampler for one thread."""
         return local_sampler(self.tables(), self.plan.inputs, self.plan.sampling, cached=self.plan.cached)
 
     # For holders of the lock.
@@ -320,14 +320,14 @@ class InProcessStream:
         return result
 
     def _idle_sampler(self) -> BatchSampler:
-        """What samples in a calling thread; put back once its batch is whole, because an interrupt leaves its memory half of a batch's."""
+        """Returns a sampler for the calling thread. It is put back once its batch is complete: an interrupt leaves its memory unusable."""
         try:
             return self._idle.pop()
         except IndexError:
             return self._shared.sampler()
 
     def status(self) -> StreamStatus:
-        """What the stream is doing. Takes no lock: it may be asked for in the middle of anything, and in a forked child."""
+        """Returns the stream's state, counts and memory. Takes no lock: may be called at any moment, also in a forked child."""
         shared = self._shared
         is_open = not shared.closed and os.getpid() == shared.owner
         state = "closed" if not is_open else "ready" if shared.scheduler.is_over else "sampling"

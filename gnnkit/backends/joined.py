@@ -1,4 +1,4 @@
-"""Where this process samples unless a script says otherwise: what ``gnnkit.distributed.initialize`` has decided, or nothing."""
+"""The backend that this process uses unless a script names one: the decision of ``gnnkit.distributed.initialize``, or none."""
 
 from __future__ import annotations
 

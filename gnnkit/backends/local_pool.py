@@ -136,7 +136,7 @@ class HostLink:
         return {host: _read(self._key(host), f"host {host}", self._timeout_s) for host in self._sources}
 
     def setup_message(self) -> dict[str, Any]:
-        """What a sampling process has to know; see ``gnnkit.cluster.parts``."""
+        """Returns the facts that a sampling process needs about other hosts; see ``gnnkit.cluster.parts``."""
         return {
             "self": self.index,
             "parts": list(self._placement.hosts[self.index]),
@@ -175,7 +175,7 @@ def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
 
 
 def _token(hosts: Hosts, timeout_s: float) -> str:
-    """What all hosts of the run know and nobody else: as the user gave it, or made by rank 0 for the process group."""
+    """Returns the secret that all hosts of the run share: given by the user, or made by rank 0 for the process group."""
     if hosts.addresses is not None:
         token = os.environ.get(TOKEN_VARIABLE, "")
         if len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable():
@@ -203,7 +203,7 @@ def _group_store() -> Any:
 
 
 def _read(key: str, whose: str, timeout_s: float) -> str:
-    """What another rank has written to the process group's store."""
+    """Reads a value that another rank has written to the process group's store."""
     store = _group_store()
     try:
         store.wait([key], timedelta(seconds=timeout_s))
@@ -242,7 +242,7 @@ class LocalWorkerPool(Supervisor):
 
     @property
     def expected(self) -> int:
-        """How many there are once all are there."""
+        """The number of processes once all have started."""
         return self.options.num_workers
 
     @property
@@ -286,7 +286,7 @@ class LocalWorkerPool(Supervisor):
             yield status if rank in self.ready or status.state != "running" else replace(status, state="starting")
 
     def describe(self, rank: int) -> str | None:
-        """Who a process is, and what the system says it is doing."""
+        """Returns a process's name and its state in the system, for messages; None where it is not running."""
         child = self.alive.get(rank)
         return None if child is None else f"{self.name(rank)} is {child.state()}"
 

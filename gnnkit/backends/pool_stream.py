@@ -197,7 +197,7 @@ class PoolStream:
         return SampledSubgraph(epoch, batch_index, is_padding, layout, block, *times)
 
     def status(self) -> StreamStatus:
-        """What the stream is doing. Takes no lock: it may be asked for in the middle of anything, by a signal handler for example."""
+        """Returns the stream's state, counts and memory. Takes no lock: may be called at any moment, by a signal handler for example."""
         session, pool, scheduler = self._session, self._pools.pool_of(self._session), self._session.scheduler
         buffers = self._blocks.num_leased_bytes + self._blocks.free_bytes
         shared = session.graph.shared
@@ -270,7 +270,7 @@ class PoolStream:
         self._settle()
 
     def _settle(self) -> None:
-        """What must not be done under the lock."""
+        """Frees the places of forgotten loaders and reports events: the work that must not be done under the lock."""
         self._pools.collect()
         self._session.tell()
 

@@ -119,7 +119,7 @@ class ReceiverPool(LocalWorkerPool):
 
 
 def servers_of(options: GraphStore) -> Servers:
-    """What it takes to join the servers that a backend names by their addresses.
+    """Returns the addresses and secrets for joining the servers that a backend names by their addresses.
 
     Raises:
         PlanError: There is no token, or a file cannot be read.

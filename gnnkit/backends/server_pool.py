@@ -95,7 +95,7 @@ class OwnServers:
 
     @property
     def error(self) -> GnnkitError | None:
-        """What one of them has died of, where nobody has started it again; that somebody has had it ended comes first."""
+        """The error that ended one of the servers and was followed by no restart; that of a server that was stopped comes first."""
         errors = [error for rank in self.ranks if (error := self.error_of(rank)) is not None]
         return next((error for error in errors if isinstance(error, WorkerStopped)), errors[0] if errors else None)
 
@@ -106,7 +106,7 @@ class OwnServers:
             raise error
 
     def error_of(self, rank: int) -> GnnkitError | None:
-        """What one of them has died of, where nobody has started it again."""
+        """Returns the error that ended a server, where no restart followed."""
         return self.fleet.error_of(rank)
 
     def revive(self) -> None:
@@ -127,7 +127,7 @@ class OwnServers:
         return self.fleet.state == "ready" and len(self.pids) == len(self.ranks) and self.pids.isdisjoint(pids)
 
     def statuses(self) -> Iterator[ProcessStatus]:
-        """What the system says of each of them and of its sampling processes."""
+        """Yields the process status of each server and of its sampling processes."""
         return processes_of(self.fleet.status())
 
     def stop(self) -> None:
@@ -201,7 +201,7 @@ class Member:
 
 @dataclass(frozen=True)
 class _Loss:
-    """What a server has said about the end of one of its processes.
+    """A server's report of the end of one of its processes.
 
     Attributes:
         error: Why it ended.
@@ -242,7 +242,7 @@ class ServerLink:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The server's name in messages."""
         return f"server {self.welcome.rank} (pid {self.welcome.pid})"
 
     @property
@@ -303,16 +303,16 @@ class ServerLink:
         self.members[worker] = Member(worker, int(body["pid"]), Path(body["log"]), Wire(socket.socket(fileno=wire_fd)))
 
     def signs(self, worker: int) -> Signs:
-        """What one of its processes last showed of itself."""
+        """Returns the last signs of life of one of its processes."""
         return UNSEEN if self._vitals is None else self._vitals.signs(worker)
 
     def statuses(self) -> Iterator[ProcessStatus]:
-        """What the system says of its sampling processes."""
+        """Yields the process status of its sampling processes."""
         for worker, member in sorted(dict(self.members).items()):
             yield look_at(f"server {self.welcome.rank}, process {worker}", member.pid, member.log, self.signs(worker).busy_s)
 
     def describe(self, worker: int) -> str | None:
-        """Who a process is, and what the system says it and the server are doing."""
+        """Returns a process's name, its state and its server's in the system, for messages; None where there is no such process."""
         member = self.members.get(worker)
         if member is None:
             return None
@@ -430,7 +430,7 @@ class ServerWorkerPool:
 
     @property
     def expected(self) -> int:
-        """How many there are once all processes of the servers that are there have come."""
+        """The number of processes once all those of the connected servers have joined."""
         return sum(link.expected for link in self._links.values())
 
     @property
@@ -485,17 +485,17 @@ class ServerWorkerPool:
             yield from link.statuses()
 
     def describe(self, rank: int) -> str | None:
-        """Who a process is, and what the system says it and its server are doing."""
+        """Returns a process's name, its state and its server's in the system, for messages; None where there is no such process."""
         found = self._find(rank)
         return None if found is None else found[0].describe(found[1])
 
     def signs(self, rank: int) -> Signs:
-        """What a process last showed of itself."""
+        """Returns the last signs of life of a process."""
         found = self._find(rank)
         return UNSEEN if found is None else found[0].signs(found[1])
 
     def details(self) -> Mapping[str, Any]:
-        """Who the servers are."""
+        """Returns the number of servers, their place and their pids."""
         links, count = dict(self._links), self._servers.num_servers
         there = "" if len(links) == count else f"{len(links)} of "
         where = "of its own" if self._own is not None else f"at {self._servers.address}"
@@ -558,7 +558,7 @@ class ServerWorkerPool:
         self._servers.drop(server)
 
     def poller(self) -> select.poll:
-        """What to wait on until something arrives or a process ends."""
+        """Returns a poll object that wakes when something arrives or a process ends."""
         poller = select.poll()
         wires: list[Any] = [member.wire for _, _, member in self._members() if member.ended is None]
         wires += [link.connection for link in self._links.values() if link.ended_s is None]

@@ -36,7 +36,7 @@ _LEAST_SLOT = 4096
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """What rings of one loader look like.
+    """The number and the size of the slots in rings of one loader.
 
     Attributes:
         options: The backend's options.
@@ -99,7 +99,7 @@ class _Request:
 
 
 class Requests:
-    """Who was asked for what, and what came back. Only the stream's lock's holder may use it."""
+    """Requests for single messages, with the process that was asked and its answer. Only the holder of the stream's lock may use it."""
 
     def __init__(self) -> None:
         self._open: dict[int, _Request] = {}
@@ -112,7 +112,7 @@ class Requests:
         return self._last
 
     def rank_of(self, number: int) -> int:
-        """Who is asked; ``NOBODY`` before ``ask``."""
+        """Returns the rank of the process that was asked; ``NOBODY`` before ``ask``."""
         return self._open[number].rank
 
     def ask(self, number: int, rank: int) -> None:
@@ -138,10 +138,10 @@ class Requests:
         return request is None or request.answer is not None
 
     def result(self, number: int) -> Message | Literal["again"] | None:
-        """What came back so far; "again" where the request is to be made again.
+        """Returns the answer; None before it has come, "again" where the request is to be made again.
 
         Raises:
-            GnnkitError: Nothing will.
+            GnnkitError: No answer will come.
         """
         request = self._open[number]
         answer = request.answer
@@ -322,7 +322,7 @@ class Session:
         self.used = time.monotonic()
 
     def setup(self, rank: int) -> dict[str, Any]:
-        """What a process is told of the loader: its plan, and a batch to try while nobody knows how large they are."""
+        """Returns the message that introduces the loader to a process: its plan, and a batch to try while no size of a batch is known."""
         schedule = self.batches.schedule()
         trial = schedule.step(rank % len(schedule)).batch_index if len(schedule) and not self.is_known else None
         plan = self.plan
@@ -344,7 +344,7 @@ class Session:
             self.scheduler.begin_schedule(*self._left_off)
 
     def ring_message(self) -> tuple[tuple[int, ...], dict[str, Any]]:
-        """What a process is told of the ring: descriptors and body."""
+        """Returns the message that hands the ring to a process: descriptors and body."""
         assert self.scheduler is not None
         ring = self.scheduler.ring
         return (ring.block.fd,), {"c": self.number, "slot_bytes": ring.slot_bytes}

@@ -121,9 +121,9 @@ class SharedPool:
     # Waiting threads --------------------------------------------------------------------------------------------------------
 
     def poller(self, bell: Bell) -> select.poll:
-        """What the thread of ``bell`` waits on: the first of several on what arrives, the others on their bells.
+        """Returns the poll object for the thread of ``bell``: the first of several threads waits for messages, the others for their bells.
 
-        If all waited on what arrives, each message would wake them all, and one that another thread has taken would wake nobody.
+        If all waited for messages, each message would wake them all, and one that another thread has taken would wake none.
         """
         listener = self._listener()
         if listener is None or listener not in self._waiting:
@@ -258,9 +258,9 @@ def _on_started(pool: weakref.ref[SharedPool]) -> OnStarted:
 
 @dataclass(eq=False)
 class PoolRegistry:
-    """Who works for whom in this process.
+    """The pools of this process, and the loaders that each of them serves.
 
-    Everything of a loader in background processes happens under one lock, which is never held while somebody waits. A loader that is
+    Everything of a loader in background processes happens under one lock, which is never held while a thread waits. A loader that is
     forgotten may be so in the middle of anything, by the garbage collector, and perhaps by the lock's own holder: it is only noted, and
     ``collect`` takes its place away.
 
@@ -398,7 +398,7 @@ def pool_registry() -> PoolRegistry:
 
 
 def _key(session: Session) -> Any:
-    """What loaders must have in common to share processes; the workers keeps the graph, so that its id stays its own."""
+    """Returns the key that loaders must share to use the same processes; their pool keeps the graph, so that its id is not used again."""
     plan = session.plan
     return id(session.graph), plan.store, plan.placement, session.options, plan.runtime.memory_budget
 

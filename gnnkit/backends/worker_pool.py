@@ -1,4 +1,4 @@
-"""Who samples for the loaders of a pool: processes of its own, or the workers of servers; the pool does not know which."""
+"""The processes that sample for the loaders of a pool: its own, or the workers of servers; a pool treats both alike."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WorkerPool(Protocol):
 
     @property
     def expected(self) -> int:
-        """How many there are once all are there."""
+        """The number of processes once all have started."""
         ...
 
     @property
@@ -66,11 +66,11 @@ class WorkerPool(Protocol):
         ...
 
     def lane(self, rank: int, thread: int | None) -> str:
-        """Who samples, in words that stay the same when it is restarted: "process 0", "server 0, process 1"; with its thread, if any."""
+        """Returns the name of a process, or of its thread, which a restart does not change: "process 0", "server 0, process 1"."""
         ...
 
     def statuses(self) -> Iterator[ProcessStatus]:
-        """What the system says of each process on this host, servers and helpers included."""
+        """Yields the process status of each process on this host, servers and helpers included."""
         ...
 
     def restart(self) -> None:
@@ -86,7 +86,7 @@ class WorkerPool(Protocol):
         ...
 
     def signs(self, rank: int) -> Signs:
-        """What a process last showed of itself."""
+        """Returns the last signs of life of a process."""
         ...
 
     def send(self, rank: int, kind: str, fds: tuple[int, ...] = (), /, **body: object) -> None:
@@ -101,7 +101,7 @@ class WorkerPool(Protocol):
         ...
 
     def poller(self) -> select.poll:
-        """What to wait on until something arrives or a process ends."""
+        """Returns a poll object that wakes when something arrives or a process ends."""
         ...
 
     def settle(self) -> None:
@@ -134,7 +134,7 @@ class WorkerPool(Protocol):
 
 
 class PoolOptions(Protocol):
-    """What a pool and its sessions know of a backend's options; a frozen dataclass, equal to others with the same values."""
+    """The options of a backend that its pool and sessions use; a frozen dataclass, equal to others with the same values."""
 
     @property
     def threads_per_worker(self) -> int:
@@ -158,7 +158,7 @@ class PoolOptions(Protocol):
 
     @property
     def max_restarts(self) -> int:
-        """How many exits are no errors."""
+        """The number of exits that are followed by a restart instead of an error."""
         ...
 
     @property

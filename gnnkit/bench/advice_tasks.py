@@ -92,7 +92,7 @@ class _Waiting:
 
 
 def _seconds_of(loader: Pipeline) -> float:
-    """How long a batch took to sample, with as many at a time as there were."""
+    """Returns the mean seconds that a batch took to sample, divided by the number of workers that sampled at the same time."""
     return fmean(record.sample_s + record.gather_s for record in loader.records) / max(1, loader.status().workers)
 
 

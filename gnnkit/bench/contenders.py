@@ -1,4 +1,4 @@
-"""Who is measured: a name for every process that a row of the table needs, and the command that runs it."""
+"""The measured processes: a name for every process that a row of the table needs, and the command that runs it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PROBES = {
 
 @dataclass(frozen=True)
 class Arena:
-    """What the commands are made from."""
+    """The inputs that commands are made from: the options and the graph."""
 
     options: BenchOptions
     graph: BenchGraph

@@ -13,7 +13,7 @@ from gnnkit.cluster.namespaces import INTERFACE
 
 
 def host_epoch(options: argparse.Namespace) -> dict[str, Any]:
-    """What ``epoch`` does, with ``options.placement``, and how busy that keeps the processors and the cable."""
+    """Runs ``epoch`` with ``options.placement``, and measures how busy that keeps the processors and the cable."""
     import torch.distributed as dist
     import torch_geometric.data  # noqa: F401
 

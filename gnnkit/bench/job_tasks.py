@@ -1,4 +1,4 @@
-"""How long a launch takes until it trains, and an exported job until it is verified."""
+"""Measures the time from a launch to the first training step, and the time to verify an exported job."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def make_loader(options: argparse.Namespace, **more: Any) -> Any:
 
 
 def time_epochs(loader: Any, options: argparse.Namespace) -> tuple[int, float]:
-    """How many batches ``options.epochs`` epochs had, and how many seconds they took."""
+    """Counts the batches of ``options.epochs`` epochs, and measures the seconds that they took."""
     begin, batches = time.perf_counter(), 0
     for _ in range(options.epochs):
         for _batch in loader:

@@ -67,7 +67,7 @@ def _start(rank: int, host: NamespaceHost, num_hosts: int, command: Sequence[str
 
 
 def _outputs(hosts: Sequence[subprocess.Popen[str]]) -> list[str]:
-    """What all of them wrote, or the first failure; the command's own deadline is the caller's."""
+    """Returns the output of all hosts; raises the first failure. The command's own deadline is the caller's."""
     waiting = dict(enumerate(hosts))
     written = [""] * len(hosts)
     while waiting:

@@ -1,4 +1,4 @@
-"""What to measure."""
+"""The options of a benchmark run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CHECKOUT_PEERS = Path(__file__).resolve().parents[2] / "tools" / "peers"
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What to measure.
+    """The options of a benchmark run.
 
     Attributes:
         scale: Size of the graph, 1 is OGBN-Products' size.

@@ -78,10 +78,10 @@ class ProcessorWatch:
         self._own, (self._idle, _), self._start = _own_seconds(), _idle_seconds(), time.perf_counter()
 
     def shares(self) -> dict[str, float]:
-        """What has been in use since.
+        """Returns the shares of processor time that were used since the watch began.
 
         Returns:
-            Shares of all that these processors could have done: "busy", with anybody's work, which counts time that a hypervisor gave to
+            Shares of all that these processors could have done: "busy", with all work, which counts time that a hypervisor gave to
             others, and "own_busy", with that of this process and its children.
         """
         (idle, count), own, elapsed = _idle_seconds(), _own_seconds(), time.perf_counter() - self._start
@@ -122,7 +122,7 @@ class BenchError(GnnkitError):
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one process reported and what was seen of it.
+    """The values that one process reported, and the resources that it used.
 
     Attributes:
         values: The JSON object of its last line.

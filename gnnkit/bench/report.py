@@ -62,7 +62,7 @@ def _to_reach(line: Line) -> str:
 
 
 def _in_use(result: Result) -> str:
-    """How busy the resource was that may be the limit."""
+    """Formats the use of the resource that may be the limit; empty where it is unknown."""
     if result.line.bound is None or result.bound_share is None:
         return ""
     own = "" if result.own_share is None else f", {result.own_share:.0%} with this"

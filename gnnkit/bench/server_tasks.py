@@ -75,7 +75,7 @@ def _go_through(loaders: list[Any], *, alternate: bool) -> int:
 
 
 def server_memory(options: argparse.Namespace) -> dict[str, Any]:
-    """What servers occupy while so many clients are registered, each of which has had batches."""
+    """Measures the memory of servers while a number of clients are registered, each of which has received batches."""
     import gnnkit
 
     with gnnkit.serve(options.path, options.servers, progress=False) as servers, ExitStack() as stack:

@@ -57,7 +57,7 @@ def epoch(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def worker_memory(options: argparse.Namespace) -> dict[str, Any]:
-    """What sampling processes occupy after some epochs, by what it is for."""
+    """Measures the memory of sampling processes after some epochs, by its use."""
     from gnnkit.bench.process import children_running, footprint
 
     with make_loader(options) as loader:
@@ -122,7 +122,7 @@ def _gather_speed(rows: NDArray[Any], batches: list[NDArray[np.int64]], options:
 
 
 def first_cell(options: argparse.Namespace) -> dict[str, Any]:
-    """What a notebook's first cell does: imports included, from the start of the process."""
+    """Measures a notebook's first cell: from the start of the process to the first batch, imports included."""
     with make_loader(options) as loader:
         batch = next(iter(loader))
         return {"start_to_batch_s": time.time() - float(os.environ[STARTED]), "nodes": int(batch.num_nodes)}

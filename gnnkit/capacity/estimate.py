@@ -1,4 +1,4 @@
-"""What each node of a run needs, and what would hold it back: from sizes, bounds and measured rates."""
+"""Estimates the needs of each node of a run and its limits, from sizes, bounds and measured rates."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ _BENCH_RUN = "gnnkit"
 
 @dataclass(frozen=True)
 class Rates:
-    """What one sampling thread does in a second: it goes along edges, and copies rows of features. Either may be what holds it back.
+    """The speed of one sampling thread: the edges that it samples and the feature bytes that it copies in a second. Either may limit it.
 
     Attributes:
         edges_per_s: Edges sampled, with the rows that come with them.
@@ -154,7 +154,7 @@ class Rates:
     source: str
 
     def seconds(self, num_edges: float, row_bytes: float) -> float:
-        """What a batch takes one thread: rows wider than those that were measured take longer in proportion."""
+        """Returns the seconds that a batch takes one thread: rows wider than those that were measured take longer in proportion."""
         return max(num_edges / self.edges_per_s, row_bytes / self.bytes_per_s)
 
 
@@ -219,7 +219,7 @@ _USUAL_BATCH = 1024
 
 @dataclass(frozen=True)
 class Asked:
-    """What is sampled.
+    """The sampling that an estimate is made for.
 
     Attributes:
         num_neighbors: Fan-outs, the same for all edge types.
@@ -235,10 +235,10 @@ class Asked:
 
 
 def asked(graph: SizedGraph, num_neighbors: Sequence[int] | None, batch_size: int | None) -> Asked:
-    """What a user asks about, with what a plan says where he does not.
+    """Returns the sampling that a user asks about; values that were not given come from the plan.
 
     Raises:
-        PlanError: Nobody says what is sampled, or the plan samples in a way that is not counted here.
+        PlanError: Neither the user nor a plan names the sampling, or the plan samples in a way that is not counted here.
     """
     links, with_edge = graph.name.startswith("ogbl-"), False
     if graph.plan is not None:
@@ -333,7 +333,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one run needs.
+    """The estimated needs and limits of one run.
 
     Attributes:
         placement: "replicate" or "partition".

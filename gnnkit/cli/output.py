@@ -1,4 +1,4 @@
-"""How every verb speaks: tables for people, JSON for programs, errors on the standard error."""
+"""The output of every verb: tables for people, JSON for programs, errors on the standard error."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _from_file(trace: TracebackType | None, path: Path | None) -> TracebackType 
 
 
 def _silent(logged: Logged) -> None:
-    """What other ranks than rank 0 log is not shown."""
+    """Ignores what ranks other than rank 0 log."""
 
 
 def _recorder(folder: Path) -> Train:

@@ -1,1 +1,1 @@
-"""What crosses hosts: part services, servers and their clients over Arrow Flight and Unix sockets, and who belongs to a run."""
+"""Everything that crosses hosts: part services, servers and clients over Arrow Flight and Unix sockets, and the members of a run."""

@@ -23,14 +23,14 @@ _EQUAL_HINT = "every node needs the same number of processes: start as many on e
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """What a rank says about itself.
+    """The facts that a rank publishes about itself.
 
     Attributes:
         host: Identity of the running system and of its namespaces; processes with the same one share memory and files. Empty
             where the system has none.
-        local_rank: Its place on its node, where it was told.
-        local_world_size: Processes of its node, where it was told.
-        node_rank: Its node, where it was told.
+        local_rank: Its place on its node, where that was given.
+        local_world_size: Processes of its node, where that was given.
+        node_rank: Its node, where that was given.
         address: Address of its host that other ranks have used, or empty.
         route: Address from which its packets leave, or empty.
         memory: Bytes of memory that its host has for it.
@@ -152,7 +152,7 @@ def environment_int(name: str) -> int | None:
 
 
 def own_facts(local_rank: int | None, local_world_size: int | None) -> RankFacts:
-    """What this rank, in an initialised process group, says about itself.
+    """Returns the facts that this rank, in an initialised process group, publishes about itself.
 
     Args:
         local_rank: Its local rank where it was given; None takes the environment's, with node rank and local world size.

@@ -1,7 +1,7 @@
-"""Who still needs whose parts: processes tell the part services that they use that they are there, and when they leave.
+"""Leases of part services: processes renew them at the services that they use, and return them when they leave.
 
 A host that has finished early serves the others until they have finished or are gone. A part service cannot see that from requests:
-a trainer may make none for minutes. So each sampling process and each part service says "here" to the services of other hosts
+a trainer may make none for minutes. So each sampling process and each part service sends "here" to the services of other hosts
 once a second, and "bye" when it ends; one that has not been heard of for a while is gone.
 """
 
@@ -107,7 +107,7 @@ class LeaseRenewal:
 
 @dataclass
 class LeaseTable:
-    """Who uses this host's service, as its processes have said. Safe to use from several threads.
+    """The processes that use this host's service, by the messages that they have sent. Safe to use from several threads.
 
     Attributes:
         come: Hosts that have ever been here.

@@ -52,7 +52,7 @@ class NamespaceHost:
 
 @dataclass(frozen=True)
 class SwitchPlace:
-    """Where a network's switch is.
+    """The commands that enter the namespaces of a network's switch.
 
     Attributes:
         enter: Words that run a command in its network namespace.
@@ -110,7 +110,7 @@ def host_address(index: int, subnet: str = _SUBNET) -> str:
 
 
 def port_name(index: int) -> str:
-    """What the end of a host's cable is called in the bridge's namespace."""
+    """Returns the name of the end of a host's cable in the bridge's namespace."""
     return f"port{index}"
 
 
@@ -141,7 +141,7 @@ def call(*command: str) -> str:
 
 
 def _own_rights() -> list[str]:
-    """What ``unshare`` is told beside the namespace: nothing for root, to become root of a user namespace for others.
+    """Returns the further arguments of ``unshare``: none for root, for other users the one that makes them root of a user namespace.
 
     Raises:
         NamespaceError: Neither works.

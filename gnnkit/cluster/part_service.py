@@ -26,7 +26,7 @@ from gnnkit.waiting import Deadline
 
 @dataclass(frozen=True)
 class ServiceSpec:
-    """What a part service serves, and where.
+    """The store, the parts and the address of a part service.
 
     Attributes:
         store: The store's folder.
@@ -36,7 +36,7 @@ class ServiceSpec:
         clients: Hosts that get parts from it.
         ip: The one address that it listens on.
         port: The port; 0 takes any that is free.
-        token: What clients have to know.
+        token: The secret that clients must present.
         start_timeout_s: Seconds that starting may take; also those that a host which never came is waited for.
         linger_timeout_s: Seconds that other hosts are served at the end of the process.
         log_root: Folder of its log's folder.
@@ -56,7 +56,7 @@ class ServiceSpec:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What loaders must have in common to share a service."""
+        """The values that loaders must have in common to share a service."""
         return self.store, self.fingerprint, self.parts, self.clients, self.ip, self.port, self.token
 
     def __repr__(self) -> str:

@@ -150,7 +150,7 @@ _ETA_AFTER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long a download waits for what.
+    """The time-outs and the number of attempts of a download.
 
     Attributes:
         contact_s: For the first answer of the server, all attempts together; without a network the error comes after this.
@@ -240,7 +240,7 @@ class _Download:
         wait = self._patience.stall_s if self._answered else max(0.1, self._patience.contact_s - (time.monotonic() - self._began))
         try:
             response = within(wait, lambda: client.send(request, stream=True))
-        except TimeoutError as error:
+        except (TimeoutError, httpx.TimeoutException) as error:  # whichever of the two limits is met first
             raise _Cut(f"no answer within {wait:.0f} s") from error
         except httpx.TransportError as error:
             raise _Cut(str(error) or type(error).__name__) from error
@@ -282,6 +282,8 @@ class _Download:
                     file.write(data)
                     self._stage.advance(len(data))
                     self._show_eta(start)
+        except httpx.TimeoutException as error:
+            raise _Cut(f"nothing came for {self._patience.stall_s:.0f} s") from error
         except httpx.TransportError as error:
             raise _Cut(str(error) or type(error).__name__) from error
         except OSError as error:

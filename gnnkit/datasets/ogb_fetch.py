@@ -201,7 +201,7 @@ class _Fetch:
 
 
 def archive_url(info: OgbInfo) -> str:
-    """Where the dataset's archive is: OGB's own server, or the mirror that ``GNNKIT_OGB_URL`` names.
+    """Returns the address of the dataset's archive: OGB's own server, or the mirror that ``GNNKIT_OGB_URL`` names.
 
     Raises:
         DatasetError: The variable holds no http or https address.

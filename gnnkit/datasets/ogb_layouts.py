@@ -44,7 +44,7 @@ def open_csv_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
 
 
 class _Reader:
-    """What both layouts have in common: turning files into tables, and remembering which files were used."""
+    """The common base of both layouts: it turns files into tables, and records which files were used."""
 
     def __init__(self, info: OgbInfo, tree: OgbTree) -> None:
         self.info, self.tree = info, tree

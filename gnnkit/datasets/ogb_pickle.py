@@ -144,11 +144,11 @@ class _Array:
 
 
 class _Name(_Made):
-    """What a name in the file stands for.
+    """The stand-in for a name in the file.
 
     Args:
         name: The name.
-        make: What calling it gives; None for a name that is only mentioned.
+        make: Makes the value of a call of it; None for a name that is only mentioned.
     """
 
     __slots__ = ("_make", "name")

@@ -141,7 +141,7 @@ _MOST_HASHING = 4
 
 @dataclass
 class _Arrays:
-    """What one node type or edge type carries; ``rest`` is neither node-level nor edge-level."""
+    """The arrays of one node type or edge type; ``rest`` holds values that are neither node-level nor edge-level."""
 
     count: int
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)

@@ -57,7 +57,7 @@ class OgbInfo:
         return self.name.replace("-", "_")
 
     def metadata(self) -> dict[str, Any]:
-        """What users may want to know of the dataset, JSON-serialisable."""
+        """Returns the dataset's task, metric, split, version and number of classes, JSON-serialisable."""
         labels = {"num_classes": self.num_classes, "num_tasks": self.num_tasks} if self.kind == "node" else {}
         return {
             **labels,
@@ -189,7 +189,7 @@ def published_names() -> list[str]:
 
 
 def published_graph(name: str) -> PublishedGraph:
-    """What OGB publishes of a dataset; nothing is downloaded.
+    """Returns the sizes that OGB publishes of a dataset; nothing is downloaded.
 
     Raises:
         DatasetError: Its sizes are not known here.

@@ -138,7 +138,7 @@ class BaseDistLoader(ProcessBound, DistLoader):
         dataset_schema: Types and features. Marked as homogeneous with labels, batches come as ``Data``.
         worker_options: Mp or collocated options; remote ones on servers.
         sampling_config: As ``create_sampling_config`` makes it.
-        device: Where batches are copied to.
+        device: The device that batches are copied to.
         runtime: Where this process stands.
         producer: What samples: a ``DistSamplingProducer``, or any object with ``init()``, ``produce_all()``, ``shutdown()`` and an
             ``output_channel`` whose ``recv()`` gives messages as graphlearn-torch's samplers send them. Messages of theirs name no epoch:

@@ -114,7 +114,7 @@ class BatchMaker:
         return data
 
     def _shown(self, contents: BatchContents) -> BatchContents:
-        """What users see of a batch."""
+        """Returns the part of a batch's contents that users see."""
         arrays: dict[BatchKey, torch.Tensor] = {}
         for key, tensor in contents.arrays.items():
             if isinstance(key, EdgeKey) and not self._shows(key.type):

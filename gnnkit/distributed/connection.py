@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class AnyConnection(Protocol):
-    """Where a loader's messages come from."""
+    """The source of a loader's messages."""
 
     @property
     def format(self) -> MessageFormat:
-        """What messages look like."""
+        """The format of the messages."""
         ...
 
     def start_epoch(self) -> None:
@@ -237,10 +237,10 @@ class ConnectionChannel(ChannelBase):
 
 
 class ConnectionProducer:
-    """What loaders know of a producer that has a connection of gnnkit's.
+    """A producer with a connection of gnnkit's, as loaders use it.
 
     Args:
-        output_channel: What the connection is to be a channel of; it serves one producer.
+        output_channel: The channel that becomes a view of the connection; it serves one producer.
 
     Attributes:
         output_channel: The channel.
@@ -264,7 +264,7 @@ class ConnectionProducer:
 
         Args:
             runtime: Where this process stands.
-            device: Where batches are copied to: blocks are page-locked for CUDA.
+            device: The device that batches are copied to: blocks are page-locked for CUDA.
             max_concurrent_producer_inits: See ``gnnkit.Colocated``.
         """
         self._runtime, self._device, self._at_once = runtime, device, max_concurrent_producer_inits
@@ -509,7 +509,7 @@ _METHOD = "create_sampling_producer"
 def remote_producer(
     dataset: RemoteDistDataset, inputs: Sequence[Any], config: Any, options: Any, sampler_options: SamplerOptions | None, asked: Any
 ) -> ServedStreams | ServedProducer:
-    """What samples the inputs on servers.
+    """Makes the producer that samples the inputs on servers.
 
     Args:
         dataset: Their graph.

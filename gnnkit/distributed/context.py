@@ -1,4 +1,4 @@
-"""What this process is among servers and clients: graphlearn-torch's ``DistContext``, without its RPC."""
+"""The role of this process among servers and clients: graphlearn-torch's ``DistContext``, without its RPC."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gnnkit.errors import PlanError
 
 
 class DistRole(Enum):
-    """What a process is in a run; numbers as graphlearn-torch has them."""
+    """The role of a process in a run; the numbers are graphlearn-torch's."""
 
     WORKER = 1
     SERVER = 2
@@ -87,7 +87,7 @@ _current: DistContext | None = None
 
 
 def get_context() -> DistContext | None:
-    """What this process is since ``init_server``, ``init_client``, ``initialize`` or ``init_worker_group``; None before."""
+    """Returns this process's role since ``init_server``, ``init_client``, ``initialize`` or ``init_worker_group``; None before."""
     return _current or _worker_group()
 
 

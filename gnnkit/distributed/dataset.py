@@ -105,7 +105,7 @@ class DistDataset:
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> DistDataset:
-        """Where graphlearn-torch's native library fits, a dataset that is one of its own too."""
+        """Makes a dataset; where graphlearn-torch's native library fits, one that is an instance of its class too."""
         from gnnkit.distributed.glt_dataset import native_class
 
         return object.__new__(native_class() or cls)
@@ -278,7 +278,7 @@ class DistDataset:
         return bool(self._values.edges)
 
     def _forget_store(self) -> None:
-        """What is given next makes it another graph.
+        """Drops the views of earlier values: the next ones make another graph.
 
         Raises:
             PlanError: The graph is a store's.
@@ -556,7 +556,7 @@ def _drawn(ids: torch.Tensor, num_val: float | int, num_test: float | int, seed:
 
 
 def reduce_dist_dataset(dataset: DistDataset) -> Any:
-    """How a dataset is pickled: as its store's path and part, whatever its size."""
+    """Pickles a dataset as its store's path and part, whatever its size."""
     return dataset.__reduce__()
 
 

@@ -37,14 +37,14 @@ class Edges(NamedTuple):
 
 @dataclass
 class DatasetValues:
-    """What a script has given, by type; a homogeneous graph has the one type of each kind.
+    """The values that a script has given, by type; a homogeneous graph has the one type of each kind.
 
     Attributes:
         edges: Edges.
         x: Features of nodes, by id.
         edge_attr: Features of edges, by id.
         y: Labels of nodes, by id.
-        num_nodes: Numbers of nodes that partition books tell.
+        num_nodes: Numbers of nodes from partition books.
         is_homogeneous: Whether edges were given without types.
     """
 
@@ -207,7 +207,7 @@ def _read(rows: Rows) -> torch.Tensor:
 
 
 def _order(edges: Edges, edge_type: EdgeType) -> torch.Tensor:
-    """What puts edges in the order of their ids."""
+    """Returns the permutation that puts edges in the order of their ids."""
     count = edges.pairs.shape[1]
     if edges.ids is None:
         return torch.arange(count)

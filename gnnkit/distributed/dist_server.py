@@ -99,11 +99,11 @@ class DistServer:
         return self._described(lambda found: found.schema.edge_feature_info)
 
     def get_node_quantization(self) -> Quantizations[NodeType] | None:
-        """What quantised arrays of the nodes stand for; see ``DatasetSchema``."""
+        """Returns the scales and offsets of the nodes' quantised arrays; see ``DatasetSchema``."""
         return self._described(lambda found: found.schema.node_quantization)
 
     def get_edge_quantization(self) -> Quantizations[EdgeType] | None:
-        """What quantised arrays of the edges stand for; see ``DatasetSchema``."""
+        """Returns the scales and offsets of the edges' quantised arrays; see ``DatasetSchema``."""
         return self._described(lambda found: found.schema.edge_quantization)
 
     def get_edge_dir(self) -> EdgeDir:

@@ -70,7 +70,7 @@ class _Split:
 
 
 class _Native(DistDataset):
-    """What graphlearn-torch's base class is given by ours."""
+    """A dataset with the attributes of graphlearn-torch's base class."""
 
     graph, node_features, edge_features = _Made(), _Made(), _Made()
     node_pb, edge_pb, node_labels = _Made(), _Made(), _Made()
@@ -94,7 +94,7 @@ class _Native(DistDataset):
 
     @property
     def _choices(self) -> dict[str, Any]:
-        """What a user has said, which a store does not: splits of one's own, and where graphlearn-torch samples."""
+        """The user's choices that a store does not hold: splits of one's own, and the place where graphlearn-torch samples."""
         return {name: self.__dict__[name] for name in ("_given", "_graph_mode", "_device")}
 
     def load(
@@ -157,7 +157,7 @@ class _Native(DistDataset):
 
 
 def _reduce_shared(dataset: Any) -> Any:
-    """How graphlearn-torch's processes receive a dataset: what it has made, by descriptor."""
+    """Pickles a dataset for graphlearn-torch's processes, with the objects that it has made; their memory goes by descriptor."""
     store = dataset.store
     if store is None:
         return glt.attribute("distributed.dist_dataset").reduce_dist_dataset(dataset)

@@ -33,7 +33,7 @@ _LEFT, _AGAIN = "the servers were left", "join them again with init_client() or 
 
 
 class Transport(Protocol):
-    """How servers are reached."""
+    """The connection through which servers are called."""
 
     def call(self, rank: int, name: str, args: Any, timeout_s: float) -> Any:
         """Has a server answer a call; from any thread, several at a time."""
@@ -241,7 +241,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Client:
-    """What ``init_client`` has joined."""
+    """The servers that ``init_client`` has joined."""
 
     session: ServersClient
     backend: GraphStore

@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class _Serving:
-    """What ``init_server`` has started."""
+    """The servers that ``init_server`` has started."""
 
     servers: GraphStoreServers
     dataset: Any
@@ -117,7 +117,7 @@ def _start(
 
 
 def get_server() -> DistServer | None:
-    """What this process serves, as an object with the calls that clients may make; None where ``init_server`` was not called."""
+    """Returns the object with the calls that clients may make to this process; None where ``init_server`` was not called."""
     with _lock:
         serving = _serving
     if serving is None:

@@ -157,7 +157,7 @@ def sampler_options_of(num_neighbors: Any, options: SamplerOptions | None) -> tu
 
 
 def runtime_of(context: Any, local_rank: int | None, local_world_size: int | None) -> DistributedRuntimeInfo:
-    """Where this process stands; alone, where nothing says otherwise."""
+    """Returns this process's place in the run; a process without a run is the only one."""
     if context is not None or process_group.is_initialized() or environment_int("WORLD_SIZE") is not None:
         return resolve_runtime(context, local_rank, local_world_size)
     group = glt.attribute("distributed.get_context", "DistNeighborLoader")()
@@ -211,7 +211,7 @@ class LocalMode:
         return glt.attribute("sampler.NodeSamplerInput")(ids, node_type), plain
 
     def producer(self, seeds: Any, config: Any, workers: Any, options: SamplerOptions) -> DistSamplingProducer:
-        """What samples the seeds."""
+        """Makes the producer that samples the seeds."""
         return DistSamplingProducer(self.dataset, seeds, config, workers, ConnectionChannel(workers), options)
 
 
@@ -265,7 +265,7 @@ class RemoteMode:
         return [glt.attribute("sampler.NodeSamplerInput")(own, node_type) for own in ids], plain
 
     def producer(self, seeds: Any, config: Any, workers: Any, options: SamplerOptions) -> Any:
-        """What the loader is to ask servers for; None for streams of its own."""
+        """Returns the producer that the loader asks servers for; None for streams of its own."""
         of_nodes = config.sampling_type is glt.attribute("sampler.SamplingType").NODE
         return DistServer.create_sampling_producer if self._is_shared and of_nodes and workers.worker_key is not None else None
 
@@ -291,7 +291,7 @@ Mode: TypeAlias = LocalMode | RemoteMode
 
 
 def mode_of(dataset: Any, data: Any, worker_options: Any) -> Mode:
-    """Where the batches of a dataset are sampled.
+    """Determines where the batches of a dataset are sampled: by this host's workers or by servers.
 
     Args:
         dataset: A dataset under GiGL's name, or None.

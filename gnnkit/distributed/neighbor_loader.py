@@ -50,7 +50,7 @@ class DistNeighborLoader(BaseDistLoader):
         local_process_rank: See ``resolve_runtime``.
         local_process_world_size: See ``resolve_runtime``.
         pin_memory_device: See ``to_device``.
-        to_device: Where batches are copied to; None: a CUDA device by local rank where there are some, else the CPU.
+        to_device: The device that batches are copied to; None: a CUDA device by local rank where there are some, else the CPU.
         worker_concurrency: Batches that a process is given at a time, 4 unless given.
         channel_size: The most memory for batches under way, in bytes or as "4GB"; None: as much as they take.
         prefetch_size: Of the graph-store mode only, and kept in its options: batches are sampled ahead as ``worker_concurrency`` says.

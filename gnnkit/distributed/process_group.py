@@ -1,4 +1,4 @@
-"""Where servers and clients meet: DGL's ``ip_config`` file, addresses, and a gloo process group for runs that have none."""
+"""The meeting place of servers and clients: DGL's ``ip_config`` file, addresses, and a gloo process group for runs that have none."""
 
 from __future__ import annotations
 

@@ -78,11 +78,11 @@ class RemoteDistDataset:
         return self.schema.edge_feature_info
 
     def fetch_node_quantization(self) -> Quantizations[NodeType] | None:
-        """What quantised arrays of the nodes stand for; see ``DatasetSchema``."""
+        """Returns the scales and offsets of the nodes' quantised arrays; see ``DatasetSchema``."""
         return self.schema.node_quantization
 
     def fetch_edge_quantization(self) -> Quantizations[EdgeType] | None:
-        """What quantised arrays of the edges stand for; see ``DatasetSchema``."""
+        """Returns the scales and offsets of the edges' quantised arrays; see ``DatasetSchema``."""
         return self.schema.edge_quantization
 
     def fetch_edge_dir(self) -> EdgeDir:

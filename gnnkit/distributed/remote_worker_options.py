@@ -12,7 +12,7 @@ from gnnkit.vendor import glt
 if TYPE_CHECKING:
 
     class _RemoteOptions:
-        """What is used of it."""
+        """The part of graphlearn-torch's class that is used here, for type checkers."""
 
         def __init__(self, **options: Any) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Where this process stands in a run: the records of GiGL, and ``resolve_runtime``."""
+"""The place of this process in a run: the records of GiGL, and ``resolve_runtime``."""
 
 from __future__ import annotations
 

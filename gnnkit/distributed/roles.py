@@ -1,9 +1,9 @@
-"""What a process is to be, from the environment its launcher gave it: a server, a client of servers, or neither.
+"""The role of a process, from the environment that its launcher gave it: a server, a client of servers, or neither.
 
 ====================== ======= ==========================================================================================
 variable               for     meaning
 ====================== ======= ==========================================================================================
-``GNNKIT_ROLE``        both    ``server`` or ``client``; unset, a client where another variable says that there are servers
+``GNNKIT_ROLE``        both    ``server`` or ``client``; unset, a client where another variable is about servers
 ``GNNKIT_ADDRESSES``   both    where servers listen: ``ip:port`` of the first, of all of them with commas between, a file
                                in the form of DGL's ``ip_config``, or ``unix:<folder>`` for servers of this host
 ``GNNKIT_NUM_SERVERS`` both    number of servers; with an ``ip_config`` file, of each machine
@@ -11,7 +11,7 @@ variable               for     meaning
 ``GNNKIT_NUM_CLIENTS`` both    trainers in all: servers end when as many have come and all have left; unset, servers stay
 ``GNNKIT_NUM_SAMPLERS`` both   sampling processes of each server, and threads of a client's sampler pool
 ``GNNKIT_PLAN``        both    plan file: whose store servers serve, and what ``GraphLoader.from_plan()`` opens
-``GNNKIT_MODE``        any     ``standalone``: neither, whatever the others say; ``distributed``: they have to be there
+``GNNKIT_MODE``        any     ``standalone``: neither, whatever the others are; ``distributed``: they have to be there
 ====================== ======= ==========================================================================================
 """
 
@@ -39,14 +39,14 @@ Kind = Literal["standalone", "server", "client"]
 
 @dataclass(frozen=True)
 class Role:
-    """What a process is to be.
+    """The role of a process in a run, with the numbers and the address that go with it.
 
     Attributes:
         kind: "server", "client", or "standalone": samples for itself.
         rank: Which server, or which trainer.
-        num_servers: Servers in all; None where a client was not told.
-        num_clients: Trainers in all; None where a server was not told.
-        num_samplers: Sampling processes of each server; None where nobody said.
+        num_servers: Servers in all; None where a client does not know it.
+        num_clients: Trainers in all; None where a server does not know it.
+        num_samplers: Sampling processes of each server; None where it was not given.
         address: Where servers are, as ``GraphStore`` and ``gnnkit.serve`` take it: the meeting point, ``"ip:port"``, or that of every
             server in rank order with commas between; or ``"unix:<folder>"``.
     """
@@ -60,15 +60,15 @@ class Role:
 
 
 def find_role(planned: str | None = None, ip_config: str | None = None) -> Role:
-    """What this process is to be, by its environment.
+    """Determines the role of this process from its environment.
 
     Args:
         planned: Address of servers that the plan names. It counts where ``GNNKIT_ADDRESSES`` is not set, and makes the process a client
-            where the environment says nothing about servers.
-        ip_config: A file with the addresses of servers, which the script names. It counts before ``planned``, and says nothing of a role.
+            where no variable of the environment is about servers.
+        ip_config: A file with the addresses of servers, which the script names. It counts before ``planned``, and decides no role.
 
     Raises:
-        PlanError: A variable is missing or malformed, or two contradict each other; names it and says what to set.
+        PlanError: A variable is missing or malformed, or two contradict each other; the error names it and what to set.
     """
     mode = os.environ.get(MODE, "")
     if mode not in ("", "standalone", "distributed"):
@@ -112,7 +112,7 @@ def _client(planned: str | None, samplers: int | None) -> Role:
 
 
 def _address(planned: str | None, said: int | None, kind: str) -> tuple[str, int | None]:
-    """Where servers are, and how many they are in all as far as that is known."""
+    """Returns the address of the servers, and their number in all where it is known."""
     text = os.environ.get(ADDRESSES, "").strip() or planned or ""
     if not text:
         raise PlanError(f"{ADDRESSES} is not set, and {ROLE}={kind} needs it", _ADDRESS_HINT)

@@ -125,11 +125,11 @@ class MessageFormat:
         return message
 
     def unpack(self, message: Mapping[str, Any], batch_size: int) -> tuple[BatchContents, dict[str, Any]]:
-        """What a message says; the message itself stays as it is.
+        """Reads a message, and leaves the message itself as it is.
 
         Args:
             message: A message of ours, or of any producer that keeps to the protocol.
-            batch_size: The loader's batch size: the number of seeds of a message that does not say it.
+            batch_size: The loader's batch size: the number of seeds of a message without one.
 
         Returns:
             The batch's contents, and the attributes under ``#META.``.
@@ -186,7 +186,7 @@ class MessageFormat:
         return word if bare else f"{self.edge_keys[edge_type]}.{word}"
 
     def _parse(self, name: str) -> BatchKey | None:
-        """What array lies under a key; None for counts, seeds and rows, which are read by their names."""
+        """Returns the key of the array under a message's key; None for counts, seeds and rows, which are read by their names."""
         owner, _, word = name.rpartition(".")
         if word in (_NODES, _EDGES, _BATCH, _MASK, _ROWS):
             return None

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gnnkit.runtime.graph_memory import GraphHandle
 
     class EdgeSamplerInput:
-        """What is used of it."""
+        """The part of graphlearn-torch's class that is used here, for type checkers."""
 
         row: torch.Tensor
         col: torch.Tensor
@@ -216,7 +216,7 @@ if TYPE_CHECKING:
     from gnnkit.distributed.resolve import DistributedRuntimeInfo
 
     class NodeSamplerInput:
-        """What is used of it."""
+        """The part of graphlearn-torch's class that is used here, for type checkers."""
 
         def __init__(self, node: torch.Tensor, input_type: NodeType) -> None:
             self.node, self.input_type = node, input_type

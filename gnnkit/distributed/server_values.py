@@ -143,7 +143,7 @@ class ServerSlice:
 
 
 def compute_server_assignments(num_servers: int, num_compute_nodes: int, compute_rank: int) -> dict[int, ServerSlice]:
-    """What one trainer gets of which servers; servers of which it gets nothing are left out.
+    """Computes one trainer's share of each server; servers of which it gets nothing are left out.
 
     Over all trainers every element of every server is assigned exactly once, and each trainer asks at most
     ``ceil(num_servers / num_compute_nodes) + 1`` servers. Fractions are even, numbers are where servers have as many seeds as each other.
@@ -169,7 +169,7 @@ _CONFIG_WORDS = ("batch_size", "shuffle", "drop_last", "with_edge", "with_weight
 
 @dataclass(frozen=True)
 class Described:
-    """What a server says of its graph.
+    """A server's description of its graph.
 
     Attributes:
         schema: Types, features and direction.

@@ -20,7 +20,7 @@ from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.convert import plain_rows
 from gnnkit.storage.layout import part_folder
 from gnnkit.storage.manifest import read_manifest
-from gnnkit.storage.part_ids import EdgeRows, NodeRows, all_dataset_ids, dataset_ids, part_edge_ids
+from gnnkit.storage.part_ids import EdgeRows, NodeRows, all_dataset_ids, dataset_ids, node_values, part_edge_ids
 from gnnkit.storage.store import Store
 
 GraphType: TypeAlias = NodeType | EdgeType
@@ -139,7 +139,7 @@ class DatasetSchema:
 
 
 def feature_info(spec: ArraySpec | None) -> FeatureInfo | None:
-    """What an array's rows are as features: rows of several dimensions count as flat ones, single numbers as one. None for None."""
+    """Returns the size and dtype of an array's rows as features: rows are flattened, single numbers have size 1. None for None."""
     if spec is None:
         return None
     size = 1
@@ -179,7 +179,7 @@ class PartitionBook(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where ids are looked up."""
+        """The device on which ids are looked up."""
         return torch.device("cpu")
 
     def id_filter(self, node_pb: AnyBook, partition_idx: int) -> torch.Tensor:
@@ -375,7 +375,7 @@ class LocalGraph:
 
     @property
     def layout(self) -> str:
-        """How edges are compressed: "CSC" by target, "CSR" by source."""
+        """The compression of edges: "CSC" by target, "CSR" by source."""
         return "CSC" if self._graph.edge_dir == "in" else "CSR"
 
     @property
@@ -700,9 +700,7 @@ class StoreViews:
             spec = nodes.arrays.get(NODE_LABELS)
             if spec is None:
                 continue
-            whole = np.empty((nodes.num_nodes, *spec.row_shape), spec.numpy_dtype)
-            for part in range(self.store.num_parts):
-                whole[dataset_ids(self.arrays, node_type, part)] = self.arrays.nodes[node_type][part].arrays[NODE_LABELS]
+            whole = node_values(self.arrays, node_type, NODE_LABELS)
             if spec.row_shape == (1,):
                 whole = whole.reshape(-1)
             found[node_type] = as_tensor(whole, torch_dtype(spec))

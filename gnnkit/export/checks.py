@@ -1,4 +1,4 @@
-"""What a program has to be before it goes into a job: callable as ``train``, complete, and importable on other machines."""
+"""Checks a program before it goes into a job: callable as ``train``, complete, and importable on other machines."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _UNKNOWN_BATCH_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What a job is to be started by, and where: the words of ``GraphLoader.export``, which describes them."""
+    """The launcher, size and placement of a job: the keywords of ``GraphLoader.export``, which describes them."""
 
     launcher: Launcher = "torchrun"
     nodes: int = 1

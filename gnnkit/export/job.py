@@ -1,4 +1,4 @@
-"""What one exported job is: everything that its launch files and its README are written from."""
+"""The description of one exported job: everything that its launch files and its README are written from."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class JobStore:
 
 @dataclass(frozen=True)
 class SizedJob:
-    """What starts a job, and on how many nodes.
+    """The launcher and the size of a job.
 
     Attributes:
-        name: What the job is called.
-        launcher: What starts it.
+        name: Name of the job.
+        launcher: The program that starts it.
         nodes: Nodes with trainers.
         procs_per_node: Trainers (ranks) on each.
         storage_nodes: Nodes with storage servers, beside those with trainers; 0 unless the backend is ``GraphStore``.
@@ -101,12 +101,12 @@ class ExportJob(SizedJob):
 
     @property
     def placement_word(self) -> Literal["replicate", "partition"]:
-        """What ``gnnkit serve --placement`` is told."""
+        """The value for ``gnnkit serve --placement``."""
         return "replicate" if self.placement.is_replicated else "partition"
 
     @property
     def gpu_words(self) -> str:
-        """Which GPUs are asked for, in a sentence."""
+        """The GPUs that are asked for, in a sentence."""
         if self.gpus_per_node:
             return f"{self.gpus_per_node} GPU{'s' if self.gpus_per_node > 1 else ''} on each node with ranks"
         return f"no GPU: ranks train on processors; export with gpus_per_node={self.procs_per_node} asks for one for each rank"
@@ -154,11 +154,11 @@ class Port:
 
 @dataclass(frozen=True)
 class Instructions:
-    """What a launcher has to say in the README.
+    """A launcher's text for the README.
 
     Attributes:
         start: The steps from staged files to a running job, in order.
-        restart: What happens when a rank, a node or a server fails, what starts again by itself, and what a person does.
+        restart: The consequences of a failed rank, node or server: what starts again by itself, and what a person does.
         watch: How to look at it and to end it.
         ports: Every port that the job listens on.
         settings: Variables that override what was written, ``{name: meaning}``.

@@ -1,4 +1,4 @@
-"""What a name stands for, and how a file gets it: an import, a definition of its own, a literal, or not at all."""
+"""The origin of the object behind a name, and its way into a file: an import, a definition of its own, a literal, or not at all."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _OWN = "_sitebuiltins", "builtins", "io", "_io"
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """Where the names of a definition are looked up.
+    """The namespaces in which the names of a definition are looked up.
 
     Attributes:
         namespace: The module around it.
@@ -151,10 +151,10 @@ Origin: TypeAlias = Import | Constant | Alias | Own
 
 
 def origin(name: str, scope: Scope, library: Library) -> Origin:
-    """How a file gets what a name stands for.
+    """Determines how a file gets the object that a name stands for.
 
     Raises:
-        PlanError: It cannot; the message says what it is, the hint what to do.
+        PlanError: It cannot get it; the message names the object, the hint what to do.
     """
     value = scope.value(name)
     if name not in scope.closure and (line := _import_line(name, value, scope, library)) is not None:
@@ -241,7 +241,7 @@ def _imports_in(statement: ast.stmt) -> Iterator[tuple[str, str | None, str]]:
 
 
 def submodules(scope: Scope, library: Library) -> set[str]:
-    """What ``import a.b`` statements of a module name."""
+    """Returns the submodules that the ``import a.b`` statements of a module name."""
     found = set()
     for _, statement in library.statements(scope.namespace):
         if isinstance(statement, ast.Import):

@@ -27,7 +27,7 @@ _METHOD: Partitioner = "contiguous"
 
 @dataclass(frozen=True)
 class Cut:
-    """How a store is cut anew: what ``gnnkit partition`` is told.
+    """A new partitioning of a store, with the arguments of ``gnnkit partition``.
 
     Attributes:
         source: The store that there is.
@@ -42,7 +42,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What a job runs.
+    """The plan of a job, its store, and the placement of the store's parts.
 
     Attributes:
         plan: The plan, its store's path absolute.

@@ -1,4 +1,4 @@
-"""What each rank was given in an epoch, as digests in a file: ``gnnkit run`` with ``$GNNKIT_RECORD`` does that in place of training."""
+"""Records each rank's batches of an epoch, as digests in a file: ``gnnkit run`` with ``$GNNKIT_RECORD`` does so instead of training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_BYTES = 4 << 30
 
 
 class RankLoader(Protocol):
-    """What is needed of a rank's loader."""
+    """The part of a rank's loader that is used here."""
 
     @property
     def plan(self) -> LoaderPlan:
@@ -42,7 +42,7 @@ class RankLoader(Protocol):
 
 
 class _Ranked(Protocol):
-    """What is needed of a ``TrainContext``."""
+    """The part of a ``TrainContext`` that is used here."""
 
     rank: int
 
@@ -102,7 +102,7 @@ def limit_steps(folder: Path, steps: int) -> None:
 
 
 def read_record(folder: Path, rank: int) -> list[RecordedBatch] | None:
-    """What a rank has recorded; None where it did not come to the end.
+    """Reads a rank's record; None where the rank did not finish it.
 
     Raises:
         StoreError: The file is no record.

@@ -1,4 +1,4 @@
-"""What a job's environment needs: this one's versions of gnnkit, of what it needs, and of what ``train.py`` imports."""
+"""The requirements of a job's environment: this one's versions of gnnkit, of its dependencies, and of what ``train.py`` imports."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def in_order(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _needs(piece: Piece, by_name: Mapping[str, Piece]) -> frozenset[str]:
-    """What a definition needs when it is executed: what it reads then, and what functions among that use once they are called."""
+    """Returns the names that a definition needs when it is executed: those that it reads, and those of functions that it calls."""
     found, waiting = set(piece.names.eager), [name for name in piece.names.eager if name in by_name]
     seen = set(waiting)
     while waiting:
@@ -116,7 +116,7 @@ class Piece:
 
 @dataclass
 class _Found:
-    """What has been collected, by the name that it gets in the file."""
+    """The collected objects, by the name that each gets in the file."""
 
     values: dict[str, Any] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)

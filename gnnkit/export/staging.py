@@ -1,4 +1,4 @@
-"""How the store gets to the nodes: the script that cuts it anew, and what the README says about copying it."""
+"""The store's way to the nodes: the script that cuts it anew, and the README's text about copying it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ exec {cut_command}
 
 
 def staging_text(job: ExportJob) -> tuple[str, tuple[str, ...]]:
-    """How the store gets to the nodes that hold it, as the README says it: text, and commands.
+    """Returns the README's text about the store's way to the nodes that hold it: text, and commands.
 
     Kubernetes' volume is filled by a step of its launcher.
     """
@@ -66,7 +66,7 @@ _OTHER_WAYS = "A shared file system needs no copies. From an object store, fetch
 
 
 def _copies(job: ExportJob) -> tuple[str, ...]:
-    """What copies this directory and the store to each node."""
+    """Returns the commands that copy this directory and the store to each node."""
     source, kind = shlex.quote(_seen(job.store.path).rstrip("/") + "/"), "storage" if job.num_servers else "node"
     target = shlex.quote(job.store.path) if job.store.path.startswith("/") else f'"$JOB"/{shlex.quote(job.store.path)}'
     commands, every, hosts = (

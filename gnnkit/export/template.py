@@ -77,7 +77,7 @@ def _check_features(manifest: Manifest, node_type: NodeType) -> None:
 
 
 def _classes(path: Path, manifest: Manifest, node_type: NodeType) -> tuple[int, bool]:
-    """How many classes nodes have, and whether a node may have several of them."""
+    """Returns the number of classes, and whether a node may have several of them."""
     spec = manifest.schema.node_types[node_type].arrays[_LABELS]
     width = int(np.prod(spec.row_shape, dtype=np.int64))
     if width > 1:

@@ -1,4 +1,4 @@
-"""Where source is written: the cells of a notebook, a script, the files of modules; and which statement of them made an object."""
+"""The places of source code: cells of a notebook, a script, files of modules; and the statement of them that made an object."""
 
 from __future__ import annotations
 import __future__

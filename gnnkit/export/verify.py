@@ -115,7 +115,7 @@ def _scratch() -> Iterator[Path]:
 
 
 def _changed(directory: Path) -> list[str]:
-    """What was edited since the export, as a note: an edited plan is compared with itself, and no longer with the notebook's."""
+    """Returns a note of the files edited since the export: an edited plan is compared with itself, no longer with the notebook's."""
     names = changed_files(directory)
     if not names:
         return []

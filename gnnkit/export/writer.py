@@ -30,7 +30,7 @@ def digest_of(content: bytes) -> str:
 
 
 def read_record(directory: Path) -> dict[str, Any]:
-    """What ``export.json`` says: ``{"options": ..., "files": {name: digest}, ...}``.
+    """Reads ``export.json``: ``{"options": ..., "files": {name: digest}, ...}``.
 
     Raises:
         PlanError: The directory is none that was exported, or by a newer gnnkit.

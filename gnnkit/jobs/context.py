@@ -57,7 +57,7 @@ def line(logged: Logged) -> str:
 
 @dataclass(frozen=True)
 class Logged:
-    """What one call of ``ctx.log`` said.
+    """The numbers of one call of ``ctx.log``.
 
     Attributes:
         rank: Whose numbers they are.
@@ -79,7 +79,7 @@ _logger = logging.getLogger(__name__)
 
 
 class TrainContext:
-    """Where a rank runs, and what its training loop needs of the job.
+    """A rank's place in the job, with its loader, checkpoints and log, for its training loop.
 
     Args:
         place: Where it stands.

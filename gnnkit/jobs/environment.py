@@ -126,7 +126,7 @@ DEFAULT_PORT = 29500
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process stands in its job.
+    """The place of a process in its job.
 
     Attributes:
         rank: Among all ranks.
@@ -136,9 +136,9 @@ class Place:
         local_world_size: Ranks of its node.
         num_nodes: Nodes.
         restarts: How often the job was started again.
-        master_addr: Where ranks meet: a name or address of rank 0's node; empty where nobody has to.
+        master_addr: Where ranks meet: a name or address of rank 0's node; empty for a single rank.
         master_port: The port there.
-        agent_store: Whether somebody else, torchrun's agent, already listens there for the ranks.
+        agent_store: Whether torchrun's agent already listens there for the ranks.
     """
 
     rank: int = 0
@@ -300,7 +300,7 @@ def _from_kubernetes(told: _Told) -> Place:
 
 
 def _meeting(told: _Told, world_size: int, default: str, port: int = DEFAULT_PORT) -> dict[str, Any]:
-    """Where ranks meet; nowhere, where there is one."""
+    """Returns the address and the port at which ranks meet; empty for a single rank."""
     address = told.text("MASTER_ADDR") or default
     if world_size == 1:
         return {}

@@ -111,14 +111,14 @@ class PeerWatch:
 
     @property
     def lost(self) -> str:
-        """Who is gone, in the order in which it was noticed; empty while nobody is.
+        """The names of the ranks that are gone, in the order in which it was noticed; empty while none is.
 
         A rank that ends because another one is gone may be noticed before that one, and the host where ranks meet is that of one of them.
         """
         return " and ".join(self._lost) or (_MEETING if self._met.is_set() else "")
 
     def wait_for_loss(self, limit_s: float) -> str:
-        """Who is gone, if somebody is or becomes so within ``limit_s`` seconds; else empty."""
+        """Waits until a rank is gone, at most ``limit_s`` seconds, and returns the names as in ``lost``; empty where none is."""
         self._found.wait(limit_s)
         return self.lost
 
@@ -170,7 +170,7 @@ class PeerWatch:
 
 
 def gone(names: str) -> str:
-    """What to say of ranks that are gone."""
+    """Returns the sentence about ranks that are gone."""
     if " and " in names:
         return f"{names} of this job are gone: their processes have ended, or their hosts no longer answer"
     return f"{names} of this job is gone: its process has ended, or its host no longer answers"

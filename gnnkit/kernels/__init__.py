@@ -1,1 +1,1 @@
-"""What every kernel is built from: compiling, raw loads and copies, and the random stream."""
+"""The base of every kernel: compiling, raw loads and copies, and the random stream."""

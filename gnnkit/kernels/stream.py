@@ -94,7 +94,7 @@ def bounded(draw: np.uint64, count: int) -> int:
 
 @helper
 def bit_length(value: int) -> int:
-    """How many bits a whole number takes; 0 for 0."""
+    """Counts the bits of a whole number; 0 for 0."""
     bits = 0
     while value > 0:
         value >>= 1
@@ -109,6 +109,28 @@ def _shuffle(key: np.uint64, values: NDArray[np.int64]) -> None:
     for i in range(count - 1, 0, -1):
         j = bounded(draw_u64(key, count - 1 - i), i + 1)
         values[i], values[j] = values[j], values[i]
+
+
+@kernel("void(uint64, int64, int64[::1])")
+def _draw_below(key: np.uint64, count: int, out: NDArray[np.int64]) -> None:
+    for i in range(out.size):
+        out[i] = bounded(draw_u64(key, i), count)
+
+
+def draws_below(key: int, count: int, size: int) -> NDArray[np.int64]:
+    """The first draws of the generator that ``key`` seeds, each a number below ``count``.
+
+    Args:
+        key: The key.
+        count: At least 1, below 2**63.
+        size: How many.
+
+    Returns:
+        int64 ``[size]``.
+    """
+    found = np.empty(size, np.int64)
+    _draw_below(np.uint64(key), count, found)
+    return found
 
 
 def permutation(key: int, count: int) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from gnnkit.schema import edge_type_name
 
 
 class ValueDigest(NamedTuple):
-    """What one attribute of a batch holds.
+    """The kind and the digest of one attribute of a batch.
 
     Attributes:
         kind: A tensor's dtype and shape, as in ``"torch.float32 [12, 5]"``; the type's name of anything else.
@@ -70,7 +70,7 @@ def _attributes(batch: Any) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _content(value: Any) -> tuple[str, Any]:
-    """What a value is, and its bytes."""
+    """Returns the kind of a value, and its bytes."""
     import torch
 
     if not isinstance(value, torch.Tensor):

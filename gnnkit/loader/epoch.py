@@ -126,7 +126,7 @@ R = TypeVar("R")
 
 @dataclass
 class EpochState:
-    """How far an epoch is; the loader and the iterator share it, and only the iterator holds the loader.
+    """The progress of an epoch; the loader and the iterator share it, and only the iterator holds the loader.
 
     Attributes:
         epoch: The epoch's number.
@@ -135,7 +135,7 @@ class EpochState:
         steps_done: Batches handed out.
         ended: Whether nothing more will come.
         exhausted: Whether that is because every batch has come.
-        given_up: Why nobody may have its batches any more: "newer", where a newer iteration has begun, or "closed"; "" while they may.
+        given_up: Why its batches are not handed out any more: "newer", where a newer iteration has begun, or "closed"; "" while they are.
         records: Where its batches are booked.
     """
 
@@ -231,13 +231,13 @@ class EpochState:
 
 @dataclass(frozen=True)
 class BatchSteps:
-    """What happens to a sampled batch on its way to the user.
+    """The steps of a sampled batch on its way to the user.
 
     Attributes:
         build: Makes a PyG object of it.
         transform: The user's function, or None.
         transfer: Copies it to a device, or None.
-        finish: Completes it there, before anybody sees it; None where it is whole.
+        finish: Completes it there, before it is handed out; None where it is whole.
     """
 
     build: Callable[[SampledSubgraph], Any]
@@ -249,12 +249,12 @@ class BatchSteps:
     def of(
         cls, build: Callable[[SampledSubgraph], Any], transform: Callable[[Any], Any] | None, device: Any, cache: FeatureCache | None
     ) -> BatchSteps:
-        """What a loader's options say.
+        """Makes the steps that a loader's options ask for.
 
         Args:
             build: Makes a PyG object.
             transform: The user's function; where features are cached, batches are whole, and it is called, on the device.
-            device: Where batches are copied to.
+            device: The device that batches are copied to.
             cache: The features there; None where none are.
         """
         if cache is None:
@@ -272,7 +272,7 @@ class BatchSteps:
 
 
 def transformed(transform: Callable[[Any], Any], data: Any) -> Any:
-    """What a user's function makes of a batch.
+    """Calls a user's function on a batch.
 
     Raises:
         SamplingError: It has raised StopIteration, which would end the epoch without a word.

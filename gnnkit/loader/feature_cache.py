@@ -288,7 +288,7 @@ def open_stream(plan: LoaderPlan, graph: GraphHandle, history: History, device: 
         plan: The loader's plan.
         graph: The graph.
         history: Receives the stages of the start.
-        device: Where batches are copied to; None where they stay in memory, and nothing is cached.
+        device: The device that batches are copied to; None where they stay in memory, and nothing is cached.
         shared: The cache of a loader on the same graph, which is used where it is what the plan asks for.
 
     Raises:

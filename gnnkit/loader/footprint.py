@@ -29,7 +29,7 @@ Touches = dict[NodeType, NDArray[np.int32]]
 
 @dataclass(frozen=True)
 class SavingsCurve:
-    """What caches of every size save: lines between the points are exact for nodes that were touched alike and are drawn by lot.
+    """The savings of caches of every size: lines between the points are exact for nodes that were touched alike and are drawn by lot.
 
     Attributes:
         nbytes: int64 ``[k]``, bytes of the cache, ascending, from 0 to all features.
@@ -46,7 +46,7 @@ class SavingsCurve:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What some batches of an epoch touch, and as many of the epoch after. A node that is in a batch twice is touched twice.
+    """The nodes that some batches of an epoch touch, and as many of the epoch after. A node that is in a batch twice is touched twice.
 
     Attributes:
         num_batches: Batches looked at, of each of the two epochs.
@@ -68,7 +68,7 @@ class Footprint:
         return sum(self.feature_bytes[node_type] * len(counts) for node_type, counts in self.touches.items())
 
     def savings(self) -> SavingsCurve:
-        """What a cache saves in the second epoch's batches that holds what the first epoch's touched most."""
+        """Returns the savings in the second epoch's batches of a cache that holds the nodes that the first epoch's touched most."""
         return self._curve(self.touches)
 
     def best_savings(self) -> SavingsCurve:
@@ -120,7 +120,7 @@ def footprint(loader: Pipeline, num_batches: int | None = None) -> Footprint:
 
 
 def touched_by(stream: BatchStream, schedule: Schedule, schema: GraphSchema, events: EventSink) -> Touches:
-    """What batches of epoch 0 touch, 32 spread evenly over it, or all where there are fewer.
+    """Counts how often batches of epoch 0 touch each node: 32 batches spread evenly over it, or all where there are fewer.
 
     Args:
         stream: The stream; its epoch does not advance.

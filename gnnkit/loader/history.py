@@ -1,4 +1,4 @@
-"""What a loader has reported: stages, messages, errors, a record of each batch; and the gate that holds it back."""
+"""The history of a loader: stages, messages, errors, a record of each batch; and the gate that pauses it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEPT = 4096
 
 
 class BatchRecord(NamedTuple):
-    """What became of one batch. Moments are ``time.monotonic()`` of this process; everything in seconds.
+    """The times and sizes of one batch. Moments are ``time.monotonic()`` of this process; everything in seconds.
 
     The consumer's times are those between the hand-over of the batch before and that of this one: ``consumer_s`` before ``asked_s``, the
     others after it, one after another. On a device, where the next batch is prepared ahead, its preparation counts for the batch that is
@@ -29,7 +29,7 @@ class BatchRecord(NamedTuple):
     Attributes:
         epoch: The epoch.
         index: Index in the epoch's list of batches.
-        worker: Who sampled it: "thread 0", "process 1", "process 1, thread 0" where processes have several, "server 0, process 1",
+        worker: The sampler: "thread 0", "process 1", "process 1, thread 0" where processes have several, "server 0, process 1",
             "receiver, thread 2"; "loop" for the consumer itself, who samples small batches where it asks for the next one at once; "" where
             that is not known.
         began_s: When its worker began to sample it; nan where that is not known.
@@ -114,7 +114,7 @@ _ENDS: dict[str, Literal["done", "failed"]] = {"end": "done", "fail": "failed"}
 
 @dataclass(frozen=True)
 class StageState:
-    """How far a stage is.
+    """The progress of a stage.
 
     Attributes:
         stage: "download", "ingest", "partition", "compile", "start", "epoch" and the like.
@@ -140,7 +140,7 @@ class StageState:
 
     @property
     def fraction(self) -> float | None:
-        """How much of it is done, 0 to 1; None where nobody knows."""
+        """The finished share of it, 0 to 1; None where that is unknown."""
         if self.state == "done" and self.total is None:
             return 1.0
         return None if not self.total else min(1.0, self.done / self.total)

@@ -99,7 +99,7 @@ class LayerFiles:
         self._writers: dict[NodeType, ArrayWriter] = {}
 
     def spec(self, node_type: NodeType) -> FileSpec | None:
-        """What the file of a type holds; None before its first rows."""
+        """Returns the dtype and shape of the file of a type; None before its first rows."""
         writer = self._writers.get(node_type)
         return None if writer is None else writer.spec
 

@@ -31,6 +31,7 @@ from gnnkit.plan import (
 from gnnkit.runtime.batches import OWN_NEGATIVES, input_rows, missing_edge_ids
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import Sampler
+from gnnkit.sampling.seeders.links import integer_weights
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
     HOMOGENEOUS_NODE_TYPE,
@@ -43,6 +44,8 @@ from gnnkit.schema import (
     is_label_edge_type,
     opposite_label_types,
 )
+from gnnkit.storage.layout import LABEL_NAME
+from gnnkit.storage.part_ids import node_values
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -208,6 +211,51 @@ def _input_nodes(value: Any, graph: GraphHandle) -> InputNodes:
     return InputNodes(node_type, f"node/{node_type}/ids", ids=ids, is_mask=_is_mask(value))
 
 
+def with_seed_weights(inputs: Inputs, value: Any, graph: GraphHandle) -> Inputs:
+    """Inputs that an epoch draws in proportion to weights.
+
+    Args:
+        inputs: The inputs.
+        value: Numbers for each of them or for each place of their mask, "balanced", or None, which changes nothing.
+        graph: The graph.
+
+    Raises:
+        PlanError: The numbers do not fit the inputs, or the graph has no classes that could be balanced.
+    """
+    rows = input_rows(inputs, graph)
+    if value is None or not rows.num_inputs:
+        return inputs
+    if isinstance(inputs, InputLinks) and inputs.neg_sampling is not None and inputs.neg_sampling.mode == "official":
+        raise PlanError("seed_weights is given, and the split's own negatives belong to each of its links", "use neg_sampling='binary'")
+    if isinstance(value, str):
+        weights = _balanced(inputs, value, graph)
+    else:
+        weights = to_array(value, "seed_weights").astype(np.float64)
+        if isinstance(inputs, InputNodes) and inputs.is_mask and len(weights) == graph.arrays.schema.node_types[inputs.node_type].num_nodes:
+            weights = weights[inputs.ids]
+    integer_weights(weights, rows.num_inputs, "seed_weights", "inputs")
+    return replace(inputs, weights=weights)
+
+
+def _balanced(inputs: Inputs, value: str, graph: GraphHandle) -> NDArray[np.float64]:
+    """One by the number of inputs of the same class."""
+    if value != "balanced":
+        raise PlanError(f"seed_weights must be numbers or 'balanced', got {value!r}")
+    if isinstance(inputs, InputLinks):
+        raise PlanError("seed_weights='balanced' is about classes of nodes, and batches start from links", "give a number for each link")
+    hint = "give a number for each input"
+    if LABEL_NAME not in graph.arrays.schema.node_types[inputs.node_type].arrays:
+        raise PlanError(f"seed_weights='balanced' needs labels y, and {inputs.node_type!r} nodes have none", hint)
+    if not graph.arrays.is_whole:
+        raise PlanError("seed_weights='balanced' needs the labels of all nodes, and some are on other hosts", hint)
+    labels, rows = node_values(graph.arrays, inputs.node_type, LABEL_NAME), input_rows(inputs, graph)
+    classes = labels[rows.arrays(np.arange(rows.num_inputs, dtype=np.int64))["node"]].reshape(rows.num_inputs, -1)
+    if classes.shape[1] != 1 or (classes.dtype.kind == "f" and np.isnan(classes).any()):
+        raise PlanError(f"seed_weights='balanced' needs one class for each input, and y is {labels.dtype} {list(labels.shape)}", hint)
+    _, which, counts = np.unique(classes[:, 0], return_inverse=True, return_counts=True)
+    return 1.0 / counts[which]
+
+
 def _is_mask(value: Any) -> bool:
     return bool(np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value).dtype == np.bool_)
 
@@ -357,7 +405,7 @@ def check_sampling_options(options: LoaderOptions) -> None:
 def resolve_sampling(
     options: LoaderOptions, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
 ) -> Sampling:
-    """How a user means batches to be sampled.
+    """Turns a user's options into a plan's way of sampling.
 
     Args:
         options: The loader's options.
@@ -412,12 +460,12 @@ _LINK_ATTRIBUTES = ("edge_label", "edge_label_index", "edge_label_time")
 
 @dataclass(frozen=True, kw_only=True)
 class LinkOptions:
-    """What a user may say about links, beside which ones they are.
+    """The options that a user may give for links, beside the links themselves.
 
     Attributes:
         edge_label: Numbers ``[n, ...]`` that go with the links; None: a split's own, where it has some.
         edge_label_time: Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a link's ends.
-        neg_sampling: What links are told apart from. "binary": pairs of nodes, drawn over the whole graph, with the label 0; "triplet":
+        neg_sampling: The negatives of links. "binary": pairs of nodes, drawn over the whole graph, with the label 0; "triplet":
             targets for each link's source; "official": a split's own negatives; "auto": those where it has some, else None; None: nothing.
             Also PyG's ``NegativeSampling`` or ``{"mode": ..., "amount": ...}``.
         neg_amount: Drawn negatives for each link; a fraction is possible with "binary".
@@ -446,7 +494,7 @@ class LinkOptions:
             )
 
     def negatives(self, has_own: bool = False) -> NegativeSampling | None:
-        """What the options about negatives mean.
+        """Turns the options about negatives into a plan's form; None for no negatives.
 
         Args:
             has_own: Whether the links are a split that has negatives of its own.
@@ -830,14 +878,14 @@ def _of_type(input_nodes: Any, anchor_type: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
-    """What batches start from.
+    """The inputs that batches start from.
 
     Attributes:
         input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
         input_time: Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a node; None is each node's own time.
         edge_label_index: Makes batches start from links: ``[2, n]`` ids, a split's name, ``(edge type, either of these)``, or an edge type
             for all its edges.
-        links: What else is said about links.
+        links: Further options for links.
     """
 
     input_nodes: Any = None

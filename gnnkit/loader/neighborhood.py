@@ -137,7 +137,7 @@ class Neighborhood:
 
     @property
     def num_roots(self) -> int:
-        """How many nodes it starts from."""
+        """The number of nodes that it starts from."""
         return int((self.hop == 0).sum())
 
 
@@ -248,7 +248,7 @@ _Found = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
 
 
 def _reached(graph: BatchGraph, roots: list[int], num_hops: int) -> _Found:
-    """What is found by a breadth-first search against the edges."""
+    """Finds nodes by a breadth-first search against the edges."""
     hop, parent = _nowhere(graph)
     hop[roots] = 0
     neighbor, center = graph.edges

@@ -1,4 +1,4 @@
-"""Where a loader's graph comes from: an OGB name, a PyG object, a store, any source, a written plan, or another loader's graph."""
+"""Opens a loader's graph: an OGB name, a PyG object, a store, any source, a written plan, or another loader's graph."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from gnnkit.loader.inputs import (
     resolve_input_links,
     resolve_sampling,
     wants_all_edges,
+    with_seed_weights,
     without_labels,
     without_links,
 )
@@ -226,7 +227,7 @@ def _open(
     sampling = resolve_sampling(
         options, arrays.schema, edge_dir=arrays.edge_dir, weight=weight, time_attr=time_attr, with_edge=bool(with_edge)
     )
-    inputs = given.inputs.resolve(sampling, graph)
+    inputs = with_seed_weights(given.inputs.resolve(sampling, graph), options.seed_weights, graph)
     backend = options.backend_json(placement)
     plan = LoaderPlan(graph.store, inputs, sampling, options.batching(inputs), backend, options.runtime(), placement)
     return Pipeline(plan, graph, events, transform=options.transform, device=options.device)

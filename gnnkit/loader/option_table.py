@@ -26,7 +26,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Common": ("num_neighbors", "batch_size", "shuffle", "backend", "device", "transform", "seed"),
     "Sampling": ("sampler", "replace", "disjoint", "subgraph_type", "temporal_strategy", "input_time"),
     "Links": ("edge_label_index", *LINK_OPTIONS),
-    "Order and ranks": ("drop_last", "remainder", "rank", "world_size"),
+    "Order and ranks": ("seed_weights", "drop_last", "remainder", "rank", "world_size"),
     "Memory and time": ("prefetch", "memory_budget", "feature_cache", "placement", "start_timeout_s", "batch_timeout_s"),
     "The store that is built": BUILD_OPTIONS,
 }
@@ -85,7 +85,7 @@ def option_table() -> Mapping[str, Option]:
 
 
 def attribute_texts(documented: type) -> dict[str, str]:
-    """What the section "Attributes" of a class's docstring says of each."""
+    """Returns the texts of the section "Attributes" of a class's docstring, by attribute."""
     _, _, section = inspect.cleandoc(documented.__doc__ or "").partition("Attributes:\n")
     texts: dict[str, str] = {}
     name = ""

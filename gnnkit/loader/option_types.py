@@ -14,7 +14,7 @@ from gnnkit.storage.options import FeatureDtype, Partitioner
 
 
 class BesideKeywords(TypedDict, total=False):
-    """What a loader takes that samples elsewhere."""
+    """The keywords of a loader that samples on another backend."""
 
     num_neighbors: FanOuts | None
     """Fan-out per hop, one list or ``{edge type: list}``; -1 takes all neighbours, 0 none."""
@@ -23,7 +23,7 @@ class BesideKeywords(TypedDict, total=False):
     shuffle: bool | None
     """Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only."""
     device: Any
-    """Where batches are copied to; None leaves them in memory."""
+    """The device that batches are copied to; None leaves them in memory."""
     transform: Callable[[Any], Any] | None
     """Called on each batch: before it is copied to ``device``, and on the device where features are cached there."""
     seed: int
@@ -39,10 +39,13 @@ class BesideKeywords(TypedDict, total=False):
     nodes."""
     temporal_strategy: TemporalStrategy
     """With ``time_attr``: "uniform" draws among the neighbours that are early enough, "last" takes the latest of them."""
+    seed_weights: Any
+    """Numbers ``[n]``, one for each input (or for each place of a mask): an epoch draws n inputs in proportion to them, with
+    replacement; "balanced" makes all classes of the labels ``y`` equally likely. None visits each input once."""
     drop_last: bool
     """Leaves out a last batch of fewer seeds."""
     remainder: Remainder | None
-    """What to do with batches that are left over when they are dealt to ranks: "drop" (None: when shuffled), "pad" (None: otherwise) or
+    """Handling of batches that are left over when they are dealt to ranks: "drop" (None: when shuffled), "pad" (None: otherwise) or
     "uneven"."""
     rank: int | None
     """This trainer's rank; None asks the process group, then torchrun's environment."""
@@ -65,22 +68,22 @@ class BesideKeywords(TypedDict, total=False):
 
 
 class LoaderKeywords(BesideKeywords, total=False):
-    """What any loader takes."""
+    """The keywords of any loader."""
 
     backend: Backend | str
-    """Where sampling happens: an object such as ``InProcess(num_threads=4)``, its name, or "auto"."""
+    """The place of sampling: an object such as ``InProcess(num_threads=4)``, its name, or "auto"."""
 
 
 class LinkKeywords(LoaderKeywords, total=False):
-    """What a loader of links takes."""
+    """The keywords of a loader of links."""
 
     edge_label: Any
     """Numbers ``[n, ...]`` that go with the links; None: a split's own, where it has some."""
     edge_label_time: Any
     """Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a link's ends."""
     neg_sampling: NegativesOption
-    """What links are told apart from. "binary": pairs of nodes, drawn over the whole graph, with the label 0; "triplet": targets for
-    each link's source; "official": a split's own negatives; "auto": those where it has some, else None; None: nothing. Also PyG's
+    """The negatives of links. "binary": pairs of nodes, drawn over the whole graph, with the label 0; "triplet": targets for each
+    link's source; "official": a split's own negatives; "auto": those where it has some, else None; None: nothing. Also PyG's
     ``NegativeSampling`` or ``{"mode": ..., "amount": ...}``."""
     neg_amount: float
     """Drawn negatives for each link; a fraction is possible with "binary"."""
@@ -91,7 +94,7 @@ class LinkKeywords(LoaderKeywords, total=False):
 
 
 class ConstructorKeywords(LinkKeywords, total=False):
-    """What a constructor takes."""
+    """The keywords of a constructor."""
 
     input_time: Any
     """Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a node; None is each node's own time."""
@@ -101,12 +104,12 @@ class ConstructorKeywords(LinkKeywords, total=False):
 
 
 class BuildKeywords(ConstructorKeywords, total=False):
-    """What a constructor takes that builds a store."""
+    """The keywords of a constructor that builds a store."""
 
     num_parts: int | None
     """Parts to cut the graph into, at least 1; None is one for each host."""
     partition: Partitioner
-    """How nodes are assigned to parts."""
+    """The way in which nodes are assigned to parts."""
     edge_dir: EdgeDir
     """"in" compresses edges by target (sampling walks against the edges, as in PyG), "out" by source."""
     weight: str | None

@@ -37,10 +37,10 @@ from gnnkit.storage.store import Store
 
 @dataclass(frozen=True)
 class Site:
-    """Where a loader runs.
+    """The hosts of a loader, and the placement that the user asked for.
 
     Attributes:
-        word: What the user said about the placement.
+        word: The user's option for the placement.
         hosts: The hosts of all its ranks.
     """
 
@@ -65,13 +65,15 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions:
-    """What a user may say about a loader, beside where its graph comes from.
+    """The options that a user may give for a loader, beside the source of its graph.
 
     Attributes:
         num_neighbors: Fan-out per hop, one list or ``{edge type: list}``; -1 takes all neighbours, 0 none.
         sampler: Another way of sampling instead: ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or ``gnnkit.LayerWise(...)``.
         batch_size: Seeds per batch and rank.
         shuffle: Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only.
+        seed_weights: Numbers ``[n]``, one for each input (or for each place of a mask): an epoch draws n inputs in proportion to them, with
+            replacement; "balanced" makes all classes of the labels ``y`` equally likely. None visits each input once.
         drop_last: Leaves out a last batch of fewer seeds.
         replace: Draws neighbours with replacement.
         disjoint: Gives every seed a neighbourhood of its own; ``batch`` says whose each node is.
@@ -79,11 +81,11 @@ class LoaderOptions:
             the batch's nodes.
         temporal_strategy: With ``time_attr``: "uniform" draws among the neighbours that are early enough, "last" takes the latest of them.
         seed: Random seed; the same seed gives the same batches everywhere.
-        remainder: What to do with batches that are left over when they are dealt to ranks: "drop" (None: when shuffled), "pad" (None:
+        remainder: Handling of batches that are left over when they are dealt to ranks: "drop" (None: when shuffled), "pad" (None:
             otherwise) or "uneven".
-        backend: Where sampling happens: an object such as ``InProcess(num_threads=4)``, its name, or "auto".
+        backend: The place of sampling: an object such as ``InProcess(num_threads=4)``, its name, or "auto".
         transform: Called on each batch: before it is copied to ``device``, and on the device where features are cached there.
-        device: Where batches are copied to; None leaves them in memory.
+        device: The device that batches are copied to; None leaves them in memory.
         feature_cache: Bytes, or a size such as "2GB", of features ``x`` that are kept on ``device``, those of the nodes that batches touch
             most; batches are the same, and come without them. 0 keeps none.
         rank: This trainer's rank; None asks the process group, then torchrun's environment.
@@ -100,6 +102,7 @@ class LoaderOptions:
     sampler: Any = None
     batch_size: int = 1024
     shuffle: bool | None = None
+    seed_weights: Any = None
     drop_last: bool = False
     replace: bool = False
     disjoint: bool = False
@@ -124,6 +127,10 @@ class LoaderOptions:
         for name in ("replace", "disjoint", "drop_last"):
             check_flag(name, getattr(self, name))
         check_flag("shuffle", self.shuffle, or_none=True)
+        if self.seed_weights is not None and self.shuffle is False:
+            raise PlanError(
+                "seed_weights draws the inputs of an epoch, and shuffle=False asks for their own order", "leave one of them out"
+            )
         check_sampling_options(self)
         self.batching(InputNodes("", ""))
         self.runtime()
@@ -180,11 +187,12 @@ class LoaderOptions:
             base.update(HOP_OPTIONS)
         elif "num_neighbors" in changes:
             base["sampler"] = None
-        return LoaderOptions.of({**base, "shuffle": None, "remainder": None, **changes})
+        return LoaderOptions.of({**base, "shuffle": None, "remainder": None, "seed_weights": None, **changes})
 
     def batching(self, inputs: Inputs) -> Batching:
         """Batch size, order and rank."""
-        shuffle = inputs.split == "train" if self.shuffle is None else bool(self.shuffle)
+        is_drawn = inputs.split == "train" or inputs.weights is not None
+        shuffle = is_drawn if self.shuffle is None else bool(self.shuffle)
         remainder: Remainder = self.remainder or ("drop" if shuffle else "pad")
         rank, world_size = resolve_rank(self.rank, self.world_size)
         return Batching(self.batch_size, shuffle, bool(self.drop_last), remainder, self.seed, rank, world_size)
@@ -222,7 +230,7 @@ BUILD_OPTIONS = ("num_parts", "partition", "edge_dir", "weight", "time_attr", "f
 
 @dataclass(frozen=True)
 class GivenOptions:
-    """What a user has said to a constructor.
+    """The options that a user has given to a constructor.
 
     Attributes:
         loader: About the loader.

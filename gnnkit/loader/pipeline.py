@@ -22,7 +22,7 @@ from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStat
 from gnnkit.loader.feature_cache import open_stream
 from gnnkit.loader.graphs import placed_graph
 from gnnkit.loader.history import Control, History, Records
-from gnnkit.loader.inputs import resolve_sampling, to_ids, to_links
+from gnnkit.loader.inputs import resolve_sampling, to_ids, to_links, with_seed_weights
 from gnnkit.loader.options import LoaderOptions
 from gnnkit.loader.planned import checked_inputs
 from gnnkit.loader.served import check_is_here
@@ -49,7 +49,7 @@ class Pipeline(ProcessBound):
         graph: The opened graph.
         events: Where progress goes.
         transform: Called on each batch before it is copied to ``device``; after that where features are cached there.
-        device: Where batches are copied to; None leaves them in memory.
+        device: The device that batches are copied to; None leaves them in memory.
         cache: Features on that device which another pipeline on the same graph has; used where the plan asks for as many.
 
     Attributes:
@@ -208,7 +208,7 @@ class Pipeline(ProcessBound):
         self.next_epoch, self._first_batch, self._moved = _whole_number(epoch, "epoch"), 0, True
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
+        """Returns the loader's position, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
 
         Call it on every rank after the same number of steps; every rank's answer is the same.
         """
@@ -253,7 +253,7 @@ class Pipeline(ProcessBound):
     # Its state -------------------------------------------------------------------------------------------------------
 
     def status(self) -> StreamStatus:
-        """What the loader is doing: "ready", "sampling", "paused", "idle" or "closed", with its processes and its memory."""
+        """Returns the loader's state ("ready", "sampling", "paused", "idle" or "closed"), its processes and its memory."""
         status = self.stream.status()
         if os.getpid() != self._process:
             return replace(status, state="closed")
@@ -261,7 +261,7 @@ class Pipeline(ProcessBound):
 
     @property
     def records(self) -> Records:
-        """What became of each of the last batches."""
+        """The records of the last batches: times, sizes and workers of each."""
         return self._control.records
 
     @property
@@ -389,6 +389,7 @@ class Pipeline(ProcessBound):
             with_edge=before.with_edge,
         )
         inputs, sampling = inputs_on(sampling)
+        inputs = with_seed_weights(inputs, options.seed_weights, self.graph)
         graph, placement = placed_graph(self.graph, options) if "placement" in changes else (self.graph, self.plan.placement)
         plan = replace(
             self.plan,

@@ -20,6 +20,7 @@ from gnnkit.loader.inputs import (
     resolve_fan_outs,
     resolve_input_nodes,
     resolve_rank,
+    with_seed_weights,
     without_labels,
 )
 from gnnkit.loader.options import Site
@@ -164,6 +165,8 @@ def checked_plan(plan: LoaderPlan, store: Store, graph: GraphHandle) -> LoaderPl
         raise PlanError(f"the plan samples along edge_dir={sampling.edge_dir!r}, and its store is compressed for {store.edge_dir!r}")
     check_store_has(store, sampling.weight, sampling.time_attr, sampling.with_edge)
     inputs, sampling = checked_inputs(plan.inputs, _checked_sampling(sampling, store.schema), graph)
+    if inputs.weights is not None and not batching.shuffle:
+        raise PlanError("the plan's inputs have weights, which draw the inputs of an epoch, and its shuffle is false")
     placement = None if is_served(backend_from_json(plan.backend)) else plan.placement
     if placement is not None:
         placement = _site(plan, placement).placement(store.manifest, store.path)
@@ -201,13 +204,15 @@ def checked_inputs(inputs: Inputs, sampling: Sampling, graph: GraphHandle) -> tu
     if not isinstance(inputs.stream, str):
         raise PlanError(f"the plan's inputs need a stream, got {inputs.stream!r}")
     if isinstance(inputs, InputLinks):
-        return checked_links(inputs, sampling, graph), sampling
+        return with_seed_weights(checked_links(inputs, sampling, graph), inputs.weights, graph), sampling
     if isinstance(inputs, InputAnchors):
-        return checked_anchors(inputs, graph), without_labels(sampling, inputs.label_types)
+        anchors = with_seed_weights(checked_anchors(inputs, graph), inputs.weights, graph)
+        return anchors, without_labels(sampling, inputs.label_types)
     if inputs.split is not None and inputs.ids is not None:
         raise PlanError("the plan's inputs need a split or ids but not both")
     _check_bool("inputs.is_mask", inputs.is_mask)
     which = inputs.node_type, inputs.ids if inputs.split is None else inputs.split
     resolved = resolve_input_nodes(which, graph, inputs.time, sampling.time_attr)
     # The stream decides the draws: it stays as it was written.
-    return replace(resolved, stream=inputs.stream, is_mask=inputs.is_mask), sampling
+    nodes = replace(resolved, stream=inputs.stream, is_mask=inputs.is_mask)
+    return with_seed_weights(nodes, inputs.weights, graph), sampling

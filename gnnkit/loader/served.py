@@ -35,15 +35,15 @@ def joins_servers(backend: Backend | str) -> bool:
 
 
 def served_store(backend: Backend | str, events: EventSink) -> Store:
-    """What this process may know of the store of servers that it joins: where they are on this host all of it, else its outline.
+    """Opens the store of the servers that this process joins: where they are on this host all of it, else its outline.
 
     Args:
         backend: One that ``joins_servers``.
-        events: Receives the stage "start", with who is missing.
+        events: Receives the stage "start", with the servers that are missing.
 
     Raises:
         StartTimeout: The servers were not there in time.
-        PlanError: They will not have this process.
+        PlanError: They refuse this process.
         StoreError: They have different stores, or their store cannot be opened.
     """
     options = resolve_backend(backend)

@@ -133,7 +133,7 @@ class DeviceTransfer:
 
 
 def _held(data: Any) -> object:
-    """What a batch is copied from; a ``transform`` may have made something else of it than a PyG object."""
+    """Returns the values that a batch is copied from; a ``transform`` may have made something else of it than a PyG object."""
     stores = getattr(data, "stores", None)
     return data if stores is None else [list(store.values()) for store in stores]
 

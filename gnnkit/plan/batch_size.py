@@ -1,4 +1,4 @@
-"""How large batches are, from a graph's sizes and fan-outs alone."""
+"""Sizes of batches, from a graph's sizes and fan-outs alone."""
 
 from __future__ import annotations
 

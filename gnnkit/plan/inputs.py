@@ -20,7 +20,7 @@ ExcludeEdges: TypeAlias = Literal["self", "reverse"]
 
 @dataclass(frozen=True, eq=False)
 class NegativeSampling:
-    """What a batch of links is told apart from.
+    """The negatives of a batch of links.
 
     Attributes:
         mode: "binary" draws pairs of nodes, "triplet" targets for each link's source, "official" takes those of the split.
@@ -89,6 +89,7 @@ class InputLinks:
         edge_label_time: int64 ``[n]``, or None, likewise.
         neg_sampling: What they are told apart from; None: nothing.
         exclude_edges: Whether the links themselves ("self"), or they and their reverses ("reverse"), are left out of what is sampled.
+        weights: float64 ``[n]``: an epoch draws its links in proportion to them, with replacement; None visits each once.
     """
 
     edge_type: EdgeType
@@ -99,6 +100,7 @@ class InputLinks:
     edge_label_time: NDArray[np.int64] | None = None
     neg_sampling: NegativeSampling | None = None
     exclude_edges: ExcludeEdges | None = None
+    weights: NDArray[np.float64] | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, InputLinks) and self.to_json() == other.to_json()
@@ -120,6 +122,7 @@ class InputLinks:
             "edge_label_time": array_to_json(self.edge_label_time),
             "neg_sampling": None if self.neg_sampling is None else self.neg_sampling.to_json(),
             "exclude_edges": self.exclude_edges,
+            **_weights_to_json(self.weights),
         }
 
     @classmethod
@@ -134,6 +137,7 @@ class InputLinks:
             array_from_json(value["edge_label_time"]),
             NegativeSampling.from_json(value["neg_sampling"]),
             value["exclude_edges"],
+            array_from_json(value.get("weights")),
         )
 
 
@@ -200,7 +204,7 @@ class AnchorLabels:
     negative: LabelSource | None = None
 
     def source(self, kind: LabelKind) -> LabelSource | None:
-        """Where the labels of a kind are."""
+        """Returns the source of the labels of a kind."""
         return self.positive if kind == "positive" else self.negative
 
     def to_json(self) -> dict[str, Any]:
@@ -229,6 +233,7 @@ class InputAnchors:
         ids: int64 ``[n]`` dataset ids, or None for a split or for every node of the type.
         cap: Labels of each kind and anchor, at most: the first ones in the stored order; None is all.
         output: Whether batches have labels as ``{anchor: labels}`` or as an edge index.
+        weights: float64 ``[n]``: an epoch draws its anchors in proportion to them, with replacement; None visits each once.
     """
 
     node_type: NodeType
@@ -238,6 +243,7 @@ class InputAnchors:
     ids: NDArray[np.int64] | None = None
     cap: int | None = None
     output: LabelOutput = "dict"
+    weights: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         if not self.labels:
@@ -282,18 +288,19 @@ class InputAnchors:
             "ids": array_to_json(self.ids),
             "cap": self.cap,
             "output": self.output,
+            **_weights_to_json(self.weights),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> InputAnchors:
         """Reverses ``to_json``."""
         labels = tuple(AnchorLabels.from_json(item) for item in value["labels"])
-        ids = array_from_json(value["ids"])
-        return cls(value["node_type"], value["stream"], labels, value["split"], ids, value["cap"], value["output"])
+        ids, weights = array_from_json(value["ids"]), array_from_json(value.get("weights"))
+        return cls(value["node_type"], value["stream"], labels, value["split"], ids, value["cap"], value["output"], weights)
 
 
 def label_name(number: int, kind: LabelKind) -> str:
-    """What the labels of a kind of the ``number``-th supervised type are called on their way to a batch."""
+    """Returns the name of the labels of a kind of the ``number``-th supervised type, until they are in a batch."""
     return f"y_{kind}/{number}"
 
 
@@ -325,6 +332,7 @@ class InputNodes:
         ids: int64 ``[n]`` dataset ids, or None for a split or for every node of the type.
         time: int64 ``[n]``, for temporal sampling: nothing later is sampled around a node; None is the node's own time.
         is_mask: Whether ``ids`` are where a mask is true: ``input_id`` of a batch then holds positions in the mask, as in PyG.
+        weights: float64 ``[n]``: an epoch draws its nodes in proportion to them, with replacement; None visits each once.
     """
 
     node_type: NodeType
@@ -333,6 +341,7 @@ class InputNodes:
     ids: NDArray[np.int64] | None = None
     time: NDArray[np.int64] | None = None
     is_mask: bool = False
+    weights: NDArray[np.float64] | None = None
 
     @property
     def input_type(self) -> NodeType:
@@ -352,13 +361,20 @@ class InputNodes:
             "ids": array_to_json(self.ids),
             "time": array_to_json(self.time),
             **({"is_mask": True} if self.is_mask else {}),
+            **_weights_to_json(self.weights),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> InputNodes:
         """Reverses ``to_json``."""
         ids, time = array_from_json(value["ids"]), array_from_json(value["time"])
-        return cls(value["node_type"], value["stream"], value["split"], ids, time, value.get("is_mask", False))
+        weights = array_from_json(value.get("weights"))
+        return cls(value["node_type"], value["stream"], value["split"], ids, time, value.get("is_mask", False), weights)
+
+
+def _weights_to_json(weights: NDArray[np.float64] | None) -> dict[str, Any]:
+    """Nothing where there are none, so that other plans stay as they are."""
+    return {} if weights is None else {"weights": array_to_json(weights)}
 
 
 Inputs: TypeAlias = InputNodes | InputLinks | InputAnchors

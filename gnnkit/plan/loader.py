@@ -44,13 +44,13 @@ class StoreRef:
 
 @dataclass(frozen=True)
 class Batching:
-    """How an epoch's seeds become batches and how batches are dealt to ranks.
+    """The division of an epoch's seeds into batches, and of batches among ranks.
 
     Attributes:
         batch_size: Seeds per batch and rank, at least 1.
         shuffle: Whether an epoch visits the seeds in a fresh order.
         drop_last: Whether a last batch of fewer seeds is left out.
-        remainder: What happens when the number of batches is no multiple of ``world_size``; see ``gnnkit.sampling.schedule``.
+        remainder: Handling of a number of batches that is no multiple of ``world_size``; see ``gnnkit.sampling.schedule``.
         seed: Random seed, ``[0, 2**64)``.
         rank: This process's place among the trainers.
         world_size: Number of trainers.
@@ -148,7 +148,7 @@ class Placement:
         return all(len(parts) == self.num_parts for parts in self.hosts)
 
     def sources(self, host: int) -> dict[int, tuple[int, ...]]:
-        """Where ``host`` gets the parts from that it does not hold: ``{other host: parts}``, each part from one host.
+        """Returns the hosts that ``host`` gets the missing parts from: ``{other host: parts}``, each part from one host.
 
         Of several that hold a part, it is the next one after ``host``, so that hosts share the load.
         """

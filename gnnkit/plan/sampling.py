@@ -13,7 +13,7 @@ from gnnkit.schema import EdgeDir, EdgeType, NodeType
 
 @dataclass(frozen=True)
 class HGTSampling:
-    """How nodes are sampled by budgets, see ``gnnkit.sampling.walkers.hgt``.
+    """Sampling of nodes by budgets, see ``gnnkit.sampling.walkers.hgt``.
 
     Attributes:
         num_samples: ``{node type: nodes to draw in each iteration}``; every list has the same length, a type that is missing gets none.
@@ -52,7 +52,7 @@ class HGTSampling:
 
 @dataclass(frozen=True)
 class LayerSampling:
-    """How nodes are sampled layer by layer, see ``gnnkit.sampling.walkers.layers``.
+    """Sampling of nodes layer by layer, see ``gnnkit.sampling.walkers.layers``.
 
     Attributes:
         num_nodes: ``{node type: nodes to choose in each hop}``; every list has the same length, a type that is missing gets none.
@@ -116,7 +116,7 @@ class PPRChannel:
 
 @dataclass(frozen=True)
 class PPRSampling:
-    """How nodes are chosen by personalised PageRank, see ``gnnkit.sampling.walkers.ppr``.
+    """Sampling of nodes by personalised PageRank, see ``gnnkit.sampling.walkers.ppr``.
 
     Attributes:
         edge_types: The types that are walked along, sorted.
@@ -196,7 +196,7 @@ TemporalStrategy: TypeAlias = Literal["uniform", "last"]
 
 
 class Sampling(Protocol):
-    """What every way of sampling says; each is a frozen dataclass, equal to others with the same values."""
+    """The properties of every way of sampling; each is a frozen dataclass, equal to others with the same values."""
 
     @property
     def edge_dir(self) -> EdgeDir:
@@ -230,7 +230,7 @@ class Sampling(Protocol):
 
 @dataclass(frozen=True)
 class NeighborSampling:
-    """How neighbourhoods are sampled, hop by hop.
+    """Sampling of neighbourhoods, hop by hop.
 
     Attributes:
         num_neighbors: ``{edge type: fan-out per hop}``; -1 takes all neighbours, 0 none. Every list has the same length.

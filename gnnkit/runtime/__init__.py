@@ -1,1 +1,1 @@
-"""What runs: limits of the host, memory for batches and graphs, opened graphs."""
+"""Everything that runs on one host: supervisor, scheduler, workers, rings, memory of graphs, and runs."""

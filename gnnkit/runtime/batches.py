@@ -16,22 +16,24 @@ from gnnkit.kernels import stream
 from gnnkit.plan import InputAnchors, InputLinks, InputNodes, Inputs, LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.schedule import Schedule, epoch_order
+from gnnkit.sampling.seeders.links import integer_weights
 from gnnkit.sampling.walked import VERIFY_HINT, SampleRequest, damaged
 from gnnkit.schema import EdgeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.link_splits import id_rows
+from gnnkit.storage.part_ids import all_dataset_ids
 
 OWN_NEGATIVES = ("neg_edge_index", "src_neg_index", "dst_neg_index")
 
 
 class LinkArrays:
-    """What an epoch's links are, and what goes with them.
+    """The links of an epoch, and the arrays that go with them.
 
     A split's own pairs of negatives ("official") are inputs like its links, and stand behind them.
 
     Args:
         inputs: The plan's inputs.
-        graph: The graph that they are about.
+        graph: The graph of the links.
     """
 
     def __init__(self, inputs: InputLinks, graph: GraphHandle) -> None:
@@ -173,8 +175,8 @@ def edges_of_part(arrays: GraphArrays, edge_type: EdgeType, part: int) -> NDArra
     """The edges of a type that a part owns, in the order in which they are stored: ``[2, n]`` dataset ids of sources and targets."""
     frontier, neighbor = arrays.frontier_type(edge_type), arrays.neighbor_type(edge_type)
     edges, first, last = arrays.edges[edge_type][part], *arrays.node_bounds[frontier][part : part + 2]
-    own = np.repeat(_dataset_ids(arrays, frontier)[first:last], np.diff(edges.indptr))
-    other = _dataset_ids(arrays, neighbor)[edges.indices]
+    own = np.repeat(all_dataset_ids(arrays, frontier)[first:last], np.diff(edges.indptr))
+    other = all_dataset_ids(arrays, neighbor)[edges.indices]
     return np.stack([other, own] if arrays.edge_dir == "in" else [own, other])
 
 
@@ -191,14 +193,6 @@ def _num_nodes(arrays: GraphArrays, node_type: str) -> int:
     return arrays.schema.node_types[node_type].num_nodes
 
 
-def _dataset_ids(arrays: GraphArrays, node_type: str) -> NDArray[Any]:
-    """``[num_nodes]``: the dataset's id of each store id."""
-    ids = [part.global_id for part in arrays.nodes[node_type]]
-    if ids[0] is None:
-        return np.arange(_num_nodes(arrays, node_type), dtype=np.int64)
-    return np.concatenate([part for part in ids if part is not None])
-
-
 class InputRows(Protocol):
     """A loader's inputs, by position."""
 
@@ -208,7 +202,7 @@ class InputRows(Protocol):
         ...
 
     def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """What is said about the inputs at these positions; see ``SampleRequest.arrays``."""
+        """Returns the arrays of the inputs at these positions; see ``SampleRequest.arrays``."""
         ...
 
     def given(self, values: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
@@ -315,6 +309,11 @@ class BatchList:
         return self._inputs.written_out()
 
     @cached_property
+    def _weight_sums(self) -> NDArray[np.int64] | None:
+        weights = self._plan.inputs.weights
+        return None if weights is None else np.cumsum(integer_weights(weights, self.num_seeds, "seed_weights", "inputs"))
+
+    @cached_property
     def _whole(self) -> Schedule:
         return self.schedule()
 
@@ -323,7 +322,7 @@ class BatchList:
         return Schedule(self.num_seeds, self._plan.batching, first_batch)
 
     def request(self, epoch: int, batch_index: int) -> SampleRequest:
-        """What batch ``batch_index`` of ``epoch`` is sampled from."""
+        """Returns the request that batch ``batch_index`` of ``epoch`` is sampled from."""
         order, where = self._order_of(epoch), self._whole.positions(batch_index)
         positions = np.arange(where.start, where.stop, dtype=np.int64) if order is None else np.ascontiguousarray(order[where])
         arrays, inputs = self._inputs.arrays(positions), self._plan.inputs
@@ -338,12 +337,12 @@ class BatchList:
                 known, order = self._order
                 if known != epoch:
                     self._inputs.arrays(np.empty(0, np.int64))
-                    order = epoch_order(self._stream, epoch, self.num_seeds, self._plan.batching.shuffle)
+                    order = epoch_order(self._stream, epoch, self.num_seeds, self._plan.batching.shuffle, self._weight_sums)
                     self._order = epoch, order
         return order
 
     def request_for(self, epoch: int, index: int, values: NDArray[np.int64]) -> SampleRequest:
-        """What a batch around given inputs is sampled from, see ``InputRows.given``; such batches have a stream of their own."""
+        """Returns the request for a batch around given inputs, see ``InputRows.given``; such batches have a stream of their own."""
         arrays = self._inputs.given(values)
         count = len(next(iter(arrays.values())))
         return SampleRequest(stream.batch_key(self._now_stream, epoch, index), np.arange(count, dtype=np.int64), arrays)

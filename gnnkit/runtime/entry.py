@@ -1,4 +1,4 @@
-"""How every background process begins and ends, whatever it does; ``gnnkit.runtime.supervisor`` starts them.
+"""The beginning and the end of every background process, whatever its work; ``gnnkit.runtime.supervisor`` starts them.
 
 They need neither torch nor the user's ``__main__``, and everything that they hold is gone when they are.
 """

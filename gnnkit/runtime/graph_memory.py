@@ -423,7 +423,7 @@ class GraphHandle:
 
 
 class GraphSharing:
-    """What the processes of one supervisor know of the shared copy.
+    """The shared copy of a graph, as the processes of one supervisor see it.
 
     A stored graph is read from its file mapping until one process has made the copy; a graph in memory is copied before they start.
 

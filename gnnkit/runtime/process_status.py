@@ -19,7 +19,7 @@ _LOOK_S = 0.02
 
 
 def pid_space() -> dict[str, Any]:
-    """What a pid's meaning depends on: the boot and the pid namespace."""
+    """Returns the boot and the pid namespace, on which a pid's meaning depends."""
     try:
         return {"boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "namespace": os.readlink("/proc/self/ns/pid")}
     except OSError:
@@ -164,12 +164,12 @@ def look_at(name: str, pid: int, log: Path | None = None, busy_s: float = 0.0) -
 
 
 def lane_of(name: str, thread: int | None) -> str:
-    """Who samples a batch: a process, or one of its threads where it has several."""
+    """Returns the name of the sampler of a batch: a process, or one of its threads where it has several."""
     return name if thread is None else f"{name}, thread {thread}"
 
 
 def process_state(pid: int) -> str:
-    """What the system says a process is doing, in words."""
+    """Returns the state of a process in the system, in words."""
     try:
         return _in_words(_stat_fields(pid)[0])
     except (OSError, IndexError):

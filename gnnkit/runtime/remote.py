@@ -20,7 +20,7 @@ class RemoteTraceback(Exception):
 
 
 def error_to_json(error: BaseException) -> dict[str, Any]:
-    """What is needed to raise an error somewhere else."""
+    """Returns the facts that raise an error again in another process, as JSON values."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     message, hint = (error.message, error.hint) if isinstance(error, GnnkitError) else (str(error), None)
     return {"type": type(error).__name__, "message": message, "hint": hint, "traceback": text, "ours": isinstance(error, GnnkitError)}

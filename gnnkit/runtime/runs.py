@@ -211,7 +211,7 @@ def note_stopped(folder: Path, pid: int) -> None:
 
 
 def _program() -> str:
-    """What this process runs, as a person would call it: a notebook or a script, by its file's name; no arguments."""
+    """Returns the name of this process's program for people: a notebook or a script, by its file's name; no arguments."""
     return Path(os.environ.get("JPY_SESSION_NAME") or sys.argv[0] or "python").name
 
 
@@ -221,7 +221,7 @@ def is_run(folder: Path) -> bool:
 
 
 def _run_folders(root: Path) -> list[Path]:
-    """What ``RunFolder`` has made in a folder, and nothing of what somebody else may have there, such as a ``run.json`` of his own."""
+    """Returns the folders that ``RunFolder`` has made in a folder, and none of other programs, even with a ``run.json`` of their own."""
     return [folder for folder in root.glob("*-*") if is_run(folder)]
 
 
@@ -304,16 +304,16 @@ _NOT_THERE = ("gone", "ended", _UNKNOWN)
 
 @dataclass(frozen=True)
 class Run:
-    """What one process has started, and what the processes that it has started have started in turn.
+    """The processes that one process has started, and those that they have started in turn.
 
     Attributes:
         id: The name of its folder.
         path: Its folder.
         what: "servers", "sampling processes", "part service", "proxy", "temporary store",
             "embeddings" or "training".
-        state: "running"; "ended": whoever had it is there, but none of its processes, of which one has failed; "stale": whoever had it
-            is gone, and nobody has tidied up; "failed": likewise, and its logs stay for whoever reads of the failure; "elsewhere": of
-            another boot, host or container, so that nobody here can know.
+        state: "running"; "ended": its owner is there, but none of its processes, of which one has failed; "stale": its owner
+            is gone, and its folders are left; "failed": likewise, and its logs stay for readers of the failure; "elsewhere": of
+            another boot, host or container, so that it cannot be seen from here.
         store: What it works on, where that is written down.
         program: What started it: a notebook or a script.
         owner: The process that started it.
@@ -430,7 +430,7 @@ def _state_folders() -> list[Path]:
 
 
 def _roots_of_processes() -> Iterator[Path]:
-    """Where this user's living processes of gnnkit write their logs: folders that a user has named are known from them alone."""
+    """Yields the folders of logs of this user's living processes of gnnkit: folders that a user has named are known from them alone."""
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if place.stat().st_uid == os.getuid() and any(name in (place / "cmdline").read_bytes() for name in _OURS):
@@ -440,7 +440,7 @@ def _roots_of_processes() -> Iterator[Path]:
 
 
 def _key(record: dict[str, Any], process: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells a process from every other one; only of hashable parts, whatever a record says."""
+    """Returns a key that tells a process from every other one: texts, hashable whatever a record holds."""
     return tuple(map(str, (record.get("boot"), record.get("namespace"), process.get("pid"), process.get("ticks"))))
 
 
@@ -531,7 +531,7 @@ _LOOK_S = 0.2
 
 @dataclass(frozen=True)
 class Stopped:
-    """What became of a run that was to be stopped.
+    """The result of stopping a run.
 
     Attributes:
         run: The run, as it was before.
@@ -546,7 +546,7 @@ class Stopped:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What was done about a run that nobody has any more.
+    """The result of cleaning up a run whose owner is gone.
 
     Attributes:
         run: The run, as it was before.
@@ -583,7 +583,7 @@ def logs_of(run: Run, rank: int | None = None, lines: int | None = None) -> list
 
 
 def follow(run: Run, rank: int | None = None) -> Iterator[tuple[str, str]]:
-    """What processes write from this call on, whole lines, until all of them have ended: ``(process, text)``, as it comes.
+    """Yields the lines that processes write from this call on, until all of them have ended: ``(process, text)``, as they come.
 
     Args:
         run: The run.
@@ -695,7 +695,7 @@ def _size_of_run_control(path: Path) -> int:
 
 
 def _read_on(path: Path, place: int) -> tuple[str, int]:
-    """What has been written to a file since, whole lines, and where to read on; from its beginning where it was cut."""
+    """Reads the whole lines that were added to a file; returns them and the next place. Starts from its beginning where it was cut."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

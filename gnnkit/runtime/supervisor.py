@@ -38,11 +38,11 @@ def describe_end(returncode: int | None) -> str:
 
 
 def explain_end(returncode: int | None, signs: Signs, kills_before: int | None, advice: str) -> tuple[str, str]:
-    """What is known about the cause, and what to do.
+    """Explains the end of a process: its cause as far as it is known, and what to do.
 
     Args:
         returncode: The exit status as ``Popen`` gives it.
-        signs: What the process last showed.
+        signs: The last signs of life of the process.
         kills_before: ``memory_kills`` when the process was started.
         advice: What to do where the cause is not known.
     """
@@ -164,7 +164,7 @@ class ChildProcess:
         self._process.send_signal(number)
 
     def state(self) -> str:
-        """What the system says it is doing, in words."""
+        """Returns the process's state in the system, in words."""
         return process_state(self.pid)
 
 
@@ -244,7 +244,7 @@ class Exit:
 
 @dataclass(frozen=True)
 class SupervisorOptions:
-    """How processes are started.
+    """The options that processes are started with.
 
     Attributes:
         num_workers: How many.
@@ -253,10 +253,10 @@ class SupervisorOptions:
         most_starting: How many may be starting at the same time; None: all.
         environment: Their own variables; see ``ChildProcess``.
         first: The first one's number; the others follow.
-        title: What messages call one of them.
-        lane: What tables and pictures call it.
+        title: The name of one of them in messages.
+        lane: The same in tables and pictures.
         advice: What to do when one has died.
-        stop_timeout_s: Seconds that they have to end by themselves once they are told to.
+        stop_timeout_s: Seconds that they have to end by themselves after the request.
     """
 
     num_workers: int
@@ -327,11 +327,11 @@ class Supervisor:
         return [child for rank, child in self._children.items() if rank not in self.ready]
 
     def name(self, rank: int) -> str:
-        """What messages call a process that is there: "sampling process 0 (pid 12)"."""
+        """Returns the name of a running process for messages: "sampling process 0 (pid 12)"."""
         return f"{self.options.title.format(rank=rank)} (pid {self._children[rank].pid})"
 
     def signs(self, rank: int) -> Signs:
-        """What a process last showed of itself."""
+        """Returns the last signs of life of a process."""
         return self.vitals.signs(rank)
 
     def listen(self) -> Iterator[tuple[int, Message | Exit]]:
@@ -364,7 +364,7 @@ class Supervisor:
             self._children[rank].wire.send(kind, fds, **body)
 
     def poller(self) -> select.poll:
-        """What to wait on until something arrives or a process ends."""
+        """Returns a poll object that wakes when something arrives or a process ends."""
         poller = select.poll()
         for child in self._children.values():
             fd = child.wire.fileno()

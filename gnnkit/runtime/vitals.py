@@ -26,7 +26,7 @@ STALE_S = 2.0
 
 @dataclass(frozen=True)
 class Signs:
-    """What a sampling process last showed of itself.
+    """The last signs of life of a sampling process.
 
     Attributes:
         seen_s: Seconds since it was seen; infinite before the first time.
@@ -79,7 +79,7 @@ class Vitals:
         self.row(rank)[:] = 0
 
     def signs(self, rank: int) -> Signs:
-        """What a process last showed."""
+        """Returns the last signs of life of a process."""
         row, now = self.row(rank).tolist(), time.monotonic_ns()
         seen = (now - row[SEEN_NS]) / 1e9 if row[SEEN_NS] else float("inf")
         busy = (now - row[BUSY_SINCE_NS]) / 1e9 if row[BUSY_SINCE_NS] else 0.0

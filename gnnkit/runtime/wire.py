@@ -62,10 +62,10 @@ _MOST_FDS = 8
 
 @dataclass(frozen=True)
 class Message:
-    """What arrived.
+    """A message that has arrived.
 
     Attributes:
-        kind: What it is.
+        kind: Its kind, a word.
         body: JSON values.
         fds: Descriptors that came with it; the receiver owns them.
     """
@@ -109,7 +109,7 @@ class Wire:
         """Sends a message, or keeps it for ``flush`` while the other side does not read; a side that is gone gets nothing.
 
         Args:
-            kind: What it is.
+            kind: Its kind, a word.
             fds: Descriptors to go with it; duplicated, the caller keeps its own.
             **body: JSON values.
 
@@ -252,7 +252,7 @@ def in_memory(data: bytes | memoryview) -> int:
 
 
 def from_memory(fd: int) -> bytes:
-    """What a descriptor of ``in_memory`` holds; closes it."""
+    """Reads the content of a descriptor of ``in_memory`` and closes it."""
     with open(fd, "rb") as file:
         file.seek(0)
         return file.read()

@@ -391,11 +391,11 @@ class WorkerGraph:
             return tables
 
     def channel(self, plan: LoaderPlan, mode: str) -> WorkerChannel:
-        """What samples for one loader.
+        """Makes the channel that samples for one loader.
 
         Args:
             plan: The loader's plan.
-            mode: "batch", or "structure" for whoever gathers the rows elsewhere.
+            mode: "batch", or "structure" where the rows are gathered by another process.
         """
         elsewhere = None if self.others is None else self.others.session(self, plan)
         if elsewhere is not None:
@@ -405,7 +405,7 @@ class WorkerGraph:
         return WorkerChannel(self, plan, walks_only=mode == "structure")
 
     def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
-        """What samples batches of one plan in one thread."""
+        """Makes a sampler for batches of one plan in one thread."""
         if self.others is not None:
             return self.others.sampler(tables, plan, scratch, walks_only=walks_only)
         return local_sampler(tables, plan.inputs, plan.sampling, scratch, walks_only=walks_only, cached=plan.cached)
@@ -447,14 +447,14 @@ class WorkerChannel:
         return WorkerSlot(self._ring, number)
 
     def request(self, job: SampleJob | NowJob | TrialJob) -> SampleRequest:
-        """What a job is sampled from."""
+        """Returns the request that a job is sampled from."""
         with self._lock:
             if isinstance(job, NowJob) and job.seeds is not None:
                 return self._batches.request_for(job.epoch, job.batch_index, job.seeds)
             return self._batches.request(0 if isinstance(job, TrialJob) else job.epoch, job.batch_index)
 
     def sampler(self, thread: int, scratches: dict[int, NodeScratch]) -> BatchSampler:
-        """What a sampling thread samples this loader's batches with.
+        """Returns the sampler of a sampling thread for this loader's batches.
 
         Args:
             thread: The thread's number.
@@ -475,7 +475,7 @@ class WorkerChannel:
 
 
 def name_of(job: SampleJob | NowJob) -> dict[str, Any]:
-    """How an answer names the job that it belongs to."""
+    """Returns the fields by which an answer names the job that it belongs to."""
     if isinstance(job, NowJob):
         return {"c": job.channel[1], "number": job.number}
     return {"c": job.channel[1], "g": job.generation, "step": job.step}

@@ -124,7 +124,7 @@ class BatchWriter(Protocol):
         """Switches to another copy of the same graph."""
 
     def lay_out(self, walked: Walked) -> BatchLayout:
-        """Where everything of a batch goes; valid, like the walk, until the next one."""
+        """Determines the place of every array of a batch; valid, like the walk, until the next one."""
 
     def fill(self, block: NDArray[np.uint8]) -> None:
         """Writes the batch that was laid out last into ``block``, which has at least ``layout.nbytes`` bytes.
@@ -136,7 +136,7 @@ class BatchWriter(Protocol):
 
 
 def layout_of(builder: LayoutBuilder, walked: Walked, tables: GraphTables) -> BatchLayout:
-    """What has been laid out, with the walk's counts."""
+    """Returns the layout that a builder holds, with the walk's counts."""
     return BatchLayout(
         tuple(builder.fields),
         builder.nbytes,

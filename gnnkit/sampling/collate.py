@@ -35,10 +35,10 @@ _classes_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class BatchContents:
-    """What a batch consists of, wherever it was sampled and however it came.
+    """The contents of a batch, wherever it was sampled and however it came.
 
     Attributes:
-        arrays: Tensors by what they are; edge types as the batch shows them.
+        arrays: Tensors by their keys; edge types as the batch shows them.
         num_sampled_nodes: ``{node type: [seeds, new nodes of hop 1, ...]}``, for every node type that the batch shows.
         num_sampled_edges: ``{edge type: [edges of hop 1, ...]}``, likewise.
         input_type: The type of the loader's inputs: a node type, or an edge type for links.
@@ -107,7 +107,7 @@ class Dequantizer:
 
 
 def quantizations_of(schema: GraphSchema, edge_dir: EdgeDir) -> dict[BatchKey, Quantization]:
-    """What the numbers of quantised arrays stand for, by what batches call the arrays.
+    """Returns the scales and offsets of quantised arrays, by the arrays' keys in batches.
 
     Args:
         schema: The graph's schema.

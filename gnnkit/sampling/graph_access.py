@@ -1,4 +1,4 @@
-"""How kinds of batches reach the graph: neighbours, degrees and single edges, wherever the parts that hold them are."""
+"""The access of kinds of batches to the graph: neighbours, degrees and single edges, wherever the parts that hold them are."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def positions_wanted(tables: GraphTables, with_edge: bool) -> tuple[bool, ...]:
 
 
 class BaseGraphAccess(ABC):
-    """What every ``GraphAccess`` does alike.
+    """The common base of every ``GraphAccess``.
 
     Args:
         tables: The graph.
@@ -193,7 +193,7 @@ class BaseGraphAccess(ABC):
         self._reserved = fan_outs, num_seeds
 
     def walked(self, seeds: Seeds, num_sampled_nodes: NDArray[np.int64], num_sampled_edges: NDArray[np.int64]) -> Walked:
-        """What lies in the scratch and the buffers after a walk, with its counts."""
+        """Returns the nodes and edges in the scratch and the buffers after a walk, with its counts."""
         scratch, edges = self.scratch, []
         for r, (edge_type, counts) in enumerate(zip(self.tables.edge_types, num_sampled_edges.tolist(), strict=True)):
             count = sum(counts)

@@ -40,7 +40,7 @@ class Walker(Protocol):
     """Chooses nodes and edges. Made with ``(sampling,)``; one object per thread."""
 
     def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
-        """What is chosen around the seeds; ``key`` is the batch's."""
+        """Chooses nodes and edges around the seeds; ``key`` is the batch's."""
 
 
 # Imports inside the following functions register kernels, which are compiled where their kind is used only.
@@ -102,7 +102,7 @@ def finish(walked: Walked, reach: GraphAccess) -> Walked:
 
 
 def cached_nodes(words: Mapping[NodeType, NDArray[np.uint64]] | None) -> dict[NodeType, CachedNodes]:
-    """What an emitter leaves out, from what a plan says of it."""
+    """Returns the nodes whose features a batch leaves out, from a plan's bits for them."""
     if not words:
         return {}
     from gnnkit.sampling.cached import CachedNodes  # its kernels are for those alone whose features are cached

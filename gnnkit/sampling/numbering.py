@@ -80,7 +80,7 @@ def _start(mask: np.uint64, region_bits: int, node: int, root: int) -> np.uint64
 
 @helper
 def find_pair(table: NDArray[Any], first: NDArray[np.int64], second: NDArray[np.int64], a: int, b: int) -> np.uint64:
-    """Where the index of a pair is in a table of indices of pairs ``(first[i], second[i])``, or the empty place where it would be."""
+    """Returns the slot of a pair's index in a table of indices of pairs ``(first[i], second[i])``, or the empty slot where it belongs."""
     mask = uint64(table.size - 1)
     slot = fold_u64(uint64(a), uint64(b)) & mask
     while table[slot] != EMPTY and (first[uint64(table[slot])] != a or second[uint64(table[slot])] != b):
@@ -205,7 +205,7 @@ class Numbering:
         return numbers
 
     def count(self, t: int) -> int:
-        """How many nodes of a type have a number."""
+        """Counts the nodes of a type that have a number."""
         return int(self._scratch.num_nodes[t]) if self._rooted is None else self._rooted[t].count
 
     def nodes(self, t: int) -> NDArray[np.int64]:

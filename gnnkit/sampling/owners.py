@@ -1,4 +1,4 @@
-"""What sampling asks of whoever holds parts of a graph: neighbours hop by hop, facts about edges, and rows at the end.
+"""The questions of sampling to the holders of parts of a graph: neighbours hop by hop, facts about edges, and rows at the end.
 
 Every question can be asked again: an answer depends on nothing but the question and the graph.
 """
@@ -129,7 +129,7 @@ class RowsRequest:
 
     @cached_property
     def messages(self) -> list[list[Piece]]:
-        """What is answered: messages of rows, section after section."""
+        """The pieces of each message of the answer: rows, section after section."""
         messages: list[list[Piece]] = [[]]
         used = 0
         for section, (_, which, width) in enumerate(self.sections):

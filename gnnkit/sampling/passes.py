@@ -60,7 +60,7 @@ def find_part(bounds: NDArray[np.int64], value: int) -> int:
 
 @helper
 def num_until(times: int, count: int, limit: int) -> int:
-    """How many of ``count`` ascending times are not later than ``limit``."""
+    """Counts those of ``count`` ascending times that are not later than ``limit``."""
     low, high = 0, count
     while low < high:
         middle = (low + high) >> 1

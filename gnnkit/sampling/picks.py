@@ -114,7 +114,7 @@ def pick_weighted(key: np.uint64, prefix: int, degree: int, count: int, replace:
 
 @helper
 def _count_positive(prefix: int, degree: int, stop: int) -> int:
-    """How many positions have a positive weight, counting no further than ``stop``."""
+    """Counts positions with a positive weight, no further than ``stop``."""
     count = 0
     for position in range(degree):
         if _weight(prefix, position) > uint64(0):
@@ -138,7 +138,7 @@ def take_positive(prefix: int, degree: int, count: int, picks: NDArray[np.int64]
 
 @helper
 def num_taken(degree: int, fan_out: int, replace: bool, weighted: bool, prefix: int) -> int:
-    """How many edges a node of ``degree`` contributes."""
+    """Returns the number of edges that a node of ``degree`` contributes."""
     if degree == 0 or fan_out == 0:
         return 0
     if weighted:

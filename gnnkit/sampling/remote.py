@@ -71,7 +71,7 @@ class HotRows:
 
 @dataclass(frozen=True)
 class PartMap:
-    """Where this host finds each part.
+    """The host at which this host finds each part.
 
     Attributes:
         here: This host's number.
@@ -464,7 +464,7 @@ class RowFiller:
     def _requests(
         self, groups: list[tuple[int, int, int, int]], members: list[list[RowStep]], listed: list[_Listed]
     ) -> tuple[dict[int, RowsRequest], dict[int, list[tuple[int, int, bool, int]]]]:
-        """What each host is asked, and for each section the address of its rows, its group, whether it is widened, and to below what."""
+        """Returns each host's request, and for each section its address, its group, whether it is widened, and its ids' upper bound."""
         requests, targets = {}, {}
         for host in range(self._where.num_hosts):
             lists: list[tuple[int, NDArray[np.int64]]] = []
@@ -598,7 +598,7 @@ class RemoteGraphAccess(BaseGraphAccess):
         )  # fmt: skip
 
     def _hop_requests(self, hop: Expansion, types: list[int]) -> dict[int, Expansion]:
-        """What each host is asked, this one included."""
+        """Returns the request for each host, this one included."""
         requests = {}
         for host in range(self._where.num_hosts):
             nodes = {t: self._frontiers[t].nodes(host) for t in types if self._frontiers[t].counts[host]}

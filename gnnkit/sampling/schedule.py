@@ -61,7 +61,7 @@ class Schedule:
         return max(0, -(-(left - self.batching.rank) // world_size))
 
     def step(self, step: int) -> Step:
-        """What this rank samples at ``step``, ``0 <= step < len(self)``."""
+        """Returns the batch that this rank samples at ``step``, ``0 <= step < len(self)``."""
         index = self.first_batch + step * self.batching.world_size + self.batching.rank
         total = self.num_batches
         return Step(step, index % total, index >= total)
@@ -76,6 +76,23 @@ class Schedule:
         return slice(start, min(start + self.batching.batch_size, self.num_seeds))
 
 
-def epoch_order(stream_key: int, epoch: int, num_seeds: int, shuffle: bool) -> NDArray[np.int64] | None:
-    """The order in which an epoch visits the seeds: int64 ``[num_seeds]``, or None for ``0, 1, 2, ...``."""
-    return stream.permutation(stream.order_key(stream_key, epoch), num_seeds) if shuffle else None
+def epoch_order(
+    stream_key: int, epoch: int, num_seeds: int, shuffle: bool, weight_sums: NDArray[np.int64] | None = None
+) -> NDArray[np.int64] | None:
+    """The order in which an epoch visits the seeds.
+
+    Args:
+        stream_key: ``stream.stream_key``.
+        epoch: The epoch.
+        num_seeds: Seeds in all.
+        shuffle: Whether each is visited once, in a fresh order.
+        weight_sums: int64 ``[num_seeds]``, running sums of integer weights: seeds are drawn in proportion to them, with replacement.
+
+    Returns:
+        int64 ``[num_seeds]``, or None for ``0, 1, 2, ...``.
+    """
+    key = stream.order_key(stream_key, epoch)
+    if weight_sums is not None:
+        drawn = stream.draws_below(key, int(weight_sums[-1]), num_seeds)
+        return np.searchsorted(weight_sums, drawn, side="right").astype(np.int64)
+    return stream.permutation(key, num_seeds) if shuffle else None

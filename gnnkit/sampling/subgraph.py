@@ -70,7 +70,7 @@ class Field:
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """Where each array of a batch lies, and the counts that go with it.
+    """The place of each array of a batch, and the counts that go with it.
 
     Attributes:
         fields: The arrays, in the order of their offsets.

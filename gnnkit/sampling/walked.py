@@ -26,13 +26,13 @@ def damaged(what: str) -> StoreError:
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """What one batch is sampled from.
+    """The key and the inputs that one batch is sampled from.
 
     Attributes:
         key: ``stream.batch_key`` of the batch.
         input_id: int64 ``[b]``, positions in the loader's inputs.
-        arrays: What the inputs say about them, ``[b]`` or ``[b, k]`` each, nodes in the dataset's ids; see the seeder of their kind.
-        waited_s: Seconds that somebody else has taken to choose the batch already.
+        arrays: The inputs' arrays for them, ``[b]`` or ``[b, k]`` each, nodes in the dataset's ids; see the seeder of their kind.
+        waited_s: Seconds that another process has taken to choose the batch already.
     """
 
     key: int
@@ -58,13 +58,13 @@ class ExcludedEdges:
 
 @dataclass
 class Seeds:
-    """What a walk starts from.
+    """The seeds of a walk.
 
     Attributes:
         nodes: ``{index of a node type: int64 [n] store ids}``, in the order of their numbers.
         input_type: The type of the loader's inputs: a node type, or an edge type for links.
         num_seeds: Inputs in the batch.
-        arrays: What the batch carries as it is.
+        arrays: Arrays that the batch carries as they are.
         roots: ``{index of a node type: int64 [n]}``, which neighbourhood each seed belongs to; None where all share one.
         times: ``{index of a node type: int64 [n]}``: nothing later is sampled around a seed; None where time plays no part.
         batch_of_root: int64 ``[number of roots]``, what ``batch`` shows for each root: of a link's ends, the link; None: the root itself.

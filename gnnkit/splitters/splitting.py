@@ -13,7 +13,7 @@ from gnnkit.errors import PlanError, near_matches
 from gnnkit.kernels.stream import order_key, permutation, stream_key
 from gnnkit.runtime.batches import edges_in_order
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
-from gnnkit.storage.part_ids import dataset_ids
+from gnnkit.storage.part_ids import node_values
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def view_of(value: Any) -> GraphView | None:
 
 
 class GraphView:
-    """What may be asked of a graph, whatever it is kept in.
+    """The types, sizes and arrays of a graph, whatever it is kept in.
 
     Attributes:
         node_types: Its node types.
@@ -140,11 +140,7 @@ class _StoreView(GraphView):
         known = self._store.schema.node_types[node_type].arrays
         if name not in known:
             raise PlanError(f"{node_type!r} nodes have no array {name!r}", f"they have {list(known)}")
-        graph = self._store.require().arrays()
-        found = np.empty((self.num_nodes(node_type), *known[name].row_shape), known[name].numpy_dtype)
-        for part in range(graph.num_parts):
-            found[dataset_ids(graph, node_type, part)] = graph.nodes[node_type][part].arrays[name]
-        return found
+        return node_values(self._store.require().arrays(), node_type, name)
 
     def edge_ends(self, edge_type: EdgeType) -> NDArray[Any]:
         return edges_in_order(self._store.require().arrays(), edge_type)
@@ -278,7 +274,7 @@ def cut(ids: NDArray[Any], order: NDArray[np.int64], valid: float, test: float, 
 
 
 def split_sizes(count: int, valid: float, test: float) -> tuple[int, int]:
-    """How many of ``count`` are for validation and for test.
+    """Returns how many of ``count`` are for validation and how many for test.
 
     Raises:
         PlanError: A number is negative, no number, a share of 1 or more, or both are more than there is.

@@ -56,7 +56,7 @@ def build_store(
 
 
 def source_job(source: GraphSource, path: Path, options: BuildOptions) -> BuildJob:
-    """What ``build_store`` does.
+    """Makes the job of ``build_store``.
 
     Raises:
         PlanError: The options do not fit the dataset.
@@ -73,12 +73,12 @@ def source_job(source: GraphSource, path: Path, options: BuildOptions) -> BuildJ
 
 @dataclass(frozen=True)
 class BuildJob:
-    """What is to be built, and from what.
+    """A store to build, and its input.
 
     Attributes:
         open_input: Makes the input, given an existing folder for its temporary files.
         path: The store's folder.
-        options: How to build it.
+        options: The options to build it with.
         fingerprint: Fingerprint of the result.
         stage: Name of the stage that writes.
         topology: The same graph's edges, for partitioners; None has them sorted into a temporary store where they are needed.
@@ -170,7 +170,7 @@ def repartition(
 
 
 def repartition_job(store: Store, path: Path, options: BuildOptions) -> BuildJob:
-    """What ``repartition`` does.
+    """Makes the job of ``repartition``.
 
     Raises:
         PlanError: See ``repartition``.

@@ -164,7 +164,7 @@ def find_same_graph(source: GraphSource, options: BuildOptions, store_dir: Path,
 
 
 def store_path(store_dir: Path, name: str, options: BuildOptions, source_fingerprint: str) -> Path:
-    """Where the store of a dataset with these options lies in a folder of stores."""
+    """Returns the place of the store of a dataset with these options in a folder of stores."""
     fingerprint = store_fingerprint(source_fingerprint, options)
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".") or "graph"
     return Path(store_dir).expanduser().absolute() / f"{safe}-{options.num_parts}p-{fingerprint[:_FINGERPRINT_DIGITS]}"

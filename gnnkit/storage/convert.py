@@ -69,7 +69,7 @@ def _dequantize(rows: NDArray[np.uint8], scale: NDArray[np.float32], offset: NDA
 
 
 def dequantize_rows(rows: NDArray[np.uint8], quantization: Quantization, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """What quantised rows stand for.
+    """Converts quantised rows to the numbers that they stand for.
 
     Args:
         rows: uint8 ``[n, columns]``.
@@ -157,7 +157,7 @@ def plain_rows(rows: NDArray[Any], spec: ArraySpec) -> NDArray[Any]:
 
 
 def plain_spec(spec: ArraySpec) -> ArraySpec:
-    """What ``plain_rows`` gives."""
+    """Returns the dtype and shape of the rows that ``plain_rows`` returns."""
     return spec if spec.quantization is None else ArraySpec(spec.batch_dtype, spec.row_shape)
 
 

@@ -69,7 +69,7 @@ _TIME_DTYPES = frozenset(["int8", "int16", "int32", "int64", "uint8", "uint16", 
 
 
 def timed_edge_types(schema: GraphSchema, edge_dir: EdgeDir, time_attr: str | None) -> dict[EdgeType, NodeType | None]:
-    """Where the effective times of edge types come from.
+    """Returns the sources of the effective times of edge types.
 
     Args:
         schema: The graph's schema.

@@ -33,7 +33,7 @@ _SPARE_FILES = 256
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """What the manifest knows of one array file: dtype, shape, size in bytes and CRC-32, all of the file as it should be."""
+    """The manifest's entry of one array file: dtype, shape, size in bytes and CRC-32, all of the file as it should be."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class FileSpec:
-    """What an array file is to hold."""
+    """The dtype and shape of an array file."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]

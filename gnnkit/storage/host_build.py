@@ -1,4 +1,4 @@
-"""What a host that has built some parts of a store says of them, and how that of all parts becomes the manifest.
+"""The records of hosts that have built some parts of a store, and the manifest that is made of the records of all parts.
 
 A record is a manifest of which only the files and the cuts of one piece are there: a part, or what every host has (official splits, and
 the books of renumbered nodes). It is small, and all that hosts without a common disk need of each other.
@@ -34,13 +34,13 @@ _RECORDS = "records"
 
 
 def piece_name(part: int | None) -> str:
-    """What a piece is called: a part, or under None what every host has."""
+    """Returns the name of a piece: a part, or under None what every host has."""
     return SHARED if part is None else part_folder(part)
 
 
 @dataclass(frozen=True)
 class PartRecord:
-    """What is known of one piece of a store.
+    """The record of one piece of a store.
 
     Attributes:
         part: The part; None for what every host has.
@@ -315,7 +315,7 @@ def _unfinished(path: Path, absent: list[int]) -> StoreError:
 
 
 def _place_of(folder: Path, part: int) -> Path:
-    """Where the files of a part are: still in its piece, or in the store that is being put together."""
+    """Returns the folder of a part's files: still in its piece, or in the store that is being put together."""
     moved = folder / _WHOLE / part_folder(part)
     return moved if moved.is_dir() else folder / part_folder(part) / part_folder(part)
 

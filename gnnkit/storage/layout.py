@@ -1,4 +1,4 @@
-"""Where a store keeps what, and what may be called what.
+"""The paths of a store's files, and the names that its types and arrays may have.
 
     manifest.json
     part<p>/edges/<source>__<relation>__<target>/{indptr,indices[,edge_id][,weight_prefix][,effective_time][,<array>]}.npy
@@ -8,7 +8,7 @@
     splits/<type>/<split>.npy
     splits/<source>__<relation>__<target>/<split>.<array>.npy
 
-Arrays of a part are in the order of its nodes and edges; what they hold is said in ``gnnkit.storage.arrays``.
+Arrays of a part are in the order of its nodes and edges; ``gnnkit.storage.arrays`` describes their contents.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def store_schema(schema: GraphSchema, options: BuildOptions) -> GraphSchema:
 
 
 def _stored_spec(name: str, spec: ArraySpec, options: BuildOptions) -> ArraySpec:
-    """What an array of the source looks like in the store."""
+    """Returns the dtype and shape that an array of the source has in the store."""
     is_feature = name != LABEL_NAME and len(spec.row_shape) == 1 and "float" in spec.dtype
     return ArraySpec(options.feature_dtype, spec.row_shape) if options.feature_dtype and is_feature else spec
 

@@ -113,7 +113,7 @@ def map_link_splits(specs: LinkSplitSpecs, files: Mapping[str, NDArray[Any]]) ->
 
 
 def link_split_files(specs: LinkSplitSpecs) -> dict[str, FileSpec]:
-    """What every file of the link splits must hold, by path."""
+    """Returns the dtype and shape of every file of the link splits, by path."""
     return {
         link_split_file(edge_type, split, name): spec
         for edge_type, by_split in specs.items()

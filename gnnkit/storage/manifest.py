@@ -94,7 +94,7 @@ class Manifest:
         return store_fingerprint(self.source_fingerprint, replace(self.options, num_parts=1))
 
     def file_specs(self) -> dict[str, FileSpec]:
-        """What every file of the store must hold, by path."""
+        """Returns the dtype and shape of every file of the store, by path."""
         specs: dict[str, FileSpec] = {}
         for node_type in self.schema.node_types:
             specs.update(self.node_specs(node_type))

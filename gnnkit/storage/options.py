@@ -1,4 +1,4 @@
-"""How a store is to be built."""
+"""The options of building a store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BuildOptions:
 
     Attributes:
         num_parts: Parts to cut the graph into, at least 1.
-        partition: How nodes are assigned to parts.
+        partition: The way in which nodes are assigned to parts.
         edge_dir: "in" compresses edges by target (sampling walks against the edges, as in PyG), "out" by source.
         with_edge: Whether to store the dataset's edge ids (4 or 8 bytes an edge).
         feature_dtype: Stores floating-point arrays of two dimensions ("x", "edge_attr") in this type; None keeps the source's.

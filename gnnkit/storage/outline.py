@@ -114,7 +114,7 @@ def outline_files(manifest: Manifest) -> list[str]:
 
 
 def _place(folder: Path, fingerprint: str) -> Path:
-    """Where an outline lies. The fingerprint is what somebody on the network says, and must not lead out of the folder."""
+    """Returns the path of an outline. The fingerprint comes from the network, and must not lead out of the folder."""
     if not fingerprint or not set(fingerprint) <= _HEX:
         raise StoreError(f"{fingerprint[:100]!r} is no fingerprint of a store", "servers and trainers must run the same gnnkit")
     return folder / fingerprint

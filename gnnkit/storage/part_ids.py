@@ -30,6 +30,15 @@ def all_dataset_ids(graph: GraphArrays, node_type: NodeType) -> NDArray[np.int64
     return found
 
 
+def node_values(graph: GraphArrays, node_type: NodeType, name: str) -> NDArray[Any]:
+    """``[num_nodes, ...]``: one array of all nodes of a type, by the dataset's ids; every part must be open."""
+    spec = graph.schema.node_types[node_type].arrays[name]
+    found = np.empty((graph.schema.node_types[node_type].num_nodes, *spec.row_shape), spec.numpy_dtype)
+    for part, nodes in enumerate(graph.nodes[node_type]):
+        found[dataset_ids(graph, node_type, part)] = nodes.arrays[name]
+    return found
+
+
 def part_edge_ids(graph: GraphArrays, edge_type: EdgeType, part: int) -> NDArray[np.int64]:
     """int64 ``[num_local_edges]``: the dataset's ids of a part's edges, or their places in the store where it has no ids."""
     ids = graph.edges[edge_type][part].edge_id

@@ -1,4 +1,4 @@
-"""What a partitioning is worth: sizes of the parts, their balance, and the edges between them."""
+"""The quality of a partitioning: sizes of the parts, their balance, and the edges between them."""
 
 from __future__ import annotations
 

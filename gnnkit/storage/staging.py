@@ -78,12 +78,12 @@ def lock_path(path: Path) -> Path:
 
 
 def incomplete_path(path: Path) -> Path:
-    """Where a store is built before it has its name."""
+    """Returns the folder in which a store is built before it has its name."""
     return path.with_name(path.name + INCOMPLETE)
 
 
 def parts_path(path: Path) -> Path:
-    """Where several hosts leave the parts of a store before it has its name."""
+    """Returns the folder in which several hosts leave the parts of a store before it has its name."""
     return path.with_name(path.name + PARTS)
 
 

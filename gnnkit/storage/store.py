@@ -116,7 +116,7 @@ class Store:
 
     @property
     def options(self) -> BuildOptions:
-        """How the store was built, in canonical form."""
+        """The options that the store was built with, in canonical form."""
         return self.manifest.options
 
     @property
@@ -136,7 +136,7 @@ class Store:
 
     @property
     def reference(self) -> StoreRef:
-        """What a plan says of this store."""
+        """The reference to this store that a plan holds."""
         return StoreRef(str(self.path), self.fingerprint, self.manifest.graph_fingerprint)
 
     @property

@@ -156,7 +156,7 @@ NO_MAP: NDArray[np.int32] = np.empty(0, np.int32)
 
 @dataclass(frozen=True)
 class DegreeCounts:
-    """How many nodes have how many edges.
+    """The number of nodes of each degree.
 
     Attributes:
         degree: int64 ``[k]``, the degrees that occur, ascending.
@@ -262,7 +262,7 @@ class _CachedRows:
 
 
 def _cached_rows(context: BuildContext, node_type: NodeType, hot: list[Mapping[NodeType, NDArray[np.int64]]]) -> list[_CachedRows]:
-    """What the parts that are written replicate of a node type; writes the ids."""
+    """Returns the rows of a node type that the written parts replicate; writes their ids."""
     if not any(len(ids.get(node_type, ())) for ids in hot):
         return []
     context.tables.cached[node_type] = tuple(len(ids.get(node_type, ())) for ids in hot)
@@ -633,7 +633,7 @@ _SYNC_THREADS = 16
 
 @dataclass(frozen=True)
 class Written:
-    """What was written.
+    """The result of writing parts of a store.
 
     Attributes:
         manifest: The store's manifest, with the files and the cuts of the parts that were written; they are on the disk.

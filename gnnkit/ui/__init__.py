@@ -1,1 +1,1 @@
-"""What users see: progress, options, and the cards that objects show of themselves. It draws events and facts and decides nothing."""
+"""The display for users: progress, options, and cards of objects. It draws events and facts and decides nothing."""

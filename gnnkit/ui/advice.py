@@ -27,7 +27,7 @@ _SOURCES = {
 
 
 def profile_card(profile: Profile) -> Card:
-    """Where the time of a loop went, and what to change."""
+    """Makes the card of a profile: the division of a loop's time, and what to change."""
     sections = [("time of the loop", _times(profile.measurement)), ("who samples", _workers(profile.measurement))]
     rows = [("looked at", _SOURCES[profile.source]), *_facts(profile.measurement)]
     return Card(f"Profile of {profile.title}", profile.advice.bottleneck, rows, sections=sections, lead=profile.advice.sentence)
@@ -53,7 +53,7 @@ def _mark(result: AutotuneResult, trial: Trial) -> str:
 
 
 def _facts(measured: Measurement) -> list[tuple[str, str]]:
-    """What is known, by name."""
+    """Returns the known figures of a loop, by name."""
     rates = f"{format_rate(measured.seeds_per_s, 'seeds')}, {format_rate(measured.batches_per_s, 'batches')}"
     rows = [
         ("speed", f"{rates}, over {measured.batches} batches in {format_duration(measured.seconds)}"),

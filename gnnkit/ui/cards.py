@@ -58,7 +58,7 @@ _TONES = {
 
 @dataclass(frozen=True, slots=True)
 class _Budget:
-    """What a card may show: characters of a text, rows and columns of a table, tables, characters of a longer text."""
+    """The limits of a card: characters of a text, rows and columns of a table, tables, characters of a longer text."""
 
     text: int
     rows: int
@@ -92,12 +92,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What an object says of itself.
+    """The description of an object for display.
 
     Every text may hold anything: it is cleaned of control characters, shortened, and escaped where it becomes HTML.
 
     Attributes:
-        title: What it is: "GraphLoader ogbn-products".
+        title: The object's kind and name: "GraphLoader ogbn-products".
         state: One word: "ready", "closed", "failed"; "" shows none.
         rows: Names and values, the most important first.
         notice: A line that must be seen wherever the object is shown, or None.

@@ -1,4 +1,4 @@
-"""How a loader shows itself."""
+"""Renders a loader."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gnnkit.units import format_bytes, format_count, format_duration, format_per
 def loader_card(
     plan: LoaderPlan, graph: GraphHandle, status: StreamStatus, stats: EpochStats, num_batches: int, error: LastError | None
 ) -> Card:
-    """What a loader is, where it samples, how fast it goes, what it costs, and what went wrong last.
+    """Makes the card of a loader: its graph, the place of sampling, its speed, its cost, and its last error.
 
     Args:
         plan: Its plan.
         graph: Its graph.
-        status: What it is doing.
+        status: Its state.
         stats: The epoch that runs or ran last.
         num_batches: Batches of an epoch.
         error: See ``History.last_error``.
     """
     schema, batching, sampling = graph.arrays.schema, plan.batching, plan.sampling
-    order = "shuffled" if batching.shuffle else "in order"
+    order = "drawn by weight" if plan.inputs.weights is not None else "shuffled" if batching.shuffle else "in order"
     rows = [
         ("nodes", format_short(schema.num_nodes)),
         ("edges", format_short(schema.num_edges)),

@@ -148,12 +148,12 @@ def _count(text: str) -> int:
 
 
 def _complete(_: Any, event: Any) -> list[str]:
-    """What may come next in a line that begins with ``%gnnkit``; asked for by IPython."""
+    """Returns the words that may come next in a line that begins with ``%gnnkit``; called by IPython."""
     return completions(event.text_until_cursor)
 
 
 def completions(line: str) -> list[str]:
-    """What may come next.
+    """Returns the words that may come next.
 
     Args:
         line: The line up to the cursor, ``%gnnkit`` included.

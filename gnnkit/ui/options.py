@@ -21,7 +21,7 @@ _WORDS = ["auto", "off", "epoch", *get_args(RendererName)]
 
 @dataclass(frozen=True, slots=True)
 class ProgressChoice:
-    """What a value of ``progress`` asks for.
+    """The display that a value of ``progress`` asks for.
 
     Attributes:
         enabled: Whether anything is drawn.

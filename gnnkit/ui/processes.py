@@ -1,4 +1,4 @@
-"""How processes are shown on cards."""
+"""Renders processes on cards."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def process_table(processes: Sequence[ProcessStatus]) -> Table:
 
 
 def cost_of(processes: Sequence[ProcessStatus]) -> str:
-    """What processes cost beside what they share: "2 processes 107 MB"."""
+    """Formats the cost of processes beside what they share: "2 processes 107 MB"."""
     count = len(processes)
     return f"{count} process{'' if count == 1 else 'es'} {format_bytes(sum(process.private for process in processes))}"

@@ -47,7 +47,7 @@ def fitting_details(bar: Bar, width: int, separator: str) -> str:
 
 
 def outcome(line: Line) -> str:
-    """What a finished stage came to: "61.9M edges in 14 s, 4.42M edges/s", its own summary, or how far it got."""
+    """Describes a finished stage: "61.9M edges in 14 s, 4.42M edges/s", its own summary, or how far it got."""
     bar = line.bar
     if bar is None:
         return clean(line.text, 400)
@@ -155,7 +155,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What there is to draw now.
+    """The bars and lines to draw at one moment.
 
     Attributes:
         bars: Open stages that are worth showing, in the order of ``STAGES``.
@@ -266,7 +266,7 @@ class ProgressModel:
         self._open.clear()
 
     def frame(self, now: float) -> Frame:
-        """What to draw at ``now`` (``time.monotonic()``); its lines are handed out once."""
+        """Returns the bars and lines to draw at ``now`` (``time.monotonic()``); each line is returned once."""
         shown = [stage for stage in self._open.values() if now - stage.start.time_s >= SHOWN_AFTER_S]
         shown.sort(key=lambda stage: (rank_of_stage(stage.start.stage), stage.start.time_s))
         lines = tuple(self._lines)
@@ -300,5 +300,5 @@ def _finite(value: float) -> float:
 
 
 def rank_of_stage(stage: str) -> int:
-    """Where a stage stands in the order of a run."""
+    """Returns the position of a stage in the order of a run."""
     return STAGES.index(stage) if stage in STAGES else len(STAGES)

@@ -1,4 +1,4 @@
-"""How runs show themselves: as a table, on a card, as JSON, and what was done about them in a line."""
+"""Renders runs: as a table, on a card, as JSON; and what was done about them in a line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _age(run: Run) -> str:
 
 
 def attention(runs: Sequence[Run]) -> str | None:
-    """What somebody has to do about runs, in a line; None if nothing."""
+    """Returns a line about runs that need action; None where none does."""
     left = [run for run in runs if run.state == "stale" or run.has_orphans]
     if not left:
         return None
@@ -67,7 +67,7 @@ def attention(runs: Sequence[Run]) -> str | None:
 
 
 def staying(runs: Sequence[Run]) -> str | None:
-    """Which runs are listed and stay after a cleanup all the same, and what removes them, in a line; None if none does."""
+    """Runs that are listed and stay after a cleanup all the same, and what removes them, in a line; None if none does."""
     words = {"failed": "failed, whose logs stay for a week", "elsewhere": "of another boot, host or container"}
     counts = {state: sum(run.state == state and not run.has_orphans for run in runs) for state in words}
     told = [f"{_count(count, 'run')} {words[state]}: gnnkit cleanup --{state}" for state, count in counts.items() if count]
@@ -86,7 +86,7 @@ def logs_card(logs: Sequence[tuple[Run, str, str]]) -> Card:
 
 
 def stopped_line(stopped: Stopped) -> str:
-    """What became of a run that was to be stopped."""
+    """Describes the result of stopping a run in a line."""
     run = stopped.run
     if stopped.left:
         names = ", ".join(f"{process.name} (pid {process.pid})" for process in stopped.left)
@@ -97,7 +97,7 @@ def stopped_line(stopped: Stopped) -> str:
 
 
 def cleaned_line(cleaned: Cleaned) -> str:
-    """What was done about a run that nobody has any more."""
+    """Describes the result of cleaning up a run in a line."""
     run = cleaned.run
     done = [f"ended {_count(cleaned.ended, 'process')}"] if cleaned.ended else []
     done += [f"removed its folder ({run.what}, {format_bytes(run.nbytes)})"] if cleaned.removed else []
@@ -106,12 +106,12 @@ def cleaned_line(cleaned: Cleaned) -> str:
 
 
 def done_card(title: str, lines: Sequence[str], nothing: str, *, complete: bool, stays: str | None = None) -> Card:
-    """What was done, a line for each run.
+    """Makes the card of actions that were done, a line for each run.
 
     Args:
-        title: What it was.
+        title: The action.
         lines: Lines that begin with a run and a colon.
-        nothing: What to say where there are none.
+        nothing: The text where there are none.
         complete: Whether all that was to be done could be.
         stays: See ``staying``.
     """

@@ -1,4 +1,4 @@
-"""How servers show themselves."""
+"""Renders servers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gnnkit.units import format_bytes, format_count, format_rate
 def servers_card(
     status: Mapping[str, Any], num_servers: int, token_file: str | None, store_bytes: int | None, processes: Sequence[ProcessStatus]
 ) -> Card:
-    """What servers are, where they are found, who is there, how fast they sample, what they cost, and what went wrong last.
+    """Makes the card of servers: their address, state, speed, cost and last error.
 
     Args:
-        status: What ``GraphStoreServers.status()`` gives.
+        status: The value of ``GraphStoreServers.status()``.
         num_servers: Servers of the run, those that were started elsewhere included.
-        token_file: Where their token is; None where somebody has given it.
+        token_file: The file of their token; None where the user has given it.
         store_bytes: Size of their store; None where it is not known any more.
-        processes: What the system says of them and their workers.
+        processes: The process status of them and their workers.
     """
     if status["state"] == "stopped":
         status = _without_the_living(status)
@@ -59,7 +59,7 @@ def _memory(servers: Any, processes: Sequence[ProcessStatus]) -> str:
 
 
 def _trouble(servers: Any) -> str | None:
-    """What the first process that is gone has died of, in a line."""
+    """Returns the error that ended the first process that is gone, in a line."""
     for server in servers:
         gone = [server, *(worker for worker in server["workers"] if worker["state"] == "gone")]
         error = next((process["error"] for process in gone if process["error"] is not None), None)

@@ -1,4 +1,4 @@
-"""How a store shows itself."""
+"""Renders a store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def store_card(store: Store) -> Card:
-    """What a store holds, where it lies, what it costs and how it is partitioned. Nothing but its manifest is read.
+    """Makes the card of a store: its contents, place, size and partitioning. Nothing but its manifest is read.
 
     Args:
         store: The store.

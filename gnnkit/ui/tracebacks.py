@@ -1,4 +1,4 @@
-"""What IPython shows for gnnkit's errors: what happened, where in the reader's code, and what to do, in a few lines.
+"""Renders gnnkit's errors in IPython: the cause, the place in the reader's code, and what to do, in a few lines.
 
 They stand once, where front ends and programs look for an error of a cell: no card beside it says the same.
 """
@@ -33,12 +33,12 @@ _WAY_OUT = "gnnkit.set_options(tracebacks='full'), then %tb"
 
 @dataclass(frozen=True)
 class Report:
-    """What a reader wants to know of an error.
+    """The parts of an error that are shown to its reader.
 
     Attributes:
         name: Its class.
         cause: What happened, in a line.
-        detail: What its message says beside: the end of a log; "" if nothing.
+        detail: The rest of its message: the end of a log; "" if nothing.
         hint: What to do, or "".
         places: Where in the reader's own code, outermost first: "In[3], line 4: for batch in loader:".
         causes: The errors it came from, nearest first, a line each.
@@ -86,11 +86,11 @@ def report_of(error: BaseException, broken_off: str = "", shell: Any = None) -> 
 
 
 def lines_for(error: BaseException, broken_off: str = "") -> list[str]:
-    """What IPython prints for an error.
+    """Returns the lines that IPython prints for an error.
 
     Args:
         error: An error of gnnkit, or an interrupt.
-        broken_off: What an interrupt broke off.
+        broken_off: The call that an interrupt broke off.
     """
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()

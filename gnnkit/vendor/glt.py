@@ -44,7 +44,7 @@ _import_lock = threading.RLock()
 
 @dataclass(frozen=True, slots=True)
 class GltStatus:
-    """What of graphlearn-torch can be used here.
+    """The usable part of graphlearn-torch in this environment.
 
     Attributes:
         kind: "native" (all of it), "python-only" (its Python part, on stand-ins) or "absent".
@@ -190,7 +190,7 @@ def _import(what: str) -> ModuleType:
 
 
 def _replacements() -> dict[str, dict[bytes, bytes]]:
-    """What has to be changed in the package's source on this machine: nothing on torch 2.4 with torch_sparse."""
+    """Returns the changes that this machine needs in the package's source: none on torch 2.4 with torch_sparse."""
     import torch
 
     found: dict[str, dict[bytes, bytes]] = {}

@@ -1,4 +1,4 @@
-"""What is known to be wrong with graphlearn-torch, and what gnnkit does about it."""
+"""The known defects of graphlearn-torch, and what gnnkit does about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How graphlearn-torch is imported where parts of it do not fit: a finder that is in place during its import only."""
+"""Imports graphlearn-torch where parts of it do not fit: a finder that is in place during its import only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Missing:
 
 
 class _QueueTimeoutError(Exception):
-    """What the native queue raises; the Python part names it in ``except`` clauses."""
+    """The error that the native queue raises; the Python part names it in ``except`` clauses."""
 
 
 class StandIn(ModuleType):

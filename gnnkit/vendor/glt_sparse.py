@@ -1,4 +1,4 @@
-"""What ``graphlearn_torch.utils.topo`` needs of torch_sparse, in torch alone (defect GLT-2).
+"""The part of torch_sparse that ``graphlearn_torch.utils.topo`` needs, in torch alone (defect GLT-2).
 
 Only that module ever sees this one: under the name ``torch_sparse`` it would make PyG believe that the real one is there.
 """

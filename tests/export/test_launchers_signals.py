@@ -274,19 +274,23 @@ def test_a_signal_ends_a_script_with_all_that_it_has_started(name: str, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["launch-prepare", "launch-trains", "serve", "slurm-serves-and-trains"])
-def test_what_does_not_heed_signals_is_killed_in_the_end(name: str, tmp_path: Path, scripts: ExitStack) -> None:
-    """The time that commands have is the scripts' own; Ctrl-C again and again changes nothing."""
-    script = begin(PHASES[name], tmp_path / "case", scripts, DEAF="1")
-    assert wait_until(script.is_there)
-    before = script.calls()
+def test_what_does_not_heed_signals_is_killed_in_the_end(tmp_path: Path, scripts: ExitStack) -> None:
+    """The time that commands have is the scripts' own, so all of them wait at once; Ctrl-C again and again changes nothing."""
+    names = ("launch-prepare", "launch-trains", "serve", "slurm-serves-and-trains")
+    started = {name: begin(PHASES[name], tmp_path / name, scripts, DEAF="1") for name in names}
+    for script in started.values():
+        assert wait_until(script.is_there)
+    before = {name: script.calls() for name, script in started.items()}
 
-    def has_ended() -> bool:
-        script.press_ctrl_c()
-        return script.process.poll() is not None
+    def have_ended() -> bool:
+        running = [script for script in started.values() if script.process.poll() is None]
+        for script in running:
+            script.press_ctrl_c()
+        return not running
 
-    assert wait_until(has_ended, 60)
-    check_gone(script, signal.SIGINT, before, name)
+    assert wait_until(have_ended, 60)
+    for name, script in started.items():
+        check_gone(script, signal.SIGINT, before[name], name)
 
 
 @pytest.mark.netns

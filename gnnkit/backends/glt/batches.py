@@ -22,7 +22,7 @@ _NO_IDS = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class NodeRequest:
-    """What one batch is sampled from.
+    """The seeds that one batch is sampled from.
 
     Attributes:
         input_type: The seeds' node type.
@@ -106,7 +106,7 @@ class MessageReader:
             add(EdgeKey(shown, name), rows, columns.specs[name])
 
     def edge_columns(self, edge_type: EdgeType) -> Columns:
-        """What single edges of a type carry in a batch."""
+        """Returns the arrays that a batch carries for each edge of a type."""
         return Columns.of_edges(self.graph, edge_type, with_edge=self.plan.sampling.with_edge)
 
     @property
@@ -135,7 +135,7 @@ class MessageReader:
 
 @dataclass(frozen=True)
 class _SeedPlaces:
-    """Where seeds stand in a batch: graphlearn-torch drops repeated ones, a batch has a place for each.
+    """The places of seeds in a batch: graphlearn-torch drops repeated seeds, a batch has a place for each.
 
     Attributes:
         distinct: int64 ``[d]``, each seed once, in the order of its first place.

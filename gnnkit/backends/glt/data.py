@@ -24,7 +24,7 @@ _ID = ArraySpec("int64", ())
 
 @dataclass(frozen=True)
 class Columns:
-    """What a row consists of.
+    """The arrays that a row consists of.
 
     Attributes:
         specs: ``{name: spec}``, in the order of the row; ids under "n_id" or "e_id" where they differ from the store's.

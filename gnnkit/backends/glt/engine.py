@@ -75,7 +75,7 @@ class WorkerEngine:
 
 
 def _sampler_options(place: Place, options: EngineOptions) -> dict[str, Any]:
-    """What both kinds of graphlearn-torch's worker options say about the workers."""
+    """Returns the arguments that both kinds of graphlearn-torch's worker options share."""
     return {
         "num_workers": options.num_workers,
         "worker_devices": options.devices,

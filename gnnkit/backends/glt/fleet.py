@@ -120,7 +120,7 @@ class Cluster:
         return found
 
     def place(self, member: Member, own: dict[str, int], met: dict[str, Any]) -> dict[str, Any]:
-        """What a process is told about its place; see ``backends.glt.setup.Place``.
+        """Returns the place of a process, as JSON values for ``backends.glt.setup.Place``.
 
         Args:
             member: The process.
@@ -144,10 +144,10 @@ class Cluster:
             _group_store().set(self._key, json.dumps({"address": self.address, "ports": ports}))
 
     def meeting(self, ports: dict[str, int]) -> dict[str, Any] | None:
-        """Where to meet; None while the first host has not said so.
+        """Returns the address and the ports at which processes meet; None while the first host has not published them.
 
         Args:
-            ports: What this host has opened.
+            ports: The ports that this host has opened.
         """
         if self.is_first:
             return {"address": self.address, "ports": ports}

@@ -1,4 +1,4 @@
-"""What a process that runs graphlearn-torch does: joins the others, obeys its loader, and hands batches over."""
+"""The work of a process that runs graphlearn-torch: it joins the others, follows its loader's messages, and hands batches over."""
 
 from __future__ import annotations
 

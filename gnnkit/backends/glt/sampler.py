@@ -1,4 +1,4 @@
-"""What runs inside graphlearn-torch's own processes: its sampler, made to say which batch a message is and why one failed.
+"""The sampler inside graphlearn-torch's own processes, extended so that a message names its batch and a failure its reason.
 
 Only processes that gnnkit started import this module: graphlearn-torch's classes are its bases, and are loaded with it.
 """

@@ -1,4 +1,4 @@
-"""What graphlearn-torch's loaders and servers are made from: one part as its dataset, its options, and where processes meet."""
+"""The inputs of graphlearn-torch's loaders and servers: one part as its dataset, its options, and the places where processes meet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _JOIN_S = 600.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process stands among those that sample together.
+    """The place of a process among those that sample together.
 
     Attributes:
         part: The part that it holds, which is its number among the holders of parts.
@@ -50,7 +50,7 @@ class Place:
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What the user wrote: see ``gnnkit.Glt``."""
+    """The user's options for graphlearn-torch's engine: see ``gnnkit.Glt``."""
 
     plan: LoaderPlan
     num_workers: int
@@ -133,7 +133,7 @@ def fan_outs(plan: LoaderPlan, graph: GraphArrays) -> dict[Any, list[int]]:
 
 
 def sampling_config(options: EngineOptions, graph: GraphArrays) -> Any:
-    """What its samplers are to do."""
+    """Returns the configuration of graphlearn-torch's samplers."""
     fans, batching = fan_outs(options.plan, graph), options.plan.batching
     return glt.attribute("sampler.SamplingConfig")(
         sampling_type=glt.attribute("sampler.SamplingType").NODE,
@@ -151,7 +151,7 @@ def sampling_config(options: EngineOptions, graph: GraphArrays) -> Any:
 
 
 def direct_seeds(options: EngineOptions, graph: GraphArrays) -> Seeds:
-    """What stands for its list of seeds."""
+    """Returns the object that graphlearn-torch receives in place of a list of seeds."""
     inputs = options.plan.inputs
     assert isinstance(inputs, InputNodes), "Glt() has refused everything else"
     return Seeds(None if graph.schema.is_homogeneous else inputs.node_type, options.channel_bytes)

@@ -245,7 +245,7 @@ class GltStream:
         return f"graphlearn-torch last answered {time.monotonic() - self._last_heard:.1f} s ago; {states}"
 
     def status(self) -> StreamStatus:
-        """What the stream is doing."""
+        """Returns the stream's state, counts and memory."""
         with self._lock:
             state = "closed" if self._closed else "ready" if self._scheduler.is_over else "sampling"
             supervisor = self._fleet.supervisor

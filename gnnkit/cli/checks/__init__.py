@@ -1,4 +1,4 @@
-"""What ``gnnkit doctor`` looks at: each check is a function that returns one row."""
+"""The checks of ``gnnkit doctor``: each is a function that returns one row."""
 
 from __future__ import annotations
 

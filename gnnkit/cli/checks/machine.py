@@ -21,7 +21,7 @@ _ENOUGH_FILES = 4096
 
 
 def processors() -> Check:
-    """How many processors this process may keep busy."""
+    """Checks how many processors this process may keep busy."""
     from gnnkit.host import available_cpus
     from gnnkit.runtime.limits import auto_threads
 
@@ -33,7 +33,7 @@ def processors() -> Check:
 
 
 def memory() -> Check:
-    """How much memory is left, containers' limits included."""
+    """Checks how much memory is free, limits of containers included."""
     import psutil
 
     from gnnkit.host import available_memory
@@ -117,7 +117,7 @@ def network() -> Check:
 
 
 def open_files() -> Check:
-    """How many files and mappings a process may hold."""
+    """Checks how many files and mappings a process may hold."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # gnnkit raises the soft one where it needs more

@@ -10,11 +10,11 @@ Verdict = Literal["ok", "no", "warning", "error"]
 
 @dataclass(frozen=True)
 class Check:
-    """What was looked at, what was found and whether that will do.
+    """A row of the doctor's report: what was checked, what was found and the verdict.
 
     Attributes:
-        name: What was looked at ("memory").
-        value: What was found ("21.3 GB free of 24.0 GB").
+        name: The subject ("memory").
+        value: The finding ("21.3 GB free of 24.0 GB").
         verdict: "ok"; "no" (not here, and nothing is wrong with that); "warning" (it works, with the drawback that ``fix`` is for);
             "error" (gnnkit does not work).
         fix: What to do about it; empty where there is nothing to do.

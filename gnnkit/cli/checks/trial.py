@@ -1,4 +1,4 @@
-"""What the doctor tries out, in a process of its own: there, a crash or a hang is a finding and not the doctor's end.
+"""The trials of ``gnnkit doctor``, in a process of their own: a crash or a hang there is a finding and does not end the doctor.
 
 ``python -m gnnkit.cli.checks.trial NAME...`` makes the trials in turn and writes a line of JSON for each: ``{"name", "ok", "value"}``.
 """
@@ -31,7 +31,7 @@ def graph() -> Any:
 
 
 def options(backend: Any) -> dict[str, Any]:
-    """What every trial's loader is told, beside its graph."""
+    """Returns the options that the loader of every trial has beside its graph."""
     limits = {"start_timeout_s": WAIT_S, "batch_timeout_s": WAIT_S, "progress": False, "rank": 0, "world_size": 1}
     return {"num_neighbors": [2, 2], "batch_size": 16, "shuffle": True, "backend": backend, **limits}
 
@@ -82,7 +82,7 @@ def try_graph_store() -> str:
 
 
 def _compare(backend: Any, whose: str) -> str:
-    """What a backend gives from a store in parts, compared with ``batches_here``."""
+    """Compares the batches of a backend, from a store in parts, with ``batches_here``."""
     from gnnkit.graph_loader import GraphLoader
     from gnnkit.loader.digest import batches_digest
     from gnnkit.partitioning import partition

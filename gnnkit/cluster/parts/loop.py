@@ -1,4 +1,4 @@
-"""What the part service's process does: opens the graph, listens, and obeys whoever started it."""
+"""The work of the part service's process: it opens the graph, listens, and follows the process that started it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels between a sampling process and a part service: typed arrays under names, with a JSON head.
+"""The messages between a sampling process and a part service: typed arrays under names, with a JSON head.
 
 A request is a Flight ticket: an Arrow stream of one record batch with one row, each array a list in a column of its own, and the head
 in the schema's metadata. Edges are answered in the same form, rows as a stream of batches of bytes (``RowsRequest.messages``). Ids are

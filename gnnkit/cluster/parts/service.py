@@ -99,7 +99,7 @@ class Answers:
 
     @property
     def gets(self) -> dict[str, Get]:
-        """What is asked about parts."""
+        """The functions that answer requests about parts, by name."""
         return {"expand": self.expand, "question": self.question, "rows": self.rows}
 
     def expand(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> pa.RecordBatch:

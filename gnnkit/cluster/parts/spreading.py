@@ -1,4 +1,4 @@
-"""What a sampling process needs where parts are on other hosts: who has what, connections, and samplers that use them."""
+"""The objects of a sampling process whose parts are on other hosts: their holders, connections, and samplers that use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How "here" and "bye" travel (``gnnkit.cluster.leases``): actions of the part service, with a small JSON body."""
+"""The messages "here" and "bye" of leases (``gnnkit.cluster.leases``): actions of the part service, with a small JSON body."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ _MOST_S = 3600.0
 
 
 class Found(Enum):
-    """What an attempt to connect to a server has found."""
+    """The result of an attempt to connect to a server."""
 
     LISTENS = "listens"
     REFUSES = "refuses"
@@ -296,7 +296,7 @@ class BatchReceiver:
 
     @property
     def traffic(self) -> Traffic:
-        """What has come and gone so far."""
+        """The bytes received and sent so far."""
         return self.lines.traffic
 
     def leave(self) -> None:
@@ -331,7 +331,7 @@ class ReceivingChannel(WorkerChannel):
         self._lines, self._key, self._sent = receiving.lines, secrets.token_hex(6), replace(plan, cached={}).to_json()
 
     def request(self, job: SampleJob | NowJob | TrialJob) -> SampleRequest:
-        """What a job is made of: a server has walked it already."""
+        """Returns the request of a job: its structure, which a server has walked already."""
         self._lines.begin_batch(self._plan.runtime.batch_timeout_s)
         started = time.perf_counter()
         epoch, seeds = 0 if isinstance(job, TrialJob) else job.epoch, job.seeds if isinstance(job, NowJob) else None

@@ -37,7 +37,7 @@ class NotThere(Exception):
 
 
 def client_id() -> str:
-    """What this process calls itself at servers, on all of its connections, until ``end_visit``."""
+    """Returns the name of this process at servers, on all of its connections, until ``end_visit``."""
     global _own_id
     if _own_id[0] != os.getpid():  # a forked child is a client of its own
         _own_id = os.getpid(), f"{os.getpid()}-{secrets.token_hex(6)}"
@@ -52,7 +52,7 @@ def end_visit() -> None:
 
 @dataclass(frozen=True)
 class Welcome:
-    """What a server says of itself.
+    """A server's description of itself for a client that joins.
 
     Attributes:
         rank: Its number.
@@ -168,7 +168,7 @@ class Connection:
         return self.welcome
 
     def fileno(self) -> int:
-        """What to wait on; -1 once closed."""
+        """Returns the descriptor to wait on; -1 once closed."""
         return self._wire.fileno()
 
     def wait(self, timeout_s: float) -> bool:
@@ -225,7 +225,7 @@ class Connection:
         return decode(message.body["value"], message.fds)
 
     def status(self, timeout_s: float = 10.0) -> dict[str, Any]:
-        """What the server is doing.
+        """Asks the server for its status, as JSON values.
 
         Raises:
             BatchTimeout: See ``call``.
@@ -288,7 +288,7 @@ class Connection:
             raise LoaderClosed(f"the connection to server {self.rank} is closed", "join it again")
 
     def state(self) -> str:
-        """What the system says the server is doing, in words."""
+        """Returns the state of the server's process in the system, in words."""
         welcome = self.welcome
         return "it has not answered" if welcome is None else f"server {self.rank} (pid {welcome.pid}) is {process_state(welcome.pid)}"
 
@@ -444,7 +444,7 @@ class UnixJoin:
         self._reasons[rank] = "it is gone"
 
     def filenos(self) -> list[int]:
-        """What to wait on until a server says welcome."""
+        """Returns the descriptors to wait on until a server sends its welcome."""
         return [connection.fileno() for connection in self._pending.values()]
 
     def whereabouts(self) -> str:

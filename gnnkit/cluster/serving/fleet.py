@@ -178,10 +178,10 @@ class ServerState:
 
 
 def processes_of(status: Mapping[str, Any]) -> Iterator[ProcessStatus]:
-    """What the system says of servers and their workers.
+    """Yields the process status of servers and their workers.
 
     Args:
-        status: What ``ServerFleet.status`` gives.
+        status: The value of ``ServerFleet.status``.
     """
     for server in status["servers"]:
         name = f"server {server['rank']}"
@@ -333,7 +333,7 @@ class ServerFleet:
 
     @property
     def address(self) -> str:
-        """What clients are given to find them: ``"unix:/folder"``, or addresses with commas between them.
+        """The address at which clients find the servers: ``"unix:/folder"``, or addresses with commas between them.
 
         Raises:
             GnnkitError: The first server, which chooses its own port, does not start.
@@ -347,7 +347,7 @@ class ServerFleet:
         return self._states.addresses[0]
 
     def status(self) -> dict[str, Any]:
-        """What they are doing, as JSON values: no token."""
+        """Returns the state of the servers and their workers, as JSON values without the token."""
         with self._changed:
             status, addresses = self._states.status(), self._states.addresses
             for server in status["servers"]:
@@ -535,7 +535,7 @@ class ServerFleet:
                 self._states.check()
 
     def error_of(self, rank: int) -> GnnkitError | None:
-        """What a server has died of, where nobody has started it again; None otherwise."""
+        """Returns the error that ended a server, where no restart followed; None otherwise."""
         with self._changed:
             error = self._states.errors.get(rank)
             return None if error is None else fresh(error)

@@ -1,4 +1,4 @@
-"""What a server answers over Arrow Flight: its outline, calls, and the sessions of loaders on other hosts."""
+"""The Arrow Flight actions of a server: its outline, calls, and the sessions of loaders on other hosts."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class RemoteSession:
         return self._ring is not None
 
     def introduction(self, rank: int) -> dict[str, Any]:
-        """What a worker is told of it; it tries a batch where nobody knows yet how large they are."""
+        """Returns the message that introduces the session to a worker, with a batch to try while the size of batches is unknown."""
         count = len(self._schedule)
         trial = None if self.is_open or not count else self._schedule.step(rank % count).batch_index
         return {"c": self.number, "plan": self._plan, "trial": trial, "mode": "structure"}
@@ -176,7 +176,7 @@ class RemoteSession:
         self._ring = Ring(workers * self._concurrency + _SENDING, slot_size(needed + int(needed * _HEADROOM)))
 
     def ring_message(self) -> tuple[tuple[int, ...], dict[str, Any]]:
-        """How a worker learns of the ring: descriptors and body."""
+        """Returns the message that hands the ring to a worker: descriptors and body."""
         assert self._ring is not None
         return (self._ring.block.fd,), {"c": self.number, "slot_bytes": self._ring.slot_bytes}
 

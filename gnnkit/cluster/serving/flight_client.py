@@ -106,7 +106,7 @@ _PREFIXES = ("Flight returned unavailable error, with message: ", "failed to con
 
 
 def _short(error: BaseException) -> str:
-    """What the network library says, without its particulars."""
+    """Returns the network library's message, without its particulars."""
     text = str(error).partition(". gRPC client debug context")[0].partition("\n")[0]
     for prefix in _PREFIXES:
         text = text.removeprefix(prefix)

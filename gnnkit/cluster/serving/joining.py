@@ -90,7 +90,7 @@ def _join(servers: Servers, events: EventSink) -> Joined:
 
 
 def receiver_setup(joined: Joined, servers: Servers, num_parts: int, again: bool) -> dict[str, Any]:
-    """What a receiving process has to know of the servers; see ``gnnkit.cluster.receiving``.
+    """Returns the facts that a receiving process needs about the servers; see ``gnnkit.cluster.receiving``.
 
     Args:
         joined: The servers.
@@ -108,7 +108,7 @@ def receiver_setup(joined: Joined, servers: Servers, num_parts: int, again: bool
 
 
 def outlines_folder() -> Path:
-    """Where outlines of stores on other hosts are kept, by fingerprint."""
+    """Returns the folder of outlines of stores on other hosts, which lie there by fingerprint."""
     return default_root() / "outlines"
 
 

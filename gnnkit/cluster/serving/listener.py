@@ -146,7 +146,7 @@ class ClientListener:
         return listener
 
     def filenos(self) -> list[int]:
-        """What to wait on until somebody comes or speaks."""
+        """Returns the descriptors to wait on for new connections and for messages of pending ones."""
         listening = [] if time.monotonic() < self._deaf_until else [self._listener.fileno()]
         return [*listening, *self._pending]
 
@@ -191,7 +191,7 @@ class ClientListener:
             self._pending[end.fileno()] = PendingConnection(end, time.monotonic() + _PATIENCE_S)
 
     def _hear(self, end: socket.socket) -> None:
-        """What a pending says first decides."""
+        """Reads a pending connection's first message, and accepts, refuses or closes the connection by it."""
         try:
             said = end.recv(_MOST_SAID)  # without room for descriptors, which the system then closes
         except BlockingIOError:  # nothing but a wink
@@ -236,7 +236,7 @@ class ClientListener:
 
 
 def _understood(said: bytes) -> dict[str, Any] | None:
-    """What a pending has said, if it is what it has to be."""
+    """Returns the body of a pending connection's first message; None where it is no request to join."""
     try:
         body = json.loads(said)
     except (ValueError, RecursionError):
@@ -249,17 +249,17 @@ _TURN = 16
 
 
 class Host(Protocol):
-    """What sessions need of the server."""
+    """The part of a server that sessions use."""
 
     pool: ServedWorkers | None
 
     @property
     def api(self) -> Any:
-        """What answers calls; None before the server has workers."""
+        """The object that answers calls; None before the server has workers."""
         ...
 
     def details(self) -> dict[str, Any]:
-        """What the server is doing."""
+        """Returns the server's state, as JSON values."""
         ...
 
     def came(self, client: str) -> None:

@@ -1,4 +1,4 @@
-"""What a server does: holds the graph, keeps its workers, lets clients in."""
+"""The work of a server's process: it holds the graph, keeps its workers, and accepts clients."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class ServerLoop:
 
     @property
     def api(self) -> ServerApi | None:
-        """What answers clients' calls, made for the first of them; None until it is known which parts are here."""
+        """The object that answers clients' calls, made for the first of them; None until it is known which parts are here."""
         if self._api is None and self.pool is not None:
             from gnnkit.cluster.serving.server_api import ServerApi
 
@@ -171,7 +171,7 @@ class ServerLoop:
         return "joining" if self.pool is None else self.pool.state
 
     def details(self) -> dict[str, Any]:
-        """What the server is doing, as JSON; no token."""
+        """Returns the server's state, as JSON values without the token."""
         pool, setup = self.pool, self._setup
         return {
             "rank": setup["rank"],

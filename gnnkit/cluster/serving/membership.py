@@ -61,12 +61,12 @@ class Member:
         return split_address(self.address)[0]
 
     def to_json(self) -> dict[str, Any]:
-        """What ``of_json`` reverses."""
+        """Returns the JSON value that ``of_json`` reads."""
         return asdict(self)
 
     @classmethod
     def of_json(cls, value: Any) -> Member:
-        """What somebody has sent.
+        """Reads a member that another process has sent.
 
         Raises:
             BadRequest: It is no server.
@@ -213,7 +213,7 @@ class Membership:
             self._others = {member.rank: (member, now) for member in members if member.rank != self.own.rank}
 
     def to_json(self) -> dict[str, Any]:
-        """What servers and clients are told."""
+        """Returns the members as JSON values, as servers and clients receive them."""
         members, own = self.members(), self.own
         return {
             "version": SERVING_VERSION,

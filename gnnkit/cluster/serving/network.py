@@ -149,7 +149,7 @@ class Network:
 
     @property
     def _ca(self) -> str | None:
-        """What other servers' certificates are checked against: the file that holds this one's."""
+        """The file that other servers' certificates are checked against: the one that holds this server's."""
         return None if self._tls is None else self._tls["cert"]
 
     def _wait_for_all(self, membership: Membership) -> None:
@@ -213,7 +213,7 @@ class Network:
         self._loop.call(lambda: self._loop.start_workers(parts, setup_message, holders))
 
     def _greeting(self, members: Mapping[int, Member], hosts: list[str], index: int, placement: Placement) -> dict[str, Any]:
-        """What workers have to know of other hosts; see ``gnnkit.cluster.parts``. Servers of one host share those of another."""
+        """Returns the facts that workers need about other hosts; see ``gnnkit.cluster.parts``. Servers of a host share those of another."""
         peers = {}
         for host, parts in placement.sources(index).items():
             there = [rank for rank in sorted(members) if members[rank].host == hosts[host]]

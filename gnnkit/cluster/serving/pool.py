@@ -38,7 +38,7 @@ class Handler(Protocol):
 
 @dataclass(frozen=True)
 class ServedWorkersOptions:
-    """How the workers are started.
+    """The options that the workers are started with.
 
     Attributes:
         server: The server's number.
@@ -133,7 +133,7 @@ class ServedWorkers:
         return "degraded" if self._was_complete or self.failures else "joining"
 
     def details(self) -> list[dict[str, Any]]:
-        """What each worker is doing, as JSON."""
+        """Returns the state of each worker, as JSON values."""
         alive = self.supervisor.alive
         return [
             {

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def plan_of(store: Store, config: Mapping[str, Any], node_type: NodeType | None, ids: NDArray[Any]) -> LoaderPlan:
-    """What a configuration and seeds mean for a store.
+    """Makes a plan for a store from a configuration and seeds.
 
     Args:
         store: The store.
@@ -505,7 +505,7 @@ class SamplingApi:
         return number
 
     def _frame(self, plan: LoaderPlan) -> dict[str, Any]:
-        """What messages look like."""
+        """Returns the properties that all messages of a plan share: types, direction and kind of sampling."""
         schema = self._store.schema
         nodes, edges = (None, None) if schema.is_homogeneous else (list(schema.node_types), list(schema.edge_types))
         by_ppr = isinstance(plan.sampling, PPRSampling)

@@ -1,4 +1,4 @@
-"""Where a server answers calls: by name, from its store and with its workers. Nothing else can be called, and no code travels."""
+"""The calls that a server answers: by name, from its store and with its workers. Nothing else can be called, and no code travels."""
 
 from __future__ import annotations
 

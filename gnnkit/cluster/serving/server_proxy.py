@@ -60,7 +60,7 @@ class Joined:
 
     @classmethod
     def of(cls, membership: Mapping[str, Any], outline: str) -> Joined:
-        """What the proxy says."""
+        """Makes the record from the membership and the outline's folder that the proxy has sent."""
         servers = tuple(Member.of_json(value) for value in membership["servers"])
         held = servers[0].placement
         placement = None if held is None else Placement(tuple(tuple(parts) for parts in held))
@@ -76,7 +76,7 @@ class Joined:
 
 
 class Waiting(NamedTuple):
-    """What a trainer waits for: in words, and how many servers are there, of how many; None where nobody has said."""
+    """The state of a trainer's wait: in words, and the number of servers that are there, and in all; None where that is unknown."""
 
     text: str
     there: int | None
@@ -237,7 +237,7 @@ class ServerProxy:
         return self._ask(rank, name, args, timeout_s)
 
     def status(self, rank: int, timeout_s: float = 10.0) -> dict[str, Any]:
-        """What a server is doing.
+        """Returns a server's status, as JSON values.
 
         Raises:
             GnnkitError: See ``call``.

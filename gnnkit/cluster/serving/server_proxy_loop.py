@@ -1,4 +1,4 @@
-"""What a proxy does: speaks to servers of other hosts for the trainer that has started it; see ``proxy``."""
+"""The work of a proxy: it calls servers of other hosts for the trainer that has started it; see ``proxy``."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class ServerProxyLoop:
 
 
 def _first_answer(askers: list[FlightClient], timeout_s: float) -> tuple[dict[str, Any] | None, list[str]]:
-    """What the first one that answers says of all servers, or why none does."""
+    """Returns the membership from the first server that answers; else None, with the reasons why none does."""
     reasons = []
     for asker in askers:
         try:

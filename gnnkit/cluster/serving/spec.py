@@ -46,12 +46,12 @@ def has_any_port(address: str) -> bool:
 
 
 def own_address(rank: int, meeting: str, listen: str | None, interface: str | None) -> tuple[str, int]:
-    """Where a server listens.
+    """Determines the address at which a server listens.
 
     Args:
         rank: Its number; the first one listens where all meet.
         meeting: Where the servers meet.
-        listen: Its own address where somebody has written it.
+        listen: Its own address where it was given.
         interface: Name or address of the interface to listen on; None: that of ``listen``, or the one that the meeting point is reached by.
 
     Returns:

@@ -36,7 +36,7 @@ class Fraction(NamedTuple):
 
 
 def fractions(num_pieces: int, num_takers: int, taker: int) -> list[Fraction]:
-    """What one taker has, in the order of the pieces.
+    """Returns the fractions of pieces that one taker gets, in the order of the pieces.
 
     Args:
         num_pieces: Pieces, at least 1.
@@ -52,7 +52,7 @@ def fractions(num_pieces: int, num_takers: int, taker: int) -> list[Fraction]:
 
 
 def server_shares(holders: Sequence[Sequence[int]], rank: int) -> list[Fraction]:
-    """What a server answers for: fractions of parts, so that every node is some server's, and no node two servers'.
+    """Returns the fractions of parts that a server answers for: every node is exactly one server's.
 
     Servers that hold the same parts share them; a part that is held by servers of several such groups is the first one's.
 
@@ -168,7 +168,7 @@ class StoreApi:
         self._shares: list[Fraction] = server_shares(holders or [every] * num_servers, rank)
 
     def describe(self) -> dict[str, Any]:
-        """What a client has to know of the graph, in one answer."""
+        """Returns the facts about the graph that a client needs, in one answer."""
         store = self._store
         return {
             "schema": store.schema.to_json(),

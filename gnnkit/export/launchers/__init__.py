@@ -1,4 +1,4 @@
-"""What starts an exported job: the files for torchrun, Slurm and Kubernetes, and what its README says about them."""
+"""The launchers of an exported job: the files for torchrun, Slurm and Kubernetes, and their text for its README."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def launcher_files(job: ExportJob) -> dict[str, str]:
 
 
 def launcher_instructions(job: ExportJob) -> Instructions:
-    """What the README of a job says about its launcher: steps, restarts, ports and settings.
+    """Returns the launcher's text for the README of a job: steps, restarts, ports and settings.
 
     Args:
         job: The job.

@@ -1,4 +1,4 @@
-"""What launchers share: resources of a node, rows of the table of ports, and shell templates."""
+"""The common parts of launchers: resources of a node, rows of the table of ports, and shell templates."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _ANY = "any free one"
 
 
 def between_ranks(job: ExportJob) -> tuple[Port, ...]:
-    """What ranks open to each other, on ports that the system picks."""
+    """Returns the ports that ranks open to each other, which the system picks."""
     if job.world_size == 1:
         return ()
     kind = "gloo or NCCL (gradients, checkpoints)" if job.gpus_per_node else "gloo (gradients, checkpoints)"
@@ -99,7 +99,7 @@ def between_ranks(job: ExportJob) -> tuple[Port, ...]:
 
 
 def storage_ports(job: ExportJob, first: str, change: str, where: str = "every storage node") -> tuple[Port, ...]:
-    """What storage servers listen on.
+    """Returns the ports that storage servers listen on.
 
     Args:
         job: The job.

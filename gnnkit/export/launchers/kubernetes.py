@@ -255,7 +255,7 @@ def _store_volume(job: ExportJob) -> _Object:
 
 
 def _store_mount(job: ExportJob) -> _Object:
-    """Where the plan's relative path leads to from the job's directory."""
+    """Returns the volume mount of the store, at the place to which the plan's relative path leads from the job's directory."""
     return {"name": "store", "mountPath": posixpath.normpath(posixpath.join(_HOME, job.store.path)), "readOnly": True}
 
 
@@ -268,7 +268,7 @@ def kubernetes_files(job: ExportJob) -> dict[str, str]:
 
 
 def kubernetes_instructions(job: ExportJob) -> Instructions:
-    """What the README says about starting on Kubernetes."""
+    """Returns the README's text about starting on Kubernetes."""
     return Instructions(_start(job), _restart(job), _watch(job), _ports(job), _settings(job))
 
 

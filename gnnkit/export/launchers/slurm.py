@@ -30,7 +30,7 @@ def slurm_files(job: ExportJob) -> dict[str, str]:
 
 
 def slurm_instructions(job: ExportJob) -> Instructions:
-    """What the README says about starting with Slurm."""
+    """Returns the README's text about starting with Slurm."""
     return Instructions(_start(job), _restart(job), _watch(), _ports(job), _settings(job))
 
 

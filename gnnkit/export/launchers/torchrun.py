@@ -30,7 +30,7 @@ def torchrun_files(job: ExportJob) -> dict[str, str]:
 
 
 def torchrun_instructions(job: ExportJob) -> Instructions:
-    """What the README says about starting with torchrun."""
+    """Returns the README's text about starting with torchrun."""
     return Instructions(_start(job), _restart(job), _watch(job), _ports(job), _settings(job), _before_copies(job))
 
 

@@ -20,7 +20,7 @@ _LOOK_S = 0.2
 
 @dataclass(frozen=True)
 class CheckedBatches:
-    """What came of a job.
+    """The batches that a job was given, beside those that were expected.
 
     Attributes:
         wanted: The batches that every rank should have been given.

@@ -1,4 +1,4 @@
-"""How each launcher starts a job on this machine: with the files of the job's directory, and what stands in for the cluster."""
+"""Starts a job on this machine as each launcher does: with the files of the job's directory, and stand-ins for the cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SLURM_JOB = "1"
 
 
 def job_commands(trial: Trial) -> list[Command]:
-    """What starts a trial's job.
+    """Returns the commands that start a trial's job.
 
     Raises:
         PlanError: A file of the job cannot be used.
@@ -32,7 +32,7 @@ def job_commands(trial: Trial) -> list[Command]:
 
 
 def about_launcher(launcher: Launcher) -> str:
-    """What started the job, and what took the place of a cluster, for the report.
+    """Returns the report's words for what started the job, and for what took the place of a cluster.
 
     Args:
         launcher: The job's.
@@ -45,7 +45,7 @@ def about_launcher(launcher: Launcher) -> str:
 
 
 def stage_command(directory: Path, folder: Path) -> Command:
-    """What cuts a job's store.
+    """Returns the command that cuts a job's store.
 
     Args:
         directory: The job's directory.
@@ -57,7 +57,7 @@ def stage_command(directory: Path, folder: Path) -> Command:
 
 
 def _of_nodes(trial: Trial) -> dict[str, str]:
-    """Where the nodes are, for every command of the job."""
+    """Returns the variables with the addresses of the nodes, for every command of the job."""
     addresses = {"MASTER_ADDR": trial.nodes[0].address}
     if trial.storage_nodes:
         addresses["STORAGE_ADDRS"] = ",".join(node.address for node in trial.storage_nodes)

@@ -40,7 +40,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of comparing.
+    """The result of comparing batches.
 
     Attributes:
         batches: Batches that were to come, over all ranks.
@@ -79,11 +79,11 @@ def _content(values: Mapping[str, ValueDigest]) -> tuple[tuple[str, ValueDigest]
 def _differences(
     wanted: RecordedBatch, found: RecordedBatch | None, places: Mapping[tuple[tuple[str, ValueDigest], ...], int]
 ) -> list[Difference]:
-    """How one batch differs from what should have come.
+    """Returns the differences of one batch from the expected one.
 
     Args:
-        wanted: What should have come.
-        found: What has; None: nothing.
+        wanted: The expected batch.
+        found: The recorded one; None where there is none.
         places: Where in the epoch a batch of some content belongs.
     """
 

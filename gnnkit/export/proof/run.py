@@ -89,7 +89,7 @@ class TrialRun:
             raise WorkerDied(f"{command.name} {how}{last_lines(command.log)}")
 
     def _said(self, wait_s: float) -> Iterator[list]:  # type: ignore[type-arg]
-        """What the keeper has said since."""
+        """Yields the messages that the keeper has written since the last call."""
         assert self._keeper.stdout is not None
         fd = self._keeper.stdout.fileno()
         while select.select([fd], [], [], wait_s)[0]:

@@ -25,7 +25,7 @@ _EXIT_WAIT_S = 10.0
 
 
 def srun_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """What ``srun`` is told."""
+    """Parses the arguments of ``srun``."""
     parser = argparse.ArgumentParser(prog="srun", allow_abbrev=False)
     parser.add_argument("--het-group", type=int, default=0)
     for name in ("--nodes", "--ntasks", "--ntasks-per-node"):
@@ -59,7 +59,7 @@ def srun(arguments: Sequence[str]) -> int:
 
 
 def _variables(rank: int, node: int, local: int, count: int, per_node: int, nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What Slurm tells a task."""
+    """Returns the variables that Slurm sets for a task."""
     names, each = ",".join(one["address"] for one in nodes), f"{per_node}(x{len(nodes)})" if len(nodes) > 1 else str(per_node)
     told = {
         "SLURM_PROCID": rank,

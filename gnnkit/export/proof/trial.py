@@ -36,7 +36,7 @@ _SMALL = 2
 
 @dataclass(frozen=True)
 class TrialJob(SizedJob):
-    """What is known of a job, and in which size it runs; its name is its directory's.
+    """The facts about a job and the size in which it is tried; its name is its directory's.
 
     Attributes:
         is_replicated: Whether each node that holds the graph holds all of it.
@@ -157,7 +157,7 @@ class Trial:
 
     @property
     def records(self) -> Path:
-        """Where ranks record."""
+        """The folder to which ranks write their records."""
         return self.folder / "records"
 
     @property
@@ -166,12 +166,12 @@ class Trial:
         return len(self.nodes) + len(self.storage_nodes) if self.in_namespaces else 0
 
     def interface(self, node: Node) -> dict[str, str]:
-        """What tells a node which interface leads to the others; on loopback it would not take that for one, or not know its address."""
+        """Returns the variable with a node's interface to the others: on loopback a node finds neither it nor its address by itself."""
         elsewhere = node.address if node in self.storage_nodes else "lo"
         return {"GNNKIT_INTERFACE": INTERFACE if self.in_namespaces else elsewhere}
 
     def log(self, name: str) -> Path:
-        """Where a command writes."""
+        """Returns the path of a command's log."""
         return self.folder / f"{name}.log"
 
 
@@ -218,7 +218,7 @@ def set_up(job: TrialJob, directory: Path, plan: LoaderPlan, folder: Path, *, in
 
 
 def _places(root: Path, written: str) -> tuple[Path, Path]:
-    """Where a node has its copy of the job's directory and its store, so that the path in the job's files leads from one to the other.
+    """Returns a node's folders for the job's directory and for the store: the path in the job's files leads from one to the other.
 
     Args:
         root: The node's folder.
@@ -242,7 +242,7 @@ def _copy_files(directory: Path, target: Path) -> None:
 
 
 def _link_store(store: Path, target: Path, parts: tuple[int, ...]) -> None:
-    """What a node has of a store: everything but the parts of others."""
+    """Links the files of a store that a node has: everything but the parts of others."""
     target.mkdir(parents=True)
     for entry in store.iterdir():
         part = _PART.fullmatch(entry.name)

@@ -51,7 +51,7 @@ def train(loader: GraphLoader, ctx: TrainContext) -> float | None:
 
 
 def scores(model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the model says of the batch's links, those that there are and those that there are not, and 1 or 0 for each."""
+    """Returns the model's scores of the batch's links, of existing and missing ones, and 1 or 0 for each."""
     h = model(batch.x.float(), batch.edge_index)
     if "edge_label_index" in batch:  # neg_sampling="binary", or links with labels of their own
         source, target = batch.edge_label_index

@@ -88,13 +88,13 @@ def train(loader: GraphLoader, ctx: TrainContext) -> float | None:
 
 
 def outputs(model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the model says of the batch's seeds, and what is true."""
+    """Returns the model's outputs for the batch's seeds, and their labels."""
     size = batch[TARGET].batch_size
     return model(batch)[:size], batch[TARGET].y[:size]
 
 
 def loss_of(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """What is to become small; a y of -1 is no class."""
+    """Returns the loss to minimise; a y of -1 is no class."""
     if MULTI_LABEL:
         return F.binary_cross_entropy_with_logits(out, y.float())
     return F.cross_entropy(out, y.reshape(-1).long(), ignore_index=-1)

@@ -1,4 +1,4 @@
-"""How runs of ``gnnkit.launch`` show themselves."""
+"""Renders runs of ``gnnkit.launch``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gnnkit.units import format_count, format_duration
 
 
 def launch_card(title: str, status: RunStatus, trace: str | None) -> Card:
-    """What a run is doing: its ranks, how far they are, their last numbers, what it costs, and what went wrong.
+    """Makes the card of a run: its ranks, their progress, their last numbers, its cost, and its error.
 
     Args:
         title: The train function's name.

@@ -119,7 +119,7 @@ class RankState:
 
     @property
     def first_failure(self) -> GnnkitError | None:
-        """What went wrong first: the others' complaints about the one who is gone come after it."""
+        """The earliest failure: errors of other ranks about the one that is gone come after it."""
         return min(self.failures, key=lambda failure: failure[0])[1] if self.failures else None
 
     @property
@@ -139,7 +139,7 @@ class RankState:
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """What ranks are to do.
+    """The function of the ranks, their number, and how they are started.
 
     Attributes:
         title: The train function's name.
@@ -174,7 +174,7 @@ class LaunchSpec:
         check_present(self.device)
 
     def setup(self) -> dict[str, Any]:
-        """What every rank is told, as JSON values."""
+        """Returns the settings that every rank receives, as JSON values."""
         # WorkerPool are shown no GPU, and ranks are started as they are; libraries that look for an interface are to stay on this host.
         visible = "" if self.device == "cpu" else os.environ.get(VISIBLE)
         variables = {VISIBLE: visible, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -279,7 +279,7 @@ class LaunchReporter:
 
 
 def summary(rank: RankStatus) -> str:
-    """Where a rank is, in a few words: "epoch 3, loss 0.312"."""
+    """Describes the progress of a rank in a few words: "epoch 3, loss 0.312"."""
     epoch = [f"epoch {rank.epoch}"] if rank.epoch >= 0 else []
     return ", ".join([*epoch, *numbers_in_words(rank.numbers)])
 
@@ -361,7 +361,7 @@ class LaunchInputs:
 
 
 def extra_of(loader: GraphLoader) -> Any:
-    """What batches of a graph in memory carry beside what a store holds; None for a graph that is stored."""
+    """Returns the attributes that batches of a graph in memory carry beside those of a store; None for a graph that is stored."""
     graph = loader.pipeline.graph
     return None if graph.store is not None else (dict(graph.extra), dict(graph.type_extra), graph.name)
 
@@ -444,11 +444,11 @@ class Job:
 
     @property
     def error(self) -> GnnkitError | None:
-        """What it has failed of; None where it has not."""
+        """The error that it has failed with; None where it has not failed."""
         return None if self._error is None else fresh(self._error)
 
     def status(self) -> RunStatus:
-        """What is known now."""
+        """Returns the state of the run and its ranks."""
         with self.changed:
             spec, alive = self.spec, self._supervisor.alive
             seen = tuple(look_at(f"rank {rank}", child.pid, child.log) for rank, child in alive.items())
@@ -458,7 +458,7 @@ class Job:
             return RunStatus(self._state, ranks, *restarts, error, until - self._began, self.folder.path.name, self.directory, seen)
 
     def log(self, rank: int) -> str:
-        """What a rank has written so far; of what is very long, the end."""
+        """Returns a rank's output so far; only the end where it is very long."""
         with self.changed:
             return self._logs[rank] if rank in self._logs else _text(self.folder.log(rank))
 
@@ -635,9 +635,9 @@ def _named(error: GnnkitError, rank: int) -> GnnkitError:
 
 
 class _MeetingPoint:
-    """Where ranks will meet: a port that is open before any of them looks for it, and that nobody else can take.
+    """The port at which ranks will meet: open before any of them looks for it, so that no other program can take it.
 
-    One rank meets nobody. Then nobody listens, and the port is one that was free: for a function that makes a process group of its own.
+    A single rank meets no other. Then nothing listens, and the port is one that was free: for a function that makes its own process group.
     """
 
     def __init__(self, num_procs: int) -> None:

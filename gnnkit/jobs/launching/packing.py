@@ -58,7 +58,7 @@ def unpack_code(data: bytes) -> tuple[Callable[..., Any], Callable[..., Any] | N
 
 
 def pack_result(value: Any) -> bytes:
-    """What a train function has returned, in a rank.
+    """Packs the return value of a train function, in a rank.
 
     Raises:
         PlanError: It cannot be sent.
@@ -95,7 +95,7 @@ def unpack_result(data: bytes) -> Any:
 
 
 def _cells() -> dict[str, list[str]]:
-    """What this process has run that is in no file: ``{name in tracebacks: lines}``."""
+    """Returns the code that this process has run and that is in no file: ``{name in tracebacks: lines}``."""
     entries = [(name, entry) for name, entry in list(linecache.cache.items()) if len(entry) == 4]
     return {name: entry[2] for name, entry in entries if entry[1] is None}
 

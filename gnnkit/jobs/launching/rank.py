@@ -1,4 +1,4 @@
-"""What a rank's process does: it is told what and where, trains, tells how far it is, and hands over what came of it."""
+"""The work of a rank's process: it receives its function and its place, trains, reports its progress, and hands over its result."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class RunHandle(Shown):
 
     @property
     def status(self) -> RunStatus:
-        """What the run and each rank are doing now."""
+        """The state of the run and of each rank."""
         return self._job.status()
 
     @property
@@ -49,7 +49,7 @@ class RunHandle(Shown):
 
     @property
     def error(self) -> GnnkitError | None:
-        """What it has failed of; None where it has not."""
+        """The error that it has failed with; None where it has not failed."""
         with self._job.changed:
             return self._job.error
 
@@ -72,23 +72,23 @@ class RunHandle(Shown):
         return True
 
     def result(self) -> Any:
-        """What the function has returned on rank 0; waits for it. An interrupt ends the wait, and the run goes on.
+        """Waits for the function's result on rank 0 and returns it. An interrupt ends the wait, and the run goes on.
 
         Raises:
             TrainingFailed: The function has raised; the rank's traceback is ``__cause__``.
             WorkerDied: A rank has died.
-            WorkerStopped: Somebody has stopped the run.
+            WorkerStopped: The run was stopped.
             StartTimeout: A rank did not come to its function in time, or could not be started.
-            GnnkitError: Whatever else a rank has raised first.
+            GnnkitError: Another error of gnnkit, the first that a rank has raised.
         """
         return self._value(0)
 
     def results(self) -> list[Any]:
-        """What the function has returned on each rank, by rank; see ``result``."""
+        """Waits for the function's results on all ranks and returns them by rank; see ``result``."""
         return [self._value(rank) for rank in range(self._job.spec.num_procs)]
 
     def logs(self, rank: int) -> str:
-        """What a rank has written: its function's output, and its error.
+        """Returns a rank's output: that of its function, and its error.
 
         Args:
             rank: The rank.

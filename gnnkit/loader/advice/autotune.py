@@ -28,10 +28,10 @@ _MOST_OF_MEMORY = 0.25
 
 @dataclass(frozen=True, repr=False)
 class AutotuneResult(Shown):
-    """What ``autotune`` has found out.
+    """The result of ``autotune``.
 
     Attributes:
-        trials: What was tried, in its order; the first one is of the options that the loader has.
+        trials: The trials in their order; the first one is of the options that the loader has.
         best: The options to use: those of the backend, and ``prefetch``.
         seeds_per_s: Seeds per second with them.
         gain: How many times as fast that is as before.
@@ -51,7 +51,7 @@ class AutotuneResult(Shown):
 
     @property
     def sentence(self) -> str:
-        """What to do."""
+        """The recommendation."""
         if self.best == self.trials[0].options:
             why = (
                 " Your loop is what takes the time."

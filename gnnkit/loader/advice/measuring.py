@@ -29,7 +29,7 @@ PARTS = ("wait", "collate", "transform", "transfer", "consumer")
 
 @dataclass(frozen=True)
 class Work:
-    """What one batch took.
+    """The seconds that one batch took.
 
     Attributes:
         sampling_s: Seconds that a sampling thread worked on it, gathering included.
@@ -42,7 +42,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured in one span of a loop. Unknown numbers are nan.
+    """The figures that were measured in one span of a loop. Unknown numbers are nan.
 
     Attributes:
         backend: The backend's options, as in a plan.
@@ -59,14 +59,14 @@ class Measurement:
         slots: Batches that can be sampled and waiting at once.
         ready: Mean number of batches that were waiting when one was asked for, that one included.
         batch_bytes: Mean bytes of a batch.
-        work: What the last batches took, in their order.
+        work: The seconds of the last batches, in their order.
         blocked: Part of the sampling time in which a thread had nothing to compute: it waited for a disk, a network or a lock.
         starved: Part of the sampling time in which a thread waited for a processor.
         read_bytes_per_s: Bytes a second that the sampling processes had the disk read.
         faults_per_s: Times a second that one of them touched memory that had to be read from the disk.
         cpus: Processors that this trainer may use: its share of the host's.
         loop_cpus: Mean number of processors that this process used beside its sampling threads: the loop, and the training step's threads.
-        idle_cpus: Mean number of those that nobody used.
+        idle_cpus: Mean number of those that were idle.
         graph_bytes: Bytes of the graph on this host.
         copied_bytes: Bytes of its copy in memory, 0 where there is none.
         will_copy: Whether that copy is being made, or will be with the first batches.
@@ -156,7 +156,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a process, or some threads of it, have used.
+    """The resources that a process, or some threads of it, have used.
 
     Attributes:
         cpu_s: Seconds of processors.
@@ -262,7 +262,7 @@ def _idle_s() -> float:
 
 
 def _samplers(loader: Pipeline) -> list[tuple[int, Sequence[int]]]:
-    """Who samples for a loader: pids, with the threads that do it where others run beside them; in this process, those of all loaders."""
+    """Returns the pids that sample for a loader, with their sampling threads where others run beside them; here, those of all loaders."""
     if loader.plan.backend["kind"] == "InProcess":
         threads = [t.native_id for t in threading.enumerate() if t.name.startswith(_SAMPLER) and t.native_id is not None]
         return [(os.getpid(), threads)] if threads else []
@@ -276,7 +276,7 @@ _BEFORE_BATCHES = ("download", "ingest", "quantize", "partition", "compile", "st
 
 
 def measure(loader: Pipeline, seconds: float = 10.0) -> Measurement:
-    """What happened in the last ``seconds`` of a loader's loop, whether it still runs or not.
+    """Measures the last ``seconds`` of a loader's loop, whether it still runs or not.
 
     Reads a few small files of /proc, and may be called from any thread.
 
@@ -319,7 +319,7 @@ def last_records(records: Iterable[BatchRecord], seconds: float) -> list[BatchRe
 
 
 def _of_records(records: Sequence[BatchRecord], threads: int) -> dict[str, Any]:
-    """What the batches say themselves."""
+    """Returns the figures that come from the records of batches."""
     if not records:
         return {}
     times = {name: sum(getattr(record, f"{name}_s") for record in records) for name in PARTS}
@@ -359,7 +359,7 @@ def _first_ones(records: Sequence[BatchRecord], threads: int) -> list[BatchRecor
 
 
 def _of_system(loader: Pipeline, records: Sequence[BatchRecord]) -> dict[str, Any]:
-    """What the system says of the time in which the batches were sampled."""
+    """Returns the figures that come from the system, for the time in which the batches were sampled."""
     readings = loader.gauge.around(records[0].asked_s, records[-1].delivered_s) if records else None
     if readings is None:
         return {}
@@ -382,7 +382,7 @@ def _of_system(loader: Pipeline, records: Sequence[BatchRecord]) -> dict[str, An
 
 
 def _used(first: Reading, last: Reading) -> Counters | None:
-    """What the sampling processes have used between two readings; None where none of them was there all the time."""
+    """Returns the resources that the sampling processes used between two readings; None where none of them was there all the time."""
     both = [(first.samplers[pid], counters) for pid, counters in last.samplers.items() if pid in first.samplers]
     if not both:
         return None

@@ -24,11 +24,11 @@ _LEAST_BATCHES = 4
 
 @dataclass(frozen=True, repr=False)
 class Profile(Shown):
-    """Where the time of a loop went.
+    """The division of a loop's time, and advice on it.
 
     Attributes:
         title: The loader, in words.
-        source: What was looked at: a loop that was "running" in another thread, what had run "last", or epochs of its "own".
+        source: The measured loop: one that was "running" in another thread, the one that had run "last", or epochs of its "own".
         measurement: The figures.
         advice: What limits the loop, and what to change.
     """

@@ -64,7 +64,7 @@ _MOST_OF_MEMORY = 0.1
 
 
 def slots_change(measured: Measurement) -> tuple[float, dict[str, Any]]:
-    """How much faster the batches would have come with as many slots as it takes, and the options for that."""
+    """Returns the speed-up that as many slots as are useful would have given, and the options for that."""
     work, threads, now = measured.work, measured.threads, max(1, measured.slots)
     if not work or math.isnan(measured.busy):
         return 1.0, {}
@@ -77,7 +77,7 @@ def slots_change(measured: Measurement) -> tuple[float, dict[str, Any]]:
 
 
 def workers_change(measured: Measurement) -> tuple[float, dict[str, Any]]:
-    """How much faster the batches would have come with more workers, and the options for as many as there is room for."""
+    """Returns the speed-up that more workers would have given, and the options for as many as there is room for."""
     work, threads, slots = measured.work, measured.threads, max(1, measured.slots)
     each = max(1, threads // max(1, measured.workers))
     if not work or math.isnan(measured.busy):  # nobody knows how long its batches take
@@ -90,14 +90,14 @@ def workers_change(measured: Measurement) -> tuple[float, dict[str, Any]]:
 
 
 def _gain(measured: Measurement, now_s: float, then_s: float) -> float:
-    """How much faster the loop would have been, by the replays of it as it was and as it would be; what these do not explain stays."""
+    """Returns the speed-up of the loop, by its replays as it was and as it would be; the time that these do not explain stays."""
     took_s = measured.seconds / max(1, measured.batches) * len(measured.work)
     rest_s = max(0.0, took_s - now_s)
     return (now_s + rest_s) / max(then_s + rest_s, 1e-9)
 
 
 def worker_room(measured: Measurement) -> int:
-    """How many more threads there are processors for: those of this trainer's share that it does not use, or those that nobody uses.
+    """Returns the number of further threads with room: on processors of this trainer's share that it leaves idle, or on any idle ones.
 
     Other programs count where they use processors beyond this trainer's share, and not within it: so does "auto" of the backends.
     """
@@ -146,13 +146,13 @@ def _arguments(options: Mapping[str, Any]) -> str:
 
 
 def workers(kind: str, count: int) -> str:
-    """Who samples for a backend: "1 thread", "3 workers"."""
+    """Formats the number of threads or workers of a backend: "1 thread", "3 workers"."""
     one, many = ("thread", "threads") if kind == "InProcess" else ("worker", "workers")
     return f"{count} {one if count == 1 else many}"
 
 
 def batches(count: int) -> str:
-    """How many batches: "1 batch", "3 batches"."""
+    """Formats a number of batches: "1 batch", "3 batches"."""
     return f"{count} {'batch' if count == 1 else 'batches'}"
 
 
@@ -170,7 +170,7 @@ _WORTHWHILE = 1.1
 
 @dataclass(frozen=True)
 class Advice:
-    """Who holds the loop back and what to do about it.
+    """The limit of a loop, and what to do about it.
 
     Attributes:
         bottleneck: "consumer", "collate", "transform", "transfer", "workers", "processors", "slots", "disk", "network", "handover",
@@ -290,7 +290,7 @@ def _processors(what: str) -> Advice:
 
 
 def _handover(measured: Measurement) -> Advice:
-    """What is left: everybody has time, or nobody."""
+    """Returns the advice for the remaining case: neither the loop nor sampling alone is the limit."""
     who = workers(measured.kind, measured.workers)
     if measured.starved >= _MUCH:
         return _processors(f"{_waits(measured)} while {who} {'waits' if measured.workers == 1 else 'wait'} for a processor")

@@ -72,12 +72,12 @@ class Space:
         yield from filter(self.allowed, ({**point, axis.name: value} for value in values))
 
     def cost(self, point: Point) -> int:
-        """What a combination takes, to compare it with others: how far up it is."""
+        """Returns the cost of a combination, to compare it with others: the sum of its positions on all axes."""
         return sum(axis.values.index(point[axis.name]) for axis in self.axes)
 
 
 def space_of(plan: LoaderPlan, *, workers: int, cpus: int, most_slots: int) -> tuple[Space, dict[str, Any]]:
-    """What may be tried for a loader, and where it stands now.
+    """Returns the options that may be tried for a loader, and those that it has now.
 
     Args:
         plan: Its plan.
@@ -107,7 +107,7 @@ def space_of(plan: LoaderPlan, *, workers: int, cpus: int, most_slots: int) -> t
 
 
 def _processes(backend: Mapping[str, Any], workers: int) -> dict[str, Any]:
-    """Who samples; nothing where that is up to servers which somebody else has started."""
+    """Returns the options of the sampling processes; none where the servers were started elsewhere."""
     threads = {"threads_per_worker": backend["threads_per_worker"]}
     if backend["kind"] == "Colocated":
         return {"num_workers": workers, **threads}
@@ -154,7 +154,7 @@ _OF_THE_LOOP = ("consumer", "collate", "transform", "transfer")
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of some options.
+    """The result of some options.
 
     Attributes:
         options: Options of the backend, and ``prefetch``.
@@ -217,7 +217,7 @@ class Search:
         return len(self.trials) < self._most
 
     def _points(self) -> list[Point]:
-        """What was tried, each once, in the order of the first trials."""
+        """Returns the combinations that were tried, each once, in the order of the first trials."""
         found: list[Point] = []
         for trial in self.trials:
             if trial.options not in found:
@@ -257,7 +257,7 @@ class Search:
 
     @staticmethod
     def _directions(axis: Axis, trial: Trial) -> tuple[bool, ...]:
-        """Where it is worth looking: up (True) or down. Fewer slots are never faster."""
+        """Returns the directions in which a better value may lie: up (True) or down. Fewer slots are never faster."""
         if trial.bottleneck in _OF_THE_LOOP:
             return ()
         if axis.kind == "slots":

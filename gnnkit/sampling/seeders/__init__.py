@@ -1,1 +1,1 @@
-"""What finds the seeds of a batch, one module for each kind of inputs."""
+"""The seeders, which find the seeds of a batch: one module for each kind of inputs."""

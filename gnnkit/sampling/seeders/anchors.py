@@ -37,7 +37,7 @@ class AnchorSeeder:
         self._has_roots = isinstance(sampling, NeighborSampling) and sampling.has_roots
 
     def seeds(self, request: SampleRequest, reach: GraphAccess) -> Seeds:
-        """What a batch's walk starts from: anchors, then distinct labels in the order in which they are first met.
+        """Returns the seeds of a batch's walk: anchors, then distinct labels in the order in which they are first met.
 
         Raises:
             GnnkitError: As ``GraphAccess``'s methods.

@@ -88,7 +88,7 @@ class NodeDraws:
         return self._listing[out if self._prefix is None else np.searchsorted(self._prefix, out, side="right")]
 
     def _counts(self, until: NDArray[np.int64] | None) -> NDArray[np.int64]:
-        """How many of the listed nodes may be drawn; of length 1 where it is the same for all."""
+        """Counts the listed nodes that may be drawn; of length 1 where the number is the same for all."""
         if self._times is None or until is None:
             return np.array([len(self._listing)])
         return np.searchsorted(self._times, until, side="right").astype(np.int64)
@@ -113,15 +113,21 @@ class NodeDraws:
         return int(nodes[np.searchsorted(prefix, out[0], side="right")])
 
 
-def integer_weights(weight: NDArray[Any], num_nodes: int, what: str) -> NDArray[np.int64]:
+def integer_weights(weight: NDArray[Any], count: int, what: str, of: str = "nodes") -> NDArray[np.int64]:
     """Weights as ``docs/sampling.md`` makes integers of them: the largest lies between 2**31 and 2**32.
+
+    Args:
+        weight: Numbers ``[count]``.
+        count: How many may be drawn.
+        what: The weights' name, for messages.
+        of: What is drawn, for messages.
 
     Raises:
         PlanError: They are of another length, negative, not finite, or all zero.
     """
     values = np.asarray(weight, np.float64)
-    if values.shape != (num_nodes,):
-        raise PlanError(f"{what} has shape {values.shape}, and there are {num_nodes} nodes to draw", "give one number per node")
+    if values.shape != (count,):
+        raise PlanError(f"{what} has shape {values.shape}, and there are {count} {of} to draw", f"give one number for each of the {of}")
     if not np.isfinite(values).all() or (values < 0).any() or not values.any():
         raise PlanError(f"{what} must hold finite numbers of at least 0, not all of them 0")
     # From the exponent alone and not by libm's powers, which differ between CPUs.
@@ -223,7 +229,7 @@ class Negatives:
 
 
 def _node_draws(reach: GraphAccess, t: int, time_attr: str | None, weight: NDArray[np.float64] | None, what: str) -> NodeDraws:
-    """What draws nodes of a type; it asks for all of their times, once."""
+    """Makes the draws of nodes of a type, and asks for all of their times, once."""
     tables = reach.tables
     schema = tables.graph.schema.node_types[tables.node_types[t]]
     times = None
@@ -284,10 +290,10 @@ class LinkSeeder:
         self._excluded = _excluded_types(self._inputs, tables)
 
     def seeds(self, request: SampleRequest, reach: GraphAccess) -> Seeds:
-        """What a batch's walk starts from.
+        """Returns the seeds of a batch's walk.
 
         Raises:
-            PlanError: Nothing says the times of links in a temporal batch.
+            PlanError: The links of a temporal batch have no times.
             SamplingError: As ``Negatives.draw``.
             GnnkitError: As ``GraphAccess``'s methods.
         """

@@ -1,1 +1,1 @@
-"""What chooses a batch's nodes and edges, one module for each way of sampling."""
+"""The walkers, which choose a batch's nodes and edges: one module for each way of sampling."""

@@ -162,7 +162,7 @@ _NO_POSITIONS = np.empty(0, np.int64)
 
 @dataclass(frozen=True, eq=False)
 class _Drawn:
-    """What nodes with consecutive numbers have drawn of one edge type.
+    """The edges of one type that nodes with consecutive numbers have drawn.
 
     Attributes:
         first: The first node's number.

@@ -20,7 +20,7 @@ _FIRST_CAPACITY = 1 << 12
 
 @helper
 def _place(table: NDArray[np.int64], ids: NDArray[np.int64], node: int) -> int:
-    """Where in the table a node's slot is, or belongs."""
+    """Returns the place in the table that a node's slot has or gets."""
     mask = table.size - 1
     # Multiplicative hashing: the product's upper half is well mixed (Knuth, volume 3, section 6.4).
     place = np.int64((uint64(node) * uint64(GOLDEN)) >> uint64(32)) & mask

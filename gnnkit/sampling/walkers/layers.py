@@ -158,7 +158,7 @@ class _Edges:
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
-    """What a batch shows of them: int64 ``[n]`` each, ``edge_weight`` float32 ``[n]``."""
+    """The chosen edges as a batch shows them: int64 ``[n]`` each, ``edge_weight`` float32 ``[n]``."""
 
     row: NDArray[np.int64]
     col: NDArray[np.int64]

@@ -50,7 +50,7 @@ _END, _IDLE = -1, -2
 
 @helper
 def _slot(key: int, log: int) -> int:
-    """Where a table of ``2**log`` slots looks for a key first (Fibonacci hashing: Knuth, TAOCP 3, 6.4)."""
+    """Returns the first slot for a key in a table of ``2**log`` slots (Fibonacci hashing: Knuth, TAOCP 3, 6.4)."""
     return np.int64((uint64(key) * uint64(GOLDEN)) >> uint64(64 - log))
 
 
@@ -744,7 +744,7 @@ class _Arenas:
 
 
 class _Rows:
-    """What seeds keep of one node type, chunk by chunk: the seed's index among all, the node's key, and the edge's attributes."""
+    """The nodes of one type that seeds keep, chunk by chunk: the seed's index among all, the node's key, and the edge's attributes."""
 
     def __init__(self, width: int) -> None:
         self._parts: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]] = []

@@ -85,7 +85,7 @@ class RootedWalker:
         end: list[int],
         root_times: NDArray[np.int64] | None,
     ) -> Expansion:
-        """What the nodes that are new since the last hop ask for."""
+        """Returns the request for the neighbours of the nodes that are new since the last hop."""
         nodes, roots = {}, {}
         for t, (first, last) in enumerate(zip(begin, end, strict=True)):
             of_type = numbering.roots(t)

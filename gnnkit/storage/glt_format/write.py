@@ -30,6 +30,7 @@ from gnnkit.storage.glt_format.read import (
     to_tensor,
     write_pickled_tensors,
 )
+from gnnkit.storage.part_ids import all_dataset_ids
 
 if TYPE_CHECKING:
     from gnnkit.storage.store import Store
@@ -79,7 +80,7 @@ class _Writer:
         self._weight = store.options.weight or WEIGHT_NAME
         # graphlearn-torch knows no quantised features: they are written as what they stand for.
         self._schema = _plain_schema(graph.schema)
-        self._dataset_ids = {t: _dataset_ids(graph, t) for t in graph.schema.node_types}
+        self._dataset_ids = {t: all_dataset_ids(graph, t) for t in graph.schema.node_types}
 
     def write(self) -> None:
         for part in range(self._graph.num_parts):
@@ -198,15 +199,6 @@ def _plain_schema(schema: GraphSchema) -> GraphSchema:
     nodes = {t: replace(s, arrays={k: plain_spec(a) for k, a in s.arrays.items()}) for t, s in schema.node_types.items()}
     edges = {t: replace(s, arrays={k: plain_spec(a) for k, a in s.arrays.items()}) for t, s in schema.edge_types.items()}
     return replace(schema, node_types=nodes, edge_types=edges)
-
-
-def _dataset_ids(graph: GraphArrays, node_type: NodeType) -> NDArray[np.int64]:
-    """The dataset's id of every store id."""
-    parts, bounds = graph.nodes[node_type], graph.node_bounds[node_type]
-    columns = [
-        np.arange(bounds[p], bounds[p + 1]) if part.global_id is None else np.asarray(part.global_id) for p, part in enumerate(parts)
-    ]
-    return np.concatenate(columns).astype(np.int64, copy=False)
 
 
 def _whole(columns: list[NDArray[Any]], ids: list[NDArray[np.int64]], spec: ArraySpec, count: int) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""How many edges an assignment cuts, for reports."""
+"""Counts the edges that an assignment cuts, for reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How hot a node is: how often sampling is expected to visit it in one epoch over given seeds.
+"""Computes how hot a node is: how often sampling is expected to visit it in one epoch over given seeds.
 
 graphlearn-torch estimates the probability that a node is visited at all. Over an epoch that is close to one for most nodes of
 a part, hot or not; the expected number of visits keeps them apart. It follows from the graph without a single draw: a node

@@ -104,7 +104,7 @@ class _Stream:
         return parts
 
     def cut(self, parts: NDArray[np.int32]) -> int:
-        """How many entries of the adjacency lead from one part to another."""
+        """Counts the entries of the adjacency that lead from one part to another."""
         return sum(int(_cut(r.first, r.indptr, r.indices, parts)) for r in self.adjacency.rows(0, self.adjacency.num_vertices))
 
     def _place(self, vertices: NDArray[np.int64], rows: Rows, parts: NDArray[np.int32], sizes: NDArray[np.int64]) -> int:

@@ -1,4 +1,4 @@
-"""What a dashboard shows at one moment: plain facts, the last minute in bins of a second, and small pictures as numbers."""
+"""The facts that a dashboard shows at one moment: plain facts, the last minute in bins of a second, and small pictures as numbers."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ SECONDS = 60
 
 @dataclass(slots=True)
 class _Second:
-    """What one second of the monotonic clock holds.
+    """The batches and times within one second of the monotonic clock.
 
     Batches and seeds are spread over the time that it took to get them, so that one batch in three seconds is a third of a batch in
     each of them. Times and waiting batches are booked where the batch was delivered.

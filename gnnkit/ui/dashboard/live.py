@@ -29,7 +29,7 @@ _shown: weakref.WeakKeyDictionary[Pipeline, Watch] = weakref.WeakKeyDictionary()
 
 
 class Dashboard:
-    """What a loader is doing: live in a notebook, a picture of the moment everywhere else.
+    """A display of a loader's work: live in a notebook, a picture of the moment everywhere else.
 
     Shown in a notebook it follows the loader until that is closed or collected, and ends with its final state. While something runs it
     is made of ipywidgets, with buttons that pause the loader, restart its workers and close it; while nothing does, of plain HTML,
@@ -60,7 +60,7 @@ class Dashboard:
         return self._watch is not None and not self._watch.has_ended
 
     def snapshot(self) -> Snapshot:
-        """What there is to show now."""
+        """Returns the facts to show now."""
         loader = self._loader()
         with self._lock:
             return self._observer.closed() if loader is None else self._observer.look(loader)

@@ -57,7 +57,7 @@ class Observer:
         self.last = Snapshot(title, "", "ready")
 
     def look(self, loader: Pipeline, *, still: bool = False) -> Snapshot:
-        """What there is to show now. Costs about what has happened since the last look.
+        """Returns the facts to show now. Takes time in proportion to what has happened since the last look.
 
         Args:
             loader: The loader.
@@ -270,7 +270,7 @@ def _bar(stage: StageState, elapsed: float) -> Bar:
 
 
 def _ending(stage: StageState, elapsed: float) -> str:
-    """What a stage that is over came to."""
+    """Describes the end of a stage; empty while it runs."""
     if stage.state == "running":
         return ""
     spent = format_duration(float(elapsed))

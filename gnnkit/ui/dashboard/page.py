@@ -40,7 +40,7 @@ def number(value: float) -> str:
 
 
 def stage_details(stage: StageRow) -> list[str]:
-    """How far a stage is, or what it came to."""
+    """Returns the progress of a stage, or its result, in words."""
     if stage.state == "running":
         return bar_details(stage.bar)
     bar = stage.bar
@@ -73,7 +73,7 @@ def ready_limit(snapshot: Snapshot) -> str:
 
 
 def memory_of(snapshot: Snapshot) -> str:
-    """What the loader costs on this host: its processes' own memory, this one aside, its blocks and its copy of the graph."""
+    """Formats the loader's memory on this host: its processes' own, this one's aside, its blocks and its copy of the graph."""
     return format_bytes(sum(p.private for p in snapshot.processes if p.name != "trainer") + snapshot.buffers + snapshot.graph)
 
 

@@ -1,4 +1,4 @@
-"""Where a dashboard is drawn: in an output of a notebook, as HTML and text, or as widgets while it is live."""
+"""The places where a dashboard is drawn: in an output of a notebook, as HTML and text, or as widgets while it is live."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ class Watch:
         self.wake()
 
     def _guard(self, call: Callable[[], _T]) -> _T | None:
-        """What a call returns; None if it fails, which is said in the dashboard if that can still be drawn."""
+        """Returns a call's result; None if it fails, which the dashboard then shows if it can still be drawn."""
         try:
             return call()
         except Exception as error:  # whatever a front end or a loader that is being closed raises: no dashboard is worth a run

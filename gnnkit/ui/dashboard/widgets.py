@@ -44,7 +44,7 @@ class Actions:
 
     @property
     def note(self) -> str:
-        """What to say beside the buttons."""
+        """The text beside the buttons."""
         return " ".join(filter(None, (self._said, "" if self._at_once else _BETWEEN_CELLS)))
 
     def pause(self) -> None:
@@ -137,7 +137,7 @@ class Panel:
 
     @property
     def model_id(self) -> str:
-        """What a view of the widgets is asked for by."""
+        """The id under which a view asks for the widgets."""
         return str(self._root.model_id)
 
     def update(self, snapshot: Snapshot) -> None:

@@ -251,7 +251,7 @@ def _pair_line(kind: str) -> dict[str, Any]:
 
 
 def _draw_counts(axes: Axes, found: Neighborhood) -> None:
-    """How many nodes are on each ring, by type."""
+    """Draws the number of nodes on each ring, by type."""
     hops = range(int(found.hop.max(initial=0)) + 1)
     below = np.zeros(len(hops), np.int64)
     typed = len(found.node_types) > 1

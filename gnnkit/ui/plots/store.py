@@ -30,7 +30,7 @@ _FEW = 40
 
 @dataclass(frozen=True)
 class StoreNumbers:
-    """What a store's picture shows.
+    """The figures that a store's picture shows.
 
     Attributes:
         degrees: ``{edge type: degrees of its two ends}``.

@@ -1,8 +1,8 @@
-"""How pictures look: transparent, so that they stand on any page, in tones that are readable on white paper and on dark screens.
+"""The style of pictures: transparent, so that they stand on any page, in tones that are readable on white paper and on dark screens.
 
 Of tones that keep a contrast of 3 (WCAG 2, for graphics) against white and against JupyterLab's dark page at once there is a narrow band
 only; the palette takes hues from Okabe and Ito's (https://jfly.uni-koeln.de/color) that fall into it, or are moved into it, in an order in
-which neighbours differ also to the colour-blind. Markers, line styles and heights say the same once more.
+which neighbours differ also to the colour-blind. Markers, line styles and heights show the same once more.
 """
 
 from __future__ import annotations
