@@ -106,7 +106,7 @@ class ExportJob(SizedJob):
 
     @property
     def gpu_words(self) -> str:
-        """Which GPUs are asked for, in a sentence."""
+        """The GPUs that are asked for, in a sentence."""
         if self.gpus_per_node:
             return f"{self.gpus_per_node} GPU{'s' if self.gpus_per_node > 1 else ''} on each node with ranks"
         return f"no GPU: ranks train on processors; export with gpus_per_node={self.procs_per_node} asks for one for each rank"

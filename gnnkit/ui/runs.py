@@ -67,7 +67,7 @@ def attention(runs: Sequence[Run]) -> str | None:
 
 
 def staying(runs: Sequence[Run]) -> str | None:
-    """Which runs are listed and stay after a cleanup all the same, and what removes them, in a line; None if none does."""
+    """Runs that are listed and stay after a cleanup all the same, and what removes them, in a line; None if none does."""
     words = {"failed": "failed, whose logs stay for a week", "elsewhere": "of another boot, host or container"}
     counts = {state: sum(run.state == state and not run.has_orphans for run in runs) for state in words}
     told = [f"{_count(count, 'run')} {words[state]}: gnnkit cleanup --{state}" for state, count in counts.items() if count]
