@@ -9,8 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.distributed import process_group
+from gnnkit.distributed.label_edges import (
+    DEFAULT_HOMOGENEOUS_EDGE_TYPE,
+    is_label_edge_type,
+    message_passing_to_negative_label,
+    message_passing_to_positive_label,
+)
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.schema import EdgeType, NodeType
+from gnnkit.schema import EdgeType, NodeType, opposite_label_types
 from gnnkit.splitters import Split, cut, split_nodes, split_sizes
 
 if TYPE_CHECKING:
@@ -68,16 +74,18 @@ class DistNodeAnchorLinkSplitter:
     """Splits the anchors of supervised edges: the nodes that neighbourhoods are sampled around.
 
     Args:
-        sampling_direction: "in" takes the targets of edges as anchors, "out" their sources.
+        sampling_direction: The dataset's ``edge_dir``: "in" takes the targets of stored edges as anchors, "out" their sources.
         num_val: See ``DistNodeSplitter``.
         num_test: See ``DistNodeSplitter``.
         hash_function: See ``DistNodeSplitter``.
-        supervision_edge_types: The types whose anchors are split, of a typed graph; None for a homogeneous one.
-        should_convert_labels_to_edges: Kept as an attribute; labels are edges of a store's here, see ``gnnkit.label_edges``.
+        supervision_edge_types: The types whose anchors are split, of a typed graph, as they lead from anchors to labels; None for a
+            homogeneous one, with or without labels.
+        should_convert_labels_to_edges: Whether anchors are those of the types' label edges, positive and negative, wherever there are
+            some (see ``gnnkit.add_label_edges``), and of the types' own edges elsewhere; False: always of their own edges.
         seed: See ``DistNodeSplitter``.
 
     Attributes:
-        should_convert_labels_to_edges: See above.
+        should_convert_labels_to_edges: See above; read anew by every call.
 
     Raises:
         PlanError: The direction is unknown, a share is out of range, or there are no supervision types in the list.
@@ -101,7 +109,7 @@ class DistNodeAnchorLinkSplitter:
             raise PlanError("supervision_edge_types is empty", "name the supervised types, or leave it out for a homogeneous graph")
         self._row = 1 if sampling_direction == "in" else 0
         self._num_val, self._num_test, self._hash, self._seed = num_val, num_test, hash_function, seed
-        self._types = None if supervision_edge_types is None else [tuple(edge_type) for edge_type in supervision_edge_types]
+        self._types = None if supervision_edge_types is None else [(a, relation, b) for a, relation, b in supervision_edge_types]
         self.should_convert_labels_to_edges = should_convert_labels_to_edges
 
     def __call__(self, edge_index: torch.Tensor | Mapping[EdgeType, torch.Tensor]) -> Splits:
@@ -117,18 +125,35 @@ class DistNodeAnchorLinkSplitter:
             if self._types is not None:
                 raise PlanError("supervision_edge_types are given, and the edges are not by type", "give {edge type: edge_index}")
             return self._split([self._anchors(edge_index, "")])
-        if self._types is None:
+        if self._types is None and DEFAULT_HOMOGENEOUS_EDGE_TYPE not in edge_index:
             raise PlanError("the edges are by type, and there are no supervision_edge_types", f"name some of {list(edge_index)}")
         anchors: dict[NodeType, list[NDArray[Any]]] = {}
-        for edge_type in self._types:
-            if edge_type not in edge_index:
-                known = [str(known) for known in edge_index]
-                raise PlanError(
-                    f"there are no edges of the supervision type {edge_type}{near_matches(str(edge_type), known)}", f"known: {known}"
-                )
-            found = self._anchors(edge_index[edge_type], f" of {edge_type}")  # type: ignore[index]
-            anchors.setdefault(edge_type[2 * self._row], []).append(found)
+        for edge_type in [DEFAULT_HOMOGENEOUS_EDGE_TYPE] if self._types is None else self._types:
+            for supervised in self._supervised(edge_type, edge_index):
+                found = self._anchors(edge_index[supervised], f" of {supervised}")
+                anchors.setdefault(supervised[2 * self._row], []).append(found)
         return {node_type: self._split(found) for node_type, found in anchors.items()}
+
+    def _supervised(self, edge_type: EdgeType, known: Mapping[EdgeType, Any]) -> list[EdgeType]:
+        """The stored types whose edges are supervised under a type: its label types, or itself."""
+        if self.should_convert_labels_to_edges and not is_label_edge_type(edge_type):
+            labels = message_passing_to_positive_label(edge_type), message_passing_to_negative_label(edge_type)
+            stored = [next((name for name in self._names(label) if name in known), None) for label in labels]
+            if found := [name for name in stored if name is not None]:
+                return found
+        if edge_type not in known:
+            names = [str(name) for name in known]
+            raise PlanError(
+                f"there are no edges of the supervision type {edge_type}{near_matches(str(edge_type), names)}", f"known: {names}"
+            )
+        return [edge_type]
+
+    def _names(self, label: EdgeType) -> list[EdgeType]:
+        """What label edges may be called where anchors own them; see ``opposite_label_types``."""
+        if self._row == 0:
+            return [label]
+        # Between nodes of one type GiGL turns the edges and keeps the name, which the direction makes plain here.
+        return [*opposite_label_types(label), *([label] if label[0] == label[2] else [])]
 
     def _anchors(self, edge_index: Any, of: str) -> NDArray[Any]:
         import torch

@@ -340,6 +340,9 @@ def look_up(partition_book: AnyBook, ids: torch.Tensor) -> torch.Tensor:
 
 
 def _table(book: object) -> torch.Tensor:
+    bounds = getattr(book, "partition_bounds", None)
+    if isinstance(bounds, torch.Tensor):  # graphlearn-torch's own book of ranges
+        return torch.repeat_interleave(torch.arange(len(bounds)), bounds.diff(prepend=bounds.new_zeros(1)))
     if not isinstance(book, torch.Tensor):
         raise PlanError(f"a partition book is a PartitionBook or a tensor with each id's part, got a {type(book).__name__}")
     if book.dim() != 1 or book.is_floating_point():

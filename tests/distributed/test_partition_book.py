@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from gnnkit.distributed import RangePartitionBook, build_partition_book, get_ids_on_rank, get_total_ids
 from gnnkit.distributed.store_views import LazyPartitionBook, RenumberedPartitionBook, look_up
 from gnnkit.errors import PlanError
+from gnnkit.vendor import glt
+from tests.distributed.loading import needs_glt
 
 
 def test_known_answers() -> None:
@@ -31,6 +33,13 @@ def test_known_answers() -> None:
     ranges = RangePartitionBook([(0, 10), (10, 20), (20, 30)], 1)
     assert ranges[torch.tensor([0, 5, 10, 15, 20, 25])].tolist() == [0, 0, 1, 1, 2, 2]
     assert (ranges.partition_idx, ranges.device.type) == (1, "cpu")
+
+
+@needs_glt
+def test_graphlearn_torchs_own_book_of_ranges() -> None:
+    book = glt.attribute("partition.RangePartitionBook")([(0, 3), (3, 5)], 0)
+    assert [get_ids_on_rank(book, rank).tolist() for rank in range(2)] == [[0, 1, 2], [3, 4]] and get_total_ids(book) == 5
+    assert look_up(book, torch.tensor([4, 0])).tolist() == [1, 0]
 
 
 @given(st.integers(0, 60), st.integers(1, 8))

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from gnnkit.distributed import DistNodeAnchorLinkSplitter, DistNodeSplitter, select_ssl_positive_label_edges
+from gnnkit.distributed import (
+    DistNodeAnchorLinkSplitter,
+    DistNodeSplitter,
+    message_passing_to_negative_label,
+    message_passing_to_positive_label,
+    reverse_edge_type,
+    select_ssl_positive_label_edges,
+)
 from gnnkit.errors import PlanError
 from tests.backends.setups import environment
 
@@ -55,6 +62,28 @@ def test_anchors_by_type(direction: str) -> None:
         assert {t: lists(split) for t, split in found.items()} == {"user": [[0, 1], [], [2]]}
     else:
         assert {t: lists(split) for t, split in found.items()} == {"item": [[5], [], [6]], "page": [[8], [], [9]]}
+
+
+@pytest.mark.parametrize("names", ["gnnkit's", "GiGL's"])
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_anchors_are_those_of_label_edges(direction: Any, names: str) -> None:
+    """Labels lead from users to items and from nodes to nodes; along in-edges they are stored the other way round."""
+    positive, negative = torch.tensor([[0, 1, 1], [5, 6, 5]]), torch.tensor([[2], [7]])
+    for edge_type, types in ((BUYS, [BUYS]), (("node", "to", "node"), None)):
+        stored = {edge_type: torch.tensor([[8, 9], [8, 9]])}
+        for label, edges in (
+            (message_passing_to_positive_label(edge_type), positive),
+            (message_passing_to_negative_label(edge_type), negative),
+        ):
+            source, relation, target = label
+            backwards = reverse_edge_type(label) if names == "gnnkit's" and source != target else (target, relation, source)
+            stored[backwards if direction == "in" else label] = edges.flip(0) if direction == "in" else edges
+        found = DistNodeAnchorLinkSplitter(direction, 0.0, 1, identity, types)(stored)
+        assert isinstance(found, dict) and {t: lists(split) for t, split in found.items()} == {edge_type[0]: [[0, 1], [], [2]]}
+        own = DistNodeAnchorLinkSplitter(direction, 0.0, 1, identity, types, should_convert_labels_to_edges=False)(stored)
+        assert isinstance(own, dict) and {t: lists(split) for t, split in own.items()} == {
+            edge_type[2 if direction == "in" else 0]: [[8], [], [9]]
+        }
 
 
 def test_positives_of_ones_own() -> None:
