@@ -116,7 +116,7 @@ class DistNeighborLoader(BaseDistLoader):
         mode = mode_of(dataset, data, worker_options)
         dataset = mode.dataset
         fan_outs, options = sampler_options_of(num_neighbors, sampler_options)
-        runtime = runtime_of(context, local_process_rank, local_process_world_size)
+        runtime = runtime_of(context, local_process_rank, local_process_world_size, input_nodes)
         try:
             own = {"num_workers": num_workers, "worker_concurrency": worker_concurrency, "channel_size": channel_size}
             workers = mode.worker_options(worker_options, {**own, "prefetch_size": prefetch_size}, runtime)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.multiprocessing
 from torch_geometric.data import Data
 
 import gnnkit
@@ -23,6 +24,7 @@ from tests.helpers.machine import SEARCH_PATH
 
 pytestmark = needs_glt
 EVERYTHING = torch.arange(NUM_NODES)
+DEADLINE_S = 120
 
 
 @pytest.fixture(autouse=True)
@@ -186,6 +188,7 @@ def test_what_cannot_be_is_said() -> None:
 
 BESIDE = """
 import torch
+import torch.multiprocessing
 import gnnkit.distributed as glt
 from graphlearn_torch.data import Feature, Graph, Topology
 from graphlearn_torch.distributed import DistDataset
@@ -212,3 +215,63 @@ def test_beside_the_native_library_they_are_graphlearn_torchs_too(tmp_path: Path
     own = {**os.environ, "PYTHONPATH": SEARCH_PATH, "GNNKIT_HOME": str(tmp_path)}
     done = subprocess.run([str(glt_interpreter), "-W", "ignore", "-c", BESIDE], env=own, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+# In spawned children, as graphlearn-torch's scripts train ---------------------------------------------------------------------
+
+
+def train_in_a_child(rank: int, dataset: Any, folder: str) -> None:
+    """One of two trainers: every loader with a sampling process of its own, and graphlearn-torch's options."""
+    distributed = gnnkit.distributed
+    distributed.init_worker_group(world_size=2, rank=rank, group_name="trainers")
+    own, edges = EVERYTHING.split(NUM_NODES // 2)[rank], ring().edge_index.split(NUM_NODES, dim=1)[rank]
+
+    def options() -> Any:
+        return distributed.MpDistSamplingWorkerOptions(num_workers=1, master_addr="localhost", master_port=1, channel_size="16MB")
+
+    loaders = [
+        distributed.DistNeighborLoader(dataset, [2, 2], own, batch_size=7, shuffle=True, worker_options=options()),
+        distributed.DistSubGraphLoader(dataset, own, [2], batch_size=7, worker_options=options()),
+        distributed.DistLinkNeighborLoader(dataset, [2], 7, edges, neg_sampling="binary", worker_options=options()),
+    ]
+    for loader, kind in zip(loaders, ("NODE", "SUBGRAPH", "LINK"), strict=True):
+        assert isinstance(loader, distributed.DistLoader) and loader.sampling_type.name == loader.sampling_config.sampling_type.name == kind
+        assert loader._is_mp_worker and not loader._is_remote_worker and loader._with_channel and loader.data is dataset
+        assert (loader.worker_options.worker_world_size, loader.worker_options.worker_ranks) == (2, [rank])
+        assert (loader.batch_size, loader.drop_last, loader.num_neighbors, loader.edge_dir) == (
+            7,
+            False,
+            loader.sampling_config.num_neighbors,
+            "out",
+        )
+    assert loaders[2].neg_sampling.is_binary() and loaders[2].sampling_config.with_neg
+    found: list[Any] = [[], [], []]
+    for kind, loader in enumerate(loaders):
+        for batch in loader:
+            assert batch.x[:, 0].long().equal(batch.node)
+            assert kind != 1 or batch.node[batch.mapping].equal(batch.batch)
+            found[kind] += (batch.node[batch.edge_label_index][:, : len(batch.input_id)].T if kind == 2 else batch.batch).tolist()
+    assert distributed.get_context().rank == rank
+    torch.save(found, Path(folder) / f"{rank}.pt")
+    loaders[1].shutdown()  # the others end with their process
+
+
+@pytest.mark.parametrize("kind", ["values", "store"])
+def test_loaders_in_spawned_children(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    dataset = by_init(ring(), "out") if kind == "values" else DistDataset.from_store(stored(ring(), tmp_path, 2, edge_dir="out"))
+    spawn = torch.multiprocessing.get_context("spawn")
+    children = [spawn.Process(target=train_in_a_child, args=(rank, dataset, str(tmp_path))) for rank in range(2)]
+    for child in children:
+        child.start()
+    try:
+        for child in children:
+            child.join(DEADLINE_S)
+        assert [child.exitcode for child in children] == [0, 0], capfd.readouterr().err[-3000:]
+    finally:
+        for child in children:
+            child.kill()
+            child.join()
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    for found in range(2):
+        assert sorted(ranks[0][found] + ranks[1][found]) == EVERYTHING.tolist()
+    assert sorted(map(tuple, ranks[0][2] + ranks[1][2])) == sorted(map(tuple, ring().edge_index.T.tolist()))

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
-from gnnkit.distributed import DistDataset, DistFeature, DistGraph, FeatureInfo, RangePartitionBook, reduce_dist_dataset
+import gnnkit
+from gnnkit.distributed import DistDataset, DistFeature, DistGraph, FeatureInfo, RangePartitionBook, get_ids_on_rank, reduce_dist_dataset
 from gnnkit.errors import DatasetError, PlanError, StoreError
 from gnnkit.events import ignore_events
 from gnnkit.storage.build import build_store
@@ -338,3 +340,15 @@ def test_a_host_with_one_part_alone(method: Any, tmp_path: Path) -> None:
         DistDataset.from_store(alone, 0)
     with pytest.raises(StoreError, match="part 0 of the store .* is not open here"):
         DistDataset.from_store(ours.store, 0)
+
+
+def test_parts_by_the_visits_of_training_nodes(tmp_path: Path) -> None:
+    """Two rings that no edge joins: each part is one of them, because its own training nodes visit no other."""
+    rings = [[0, 1, *range(4, 20, 2)], [2, 3, *range(5, 20, 2)]]
+    edges = torch.cat([torch.tensor([ids[1:] + ids[:1], ids]) for ids in rings], dim=1)
+    data = Data(edge_index=edges, train_mask=torch.arange(20) < 4, num_nodes=20)
+    store = gnnkit.partition(data, 2, "frequency", tmp_path / "store", num_neighbors=(1, 1, 1, 1, 1))
+    for part, ids in enumerate(rings):
+        book: Any = DistDataset.from_store(store, part).node_pb
+        own = get_ids_on_rank(book, part).tolist()
+        assert len(own) == 10 and set(ids[:7]) <= set(own)

@@ -33,7 +33,7 @@ from gnnkit.distributed import (
     request_server,
     shutdown_client,
 )
-from gnnkit.errors import DatasetError, LoaderClosed, PlanError, WorkerDied
+from gnnkit.errors import DatasetError, GnnkitError, LoaderClosed, PlanError, WorkerDied
 from gnnkit.storage.store import Store
 from tests.distributed.loading import NUM_NODES, TO, labelled, needs_glt, ring, seeds_of, stored
 from tests.helpers.batches import same
@@ -232,6 +232,26 @@ def test_without_data_remote_options_mean_the_servers_that_were_joined(
     for _ in range(2):
         assert sorted(seeds_of(loader)) == sorted(expected)
     loader.shutdown()
+
+
+class Trap:
+    """What a pickle of somebody else may ask for."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.mark,))
+
+
+def test_seeds_in_files_are_read_and_nothing_else(dataset: RemoteDistDataset, tmp_path: Path) -> None:
+    mark, trap, words = tmp_path / "mark", tmp_path / "trap.pt", tmp_path / "words.pt"
+    torch.save(Trap(mark), trap)
+    torch.save({"ids": torch.arange(3)}, words)
+    for path in (trap, words, tmp_path / "missing.pt"):
+        with pytest.raises(GnnkitError, match=path.name):
+            joined(str(path), 0)
+    assert not mark.exists()
 
 
 def test_a_server_rank_is_dealt_or_named(dataset: RemoteDistDataset) -> None:
