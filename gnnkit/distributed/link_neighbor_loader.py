@@ -64,6 +64,8 @@ class DistLinkNeighborLoader(DistNeighborLoader):
         self.neg_sampling = neg_sampling
         self._said = {"edge_label": edge_label, "neg_sampling": neg_sampling, "neg_strict": neg_strict, "exclude_edges": exclude_edges}
         super().__init__(data, num_neighbors, edge_label_index, batch_size=batch_size, **options)
+        if not hasattr(neg_sampling, "is_binary"):  # a word: the attribute is an object, as graphlearn-torch's
+            self.neg_sampling = glt.attribute("sampler.NegativeSampling").cast(neg_sampling)
 
     def _complete(self, config: Any) -> None:
         config.sampling_type, config.with_neg = glt.attribute("sampler.SamplingType").LINK, self.neg_sampling is not None
