@@ -149,7 +149,7 @@ class DistNodeAnchorLinkSplitter:
         return [edge_type]
 
     def _names(self, label: EdgeType) -> list[EdgeType]:
-        """What label edges may be called where anchors own them; see ``opposite_label_types``."""
+        """Returns the names that label edges may have where anchors own them; see ``opposite_label_types``."""
         if self._row == 0:
             return [label]
         # Between nodes of one type GiGL turns the edges and keeps the name, which the direction makes plain here.
