@@ -1,4 +1,7 @@
-"""Answers to single questions, as an application asks them: latency at a given rate, and how many there are at most; run by ``gnnkit.bench.tasks``."""
+"""Batches around single nodes, as a service asks for them while its users come: latency at a given rate, and how many there are at most.
+
+Run by ``gnnkit.bench.tasks``.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,11 @@ _MICRO = 1e6
 
 
 def serving(options: argparse.Namespace) -> dict[str, Any]:
-    """What ``loader.sample([id])`` takes where ``CALLERS`` threads ask ``options.rate`` times a second in all, whatever became of earlier questions.
+    """Latency and throughput of ``loader.sample([id])`` in ``CALLERS`` threads.
 
-    Questions come at random times (a Poisson process), and an answer's latency counts from the time at which its question came, so that
-    one that waits for a thread to ask it is late. Every answer is compared with what one thread alone gets.
+    Latency is that of an open loop: requests come ``options.rate`` times a second in all, at random times (a Poisson process) and whether
+    or not those before have been answered, and each counts from the time at which it came. Throughput is that of a closed loop: each
+    thread asks as soon as it is answered. Every answer of the open loop is compared with what one thread alone gets.
 
     Raises:
         RuntimeError: An answer is another one.
@@ -49,7 +53,7 @@ def serving(options: argparse.Namespace) -> dict[str, Any]:
             alone[number] = time.perf_counter() - begin
             if batches_digest([answer]) != digest:
                 raise RuntimeError(f"the answer about node {ids[number]} is another one where {CALLERS} threads ask")
-    p50, p99, longest = np.quantile(took, (0.5, 0.99, 1.0)) * _MICRO
+    p50, p99, longest = (float(value) * _MICRO for value in np.quantile(took, (0.5, 0.99, 1.0)))
     return {
         "p50_us": p50,
         "p99_us": p99,

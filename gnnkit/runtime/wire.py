@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import io
 import json
 import os
 import select
@@ -253,6 +254,6 @@ def in_memory(data: bytes | memoryview) -> int:
 
 def from_memory(fd: int) -> bytes:
     """Reads the content of a descriptor of ``in_memory`` and closes it."""
-    with open(fd, "rb") as file:
+    with io.FileIO(fd) as file:  # without a buffer: it is read at once
         file.seek(0)
-        return file.read()
+        return file.readall()
