@@ -65,9 +65,7 @@ def measure(options: argparse.Namespace) -> int:
         from gnnkit.runtime.limits import auto_threads
         from gnnkit.ui.progress import make_sink
     except ImportError as error:
-        say(
-            f"{sys.executable} has no module {error.name!r}: make gpu WHEELS=DIR takes it from a folder of wheels, PYTHON=... names another one"
-        )
+        say(f"{sys.executable} has no module {error.name!r}; make gpu takes it from a folder of wheels, WHEELS, or another PYTHON")
         return UNUSABLE
     try:
         resolve_device(options.device)
