@@ -60,7 +60,7 @@ class Marks:
 
 @dataclass(frozen=True)
 class Timing:
-    """What steps took.
+    """Seconds that steps took.
 
     Attributes:
         elapsed_s: From before the first batch was asked for until the device had done the last step.

@@ -101,6 +101,6 @@ def _ask_at(ask: Callable[[int], Any], times: Iterable[float]) -> tuple[Any, lis
 
 
 def _in_callers(call: Callable[[], Any]) -> list[Any]:
-    """What a function returns in each of the threads that ask."""
+    """Returns what a function gives in each of the threads that ask."""
     with ThreadPoolExecutor(CALLERS) as pool:
         return [future.result() for future in [pool.submit(call) for _ in range(CALLERS)]]
