@@ -8,6 +8,8 @@
 #   make docs    makes build/docs/index.html of docs/, docstrings and notebooks; runs the notebooks that no test has run since they changed
 #   make pictures  takes the pictures in docs/images anew (needs Chromium)
 #   make bench   gnnkit against its peers at full size, with those of .envs/glt and .envs/graphbolt that are there
+#   make gpu     the tests that need a GPU and what training costs on it, as JSON in build/gpu.json: eight minutes at most, no network,
+#                the torch and PyG of PYTHON; what else it lacks from a folder of wheels, WHEELS
 #   make glt-env the second environment, .envs/glt: torch 2.4.1 and graphlearn-torch's native library (Python 3.11, 5 GB)
 #   make newer-env  .envs/newer: gnnkit without graphlearn-torch on Python 3.12 or 3.13, where there is one
 #   make clean   removes the environments and everything that was built
@@ -26,7 +28,7 @@ is_python = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 10))' >/dev/nul
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.10; do $(call is_python,$$p) && { echo $$p; break; }; done)
 setup = $(PYTHON) tools/setup_env.py --env $(VENV) --constraint constraints.txt
 
-.PHONY: help demo test check fuzz lint dist docs pictures bench glt-env newer-env clean python
+.PHONY: help demo test check fuzz lint dist docs pictures bench gpu glt-env newer-env clean python
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -77,6 +79,11 @@ peer = $(if $(wildcard .envs/$(2)/bin/python),--$(1)-python .envs/$(2)/bin/pytho
 bench: python
 	@$(setup)
 	@$(BIN)/python -m gnnkit bench $(call peer,glt,glt) $(call peer,pyg,glt) $(call peer,graphbolt,graphbolt) $(ARGS)
+
+gpu: python
+	@mkdir -p build
+	@[ -z "$(WHEELS)" ] || $(PYTHON) -m pip install -q --no-index --no-deps --upgrade --target build/gpu-wheels "$(WHEELS)"/*.whl
+	@PYTHONPATH="$(CURDIR):$(CURDIR)/build/gpu-wheels" $(PYTHON) tools/measure_gpu.py $(ARGS) > build/gpu.json && cat build/gpu.json
 
 # graphlearn-torch 0.2.4 has no wheel for Python 3.12 or newer. WHEELS may name a folder of torch-sparse and torch-scatter wheels.
 GLT_PYTHON ?= $(shell for p in $(PYTHON) python3.11 python3.10; do \

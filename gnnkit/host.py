@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,26 @@ def available_memory() -> int:
     import psutil
 
     return min([int(psutil.virtual_memory().available), *(room for folder in _memory_groups() if (room := _room(*folder)) is not None)])
+
+
+# What the system has said of its memory is believed for so long, by whoever takes little of it at a time: no more than this part of it.
+_BELIEVED_S, _LITTLE = 0.1, 1 / 8
+
+
+class FreeMemory:
+    """``available_memory`` for those that take little pieces often: asking costs several times as much as filling one."""
+
+    def __init__(self) -> None:
+        self._left, self._asked_s = 0, -math.inf
+
+    def take(self, nbytes: int) -> int:
+        """Bytes that this process may take, of which the caller takes ``nbytes`` if they are enough."""
+        now = time.monotonic()
+        if nbytes > self._left * _LITTLE or now - self._asked_s > _BELIEVED_S:
+            self._left, self._asked_s = available_memory(), now
+        left = self._left
+        self._left = left - nbytes  # threads that get here at once may miss each other's pieces, for as long as the system is believed
+        return left
 
 
 def total_memory() -> int:

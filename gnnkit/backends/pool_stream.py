@@ -141,7 +141,8 @@ class PoolStream:
                         pool.workers.settle()
                     pool.pump(revive=False)
                     if requests.rank_of(number) == NOBODY and requests.result(number) is None:
-                        pool.pump(revive=not pool.workers.pids)
+                        if not pool.workers.pids:
+                            pool.pump(revive=True)
                         if pool.workers.pids:
                             requests.ask(number, _least_busy(pool, scheduler))
                             _send_request(pool, session, requests.rank_of(number), seeds, number=number, epoch=epoch, batch=batch_index)

@@ -523,8 +523,8 @@ class ServerWorkerPool:
     def _advance(self) -> None:
         for server, link in list(self._links.items()):
             link.hear()
-            for rank, _, member in [item for item in self._members() if item[1] is link]:
-                self._heard.extend((rank, message) for message in member.hear())
+            for worker, member in list(link.members.items()):
+                self._heard.extend((server * self._width + worker, message) for message in member.hear())
             if link.is_gone:
                 self._lose(server, link)
                 continue

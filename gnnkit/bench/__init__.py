@@ -10,7 +10,7 @@ namespaces    several hosts on one
 footprint     what processes occupy, by what it is for
 processors    how busy processors are
 table         how it is shown
-tasks         gnnkit's own measurements; more in host_tasks, server_tasks, advice_tasks and job_tasks; loading is what they share
+tasks         gnnkit's own measurements; more in (host|server|serving|device|advice|job)_tasks
 """
 
 from __future__ import annotations

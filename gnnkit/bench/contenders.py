@@ -19,6 +19,9 @@ _PROBE_TIMEOUT_S = 180
 _MEMORY_WORKERS = 4
 _SERVERS = ("--servers", "2")
 _MANY_CLIENTS = "8"
+_SERVING_S = "10"
+# Percent of the features that are kept on the device.
+CACHES = (0, 25, 100)
 # A kind's epoch: some of them, and PyG's, take long for a batch.
 _KIND_BATCHES = 12
 # PyG's kinds, and what each needs: pyg-lib, which PyG prefers where it is there, has nothing for the last three.
@@ -69,6 +72,10 @@ class Arena:
         more = ["--kind", kind, "--batches", str(_KIND_BATCHES), "--fanout", *fan_out]
         return self.peer("pyg", "pyg_kinds", self.graph.arrays, *more)
 
+    def serving(self, *more: str) -> list[str]:
+        """Requests for single nodes' neighbourhoods."""
+        return self.own("serving", self.graph.store(), *self.settle, "--seconds", _SERVING_S, *more, "--fanout", *map(str, SHORT_FAN_OUT))
+
     def interpreter(self, name: str) -> Path:
         """The Python in which a peer is looked for."""
         return self.options.interpreters.get(name.removesuffix("-sparse"), Path(sys.executable))
@@ -107,11 +114,18 @@ class Contender:
         command: Makes its command line, and first the files that it reads.
         peer: Which of ``_PROBES`` must succeed; None for gnnkit itself.
         on_hosts: Whether it needs a second host.
+        on_device: Whether it needs the device of the options.
     """
 
     command: Callable[[Arena], list[str]]
     peer: str | None = None
     on_hosts: bool = False
+    on_device: bool = False
+
+
+def _of_device(cache: int) -> Contender:
+    """Epochs of training on the device, with so many percent of the features there."""
+    return Contender(lambda a: a.own("device_epoch", a.graph.store(), "--device", a.options.device, "--cache", str(cache)), on_device=True)
 
 
 CONTENDERS = {
@@ -138,6 +152,9 @@ CONTENDERS = {
     "servers-many-clients": Contender(lambda a: a.own("server_memory", a.graph.store(), *_SERVERS, "--clients", _MANY_CLIENTS)),
     "servers-one-client": Contender(lambda a: a.own("server_memory", a.graph.store(), *_SERVERS, "--clients", "1")),
     "wire": Contender(lambda a: a.on_hosts(a.own("wire", a.graph.store(), *_SERVERS, "--address", host_address(1))), on_hosts=True),
+    "serving": Contender(lambda a: a.serving()),
+    "serving-servers": Contender(lambda a: a.serving(*_SERVERS)),
+    **{f"device-{cache}": _of_device(cache) for cache in CACHES},
     "limit": Contender(lambda a: a.own("limit", a.graph.store())),
     "autotune": Contender(lambda a: a.own("autotuned", a.graph.store())),
     "glt": Contender(lambda a: a.peer("glt", "glt_loader", a.graph.arrays), "glt"),

@@ -58,7 +58,7 @@ class Line:
     Attributes:
         row: The row of ``BenchOptions.rows`` that it belongs to.
         title: What is compared.
-        unit: "seeds/s", "s", "B", "x" (a share).
+        unit: "seeds/s", "answers/s", "s", "µs", "B", "x" (a share).
         contender: Who is measured, and ``key`` of its values.
         peer: Who it is compared with, or None.
         key: Name of the measured value; "peak" and "anonymous" are seen from outside.
@@ -199,6 +199,38 @@ JOB_LINES = (
         "verify_s",
         targets=(Target("value", "at most", 60),),
     ),
+)
+
+
+# Where it is sampled, by contender, and the most microseconds that all but one answer in a hundred may take.
+_SERVING = {"serving": ("in this process", 3000), "serving-servers": ("through two servers", 6000)}
+_SERVING_LINES = tuple(
+    line
+    for contender, (where, limit) in _SERVING.items()
+    for line in (
+        Line(
+            "serving",
+            f"p99 of sample([id]) {where}, eight threads that ask 400 times a second",
+            "µs",
+            contender,
+            "p99_us",
+            targets=(Target("value", "at most", limit),),
+        ),
+        Line("serving", f"answers {where}, eight threads that ask as soon as they are answered", "answers/s", contender, "answers_per_s"),
+    )
+)
+
+
+_CACHES = {"device-0": "no features", "device-25": "25 % of the features", "device-100": "all features"}
+_DEVICE_LINES = tuple(
+    Line("device", f"{what}, {kept} there", unit, contender, key, targets=targets)
+    for contender, kept in _CACHES.items()
+    for what, unit, key, targets in (
+        ("an epoch of GraphSAGE on the device", "s", "epoch_s", (Target("value", "at most", 3.0),)),
+        ("... against the same steps with batches there already", "x", "ratio", (Target("value", "at most", 1.15),)),
+        ("... share of it in which the device computes", "x", "compute_share", ()),
+        ("... share of copies that is hidden behind steps, at least", "x", "copies_hidden", ()),
+    )
 )
 
 
@@ -485,6 +517,8 @@ LINES = (
         "wire_share",
         targets=(Target("value", "at most", 1.1),),
     ),
+    *_SERVING_LINES,
+    *_DEVICE_LINES,
     *JOB_LINES,
     *_KIND_LINES,
     *_ADVICE_LINES,

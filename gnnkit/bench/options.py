@@ -32,6 +32,8 @@ ROWS = (
     "servers-alternating",
     "servers-memory",
     "wire",
+    "serving",
+    "device",
     "kinds",
     "advice",
     "autotune",
@@ -62,6 +64,7 @@ class BenchOptions:
         repeats: How often every contender runs, in turn: A-B-A-B.
         interpreters: ``{"glt" | "pyg" | "graphbolt": a Python in which it can be imported}``; this one where none is named.
         peers: Folder of the scripts that drive the peers: ``tools/peers`` of a checkout. Without it gnnkit alone is measured.
+        device: Device of the row "device".
         settle_s: How long gnnkit iterates before it is timed: its copy of the graph in huge pages is in use then.
         timeout_s: Longest time for one process.
     """
@@ -76,6 +79,7 @@ class BenchOptions:
     repeats: int = 2
     interpreters: dict[str, Path] = field(default_factory=dict)
     peers: Path = CHECKOUT_PEERS
+    device: str = "cuda"
     settle_s: float = 4.0
     timeout_s: float = 1800.0
 

@@ -16,6 +16,7 @@ from gnnkit.bench.lines import LINES, Line, Result, Target, contenders_of, evalu
 from gnnkit.bench.options import BenchOptions
 from gnnkit.bench.process import BenchError, Measurement, measure
 from gnnkit.cluster import namespaces
+from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.units import format_bytes, format_duration
 
@@ -173,6 +174,9 @@ def _unavailable(wanted: list[str], arena: Arena) -> dict[str, str]:
         if contender is not None and contender.on_hosts and (why := namespaces.why_not()) is not None:
             found[name] = f"not measured: {why}"
             continue
+        if contender is not None and contender.on_device and (why := _why_no_device(arena.options.device)) is not None:
+            found[name] = f"not measured: {why}"
+            continue
         peer = contender.peer if contender is not None else None
         if peer is None:
             continue
@@ -182,6 +186,16 @@ def _unavailable(wanted: list[str], arena: Arena) -> dict[str, str]:
         if reason is not None:
             found[name] = f"not measured: {reason}"
     return found
+
+
+def _why_no_device(device: str) -> str | None:
+    from gnnkit.loader.transfer import resolve_device  # which imports torch
+
+    try:
+        resolve_device(device)
+    except PlanError as error:
+        return error.message
+    return None
 
 
 def _run_in_turn(

@@ -20,6 +20,7 @@ def bench(
     glt_python: Path | None = typer.Option(None, help="A Python in which graphlearn_torch can be imported."),
     pyg_python: Path | None = typer.Option(None, help="A Python with torch_geometric and pyg-lib (preferred) or torch-sparse."),
     graphbolt_python: Path | None = typer.Option(None, help="A Python in which dgl.graphbolt can be imported."),
+    device: str = typer.Option("cuda", help="Device of the row `device`."),
     peers: Path = typer.Option(CHECKOUT_PEERS, help="The scripts that drive the peers: tools/peers of a checkout.", show_default=False),
     as_markdown: bool = typer.Option(False, "--markdown", help="Write the table as Markdown."),
     as_json: bool = typer.Option(False, "--json", help="Write JSON, single runs included."),
@@ -42,6 +43,7 @@ def bench(
         repeats=repeats,
         num_batches=batches,
         peers=peers,
+        device=device,
         # Not resolved: the interpreter of a virtual environment is a link, and following it leaves the environment.
         interpreters={name: python.absolute() for name, python in named.items() if python is not None},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import select
 import signal
@@ -178,7 +179,8 @@ def process_state(pid: int) -> str:
 
 def _stat_fields(pid: int) -> list[str]:
     """The fields of /proc/<pid>/stat from the state on; the name before it may hold anything."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    with io.FileIO(f"/proc/{pid}/stat") as file:  # whoever waits for a process looks often: without a buffer and a decoder
+        return file.readall().rpartition(b")")[2].decode().split()
 
 
 def _in_words(letter: str) -> str:

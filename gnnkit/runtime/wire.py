@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
+import io
 import json
 import os
 import select
@@ -19,6 +20,9 @@ from typing import Any
 
 from gnnkit.errors import PlanError
 from gnnkit.host import available_memory
+
+# Memory of a message up to here is read without asking how much is free, which takes longer than reading it.
+_SMALL_BYTES = 1 << 26
 
 
 class Waker:
@@ -275,13 +279,10 @@ def from_memory(fd: int) -> bytes:
     Raises:
         OSError: It is that of a device or a pipe, or holds more than half of the memory that is free: it is none of ``in_memory``.
     """
-    try:
+    with io.FileIO(fd) as file:  # without a buffer: it is read at once
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > available_memory() // 2:
+        is_too_large = status.st_size > _SMALL_BYTES and status.st_size > available_memory() // 2
+        if is_too_large or not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, f"a descriptor of {status.st_size} bytes and mode {status.st_mode:o} is no memory of a message")
-    except OSError:
-        os.close(fd)
-        raise
-    with open(fd, "rb") as file:
         file.seek(0)
-        return file.read(status.st_size)
+        return file.readall()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import MemoryLimitError, PlanError, StoreError
 from gnnkit.events import Event
-from gnnkit.host import available_memory
+from gnnkit.host import FreeMemory
 from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import CopyStopped, GraphHandle, SharedGraph, share
@@ -717,13 +717,16 @@ def _whole(message: Message, name: str, least: int = 0) -> int:
     return value
 
 
+_free_memory = FreeMemory()
+
+
 def _own_memory(nbytes: int) -> tuple[int, NDArray[np.uint8]]:
     """Memory for a batch that no slot is for: outside an epoch, or larger than those that the slots were made for.
 
     Raises:
         MemoryLimitError: There is none.
     """
-    free = available_memory()
+    free = _free_memory.take(nbytes)
     if nbytes > free:
         raise MemoryLimitError(
             f"the next batch needs {nbytes / 1e6:.0f} MB, {free / 1e6:.0f} MB are free", "lower batch_size or num_neighbors"

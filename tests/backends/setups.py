@@ -45,7 +45,7 @@ def is_gone(pid: int) -> bool:
     """Whether a process has ended, with all of its threads; one that nobody has collected yet counts as gone."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE and len(os.listdir(f"/proc/{pid}/task")) <= 1
-    except (psutil.NoSuchProcess, FileNotFoundError):
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):  # the last: it went while its folder was read
         return True
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import itertools
 import json
 import mmap
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit.bench import BenchOptions, BenchReport, advice_tasks, job_tasks, namespaces, run_bench, server_tasks
+from gnnkit.bench import BenchOptions, BenchReport, advice_tasks, job_tasks, namespaces, run_bench, server_tasks, serving_tasks
 from gnnkit.bench import tasks as bench_tasks
-from gnnkit.bench.contenders import CONTENDERS, Arena, environment, why_unavailable
+from gnnkit.bench.contenders import CACHES, CONTENDERS, Arena, environment, why_unavailable
 from gnnkit.bench.graph import BenchGraph
 from gnnkit.bench.kinds import KINDS, kind_epoch
 from gnnkit.bench.lines import LINES, contenders_of, evaluate
@@ -37,6 +39,7 @@ from gnnkit.export.proof.report import Difference, VerifyReport
 from gnnkit.runtime.graph_memory import graph_arrays
 from gnnkit.storage.store import Store
 from tests.backends.setups import is_gone
+from tests.helpers.machine import ROOT
 from tests.helpers.waiting import wait_until
 
 SCALE = 0.001
@@ -189,6 +192,90 @@ def test_footprints_count_every_mapping_once(tmp_path: Path) -> None:
     assert sizes["graph_bytes"] == pytest.approx(50e6, rel=0.01)
     assert sizes["own_bytes"] > 5e6
     assert sizes["graph_bytes"] + sizes["ring_bytes"] + sizes["own_bytes"] == pytest.approx(total, rel=0.02)
+
+
+# Single answers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("servers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_single_answers_are_timed_and_compared(graph: BenchGraph, servers: int) -> None:
+    values = serving_tasks.serving(options(graph.store(), servers=servers, fanout=[3, 2], rate=100.0, seconds=0.3))
+    assert values["answers"] == 30 and values["answers_per_s"] > 0
+    assert 0 < values["p50_us"] <= values["p99_us"] <= values["longest_us"] and values["alone_p50_us"] > 0
+    assert {line.key for line in LINES if line.row == "serving"} <= values.keys()
+
+
+def test_a_wrong_answer_has_no_speed(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = iter("0123456789" * 10)
+    monkeypatch.setattr(serving_tasks, "batches_digest", lambda batches: next(digests))
+    with pytest.raises(RuntimeError, match="another one where 8 threads ask"):
+        serving_tasks.serving(options(graph.store(), fanout=[3, 2], rate=100.0, seconds=0.1))
+
+
+def test_requests_come_whether_or_not_those_before_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_tasks, "batches_digest", repr)
+    asked: list[float] = []
+    all_ask = threading.Barrier(serving_tasks.CALLERS)
+
+    def ask(number: int) -> list[Any]:
+        asked.append(time.perf_counter())
+        all_ask.wait(20)  # nobody is answered before the last one has asked
+        return []
+
+    took, digests = serving_tasks._ask_at(ask, [0.02 * number for number in range(serving_tasks.CALLERS)])
+    assert asked[-1] - asked[0] >= 0.02 * (serving_tasks.CALLERS - 1) - 0.001
+    assert took[0] > took[-1] >= 0, "each counts from when it came"
+    assert took[0] >= asked[-1] - asked[0] and set(digests) == {"[[]]"}
+
+
+# The device ------------------------------------------------------------------------------------------------------------
+
+# torch's own threads wait for each other where others sample, or test, beside them.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+NEEDS_A_GPU = "import pytest\n@pytest.mark.gpu\ndef test_gpu():\n    assert {}\ndef test_none():\n    assert False\n"
+
+
+def measure_gpu(tmp_path: Path, work_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs the script behind ``make gpu`` with tests of its own."""
+    command = [sys.executable, "-W", "ignore", str(ROOT / "tools/measure_gpu.py"), "--scale", str(SCALE), "--work-dir", str(work_dir)]
+    env = environment() | ONE_THREAD | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run([*command, "--tests", str(tmp_path), *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=250)
+
+
+@pytest.mark.slow
+def test_a_device_is_measured_with_the_cpu_in_its_place(graph: BenchGraph, work_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_of_gpu.py").write_text(NEEDS_A_GPU.format(True))
+    done = measure_gpu(tmp_path, work_dir, "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["tests"]["passed"] == said["tests"]["tests"] == 1 and said["tests"]["ok"]
+    runs = [said["runs"][f"device-{cache}"][0] for cache in CACHES]
+    for run_of, line in itertools.product(runs, [line for line in LINES if line.row == "device"]):
+        assert run_of[line.key] >= 0
+    assert all(each["batches"] == each["batches_held"] == 4 and each["ratio"] == each["epoch_s"] / each["resident_s"] for each in runs)
+    whole, part, none = ((each["nbytes"], each["cached_nbytes"]) for each in runs)
+    assert whole[0] > part[0] > none[0] > 0 == whole[1] < part[1] < none[1], "what is kept there does not travel"
+
+
+def test_a_test_that_fails_on_the_device_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "test_of_gpu.py").write_text(NEEDS_A_GPU.format(False))
+    code = "import json, pathlib, sys, measure_gpu; print(json.dumps(measure_gpu.run_tests([pathlib.Path(sys.argv[1])])))"
+    env = environment() | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}"}
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=env, capture_output=True, text=True, timeout=100)
+    said = json.loads(done.stdout)
+    assert (said["passed"], said["failures"], said["exit_code"], said["ok"]) == (0, 1, 1, False), done.stderr
+
+
+def test_without_a_device_nothing_is_measured(tmp_path: Path, work_dir: Path) -> None:
+    done = measure_gpu(tmp_path, work_dir, "--device", "cuda:99")
+    assert (done.returncode, done.stdout) == (3, "")
+    (line,) = done.stderr.splitlines()
+    assert "device 'cuda:99' was asked for" in line
+
+
+def test_the_row_of_the_device_says_that_there_is_none(graph: BenchGraph) -> None:
+    found = _unavailable(["device-0", "limit"], Arena(BenchOptions(scale=SCALE, device="cuda:99"), graph))
+    assert list(found) == ["device-0"] and found["device-0"].startswith("not measured: device 'cuda:99' was asked for")
 
 
 # Two hosts -------------------------------------------------------------------------------------------------------------
