@@ -20,7 +20,7 @@ class Closes(Protocol):
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedBackend:
     """A decision.
 
     Attributes:
@@ -33,16 +33,16 @@ class Joined:
 
 
 _lock = threading.Lock()
-_joined: Joined | None = None
+_joined: JoinedBackend | None = None
 _loaders: weakref.WeakSet[Closes] = weakref.WeakSet()
 
 
-def joined() -> Joined | None:
+def joined() -> JoinedBackend | None:
     """The decision that holds; None where nobody has made one."""
     return _joined
 
 
-def join(decision: Joined) -> None:
+def join(decision: JoinedBackend) -> None:
     """Makes a decision hold until ``part``."""
     global _joined
     with _lock:

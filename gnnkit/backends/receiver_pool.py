@@ -13,7 +13,7 @@ from gnnkit.cluster import worker
 from gnnkit.cluster.receiving import threads_for
 from gnnkit.cluster.serving.connection import client_id
 from gnnkit.cluster.serving.joining import Servers, join, read_ca, receiver_setup
-from gnnkit.cluster.serving.server_proxy import Joined
+from gnnkit.cluster.serving.server_proxy import JoinedServers
 from gnnkit.cluster.serving.spec import required, split_place
 from gnnkit.errors import PlanError, StoreError, WorkerStopped
 from gnnkit.events import EventSink
@@ -49,7 +49,7 @@ class ReceiverPool(LocalWorkerPool):
         folder: RunFolder,
         graph: GraphHandle,
         on_started: OnStarted,
-        joined: Joined,
+        joined: JoinedServers,
         own: OwnServers | None,
     ) -> None:
         super().__init__(options, folder, GraphSharing(graph, 0), on_started)

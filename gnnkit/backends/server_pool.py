@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
-from gnnkit.cluster.serving.connection import Connection, UnixJoin, Welcome, join_folder
+from gnnkit.cluster.serving.connection import ServerConnection, UnixJoin, Welcome, join_folder
 from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
 from gnnkit.cluster.serving.spec import ServerSpec
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped
@@ -170,7 +170,7 @@ _HINT = "go on with loader.resume(), or have it wait for another one by itself w
 
 
 @dataclass(eq=False)
-class Member:
+class ServedProcess:
     """A sampling process of a server.
 
     Attributes:
@@ -229,10 +229,10 @@ class ServerLink:
         graph_bytes: Bytes of its copy of the graph, when it was last asked.
     """
 
-    def __init__(self, connection: Connection, welcome: Welcome, most: int) -> None:
+    def __init__(self, connection: ServerConnection, welcome: Welcome, most: int) -> None:
         self.connection, self.welcome = connection, welcome
         self.workers = min(welcome.workers, most)
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, ServedProcess] = {}
         self.asked, self.graph_bytes = False, 0
         self._vitals: Vitals | None = None
         self._losses: dict[int, _Loss] = {}
@@ -301,7 +301,7 @@ class ServerLink:
         else:
             os.close(vitals_fd)
         self._losses.pop(worker, None)
-        self.members[worker] = Member(worker, int(body["pid"]), Path(body["log"]), Wire(socket.socket(fileno=wire_fd)))
+        self.members[worker] = ServedProcess(worker, int(body["pid"]), Path(body["log"]), Wire(socket.socket(fileno=wire_fd)))
 
     def signs(self, worker: int) -> Signs:
         """Returns the last signs of life of one of its processes."""
@@ -413,11 +413,11 @@ class ServerWorkerPool:
         for connection in servers.connections.values():
             self._link(connection)
 
-    def _link(self, connection: Connection) -> None:
+    def _link(self, connection: ServerConnection) -> None:
         assert connection.welcome is not None, "the server has said welcome"
         self._links[connection.rank] = ServerLink(connection, connection.welcome, self._width)
 
-    def _members(self) -> Iterator[tuple[int, ServerLink, Member]]:
+    def _members(self) -> Iterator[tuple[int, ServerLink, ServedProcess]]:
         for server, link in dict(self._links).items():  # copies: others look at the pids while servers come and go
             for worker, member in dict(link.members).items():
                 yield server * self._width + worker, link, member

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gnnkit.bench.process import Measurement
+from gnnkit.bench.process import ProcessMeasurement
 
 Better = Literal["at least", "at most"]
 
@@ -52,7 +52,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """One line of the table.
 
     Attributes:
@@ -78,10 +78,10 @@ class Line:
     bound: Bound | None = None
 
 
-Measurements = Mapping[str, Sequence[Measurement]]
+Measurements = Mapping[str, Sequence[ProcessMeasurement]]
 # Figures to reach hold for a graph of OGBN-Products' size; on a small one fixed costs are all there is.
 FULL_SCALE = 1.0
-_SEEN: dict[str, Callable[[Measurement], float]] = {"peak": lambda m: m.peak_bytes, "anonymous": lambda m: m.anonymous_bytes}
+_SEEN: dict[str, Callable[[ProcessMeasurement], float]] = {"peak": lambda m: m.peak_bytes, "anonymous": lambda m: m.anonymous_bytes}
 
 
 def value_of(measurements: Measurements, contender: str, key: str) -> float | None:
@@ -114,7 +114,7 @@ class Result:
         peer_engine: What the peer says that it sampled with, and how; None where it says nothing.
     """
 
-    line: Line
+    line: TableLine
     value: float | None
     peer_value: float | None
     ratio: float | None
@@ -146,7 +146,7 @@ class Result:
         }
 
 
-def evaluate(line: Line, measurements: Measurements, missing: Mapping[str, str], scale: float) -> Result:
+def evaluate(line: TableLine, measurements: Measurements, missing: Mapping[str, str], scale: float) -> Result:
     """Computes a line from the measurements.
 
     Args:
@@ -180,10 +180,12 @@ _TWO_RANKS = {
 }
 JOB_LINES = (
     *(
-        Line("ranks", what, "seeds/s", contender, "seeds_per_s", "one-rank", targets=(Target("ratio", "at least", 1.3),), bound=_PROCESSORS)
+        TableLine(
+            "ranks", what, "seeds/s", contender, "seeds_per_s", "one-rank", targets=(Target("ratio", "at least", 1.3),), bound=_PROCESSORS
+        )
         for contender, what in _TWO_RANKS.items()
     ),
-    Line(
+    TableLine(
         "launch",
         "start of launch() with two ranks to the end of the first training step",
         "s",
@@ -191,7 +193,7 @@ JOB_LINES = (
         "first_step_s",
         targets=(Target("value", "at most", 10),),
     ),
-    Line(
+    TableLine(
         "verify",
         "an exported job's 2 x 2 ranks and this process, through an epoch of 100 batches each compared",
         "s",
@@ -208,7 +210,7 @@ _SERVING_LINES = tuple(
     line
     for contender, (where, limit) in _SERVING.items()
     for line in (
-        Line(
+        TableLine(
             "serving",
             f"p99 of sample([id]) {where}, eight threads that ask 400 times a second",
             "µs",
@@ -216,14 +218,16 @@ _SERVING_LINES = tuple(
             "p99_us",
             targets=(Target("value", "at most", limit),),
         ),
-        Line("serving", f"answers {where}, eight threads that ask as soon as they are answered", "answers/s", contender, "answers_per_s"),
+        TableLine(
+            "serving", f"answers {where}, eight threads that ask as soon as they are answered", "answers/s", contender, "answers_per_s"
+        ),
     )
 )
 
 
 _CACHES = {"device-0": "no features", "device-25": "25 % of the features", "device-100": "all features"}
 _DEVICE_LINES = tuple(
-    Line("device", f"{what}, {kept} there", unit, contender, key, targets=targets)
+    TableLine("device", f"{what}, {kept} there", unit, contender, key, targets=targets)
     for contender, kept in _CACHES.items()
     for what, unit, key, targets in (
         ("an epoch of GraphSAGE on the device", "s", "epoch_s", (Target("value", "at most", 3.0),)),
@@ -248,7 +252,7 @@ _KINDS = {
     "layer-wise": ("layer-wise", None),
 }
 _KIND_LINES = tuple(
-    Line(
+    TableLine(
         "kinds",
         f"{kind}: {what}, against PyG {peer}",
         "seeds/s",
@@ -258,7 +262,7 @@ _KIND_LINES = tuple(
         targets=(Target("ratio", "at least", 4),),
     )
     if peer is not None
-    else Line("kinds", f"{kind}: {what}", "seeds/s", f"kind-{kind}", "seeds_per_s")
+    else TableLine("kinds", f"{kind}: {what}", "seeds/s", f"kind-{kind}", "seeds_per_s")
     for kind, (what, peer) in _KINDS.items()
 )
 # What is made slow, and what advising on it has to name.
@@ -269,18 +273,18 @@ _BOTTLENECKS = {
     "disk": "a dropped page cache, against a copy in memory as advised",
 }
 _ADVICE_LINES = tuple(
-    Line("advice", f"{name}: {what}", "x", f"advice-{name}", "gain", targets=(Target("value", "at least", 1.2),))
+    TableLine("advice", f"{name}: {what}", "x", f"advice-{name}", "gain", targets=(Target("value", "at least", 1.2),))
     for name, what in _BOTTLENECKS.items()
 )
 _AUTOTUNE_LINES = tuple(
-    Line("autotune", f"autotune: {what}", "x", "autotune", key, targets=(target,))
+    TableLine("autotune", f"autotune: {what}", "x", "autotune", key, targets=(target,))
     for what, key, target in (
         ("speed of what it chooses, as a share of the best of all combinations", "speed_share", Target("value", "at least", 0.9)),
         ("its time, as a share of that of trying them all", "time_share", Target("value", "at most", 0.25)),
     )
 )
 LINES = (
-    Line(
+    TableLine(
         "seeds-glt",
         "against graphlearn-torch, seeded",
         "seeds/s",
@@ -289,9 +293,9 @@ LINES = (
         "glt",
         targets=(Target("ratio", "at least", 8),),
     ),
-    Line("seeds-pyg", "against PyG NeighborLoader", "seeds/s", "gnnkit", "seeds_per_s", "pyg"),
-    Line("seeds-graphbolt", "against DGL GraphBolt", "seeds/s", "gnnkit", "seeds_per_s", "graphbolt"),
-    Line(
+    TableLine("seeds-pyg", "against PyG NeighborLoader", "seeds/s", "gnnkit", "seeds_per_s", "pyg"),
+    TableLine("seeds-graphbolt", "against DGL GraphBolt", "seeds/s", "gnnkit", "seeds_per_s", "graphbolt"),
+    TableLine(
         "limit",
         "against gathering the same rows and nothing else",
         "seeds/s",
@@ -300,7 +304,7 @@ LINES = (
         "limit",
         targets=(Target("ratio", "at least", 0.55),),
     ),
-    Line(
+    TableLine(
         "float16",
         "features in float16, against float32",
         "seeds/s",
@@ -309,8 +313,8 @@ LINES = (
         "gnnkit",
         targets=(Target("ratio", "at least", 1.5),),
     ),
-    Line("quint8", "features in 8 bits, against float32", "seeds/s", "gnnkit-quint8", "seeds_per_s", "gnnkit"),
-    Line(
+    TableLine("quint8", "features in 8 bits, against float32", "seeds/s", "gnnkit-quint8", "seeds_per_s", "gnnkit"),
+    TableLine(
         "open",
         "open to first batch, against graphlearn-torch",
         "s",
@@ -320,7 +324,7 @@ LINES = (
         bigger=False,
         targets=(Target("value", "at most", 1), Target("ratio", "at least", 30)),
     ),
-    Line(
+    TableLine(
         "start",
         "a fresh process to its first batch, imports included",
         "s",
@@ -328,7 +332,7 @@ LINES = (
         "start_to_batch_s",
         targets=(Target("value", "at most", 12),),
     ),
-    Line(
+    TableLine(
         "build",
         "build two parts from arrays, against GLT's RandomPartitioner",
         "s",
@@ -337,7 +341,7 @@ LINES = (
         "glt-build",
         targets=(Target("ratio", "at most", 0.5),),
     ),
-    Line(
+    TableLine(
         "build",
         "peak memory of that, the arrays included",
         "B",
@@ -346,7 +350,7 @@ LINES = (
         "glt-build",
         targets=(Target("ratio", "at most", 1 / 3),),
     ),
-    Line(
+    TableLine(
         "memory",
         "peak memory of epochs, without graph pages and batches",
         "B",
@@ -354,9 +358,9 @@ LINES = (
         "anonymous",
         targets=(Target("value", "at most", 0.4e9),),
     ),
-    Line("size", "store on disk", "B", "store", "nbytes", targets=(Target("value", "at most", 1.6e9),)),
-    Line("size", "store on disk, with edge ids", "B", "store-edge-ids", "nbytes", targets=(Target("value", "at most", 2.1e9),)),
-    Line(
+    TableLine("size", "store on disk", "B", "store", "nbytes", targets=(Target("value", "at most", 1.6e9),)),
+    TableLine("size", "store on disk, with edge ids", "B", "store-edge-ids", "nbytes", targets=(Target("value", "at most", 2.1e9),)),
+    TableLine(
         "ingest",
         "read OGB's csv.gz into a store, against NodePropPredDataset",
         "s",
@@ -366,7 +370,7 @@ LINES = (
         bigger=False,
         targets=(Target("ratio", "at least", 3),),
     ),
-    Line(
+    TableLine(
         "workers",
         "one process per thread, against threads of this process",
         "seeds/s",
@@ -375,7 +379,7 @@ LINES = (
         "gnnkit",
         targets=(Target("ratio", "at least", 0.95),),
     ),
-    Line(
+    TableLine(
         "workers",
         "one process with as many threads, against threads of this process",
         "seeds/s",
@@ -384,7 +388,7 @@ LINES = (
         "gnnkit",
         targets=(Target("ratio", "at least", 0.95),),
     ),
-    Line(
+    TableLine(
         "workers-glt",
         "background processes, against graphlearn-torch's, seeded",
         "seeds/s",
@@ -393,7 +397,7 @@ LINES = (
         "glt",
         targets=(Target("ratio", "at least", 7),),
     ),
-    Line(
+    TableLine(
         "workers-start",
         "start of background processes to the first batch, against graphlearn-torch's",
         "s",
@@ -403,7 +407,7 @@ LINES = (
         bigger=False,
         targets=(Target("value", "at most", 5), Target("ratio", "at least", 5)),
     ),
-    Line(
+    TableLine(
         "workers-start",
         "a fresh process to its first batch from them, imports included",
         "s",
@@ -411,7 +415,7 @@ LINES = (
         "start_to_batch_s",
         targets=(Target("value", "at most", 5),),
     ),
-    Line(
+    TableLine(
         "workers-close",
         "close() in the middle of an epoch",
         "s",
@@ -419,7 +423,7 @@ LINES = (
         "close_s",
         targets=(Target("value", "at most", 0.5),),
     ),
-    Line(
+    TableLine(
         "workers-memory",
         "memory (PSS) of 4 background processes, graph and ring aside",
         "B",
@@ -427,7 +431,7 @@ LINES = (
         "own_bytes",
         targets=(Target("value", "at most", 1.2e9),),
     ),
-    Line(
+    TableLine(
         "hosts",
         "two hosts with a part each, against one with both",
         "seeds/s",
@@ -436,7 +440,7 @@ LINES = (
         "colocated-2-parts",
         targets=(Target("ratio", "at least", 0.3),),
     ),
-    Line(
+    TableLine(
         "hosts",
         "the same two hosts, against graphlearn-torch's workers on them",
         "seeds/s",
@@ -445,7 +449,7 @@ LINES = (
         "glt-hosts",
         targets=(Target("ratio", "at least", 3),),
     ),
-    Line(
+    TableLine(
         "servers",
         "two servers on loopback with a process each, against background processes",
         "seeds/s",
@@ -454,7 +458,7 @@ LINES = (
         "colocated",
         targets=(Target("ratio", "at least", 0.85),),
     ),
-    Line(
+    TableLine(
         "servers-glt",
         "the same servers, against graphlearn-torch's with the whole graph in each, seeded",
         "seeds/s",
@@ -463,7 +467,7 @@ LINES = (
         "glt-servers",
         targets=(Target("ratio", "at least", 6),),
     ),
-    Line(
+    TableLine(
         "servers-glt",
         "the same servers, against graphlearn-torch's with a part in each, seeded",
         "seeds/s",
@@ -472,7 +476,7 @@ LINES = (
         "glt-servers-parts",
         targets=(Target("ratio", "at least", 6),),
     ),
-    Line(
+    TableLine(
         "servers-start",
         "start of servers to the first batch, against graphlearn-torch's",
         "s",
@@ -482,7 +486,7 @@ LINES = (
         bigger=False,
         targets=(Target("value", "at most", 6),),
     ),
-    Line(
+    TableLine(
         "servers-alternating",
         "a batch of three splits in turn from the same servers, against one loader at a time",
         "seeds/s",
@@ -491,7 +495,7 @@ LINES = (
         "splits-one-by-one",
         targets=(Target("ratio", "at least", 0.9),),
     ),
-    Line(
+    TableLine(
         "servers-memory",
         "memory (PSS) of two servers, clients' rings aside: 8 clients against 1",
         "B",
@@ -500,7 +504,7 @@ LINES = (
         "servers-one-client",
         targets=(Target("ratio", "at most", 1.3),),
     ),
-    Line(
+    TableLine(
         "wire",
         "a trainer and two servers on two hosts, against one host",
         "seeds/s",
@@ -509,7 +513,7 @@ LINES = (
         "servers",
         targets=(Target("ratio", "at least", 0.3),),
     ),
-    Line(
+    TableLine(
         "wire",
         "bytes on the cable, headers included, as a share of the batches'",
         "x",

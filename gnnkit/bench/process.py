@@ -121,7 +121,7 @@ class BenchError(GnnkitError):
 
 
 @dataclass(frozen=True)
-class Measurement:
+class ProcessMeasurement:
     """The values that one process reported, and the resources that it used.
 
     Attributes:
@@ -142,7 +142,7 @@ class Measurement:
         return self.anonymous_bytes + self.shared_bytes
 
 
-def measure(command: Sequence[str], *, timeout_s: float, environment: Mapping[str, str]) -> Measurement:
+def measure(command: Sequence[str], *, timeout_s: float, environment: Mapping[str, str]) -> ProcessMeasurement:
     """Runs a command whose last line of output is a JSON object.
 
     Raises:
@@ -171,7 +171,7 @@ def measure(command: Sequence[str], *, timeout_s: float, environment: Mapping[st
         values = json.loads(lines[-1])
     except ValueError as error:
         raise BenchError(f"`{' '.join(command)}` ended with {lines[-1]!r} instead of JSON") from error
-    return Measurement(values, wall_s, watch.anonymous_bytes, watch.shared_bytes)
+    return ProcessMeasurement(values, wall_s, watch.anonymous_bytes, watch.shared_bytes)
 
 
 class _MemoryWatch:

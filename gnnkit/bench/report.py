@@ -12,9 +12,9 @@ from typing import Any
 
 from gnnkit.bench.contenders import CONTENDERS, Arena, environment, why_unavailable
 from gnnkit.bench.graph import BenchGraph
-from gnnkit.bench.lines import LINES, Line, Result, Target, contenders_of, evaluate
+from gnnkit.bench.lines import LINES, Result, TableLine, Target, contenders_of, evaluate
 from gnnkit.bench.options import BenchOptions
-from gnnkit.bench.process import BenchError, Measurement, measure
+from gnnkit.bench.process import BenchError, ProcessMeasurement, measure
 from gnnkit.cluster import namespaces
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
@@ -57,7 +57,7 @@ def cells(result: Result) -> tuple[str, ...]:
     )
 
 
-def _to_reach(line: Line) -> str:
+def _to_reach(line: TableLine) -> str:
     targets = ", ".join(_target(line, target) for target in line.targets)
     return targets if line.bound is None else f"{targets}, or {line.bound.what} at least {line.bound.least:.0%} busy"
 
@@ -70,7 +70,7 @@ def _in_use(result: Result) -> str:
     return f"{result.line.bound.what} {result.bound_share:.0%} busy{own}"
 
 
-def _target(line: Line, target: Target) -> str:
+def _target(line: TableLine, target: Target) -> str:
     limit = f"{target.limit:.2g}x" if target.of == "ratio" else figure(target.limit, line.unit)
     return f"{target.better} {limit}"
 
@@ -111,7 +111,7 @@ class BenchReport:
     options: BenchOptions
     machine: Mapping[str, str]
     results: tuple[Result, ...]
-    measurements: Mapping[str, tuple[Measurement, ...]]
+    measurements: Mapping[str, tuple[ProcessMeasurement, ...]]
     failed: Mapping[str, str] = field(default_factory=dict)
     unavailable: Mapping[str, str] = field(default_factory=dict)
 
@@ -153,20 +153,20 @@ def run_bench(options: BenchOptions, events: EventSink = ignore_events) -> Bench
     folder.mkdir(parents=True, exist_ok=True)
     arena = Arena(options, BenchGraph(options.scale, folder, events))
     wanted = contenders_of(options.rows)
-    unavailable = _unavailable(wanted, arena)
+    unavailable = unavailable(wanted, arena)
     commands = {name: CONTENDERS[name].command(arena) for name in wanted if name in CONTENDERS and name not in unavailable}
     measurements, failed = _run_in_turn(commands, options, events)
     for name, with_edge in _STORES.items():
         if name in wanted:
             nbytes = _folder_bytes(arena.graph.store(with_edge=with_edge))
-            measurements[name] = [Measurement({"nbytes": nbytes}, 0.0, 0, 0)]
+            measurements[name] = [ProcessMeasurement({"nbytes": nbytes}, 0.0, 0, 0)]
     missing = {**unavailable, **dict.fromkeys(failed, "failed")}
     lines = [line for line in LINES if line.row in options.rows]
     results = tuple(evaluate(line, measurements, missing, options.scale) for line in lines)
     return BenchReport(options, _machine(), results, {k: tuple(v) for k, v in measurements.items()}, failed, unavailable)
 
 
-def _unavailable(wanted: list[str], arena: Arena) -> dict[str, str]:
+def unavailable(wanted: list[str], arena: Arena) -> dict[str, str]:
     reasons: dict[str, str | None] = {}
     found = {}
     for name in wanted:
@@ -200,9 +200,9 @@ def _why_no_device(device: str) -> str | None:
 
 def _run_in_turn(
     commands: Mapping[str, list[str]], options: BenchOptions, events: EventSink
-) -> tuple[dict[str, list[Measurement]], dict[str, str]]:
+) -> tuple[dict[str, list[ProcessMeasurement]], dict[str, str]]:
     """A-B-C-A-B-C: whatever else the machine does hits everybody alike."""
-    measurements: dict[str, list[Measurement]] = {}
+    measurements: dict[str, list[ProcessMeasurement]] = {}
     failed: dict[str, str] = {}
     with Stage(events, "bench", label=f"scale {options.scale:g}", total=len(commands) * options.repeats, unit="runs") as stage:
         for _ in range(options.repeats):

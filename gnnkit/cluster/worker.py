@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.runtime.entry import Loop, run
 
 if TYPE_CHECKING:
-    from gnnkit.runtime.vitals import Watch
+    from gnnkit.runtime.vitals import ParentWatch
     from gnnkit.runtime.wire import Wire
     from gnnkit.runtime.worker import OtherHosts
     from gnnkit.storage.store import Store
@@ -27,7 +27,7 @@ def _connect(setup: Mapping[str, Any], store: Store, threads: int) -> OtherHosts
     return None
 
 
-def _load() -> Callable[[Wire, Watch], Loop]:
+def _load() -> Callable[[Wire, ParentWatch], Loop]:
     from gnnkit.runtime.worker import WorkerLoop  # what it imports may fail, which is reported
 
     return lambda wire, watch: WorkerLoop(wire, watch, _connect)

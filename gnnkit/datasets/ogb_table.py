@@ -190,10 +190,10 @@ def _parse(block: bytes, *, num_columns: int, dtype: np.dtype[Any], transposed: 
     out = np.empty((num_columns, num_rows) if transposed else (num_rows, num_columns), dtype)
     if parse_plain(block, out, transposed=transposed):
         return out
-    return _parse_any(block, num_columns=num_columns, dtype=dtype, transposed=transposed)
+    return parse_any(block, num_columns=num_columns, dtype=dtype, transposed=transposed)
 
 
-def _parse_any(block: bytes, *, num_columns: int, dtype: np.dtype[Any], transposed: bool) -> NDArray[Any]:
+def parse_any(block: bytes, *, num_columns: int, dtype: np.dtype[Any], transposed: bool) -> NDArray[Any]:
     """Whatever pyarrow takes for a table of numbers."""
     import pyarrow as pa
     from pyarrow import csv as pa_csv

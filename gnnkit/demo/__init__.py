@@ -46,10 +46,10 @@ def run_demo(
     import torch
 
     from gnnkit.demo.graphs import compare_on_products_like, train_on_cora, train_on_products_like
-    from gnnkit.demo.training import Report
+    from gnnkit.demo.training import TrainingReport
     from gnnkit.ui.progress import make_sink
 
-    report = Report(sys.stdout if stream is None else stream)
+    report = TrainingReport(sys.stdout if stream is None else stream)
     started = time.perf_counter()
     with make_sink(progress) as events, torch.random.fork_rng(devices=[]), _a_core_left_for_sampling():
         passed = [

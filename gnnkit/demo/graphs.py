@@ -21,7 +21,7 @@ from gnnkit.backends.graph_store import GraphStore
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.datasets.citations import cora
 from gnnkit.datasets.synthetic import NUM_CLASSES, NUM_FEATURES, ProductsLikeSource, products_like
-from gnnkit.demo.training import Report, Sage, Scores, accuracy, make_mlp, mlp_forward, sage_forward, train
+from gnnkit.demo.training import Sage, Scores, TrainingReport, accuracy, make_mlp, mlp_forward, sage_forward, train
 from gnnkit.events import EventSink
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.loader.digest import batches_digest
@@ -37,7 +37,7 @@ _TEST_NODES = 20_480
 
 
 def train_on_products_like(
-    scale: float, epochs: int | None, store_dir: str | Path | None, progress: bool | str, events: EventSink, report: Report
+    scale: float, epochs: int | None, store_dir: str | Path | None, progress: bool | str, events: EventSink, report: TrainingReport
 ) -> Scores:
     """Trains a 3-layer GraphSAGE of width 256 on ``products_like(scale)``.
 
@@ -75,7 +75,7 @@ def train_on_products_like(
     return Scores(_share_of_largest(source.labels[test]), mlp_accuracy, sage_accuracy, measured_on)
 
 
-def compare_on_products_like(scale: float, store_dir: str | Path | None, progress: bool | str, report: Report) -> bool:
+def compare_on_products_like(scale: float, store_dir: str | Path | None, progress: bool | str, report: TrainingReport) -> bool:
     """Samples what GraphSAGE was trained on once more, and in two parts by background processes and by servers.
 
     Args:
@@ -94,7 +94,7 @@ def compare_on_products_like(scale: float, store_dir: str | Path | None, progres
     )
 
 
-def train_on_cora(events: EventSink, report: Report, *, seed: int = 0) -> Scores:
+def train_on_cora(events: EventSink, report: TrainingReport, *, seed: int = 0) -> Scores:
     """Trains a 2-layer GraphSAGE on Cora's public split.
 
     Args:
@@ -144,7 +144,7 @@ _TIMED_EPOCHS = 3
 MakeLoader = Callable[[int, Backend], GraphLoader]
 
 
-def compare_places(make_loader: MakeLoader, report: Report) -> bool:
+def compare_places(make_loader: MakeLoader, report: TrainingReport) -> bool:
     """Samples an epoch by threads of this process from a whole graph, and by processes and by servers from the same graph in parts.
 
     Args:
@@ -171,7 +171,7 @@ def compare_places(make_loader: MakeLoader, report: Report) -> bool:
     return same
 
 
-def _sample(name: str, make: Callable[[], GraphLoader], report: Report) -> tuple[str, int]:
+def _sample(name: str, make: Callable[[], GraphLoader], report: TrainingReport) -> tuple[str, int]:
     """The digest and number of batches of an epoch in one place; nothing of it is left when the next one's turn comes."""
     started = time.perf_counter()
     with make() as loader:

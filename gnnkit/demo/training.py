@@ -37,7 +37,7 @@ class Scores:
         return 100 * (self.sage - self.majority) >= MARGIN_OVER_MAJORITY and 100 * (self.sage - self.mlp) >= MARGIN_OVER_MLP
 
 
-class Report:
+class TrainingReport:
     """Writes lines to a stream, each at once."""
 
     def __init__(self, stream: IO[str]) -> None:

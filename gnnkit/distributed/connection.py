@@ -61,7 +61,7 @@ class AnyConnection(Protocol):
         ...
 
 
-class Connection:
+class LoaderConnection:
     """Hands out the batches of a loader as messages; whoever else iterates the loader advances the same epochs.
 
     Args:
@@ -132,9 +132,9 @@ class InTurn:
         format: See above.
     """
 
-    def __init__(self, connections: Sequence[Connection], format: MessageFormat) -> None:
+    def __init__(self, connections: Sequence[LoaderConnection], format: MessageFormat) -> None:
         self.format, self._connections = format, list(connections)
-        self._turns: deque[Connection] = deque()
+        self._turns: deque[LoaderConnection] = deque()
 
     def start_epoch(self) -> None:
         """See ``AnyConnection``."""
@@ -347,7 +347,7 @@ class DistSamplingProducer(ConnectionProducer):
             *records: The constructor's arguments.
         """
         producer = cls(*records)
-        producer._attach(Connection(loader))
+        producer._attach(LoaderConnection(loader))
         return producer
 
     def init(self) -> None:
@@ -365,7 +365,7 @@ class DistSamplingProducer(ConnectionProducer):
         backend = backend_of(options, self._at_once)
         records = self.data, self.sampler_input, self.sampling_config
         plan, graph = make_plan(*records, backend, options.rpc_timeout, self._runtime, self.sampler_options)
-        self._attach(Connection(Pipeline(plan, graph, ignore_events, device=self._device)))
+        self._attach(LoaderConnection(Pipeline(plan, graph, ignore_events, device=self._device)))
 
 
 # A request has a deadline of its own; this one is for whoever breaks his.
@@ -573,7 +573,7 @@ class ServedStreams(ConnectionProducer):
             for seeds, count in zip(self._inputs, batch_counts(self._inputs, config), strict=True):
                 if count:
                     plan, graph = plan_on(store, seeds, config, backend, self._options.rpc_timeout, options=self._sampler_options)
-                    connections.append(Connection(Pipeline(plan, graph, ignore_events, device=self._device)))
+                    connections.append(LoaderConnection(Pipeline(plan, graph, ignore_events, device=self._device)))
         except BaseException:
             for connection in connections:
                 connection.close()

@@ -11,7 +11,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gnnkit.cluster.serving.connection import Connection, UnixJoin, end_visit, join_folder
+from gnnkit.cluster.serving.connection import ServerConnection, UnixJoin, end_visit, join_folder
 from gnnkit.cluster.serving.spec import required
 from gnnkit.distributed import context
 from gnnkit.distributed.process_group import check_counts, meeting_address
@@ -181,7 +181,7 @@ class _Here:
                 raise LoaderClosed(_LEFT, _AGAIN)
             connection = self._connections.get(rank)
             if connection is None:  # it was gone, and may be back
-                connection = self._connections[rank] = Connection.open(self._folder, rank, required(self._address), timeout_s)
+                connection = self._connections[rank] = ServerConnection.open(self._folder, rank, required(self._address), timeout_s)
         try:
             return connection.call(name, args, timeout_s)
         except WorkerDied:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend
 from gnnkit.backends.inprocess import InProcess
-from gnnkit.backends.joined import Joined, join, part
+from gnnkit.backends.joined import JoinedBackend, join, part
 from gnnkit.cluster.serving.spec import UNIX_PREFIX
 from gnnkit.distributed import context, graph_client
 from gnnkit.distributed.graph_client import close_pool, open_pool
@@ -91,7 +91,7 @@ def initialize(
             backend = _enter(role, named)
             _initialized_by = os.getpid()
             atexit.register(exit_client)
-            join(Joined(backend, file))
+            join(JoinedBackend(backend, file))
             open_pool(role.num_samplers or 0, is_client=role.kind == "client")
             return
     _serve(role, written, file, named)

@@ -20,7 +20,7 @@ from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.convert import plain_rows
 from gnnkit.storage.layout import part_folder
 from gnnkit.storage.manifest import read_manifest
-from gnnkit.storage.part_ids import EdgeRows, NodeRows, all_dataset_ids, dataset_ids, node_values, part_edge_ids
+from gnnkit.storage.part_ids import PartEdgeRows, PartNodeRows, all_dataset_ids, dataset_ids, node_values, part_edge_ids
 from gnnkit.storage.store import Store
 
 GraphType: TypeAlias = NodeType | EdgeType
@@ -673,12 +673,12 @@ class StoreViews:
         graph = self.arrays
         if of == "node":
             return {
-                t: LocalFeature(graph.nodes[t][part].arrays[NODE_FEATURES], nodes.arrays[NODE_FEATURES], NodeRows(graph, t, part))
+                t: LocalFeature(graph.nodes[t][part].arrays[NODE_FEATURES], nodes.arrays[NODE_FEATURES], PartNodeRows(graph, t, part))
                 for t, nodes in self.store.schema.node_types.items()
                 if NODE_FEATURES in nodes.arrays
             }
         return {
-            t: LocalFeature(graph.edges[t][part].arrays[EDGE_FEATURES], edges.arrays[EDGE_FEATURES], EdgeRows(graph, t, part))
+            t: LocalFeature(graph.edges[t][part].arrays[EDGE_FEATURES], edges.arrays[EDGE_FEATURES], PartEdgeRows(graph, t, part))
             for t, edges in self.store.schema.edge_types.items()
             if EDGE_FEATURES in edges.arrays
         }

@@ -18,7 +18,9 @@ from gnnkit.export.origins import Alias, Constant, Import, Own, Scope, changed_a
 from gnnkit.export.units import Library, Unit, class_node, function_node, is_within, own_functions
 
 
-def laid_out(header: str, imports: Iterable[str], constants: Mapping[str, str], pieces: Sequence[Piece], lazy_annotations: bool) -> str:
+def laid_out(
+    header: str, imports: Iterable[str], constants: Mapping[str, str], pieces: Sequence[Definition], lazy_annotations: bool
+) -> str:
     """The text of a file.
 
     Args:
@@ -45,7 +47,7 @@ def _grouped(lines: set[str]) -> list[str]:
     return ["\n".join(group) for group in groups if group]
 
 
-def in_order(pieces: Sequence[Piece]) -> list[Piece]:
+def in_order(pieces: Sequence[Definition]) -> list[Definition]:
     """Definitions so that each comes after what it needs to be executed, and otherwise after what it uses, ``train`` last."""
     by_name = {piece.name: piece for piece in pieces}
     needs = {name: _needs(piece, by_name) for name, piece in by_name.items()}
@@ -58,7 +60,7 @@ def in_order(pieces: Sequence[Piece]) -> list[Piece]:
     return [by_name[name] for name in done]
 
 
-def _needs(piece: Piece, by_name: Mapping[str, Piece]) -> frozenset[str]:
+def _needs(piece: Definition, by_name: Mapping[str, Definition]) -> frozenset[str]:
     """Returns the names that a definition needs when it is executed: those that it reads, and those of functions that it calls."""
     found, waiting = set(piece.names.eager), [name for name in piece.names.eager if name in by_name]
     seen = set(waiting)
@@ -71,7 +73,7 @@ def _needs(piece: Piece, by_name: Mapping[str, Piece]) -> frozenset[str]:
     return frozenset(name for name in found if name in piece.names.eager or not _reaches(name, piece.name, by_name))
 
 
-def _reaches(start: str, goal: str, by_name: Mapping[str, Piece]) -> bool:
+def _reaches(start: str, goal: str, by_name: Mapping[str, Definition]) -> bool:
     seen, waiting = {start}, [start]
     while waiting:
         used = by_name[waiting.pop()].names.eager & by_name.keys()
@@ -98,7 +100,7 @@ _HEADER = '''"""{}
 
 
 @dataclass(frozen=True)
-class Piece:
+class Definition:
     """A definition that goes into the file.
 
     Attributes:
@@ -121,7 +123,7 @@ class _Found:
     values: dict[str, Any] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)
     constants: dict[str, str] = field(default_factory=dict)
-    pieces: dict[str, Piece] = field(default_factory=dict)
+    pieces: dict[str, Definition] = field(default_factory=dict)
     problems: list[PlanError] = field(default_factory=list)
     has_lazy_annotations: bool = False
 
@@ -196,7 +198,7 @@ def _bring(name: str, own: Own, scope: Scope, found: _Found, library: Library) -
         names = names_of(tree, lazy_annotations=lazy)
     except SyntaxError as error:
         raise PlanError(f"{name} cannot stand by itself: {error}", "define it outside of functions") from error
-    found.pieces[name] = Piece(name, text, names, node.lineno)
+    found.pieces[name] = Definition(name, text, names, node.lineno)
     found.problems += changed_defaults(name, own.value, node, inner_scope) + changed_attributes(own.value, node, unit)
     chains = attribute_chains(tree)
     for module in submodules(inner_scope, library):
@@ -269,7 +271,7 @@ def _add(name: str, user: str, scope: Scope, found: _Found, library: Library) ->
         elif isinstance(what, Alias):
             _add(what.name, name, scope, found, library)
             text = f"{name} = {what.name}"
-            found.pieces[name] = Piece(name, text, names_of(ast.parse(text), lazy_annotations=False), 1 << 30)
+            found.pieces[name] = Definition(name, text, names_of(ast.parse(text), lazy_annotations=False), 1 << 30)
         else:
             _bring(name, what, scope, found, library)
     except PlanError as error:
@@ -288,7 +290,7 @@ def _rename(own: str, found: _Found) -> None:
     if not mentioned and len(header.findall(piece.text)) == 1:
         del found.pieces[own]
         text = header.sub(rf"\g<1>{NAME}", piece.text)
-        found.pieces[NAME] = Piece(NAME, text, piece.names, piece.line)
+        found.pieces[NAME] = Definition(NAME, text, piece.names, piece.line)
     else:
         text = f"{NAME} = {own}"
-        found.pieces[NAME] = Piece(NAME, text, names_of(ast.parse(text), lazy_annotations=False), 1 << 30)
+        found.pieces[NAME] = Definition(NAME, text, names_of(ast.parse(text), lazy_annotations=False), 1 << 30)

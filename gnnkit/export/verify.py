@@ -17,10 +17,10 @@ from gnnkit.cluster import namespaces
 from gnnkit.errors import PlanError
 from gnnkit.events import Stage
 from gnnkit.export.job import PLAN, STAGE
-from gnnkit.export.proof.checking import Check
+from gnnkit.export.proof.checking import JobCheck
 from gnnkit.export.proof.launching import about_launcher, job_commands, stage_command
 from gnnkit.export.proof.report import VerifyReport, compare
-from gnnkit.export.proof.trial import Trial, TrialJob, fitting, read_job, set_up
+from gnnkit.export.proof.trial import JobTrial, TrialSize, fitting, read_job, set_up
 from gnnkit.export.writer import changed_files
 from gnnkit.plan import LoaderPlan
 from gnnkit.plan.files import path_in
@@ -69,7 +69,7 @@ def verify_export(
     job, notes = fitting(whole)
     notes += _changed(folder)
     with make_sink(progress) as events, Stage(events, _STAGE, label=whole.name, unit="batches") as stage, _scratch() as scratch:
-        check = Check(stage, scratch, timeout_s)
+        check = JobCheck(stage, scratch, timeout_s)
         notes += _cut_store(check, folder, plan)
         Store.open(plan.store.path)  # a part that is not there is missed here, by its place, and not by a node with a copy of the rest
         trial, how = _trial(job, folder, plan, check)
@@ -125,7 +125,7 @@ def _changed(directory: Path) -> list[str]:
     return [f"changed since the export: {', '.join(names)}{than}"]
 
 
-def _cut_store(check: Check, directory: Path, plan: LoaderPlan) -> list[str]:
+def _cut_store(check: JobCheck, directory: Path, plan: LoaderPlan) -> list[str]:
     """Cuts the job's store where that has yet to be done: the step that the job's README names; what to say of it."""
     assert plan.store is not None
     if (Path(plan.store.path) / MANIFEST_NAME).exists() or not (directory / STAGE).exists():
@@ -135,7 +135,7 @@ def _cut_store(check: Check, directory: Path, plan: LoaderPlan) -> list[str]:
     return [f"{STAGE} has cut the store, which is in {plan.store.path}"]
 
 
-def _trial(job: TrialJob, directory: Path, plan: LoaderPlan, check: Check) -> tuple[Trial, list[str]]:
+def _trial(job: TrialSize, directory: Path, plan: LoaderPlan, check: JobCheck) -> tuple[JobTrial, list[str]]:
     """The job's nodes, and what they are."""
     assert plan.store is not None
     reason = namespaces.why_not() if job.num_hosts > 1 else None
@@ -157,7 +157,7 @@ def _num_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def _original(directory: Path, job: TrialJob, path: str, store: str | Path | None) -> str:
+def _original(directory: Path, job: TrialSize, path: str, store: str | Path | None) -> str:
     """The notebook's store: the one that was named, the one that the job's is cut from, or the job's own."""
     if store is not None:
         return str(Path(store).expanduser().absolute())

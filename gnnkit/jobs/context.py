@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.errors import PlanError
-from gnnkit.jobs.environment import Place
+from gnnkit.jobs.environment import JobPlace
 
 if TYPE_CHECKING:
     import torch
@@ -103,7 +103,7 @@ class TrainContext:
     """
 
     def __init__(
-        self, place: Place, device: torch.device, directory: Path, loader: GraphLoader, checkpoints: Checkpoints, report: Report
+        self, place: JobPlace, device: torch.device, directory: Path, loader: GraphLoader, checkpoints: Checkpoints, report: Report
     ) -> None:
         self.rank, self.local_rank, self.node_rank = place.rank, place.local_rank, place.node_rank
         self.world_size, self.local_world_size, self.num_nodes = place.world_size, place.local_world_size, place.num_nodes

@@ -48,7 +48,7 @@ def _absent(word: str) -> PlanError:
     return PlanError(text, "leave device out, or install a CUDA build of torch")
 
 
-def choose_device(word: str, place: Place) -> torch.device:
+def choose_device(word: str, place: JobPlace) -> torch.device:
     """The device of a rank.
 
     CUDA shows a process one slice of a GPU that is divided into several (MIG), so a rank's own is made the only visible one; nothing may
@@ -85,7 +85,7 @@ def choose_device(word: str, place: Place) -> torch.device:
     return device
 
 
-def _show_own_slice(place: Place) -> None:
+def _show_own_slice(place: JobPlace) -> None:
     """Makes a local rank's slice of a divided GPU the only one that CUDA shows, where there are several."""
     visible = os.environ.get(VISIBLE)  # empty: no GPU is to be seen
     slices = mig_slices() if visible is None else [name.strip() for name in visible.split(",") if name.strip().startswith("MIG-")]
@@ -125,7 +125,7 @@ DEFAULT_PORT = 29500
 
 
 @dataclass(frozen=True)
-class Place:
+class JobPlace:
     """The place of a process in its job.
 
     Attributes:
@@ -180,7 +180,7 @@ class Place:
         return {name: str(value) for name, value in told.items()} | met
 
 
-def find_place(environment: Mapping[str, str] | None = None) -> Place:
+def find_place(environment: Mapping[str, str] | None = None) -> JobPlace:
     """The place that this process's launcher has told it; alone, where none has.
 
     Args:
@@ -197,7 +197,7 @@ def find_place(environment: Mapping[str, str] | None = None) -> Place:
         return _from_slurm(told)
     if told.has("JOB_COMPLETION_INDEX"):
         return _from_kubernetes(told)
-    return Place()
+    return JobPlace()
 
 
 def find_node(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
@@ -221,7 +221,7 @@ def find_node(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
     return node, count
 
 
-def _from_torchrun(told: _Told) -> Place:
+def _from_torchrun(told: _Told) -> JobPlace:
     rank, world_size = told.number("RANK"), told.number("WORLD_SIZE", least=1)
     if told.has("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         local_rank, local_size = told.number("LOCAL_RANK"), told.number("LOCAL_WORLD_SIZE", least=1)
@@ -229,7 +229,7 @@ def _from_torchrun(told: _Told) -> Place:
         node = told.number("GROUP_RANK", rank // local_size)
     else:  # PyTorchJob: a pod is a node of one rank
         local_rank, local_size, nodes, node = 0, 1, world_size, rank
-    return Place(
+    return JobPlace(
         rank,
         local_rank,
         node,
@@ -242,7 +242,7 @@ def _from_torchrun(told: _Told) -> Place:
     )
 
 
-def _from_slurm(told: _Told) -> Place:
+def _from_slurm(told: _Told) -> JobPlace:
     rank = told.number("SLURM_PROCID")
     world_size = told.number("SLURM_STEP_NUM_TASKS" if told.has("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS", 1, least=1)
     nodes = told.number("SLURM_STEP_NUM_NODES" if told.has("SLURM_STEP_NUM_NODES") else "SLURM_NNODES", 1, least=1)
@@ -254,7 +254,7 @@ def _from_slurm(told: _Told) -> Place:
         raise PlanError(f"SLURM_NODEID={node}, but SLURM_NNODES={nodes}", "nodes count from 0")
     names = told.text("SLURM_STEP_NODELIST") or told.text("SLURM_JOB_NODELIST") or told.text("SLURM_NODELIST")
     first = _first_host(names) or told.text("SLURM_LAUNCH_NODE_IPADDR")
-    return Place(
+    return JobPlace(
         rank,
         local_rank,
         node,
@@ -284,10 +284,10 @@ def _first_host(names: str) -> str:
     return "" if match is None else (match[1] or "") + (match[2] or "") + (match[3] or "")
 
 
-def _from_kubernetes(told: _Told) -> Place:
+def _from_kubernetes(told: _Told) -> JobPlace:
     rank = told.number("JOB_COMPLETION_INDEX")
     nodes = told.number("NNODES", least=1)
-    return Place(
+    return JobPlace(
         rank,
         0,
         rank,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.cluster.hosts import host_identity, interface_address, is_loopback, source_address
 from gnnkit.distributed.process_group import gloo_interface, interface_to, is_initialized, meeting_store
 from gnnkit.errors import PlanError, StartTimeout, WorkerDied
-from gnnkit.jobs.environment import Place, device_key
+from gnnkit.jobs.environment import JobPlace, device_key
 from gnnkit.runtime.wire import Waker
 from gnnkit.waiting import Deadline
 
@@ -39,7 +39,7 @@ _LOST = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 
 @dataclass(frozen=True)
-class Connection:
+class TcpConnection:
     """A connection of this process.
 
     Attributes:
@@ -53,13 +53,13 @@ class Connection:
     there: tuple[str, int]
 
 
-def connections() -> list[Connection]:
+def connections() -> list[TcpConnection]:
     """The TCP connections that this process has now."""
     import psutil
 
     found: list[Any] = psutil.Process().net_connections("tcp")
     alive = (psutil.CONN_ESTABLISHED, psutil.CONN_CLOSE_WAIT)
-    return [Connection(c.fd, _end(c.laddr), _end(c.raddr)) for c in found if c.fd >= 0 and c.raddr and c.status in alive]
+    return [TcpConnection(c.fd, _end(c.laddr), _end(c.raddr)) for c in found if c.fd >= 0 and c.raddr and c.status in alive]
 
 
 def _end(address: Any) -> tuple[str, int]:
@@ -67,7 +67,7 @@ def _end(address: Any) -> tuple[str, int]:
     return str(address[0]).removeprefix("::ffff:"), int(address[1])
 
 
-def keep_asking(found: Sequence[Connection]) -> None:
+def keep_asking(found: Sequence[TcpConnection]) -> None:
     """Has the kernel break connections whose other side no longer answers."""
     for connection in found:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as same:  # may be closed meanwhile
@@ -93,7 +93,7 @@ class PeerWatch:
             would wait for a quarter of an hour; it is ended.
     """
 
-    def __init__(self, rank: int, watched: Sequence[tuple[Connection, str]], meeting: Sequence[Connection], agent: bool) -> None:
+    def __init__(self, rank: int, watched: Sequence[tuple[TcpConnection, str]], meeting: Sequence[TcpConnection], agent: bool) -> None:
         self._rank, self._agent = rank, agent
         self._sockets: dict[int, tuple[socket.socket, str]] = {}
         self._poll = select.poll()
@@ -191,7 +191,7 @@ _LOSS_S = 2.0
 
 
 @contextmanager
-def process_group(place: Place, device: torch.device, interface: str | None = None, store: Any = None) -> Iterator[None]:
+def process_group(place: JobPlace, device: torch.device, interface: str | None = None, store: Any = None) -> Iterator[None]:
     """The job's process group, for a ``with`` block; a job of one rank has none.
 
     A block that ends normally waits until those of all ranks have. A rank that is gone meanwhile ends the others: by the error of an
@@ -253,7 +253,7 @@ def _part(name: str, store: Any) -> Any:
     return PrefixStore(name, store)
 
 
-def _meet(place: Place) -> Any:
+def _meet(place: JobPlace) -> Any:
     """The store at the place's address: torchrun's, or rank 0's own."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch.distributed has no list of its names
 
@@ -264,7 +264,7 @@ def _meet(place: Place) -> Any:
     return store
 
 
-def _generation(store: Any, place: Place) -> Any:
+def _generation(store: Any, place: JobPlace) -> Any:
     """A part of torchrun's store that only this attempt of the job uses: the store outlives attempts, and what they have left in it.
 
     Every rank says a word that it has made up. Rank 0 shows all the words that it sees; who finds its own among them nods, and when all
@@ -294,7 +294,7 @@ def _generation(store: Any, place: Place) -> Any:
     raise TimeoutError(f"not all of the {place.world_size} ranks have come")
 
 
-def _join(place: Place, device: torch.device, interface: str | None, store: Any) -> PeerWatch:
+def _join(place: JobPlace, device: torch.device, interface: str | None, store: Any) -> PeerWatch:
     """Makes the group, and watches its connections."""
     import torch.distributed as dist
 
@@ -322,7 +322,7 @@ def _join(place: Place, device: torch.device, interface: str | None, store: Any)
     return PeerWatch(rank, peers, meeting, place.agent_store)
 
 
-def _listening_interface(place: Place, interface: str | None) -> str | None:
+def _listening_interface(place: JobPlace, interface: str | None) -> str | None:
     """Name of the interface for gloo.
 
     Raises:
@@ -341,7 +341,7 @@ def _listening_interface(place: Place, interface: str | None) -> str | None:
     return interface_to(own, 9)
 
 
-def _not_met(place: Place, error: BaseException) -> StartTimeout:
+def _not_met(place: JobPlace, error: BaseException) -> StartTimeout:
     where = f" at {place.master_addr}:{place.master_port}" if place.master_addr else ""
     return StartTimeout(
         f"rank {place.rank} of {place.world_size} found no process group{where}: {(str(error).splitlines() or [type(error).__name__])[0]}",
@@ -349,7 +349,7 @@ def _not_met(place: Place, error: BaseException) -> StartTimeout:
     )
 
 
-def _wait_for_others(store: Any, place: Place, watch: PeerWatch) -> None:
+def _wait_for_others(store: Any, place: JobPlace, watch: PeerWatch) -> None:
     """Waits until the blocks of all ranks have ended.
 
     Raises:
@@ -366,7 +366,7 @@ def _wait_for_others(store: Any, place: Place, watch: PeerWatch) -> None:
         watch.wait_for_loss(_STEP_S)
 
 
-def _leave(store: Any, place: Place) -> None:
+def _leave(store: Any, place: JobPlace) -> None:
     """Lets rank 0, which may keep the store, go last."""
     with suppress(RuntimeError):
         store.add("left", 1)

@@ -17,7 +17,7 @@ from gnnkit.events import EventSink
 from gnnkit.files import why_unwritable
 from gnnkit.jobs.checkpoint import Checkpoints
 from gnnkit.jobs.context import Report, TrainContext
-from gnnkit.jobs.environment import Place, choose_device
+from gnnkit.jobs.environment import JobPlace, choose_device
 from gnnkit.jobs.process_group import process_group
 from gnnkit.loader.planned import check_planned
 from gnnkit.plan import LoaderPlan
@@ -124,7 +124,7 @@ Train = Callable[["GraphLoader", TrainContext], Any]
 def run_training(
     plan: Path,
     train: Train,
-    place: Place,
+    place: JobPlace,
     *,
     directory: Path,
     report: Report,

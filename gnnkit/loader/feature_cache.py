@@ -73,7 +73,7 @@ def hottest(touches: Mapping[NodeType, NDArray[np.int32]], row_nbytes: Mapping[N
     return found
 
 
-class Rows(NamedTuple):
+class PendingRows(NamedTuple):
     """Features on their way to a device.
 
     Attributes:
@@ -138,7 +138,12 @@ class FeatureCache:
 
     @classmethod
     def of(
-        cls, schema: GraphSchema, chosen: Mapping[NodeType, NDArray[np.int64]], rows: Iterable[Rows], device: torch.device, budget: int
+        cls,
+        schema: GraphSchema,
+        chosen: Mapping[NodeType, NDArray[np.int64]],
+        rows: Iterable[PendingRows],
+        device: torch.device,
+        budget: int,
     ) -> FeatureCache:
         """Copies rows to a device.
 
@@ -212,7 +217,7 @@ def _empty(count: int, spec: ArraySpec, device: torch.device) -> CachedRows:
     return CachedRows(rows) if spec.quantization is None else CachedRows(rows, *_steps_of(spec.quantization, device))
 
 
-def stored_rows(graph: GraphArrays, chosen: Mapping[NodeType, NDArray[np.int64]]) -> Iterator[Rows]:
+def stored_rows(graph: GraphArrays, chosen: Mapping[NodeType, NDArray[np.int64]]) -> Iterator[PendingRows]:
     """The rows of ascending store ids, piece by piece, from a graph with all its parts here."""
     specs = feature_specs(graph.schema)
     for name, ids in chosen.items():
@@ -223,17 +228,19 @@ def stored_rows(graph: GraphArrays, chosen: Mapping[NodeType, NDArray[np.int64]]
             own = ids[ends[part] : ends[part + 1]]
             for first in range(0, len(own), at_once):
                 piece = own[first : first + at_once]
-                yield Rows(name, piece, nodes.arrays[FEATURE_NAME][piece - bounds[part]])
+                yield PendingRows(name, piece, nodes.arrays[FEATURE_NAME][piece - bounds[part]])
 
 
-def sampled_rows(batches: Iterable[SampledSubgraph], graph: GraphHandle, chosen: Mapping[NodeType, NDArray[np.int64]]) -> Iterator[Rows]:
+def sampled_rows(
+    batches: Iterable[SampledSubgraph], graph: GraphHandle, chosen: Mapping[NodeType, NDArray[np.int64]]
+) -> Iterator[PendingRows]:
     """The rows of ascending store ids, as they come with batches that touch all of them."""
     for subgraph in batches:
         fields = {field.key: field for field in subgraph.layout.fields}
         for name, ids in chosen.items():
             nodes = graph.to_store_ids(name, subgraph.array(fields[NodeKey(name, "n_id")]))
             is_chosen = ids[np.minimum(np.searchsorted(ids, nodes), len(ids) - 1)] == nodes
-            yield Rows(name, nodes[is_chosen], subgraph.array(fields[NodeKey(name, FEATURE_NAME)])[is_chosen])
+            yield PendingRows(name, nodes[is_chosen], subgraph.array(fields[NodeKey(name, FEATURE_NAME)])[is_chosen])
 
 
 def _as_tensor(array: NDArray[Any], spec: ArraySpec) -> torch.Tensor:

@@ -218,10 +218,10 @@ def input_rows(inputs: Inputs, graph: GraphHandle) -> InputRows:
     """The inputs of a plan on a graph."""
     if isinstance(inputs, InputLinks):
         return LinkArrays(inputs, graph)
-    return NodeRows(inputs, graph)
+    return NodeInputRows(inputs, graph)
 
 
-class NodeRows:
+class NodeInputRows:
     """``InputRows`` of nodes and of anchors.
 
     Args:

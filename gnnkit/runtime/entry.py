@@ -16,7 +16,7 @@ from typing import NoReturn, Protocol
 from gnnkit.host import leave_no_core
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.shared_block import SharedBlock
-from gnnkit.runtime.vitals import Vitals, Watch, die_with_parent
+from gnnkit.runtime.vitals import ParentWatch, Vitals, die_with_parent
 from gnnkit.runtime.wire import Wire
 
 
@@ -28,7 +28,7 @@ class Loop(Protocol):
         ...
 
 
-def run(load: Callable[[], Callable[[Wire, Watch], Loop]]) -> NoReturn:
+def run(load: Callable[[], Callable[[Wire, ParentWatch], Loop]]) -> NoReturn:
     """Reads what was handed over on the command line, works, and ends the process.
 
     Args:
@@ -44,7 +44,7 @@ def run(load: Callable[[], Callable[[Wire, Watch], Loop]]) -> NoReturn:
     os._exit(0)
 
 
-def _work(load: Callable[[], Callable[[Wire, Watch], Loop]]) -> None:
+def _work(load: Callable[[], Callable[[Wire, ParentWatch], Loop]]) -> None:
     wire_fd, vitals_fd, parent_fd, parent_pid, rank, from_main_thread = map(int, sys.argv[1:])
     if from_main_thread:
         die_with_parent(parent_pid)
@@ -54,7 +54,7 @@ def _work(load: Callable[[], Callable[[Wire, Watch], Loop]]) -> None:
         if fd >= 0:
             os.set_inheritable(fd, False)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    watch = Watch(parent_fd, parent_pid, Vitals(SharedBlock.attach(vitals_fd, writable=True)).row(rank))
+    watch = ParentWatch(parent_fd, parent_pid, Vitals(SharedBlock.attach(vitals_fd, writable=True)).row(rank))
     watch.start()
     wire = Wire(socket.socket(fileno=wire_fd))
     try:

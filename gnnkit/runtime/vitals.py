@@ -93,7 +93,7 @@ _MOST_LOG_BYTES, _KEPT_LOG_BYTES = 1 << 20, 64 << 10
 _STDERR = 2
 
 
-class Watch(threading.Thread):
+class ParentWatch(threading.Thread):
     """Runs for as long as the process.
 
     Args:

@@ -26,7 +26,7 @@ from gnnkit.runtime.graph_memory import CopyStopped, GraphHandle, SharedGraph, s
 from gnnkit.runtime.remote import error_to_json, layout_to_json
 from gnnkit.runtime.ring import given_up
 from gnnkit.runtime.shared_block import HUGE_PAGE, SharedBlock, rounded
-from gnnkit.runtime.vitals import Watch
+from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Waker, Wire, from_memory
 from gnnkit.sampling.kinds import prepare, warm
 from gnnkit.sampling.sampler import BatchSampler, local_sampler
@@ -503,7 +503,7 @@ class WorkerLoop:
         connect: Makes the way to other hosts.
     """
 
-    def __init__(self, wire: Wire, watch: Watch, connect: ConnectHosts) -> None:
+    def __init__(self, wire: Wire, watch: ParentWatch, connect: ConnectHosts) -> None:
         self._wire, self._watch, self._connect = wire, watch, connect
         self._clients = Clients(wire)
         self._jobs = JobQueue(lambda key, generation: self._clients.send(key[0], "cancelled", c=key[1], g=generation))

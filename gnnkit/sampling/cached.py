@@ -81,7 +81,7 @@ def as_words(store_ids: NDArray[np.int64], num_nodes: int) -> NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
-class Split:
+class CacheSplit:
     """The nodes of one type in a batch, by where their features come from.
 
     Attributes:
@@ -111,7 +111,7 @@ class CachedNodes:
         _rank_words(self.words, ranks)
         return ranks
 
-    def split(self, ids: int, count: int) -> Split:
+    def split(self, ids: int, count: int) -> CacheSplit:
         """Sorts the nodes of a batch.
 
         Args:
@@ -120,4 +120,4 @@ class CachedNodes:
         """
         slots, places, missing = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, np.int64)
         found = int(_split(ids, count, self.words, self._ranks, slots, places, missing))
-        return Split(slots, places[:found], missing[:found])
+        return CacheSplit(slots, places[:found], missing[:found])

@@ -18,11 +18,11 @@ from gnnkit.sampling.passes import DAMAGED, DONE, FRONTIER
 from gnnkit.sampling.scratch import EdgeBuffers, NodeScratch
 from gnnkit.sampling.tables import GraphTables, address_of
 from gnnkit.sampling.walk import walk
-from gnnkit.sampling.walked import LOOSE_EDGE, STRANGE_SEED, Seeds, Walked, WalkedEdges, damaged
+from gnnkit.sampling.walked import LOOSE_EDGE, STRANGE_SEED, Walked, WalkedEdges, WalkSeeds, damaged
 from gnnkit.schema import EdgeType
 
 if TYPE_CHECKING:
-    from gnnkit.sampling.numbering import Numbering
+    from gnnkit.sampling.numbering import BatchNumbering
     from gnnkit.sampling.owned import PartOwner
 
 # Edges that a buffer has room for at first, at most; memory that is never touched is never paid for.
@@ -41,7 +41,7 @@ class GraphAccess(Protocol):
     wants_position: tuple[bool, ...]
 
     @property
-    def numbering(self) -> Numbering:
+    def numbering(self) -> BatchNumbering:
         """Numbers for the nodes of a batch, one batch at a time."""
 
     def use(self, tables: GraphTables) -> None:
@@ -53,7 +53,7 @@ class GraphAccess(Protocol):
     def store_ids(self, t: int, ids: NDArray[Any]) -> NDArray[np.int64]:
         """Dataset ids of nodes of type ``t`` as store ids, int64 of the same shape."""
 
-    def walk(self, seeds: Seeds, key: int, sampling: NeighborSampling) -> Walked:
+    def walk(self, seeds: WalkSeeds, key: int, sampling: NeighborSampling) -> Walked:
         """Samples a neighbourhood that all seeds share, hop by hop, in one go."""
 
     def expand(self, expansion: Expansion) -> dict[int, Picks]:
@@ -125,11 +125,11 @@ class BaseGraphAccess(ABC):
     # Kernels that walks of the usual kind do without are imported, and compiled, where they are used: see ``kinds.prepare``.
 
     @cached_property
-    def numbering(self) -> Numbering:
+    def numbering(self) -> BatchNumbering:
         """See ``GraphAccess.numbering``."""
-        from gnnkit.sampling.numbering import Numbering
+        from gnnkit.sampling.numbering import BatchNumbering
 
-        return Numbering(self.tables, self.scratch)
+        return BatchNumbering(self.tables, self.scratch)
 
     @cached_property
     def own(self) -> PartOwner:
@@ -192,7 +192,7 @@ class BaseGraphAccess(ABC):
             self.edges.reserve(r, max(1, min(bound, _FIRST_CAPACITY, most)))
         self._reserved = fan_outs, num_seeds
 
-    def walked(self, seeds: Seeds, num_sampled_nodes: NDArray[np.int64], num_sampled_edges: NDArray[np.int64]) -> Walked:
+    def walked(self, seeds: WalkSeeds, num_sampled_nodes: NDArray[np.int64], num_sampled_edges: NDArray[np.int64]) -> Walked:
         """Returns the nodes and edges in the scratch and the buffers after a walk, with its counts."""
         scratch, edges = self.scratch, []
         for r, (edge_type, counts) in enumerate(zip(self.tables.edge_types, num_sampled_edges.tolist(), strict=True)):
@@ -267,7 +267,7 @@ class BaseGraphAccess(ABC):
 class LocalGraphAccess(BaseGraphAccess):
     """A ``GraphAccess`` where every part is on this host."""
 
-    def walk(self, seeds: Seeds, key: int, sampling: NeighborSampling) -> Walked:
+    def walk(self, seeds: WalkSeeds, key: int, sampling: NeighborSampling) -> Walked:
         """See ``GraphAccess.walk``; one call of a kernel.
 
         Raises:

@@ -22,7 +22,7 @@ from gnnkit.plan import (
     Sampling,
 )
 from gnnkit.sampling.graph_access import GraphAccess
-from gnnkit.sampling.walked import SampleRequest, Seeds, Walked
+from gnnkit.sampling.walked import SampleRequest, Walked, WalkSeeds
 from gnnkit.schema import NodeType
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 class Seeder(Protocol):
     """Finds what a walk starts from. Made with ``(inputs, sampling)``; one object per thread."""
 
-    def seeds(self, request: SampleRequest, reach: GraphAccess) -> Seeds:
+    def seeds(self, request: SampleRequest, reach: GraphAccess) -> WalkSeeds:
         """The seeds of a batch."""
 
 
 class Walker(Protocol):
     """Chooses nodes and edges. Made with ``(sampling,)``; one object per thread."""
 
-    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
+    def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
         """Chooses nodes and edges around the seeds; ``key`` is the batch's."""
 
 

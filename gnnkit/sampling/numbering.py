@@ -18,7 +18,7 @@ from gnnkit.sampling.owners import NO_IDS
 from gnnkit.sampling.passes import BASE, LOCAL_OF, NODES, load_id, mark_seeds
 from gnnkit.sampling.scratch import NodeScratch
 from gnnkit.sampling.tables import GraphTables, address_of
-from gnnkit.sampling.walked import LOOSE_EDGE, STRANGE_SEED, Seeds, damaged
+from gnnkit.sampling.walked import LOOSE_EDGE, STRANGE_SEED, WalkSeeds, damaged
 
 _AHEAD = 16
 # In a table of indices: nothing is here.
@@ -145,7 +145,7 @@ def number_rooted(
     return num_nodes
 
 
-class Numbering:
+class BatchNumbering:
     """Numbers of the nodes of one batch after another.
 
     Args:
@@ -159,7 +159,7 @@ class Numbering:
         self._rooted: list[_RootedNodes] | None = None
         self._kept = [_RootedNodes(size) for size in self._sizes]
 
-    def begin(self, seeds: Seeds) -> None:
+    def begin(self, seeds: WalkSeeds) -> None:
         """Begins a batch: seeds have the first numbers, a repeated one one of its own.
 
         Raises:

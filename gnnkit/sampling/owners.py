@@ -98,7 +98,7 @@ class Picks(NamedTuple):
     positions: NDArray[Any] | None
 
 
-class Piece(NamedTuple):
+class RowsPiece(NamedTuple):
     """Rows in a message.
 
     Attributes:
@@ -128,9 +128,9 @@ class RowsRequest:
     sections: tuple[tuple[int, int, int], ...]
 
     @cached_property
-    def messages(self) -> list[list[Piece]]:
+    def messages(self) -> list[list[RowsPiece]]:
         """The pieces of each message of the answer: rows, section after section."""
-        messages: list[list[Piece]] = [[]]
+        messages: list[list[RowsPiece]] = [[]]
         used = 0
         for section, (_, which, width) in enumerate(self.sections):
             first, count = 0, len(self.lists[which][1])
@@ -141,11 +141,11 @@ class RowsRequest:
                     used = 0
                     continue
                 taken = max(1, taken)
-                messages[-1].append(Piece(section, first, taken, used))
+                messages[-1].append(RowsPiece(section, first, taken, used))
                 first, used = first + taken, used + taken * width
         return [message for message in messages if message]
 
-    def nbytes(self, message: list[Piece]) -> int:
+    def nbytes(self, message: list[RowsPiece]) -> int:
         """Bytes of a message."""
         last = message[-1]
         return last.offset + last.num_rows * self.sections[last.section][2]

@@ -40,7 +40,7 @@ from gnnkit.sampling.sampler import BatchSampler, StagedChooser
 from gnnkit.sampling.scratch import NodeScratch
 from gnnkit.sampling.structure import ReceivedChooser, StructureWriter
 from gnnkit.sampling.tables import GraphTables, address_of
-from gnnkit.sampling.walked import LOOSE_EDGE, Seeds, Walked, damaged
+from gnnkit.sampling.walked import LOOSE_EDGE, Walked, WalkSeeds, damaged
 from gnnkit.schema import NodeType
 from gnnkit.storage.layout import FEATURE_NAME
 from gnnkit.storage.store import Store
@@ -534,7 +534,7 @@ class RemoteGraphAccess(BaseGraphAccess):
 
     # Walks --------------------------------------------------------------------------------------------------------------------
 
-    def walk(self, seeds: Seeds, key: int, sampling: NeighborSampling) -> Walked:
+    def walk(self, seeds: WalkSeeds, key: int, sampling: NeighborSampling) -> Walked:
         """See ``GraphAccess.walk``; hop by hop.
 
         Raises:

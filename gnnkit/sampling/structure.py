@@ -15,7 +15,7 @@ from gnnkit.kernels.native import load_i64, store_i64
 from gnnkit.sampling.batch_writer import CarriedArrays, layout_of
 from gnnkit.sampling.subgraph import BatchKey, BatchLayout, EdgeKey, LayoutBuilder, NodeKey
 from gnnkit.sampling.tables import GraphTables, address_of
-from gnnkit.sampling.walked import SampleRequest, Seeds, Walked, WalkedEdges
+from gnnkit.sampling.walked import SampleRequest, Walked, WalkedEdges, WalkSeeds
 from gnnkit.schema import EdgeType
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
@@ -229,7 +229,7 @@ class ReceivedChooser:
         input_ids = [array for key, array in carried.items() if key.name == "input_id"]
         if not input_ids or len(input_ids[0]) != layout.num_seeds:
             raise _misfit()
-        seeds = Seeds({}, layout.input_type, layout.num_seeds, carried)
+        seeds = WalkSeeds({}, layout.input_type, layout.num_seeds, carried)
         return Walked(nodes, [layout.num_sampled_nodes[node_type] for node_type in tables.node_types], edges, seeds)
 
     def _nodes(self, found: NDArray[Any], t: int) -> NDArray[np.int64]:

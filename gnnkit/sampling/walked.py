@@ -57,7 +57,7 @@ class ExcludedEdges:
 
 
 @dataclass
-class Seeds:
+class WalkSeeds:
     """The seeds of a walk.
 
     Attributes:
@@ -117,5 +117,5 @@ class Walked:
     nodes: list[NDArray[np.int64]]
     num_sampled_nodes: list[list[int]]
     edges: list[WalkedEdges]
-    seeds: Seeds
+    seeds: WalkSeeds
     arrays: dict[BatchKey, NDArray[Any]] = field(default_factory=dict)

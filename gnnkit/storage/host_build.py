@@ -25,7 +25,7 @@ from gnnkit.storage.build import BuildJob, existing
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, part_folder, part_of
 from gnnkit.storage.manifest import Manifest, checksum, manifest_from_json, write_manifest
-from gnnkit.storage.numbering import Numbering
+from gnnkit.storage.numbering import StoreNumbering
 from gnnkit.storage.staging import check_replaceable, locked, parts_path, remove_tree, restore, staged, take_place
 from gnnkit.storage.store import Store
 
@@ -62,7 +62,7 @@ class PartRecord:
         sync(records)
 
 
-def records_of(manifest: Manifest, numbering: Mapping[NodeType, Numbering], parts: Mapping[int | None, Any]) -> list[PartRecord]:
+def records_of(manifest: Manifest, numbering: Mapping[NodeType, StoreNumbering], parts: Mapping[int | None, Any]) -> list[PartRecord]:
     """The records of the pieces that one host has written.
 
     Args:
@@ -74,7 +74,7 @@ def records_of(manifest: Manifest, numbering: Mapping[NodeType, Numbering], part
     return [PartRecord(part, assignment, _only(manifest, part)) for part in parts]
 
 
-def _digest(numbering: Mapping[NodeType, Numbering]) -> str:
+def _digest(numbering: Mapping[NodeType, StoreNumbering]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for node_type, numbers in sorted(numbering.items()):
         digest.update(repr((node_type, numbers.bounds.tolist())).encode())

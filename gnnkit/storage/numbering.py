@@ -14,7 +14,7 @@ from gnnkit.storage.layout import index_dtype
 
 
 @dataclass(frozen=True)
-class Numbering:
+class StoreNumbering:
     """The store ids of one node type.
 
     Attributes:
@@ -39,12 +39,12 @@ class Numbering:
         return np.searchsorted(self.bounds, store_ids, side="right").astype(np.int64) - 1
 
 
-def contiguous(num_nodes: int, num_parts: int) -> Numbering:
+def contiguous(num_nodes: int, num_parts: int) -> StoreNumbering:
     """Parts of consecutive nodes whose sizes differ by at most one."""
-    return Numbering(np.array([num_nodes * part // num_parts for part in range(num_parts + 1)], np.int64))
+    return StoreNumbering(np.array([num_nodes * part // num_parts for part in range(num_parts + 1)], np.int64))
 
 
-def from_assignment(node_type: NodeType, num_nodes: int, num_parts: int, part: NDArray[np.integer[Any]]) -> Numbering:
+def from_assignment(node_type: NodeType, num_nodes: int, num_parts: int, part: NDArray[np.integer[Any]]) -> StoreNumbering:
     """The numbering under which part ``part[i]`` owns node ``i``.
 
     Raises:
@@ -54,10 +54,10 @@ def from_assignment(node_type: NodeType, num_nodes: int, num_parts: int, part: N
         raise PlanError(f"the partitioner did not give each of the {num_nodes} nodes of type {node_type!r} one of {num_parts} parts")
     bounds = np.concatenate([[0], np.bincount(part, minlength=num_parts).cumsum()]).astype(np.int64)
     if num_nodes == 0 or bool((part[1:] >= part[:-1]).all()):
-        return Numbering(bounds)
+        return StoreNumbering(bounds)
     # NumPy sorts 16-bit integers by radix, in linear time.
     key = part.astype(np.int16) if num_parts <= np.iinfo(np.int16).max else part
     dtype = index_dtype(num_nodes)
     store_id = np.empty(num_nodes, dtype)
     store_id[np.argsort(key, kind="stable")] = np.arange(num_nodes, dtype=dtype)
-    return Numbering(bounds, store_id)
+    return StoreNumbering(bounds, store_id)

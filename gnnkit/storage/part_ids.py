@@ -46,7 +46,7 @@ def part_edge_ids(graph: GraphArrays, edge_type: EdgeType, part: int) -> NDArray
     return np.arange(bounds[part], bounds[part + 1]) if ids is None else np.asarray(ids, np.int64)
 
 
-class NodeRows:
+class PartNodeRows:
     """Finds a part's rows of nodes."""
 
     def __init__(self, graph: GraphArrays, node_type: NodeType, part: int) -> None:
@@ -61,7 +61,7 @@ class NodeRows:
         return np.where(known & (numbers >= self._first) & (numbers < self._end), numbers - self._first, -1)
 
 
-class EdgeRows:
+class PartEdgeRows:
     """Finds a part's rows of edges; sorts their ids when it is first asked."""
 
     def __init__(self, graph: GraphArrays, edge_type: EdgeType, part: int) -> None:

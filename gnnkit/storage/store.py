@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CachedNodes:
+class ReplicatedFeatures:
     """Features that a part replicates from other parts.
 
     Attributes:
@@ -178,7 +178,7 @@ class Store:
             )
         return self
 
-    def cache(self, part: int) -> dict[NodeType, CachedNodes]:
+    def cache(self, part: int) -> dict[NodeType, ReplicatedFeatures]:
         """The features that ``part`` replicates from other parts; empty unless the store was built with a ``cache_ratio``.
 
         Raises:
@@ -186,7 +186,7 @@ class Store:
         """
         self.require((part,))
         return {
-            t: CachedNodes(self._files[cache_file(part, t, "global_id")], self._files[cache_file(part, t, FEATURE_NAME)])
+            t: ReplicatedFeatures(self._files[cache_file(part, t, "global_id")], self._files[cache_file(part, t, FEATURE_NAME)])
             for t in self.manifest.cached
         }
 

@@ -37,7 +37,7 @@ from gnnkit.storage.layout import (
 )
 from gnnkit.storage.link_splits import build_link_splits
 from gnnkit.storage.manifest import Manifest, write_manifest
-from gnnkit.storage.numbering import Numbering, contiguous, from_assignment
+from gnnkit.storage.numbering import StoreNumbering, contiguous, from_assignment
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.partition import assign_parts, hot_nodes, needs_topology
 from gnnkit.storage.partition.topology import edge_rows
@@ -89,7 +89,7 @@ class BuildContext:
     graph: BuildInput
     draft: Manifest
     tables: Tables
-    numbering: dict[NodeType, Numbering]
+    numbering: dict[NodeType, StoreNumbering]
     pool: ThreadPoolExecutor
     num_threads: int
     budget_bytes: int
@@ -327,7 +327,7 @@ def _scatter(
 
 def _scatter_block(
     context: BuildContext,
-    numbering: Numbering,
+    numbering: StoreNumbering,
     writers: Mapping[int, ArrayWriter],
     first: int,
     rows: NDArray[Any],
@@ -641,7 +641,7 @@ class Written:
     """
 
     manifest: Manifest
-    numbering: Mapping[NodeType, Numbering]
+    numbering: Mapping[NodeType, StoreNumbering]
 
 
 @dataclass(frozen=True)
@@ -680,7 +680,7 @@ class StoreWriter:
             graph, topology = SortedEdgesInput(graph, whole), whole.arrays()
             # What is left is cutting: the dataset's edges are not read again.
             stage = "partition"
-        numbering: dict[NodeType, Numbering] = {}
+        numbering: dict[NodeType, StoreNumbering] = {}
         hot: list[Mapping[NodeType, NDArray[np.int64]]] = []
         if options.partition == "contiguous" and not caches:
             numbering = {t: contiguous(nodes.num_nodes, options.num_parts) for t, nodes in graph.schema.node_types.items()}
@@ -708,7 +708,7 @@ class StoreWriter:
         graph: BuildInput,
         roots: Mapping[int | None, Path],
         scratch: Path,
-        numbering: dict[NodeType, Numbering],
+        numbering: dict[NodeType, StoreNumbering],
         hot: list[Mapping[NodeType, NDArray[np.int64]]],
         fingerprint: str,
     ) -> Written:

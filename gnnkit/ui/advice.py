@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from gnnkit.loader.advice.autotune import AutotuneResult
-from gnnkit.loader.advice.measuring import Measurement
+from gnnkit.loader.advice.measuring import LoopMeasurement
 from gnnkit.loader.advice.profile import Profile
 from gnnkit.loader.advice.rules import workers
-from gnnkit.loader.advice.search import Trial
+from gnnkit.loader.advice.search import SearchTrial
 from gnnkit.ui.cards import Card, Table
 from gnnkit.units import format_bytes, format_duration, format_percent, format_rate
 
@@ -48,11 +48,11 @@ def autotune_card(result: AutotuneResult) -> Card:
     return Card("autotune", "done", facts, sections=[("what was tried", Table((*names, "speed", ""), rows))])
 
 
-def _mark(result: AutotuneResult, trial: Trial) -> str:
+def _mark(result: AutotuneResult, trial: SearchTrial) -> str:
     return "best" if trial.options == result.best else "before" if trial is result.trials[0] else ""
 
 
-def _facts(measured: Measurement) -> list[tuple[str, str]]:
+def _facts(measured: LoopMeasurement) -> list[tuple[str, str]]:
     """Returns the known figures of a loop, by name."""
     rates = f"{format_rate(measured.seeds_per_s, 'seeds')}, {format_rate(measured.batches_per_s, 'batches')}"
     rows = [
@@ -79,7 +79,7 @@ def _share(value: float, text: str) -> str:
     return "" if math.isnan(value) else text.format(format_percent(value))
 
 
-def _times(measured: Measurement) -> Table:
+def _times(measured: LoopMeasurement) -> Table:
     each_s = measured.seconds / max(1, measured.batches)
     rows = [
         (words, format_percent(measured.shares[name]), f"{measured.shares[name] * each_s * 1e3:.1f} ms") for name, words in _PARTS.items()
@@ -87,5 +87,5 @@ def _times(measured: Measurement) -> Table:
     return Table(("", "share", "per batch"), rows)
 
 
-def _workers(measured: Measurement) -> Table:
+def _workers(measured: LoopMeasurement) -> Table:
     return Table(("worker", "busy"), [(name or "?", format_percent(busy)) for name, busy in measured.busy_of.items()])

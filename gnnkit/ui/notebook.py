@@ -11,7 +11,7 @@ from typing import Any
 from gnnkit.printable import clean
 from gnnkit.ui.cards import render
 from gnnkit.ui.kernel import WIDGET_MIME, CellPort
-from gnnkit.ui.progress_model import Bar, Frame, Line, bar_details, name_of, outcome, sentence
+from gnnkit.ui.progress_model import Bar, Frame, ProgressLine, bar_details, name_of, outcome, sentence
 
 # What a cell keeps: enough to read, little enough to be saved in the notebook.
 _MAX_DONE = 8
@@ -55,11 +55,11 @@ class HtmlRenderer:
         self._cell = self._port.cell_id
         self._display_id = uuid.uuid4().hex
         self._shown = False
-        self._done: deque[Line] = deque(maxlen=_MAX_DONE)
-        self._lines: deque[Line] = deque(maxlen=_MAX_LINES)
+        self._done: deque[ProgressLine] = deque(maxlen=_MAX_DONE)
+        self._lines: deque[ProgressLine] = deque(maxlen=_MAX_LINES)
         self._forgotten = 0
 
-    def _keep(self, line: Line) -> None:
+    def _keep(self, line: ProgressLine) -> None:
         # Stages that went well share one line; an epoch, a failure and a message each get their own.
         kept = self._done if line.kind == "done" and line.stage != "epoch" else self._lines
         self._forgotten += len(kept) == kept.maxlen

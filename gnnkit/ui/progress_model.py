@@ -12,7 +12,7 @@ from gnnkit.printable import clean
 from gnnkit.units import format_duration, format_percent, format_quantity, format_rate, format_short
 
 
-def name_of(item: Bar | Line) -> str:
+def name_of(item: Bar | ProgressLine) -> str:
     """The stage and what it works on: "ingest ogbn-products"."""
     return clean(f"{item.stage} {item.label}", 80)
 
@@ -46,7 +46,7 @@ def fitting_details(bar: Bar, width: int, separator: str) -> str:
     return details[0] if details and len(details[0]) <= width else ""
 
 
-def outcome(line: Line) -> str:
+def outcome(line: ProgressLine) -> str:
     """Describes a finished stage: "61.9M edges in 14 s, 4.42M edges/s", its own summary, or how far it got."""
     bar = line.bar
     if bar is None:
@@ -61,7 +61,7 @@ def outcome(line: Line) -> str:
     return f"{where}: {clean(line.text, 300)}" if line.text else where
 
 
-def sentence(line: Line) -> str:
+def sentence(line: ProgressLine) -> str:
     """A line that stands alone, in plain text: "ingest ogbn-products: failed at 45 % after 6.3 s: DatasetError: ..."."""
     if line.kind == "message":
         return outcome(line)
@@ -135,7 +135,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ProgressLine:
     """Something that stays: a finished stage or a message.
 
     Attributes:
@@ -166,7 +166,7 @@ class Frame:
 
     bars: tuple[Bar, ...]
     hidden: int
-    lines: tuple[Line, ...]
+    lines: tuple[ProgressLine, ...]
     idle: bool
 
 
@@ -226,7 +226,7 @@ class ProgressModel:
     def __init__(self, *, epochs: bool = False) -> None:
         self._epochs = epochs
         self._open: dict[tuple[str, str], _OpenStage] = {}
-        self._lines: deque[Line] = deque(maxlen=_MAX_WAITING_LINES)
+        self._lines: deque[ProgressLine] = deque(maxlen=_MAX_WAITING_LINES)
         self._last_failure = ""
 
     @property
@@ -242,7 +242,7 @@ class ProgressModel:
     def feed(self, event: Event) -> bool:
         """Takes one event; returns whether it may change what there is to draw."""
         if event.kind == "message":
-            self._lines.append(Line("message", event.stage, event.label, event.text, None))
+            self._lines.append(ProgressLine("message", event.stage, event.label, event.text, None))
             return True
         if event.stage == "epoch" and not self._epochs:
             return False
@@ -292,7 +292,7 @@ class ProgressModel:
             self._add("failed", stage, event.time_s, "interrupted" if text.startswith("KeyboardInterrupt") else text)
 
     def _add(self, kind: LineKind, stage: _OpenStage, now: float, text: str) -> None:
-        self._lines.append(Line(kind, stage.start.stage, stage.start.label, text, stage.bar(now, final=True)))
+        self._lines.append(ProgressLine(kind, stage.start.stage, stage.start.label, text, stage.bar(now, final=True)))
 
 
 def _finite(value: float) -> float:

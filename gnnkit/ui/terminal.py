@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gnnkit.printable import encodable
-from gnnkit.ui.progress_model import Bar, Frame, Line, fitting_details, name_of, outcome
+from gnnkit.ui.progress_model import Bar, Frame, ProgressLine, fitting_details, name_of, outcome
 from gnnkit.ui.streams import write_now
 
 _MARKS = {"done": ("\N{CHECK MARK}", "+", "green"), "failed": ("\N{BALLOT X}", "x", "red"), "stopped": ("\N{EN DASH}", "-", "dim")}
@@ -127,7 +127,7 @@ class TerminalRenderer:
             animation_time=bar.elapsed_s,
         )
 
-    def _line(self, line: Line) -> RenderableType:
+    def _line(self, line: ProgressLine) -> RenderableType:
         if line.kind == "message":
             return Text(outcome(line), no_wrap=False, overflow="fold")
         mark, ascii_mark, colour = _MARKS[line.kind]

@@ -32,7 +32,7 @@ _WAY_OUT = "gnnkit.set_options(tracebacks='full'), then %tb"
 
 
 @dataclass(frozen=True)
-class Report:
+class ErrorReport:
     """The parts of an error that are shown to its reader.
 
     Attributes:
@@ -62,7 +62,7 @@ class Report:
         return [*lines, f"  full traceback: {_WAY_OUT}"]
 
 
-def report_of(error: BaseException, broken_off: str = "", shell: Any = None) -> Report:
+def report_of(error: BaseException, broken_off: str = "", shell: Any = None) -> ErrorReport:
     """Reads an error.
 
     Args:
@@ -75,7 +75,7 @@ def report_of(error: BaseException, broken_off: str = "", shell: Any = None) -> 
     if interrupted:
         message, hint = f"stopped in {broken_off}", _after_interrupt(broken_off)
     first, _, rest = str(message).partition("\n")
-    return Report(
+    return ErrorReport(
         name=type(error).__name__,
         cause=clean(first, _MAX_CAUSE),
         detail=rest,

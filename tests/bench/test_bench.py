@@ -28,8 +28,8 @@ from gnnkit.bench.kinds import KINDS, kind_epoch
 from gnnkit.bench.lines import LINES, contenders_of, evaluate
 from gnnkit.bench.options import CHECKOUT_PEERS as PEERS
 from gnnkit.bench.options import ROWS
-from gnnkit.bench.process import BenchError, Measurement, ProcessorWatch, footprint, measure
-from gnnkit.bench.report import COLUMNS, _unavailable, cells, markdown
+from gnnkit.bench.process import BenchError, ProcessMeasurement, ProcessorWatch, footprint, measure
+from gnnkit.bench.report import COLUMNS, unavailable, cells, markdown
 from gnnkit.cli.app import run
 from gnnkit.cluster import namespaces as hosts_here
 from gnnkit.datasets.synthetic import products_like
@@ -274,7 +274,7 @@ def test_without_a_device_nothing_is_measured(tmp_path: Path, work_dir: Path) ->
 
 
 def test_the_row_of_the_device_says_that_there_is_none(graph: BenchGraph) -> None:
-    found = _unavailable(["device-0", "limit"], Arena(BenchOptions(scale=SCALE, device="cuda:99"), graph))
+    found = unavailable(["device-0", "limit"], Arena(BenchOptions(scale=SCALE, device="cuda:99"), graph))
     assert list(found) == ["device-0"] and found["device-0"].startswith("not measured: device 'cuda:99' was asked for")
 
 
@@ -562,8 +562,8 @@ def test_the_table_says_what_a_peer_has_sampled_with() -> None:
     (line,) = (line for line in LINES if line.row == "seeds-pyg")
     engine = "PyG 2.8.1 with pyg-lib 0.9.0, 0 workers, the better of 0 and 2"
     runs = {
-        "gnnkit": [Measurement({"seeds_per_s": 300.0}, 1.0, 0, 0)],
-        "pyg": [Measurement({"seeds_per_s": 100.0, "engine": engine}, 1.0, 0, 0)],
+        "gnnkit": [ProcessMeasurement({"seeds_per_s": 300.0}, 1.0, 0, 0)],
+        "pyg": [ProcessMeasurement({"seeds_per_s": 100.0, "engine": engine}, 1.0, 0, 0)],
     }
     result = evaluate(line, runs, {}, 1.0)
     assert cells(result)[1] == f"against PyG NeighborLoader ({engine})" and result.to_json()["peer_engine"] == engine
@@ -601,7 +601,7 @@ def test_pyg_lib_is_measured_where_it_is_there(has_lib: bool, sparse: bool, engi
 # Processes -------------------------------------------------------------------------------------------------------------
 
 
-def python(code: str, **arguments: Any) -> Measurement:
+def python(code: str, **arguments: Any) -> ProcessMeasurement:
     return measure([sys.executable, "-c", code], timeout_s=arguments.pop("timeout_s", 60), environment=environment())
 
 
@@ -651,8 +651,8 @@ def test_children_of_a_measurement_that_takes_too_long_are_ended(tmp_path: Path)
 # Arithmetic ------------------------------------------------------------------------------------------------------------
 
 
-def said(*values: dict[str, float]) -> list[Measurement]:
-    return [Measurement(value, 1.0, 300_000_000, 0) for value in values]
+def said(*values: dict[str, float]) -> list[ProcessMeasurement]:
+    return [ProcessMeasurement(value, 1.0, 300_000_000, 0) for value in values]
 
 
 def line_of(row: str) -> Any:
@@ -730,7 +730,7 @@ def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_a_row_that_needs_a_second_host_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch, graph: BenchGraph) -> None:
     monkeypatch.setattr(hosts_here, "why_not", lambda: "there is no cable")
-    found = _unavailable(["hosts", "glt-hosts", "colocated-2-parts"], Arena(BenchOptions(scale=SCALE), graph))
+    found = unavailable(["hosts", "glt-hosts", "colocated-2-parts"], Arena(BenchOptions(scale=SCALE), graph))
     assert found == dict.fromkeys(("hosts", "glt-hosts"), "not measured: there is no cable")
 
 
@@ -772,7 +772,7 @@ def test_the_table_is_written_as_json_and_markdown(report: BenchReport) -> None:
 def test_the_command_line_ends_with_1_when_a_contender_fails(
     work_dir: Path, graph: BenchGraph, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(command: list[str], **_: Any) -> Measurement:
+    def fail(command: list[str], **_: Any) -> ProcessMeasurement:
         raise BenchError(f"{command[2]} broke")
 
     monkeypatch.setattr("gnnkit.bench.report.measure", fail)

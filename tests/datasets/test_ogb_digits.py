@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gnnkit.datasets.ogb_digits import parse_floats, parse_plain, parse_whole
-from gnnkit.datasets.ogb_table import _parse_any
+from gnnkit.datasets.ogb_table import parse_any
 from tests.helpers.ogb_trees import write_tree
 
 DECIMALS = st.one_of(
@@ -31,7 +31,7 @@ def test_floats_are_rounded_as_pyarrow_rounds_them(rows: list[tuple[str, str]], 
     block = ("\n".join(",".join(row) for row in rows) + ("\n" if last_end else "")).encode()
     out = np.empty((len(rows), 2), np.float32)
     if parse_floats(np.frombuffer(block, np.uint8), out):
-        expected = _parse_any(block, num_columns=2, dtype=np.dtype(np.float32), transposed=False)
+        expected = parse_any(block, num_columns=2, dtype=np.dtype(np.float32), transposed=False)
         np.testing.assert_array_equal(out.view(np.uint32), expected.view(np.uint32))
 
 

@@ -14,7 +14,7 @@ import torch
 from gnnkit.datasets import synthetic
 from gnnkit.demo import run_demo
 from gnnkit.demo.graphs import compare_on_products_like, train_on_cora, train_on_products_like
-from gnnkit.demo.training import Report, Scores
+from gnnkit.demo.training import Scores, TrainingReport
 from gnnkit.events import Event, ignore_events
 from gnnkit.graph_loader import GraphLoader
 
@@ -59,7 +59,7 @@ def test_other_batches_are_found_and_fail(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(GraphLoader, "from_source", with_a_difference)
     text = io.StringIO()
-    assert not compare_on_products_like(0.002, tmp_path, False, Report(text))
+    assert not compare_on_products_like(0.002, tmp_path, False, TrainingReport(text))
     assert "identical batches: NO (" in text.getvalue()
 
 
@@ -76,7 +76,7 @@ def test_batches_that_are_not_the_same_fail_the_demonstration(monkeypatch: pytes
 
 def test_at_least_15_batches_an_epoch(tmp_path: Path) -> None:
     events: list[Event] = []
-    train_on_products_like(0.005, 1, tmp_path, False, events.append, Report(io.StringIO()))
+    train_on_products_like(0.005, 1, tmp_path, False, events.append, TrainingReport(io.StringIO()))
     starts = {event.label: event.total for event in events if event.kind == "start" and event.stage == "train"}
     assert starts["GraphSAGE"] is not None and starts["GraphSAGE"] >= 15
     assert starts["features-only MLP"] is not None and starts["features-only MLP"] >= 300
@@ -100,13 +100,13 @@ def test_it_fails_when_edges_lead_anywhere(tmp_path: Path, monkeypatch: pytest.M
 )
 def test_margins(majority: float, mlp: float, sage: float, passed: bool) -> None:
     text = io.StringIO()
-    assert Report(text).verdict(Scores(majority, mlp, sage, "some nodes")) is passed
+    assert TrainingReport(text).verdict(Scores(majority, mlp, sage, "some nodes")) is passed
     assert ("NOT ENOUGH" in text.getvalue()) is not passed
     assert f"{100 * sage:.1f} %" in text.getvalue()
 
 
 def test_cora_over_five_seeds() -> None:
-    scores = [train_on_cora(ignore_events, Report(io.StringIO()), seed=seed) for seed in range(5)]
+    scores = [train_on_cora(ignore_events, TrainingReport(io.StringIO()), seed=seed) for seed in range(5)]
     assert np.mean([score.sage for score in scores]) >= 0.78
     assert all(score.passed for score in scores)
     assert scores[0].majority == pytest.approx(0.319)

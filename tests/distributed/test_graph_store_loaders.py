@@ -15,7 +15,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 import gnnkit
-from gnnkit.cluster.serving.connection import Connection
+from gnnkit.cluster.serving.connection import ServerConnection
 from gnnkit.distributed import (
     DistDataset,
     DistributedRuntimeInfo,
@@ -494,7 +494,7 @@ def another_trainer(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
     token = (folder / "token").read_text().strip()
     with monkeypatch.context() as patch:
         patch.setattr("gnnkit.cluster.serving.connection.client_id", lambda: "another")
-        connections = [Connection.open(folder, rank, token, DEADLINE_S) for rank in range(2)]
+        connections = [ServerConnection.open(folder, rank, token, DEADLINE_S) for rank in range(2)]
     try:
         yield lambda rank: DistServer.over(lambda name, args, convert: convert(connections[rank].call(name, args, DEADLINE_S)))
     finally:

@@ -14,7 +14,7 @@ import pytest
 from gnnkit import GraphLoader
 from gnnkit.errors import PlanError
 from gnnkit.export.names import is_installed
-from gnnkit.jobs.environment import Place
+from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.running import load_train, run_training
 from tests.export.graphs import make_store, make_typed_store
 
@@ -40,7 +40,7 @@ def train(job: Path, epochs: int, capsys: pytest.CaptureFixture[str]) -> tuple[f
     accuracy = run_training(
         job / "plan.json",
         load_train(program),
-        Place(),
+        JobPlace(),
         directory=job / "run",
         report=lambda logged: losses.append(logged.numbers["loss"]),
         device="cpu",

@@ -21,8 +21,8 @@ from gnnkit.errors import PlanError, StartTimeout, StoreError, WorkerDied
 from gnnkit.export.proof import trial as scaling
 from gnnkit.export.proof.report import VerifyReport, compare
 from gnnkit.export.proof.run import Command, running
-from gnnkit.export.proof.slurm import _variables as slurm_variables
-from gnnkit.export.proof.trial import TrialJob, fitting, read_job
+from gnnkit.export.proof.slurm import slurm_variables
+from gnnkit.export.proof.trial import TrialSize, fitting, read_job
 from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, read_record, record
 from gnnkit.jobs.environment import find_place
 from gnnkit.loader.digest import batches_digest, value_digests
@@ -160,10 +160,10 @@ def test_the_report_says_what_was_found(epoch: list[RecordedBatch]) -> None:
 
 # The size of a job ------------------------------------------------------------------------------------------------------
 
-JOB = TrialJob("job", "torchrun", 4, 8, 0, 1, is_replicated=False, gpus_per_proc=0, cut_from=None)
+JOB = TrialSize("job", "torchrun", 4, 8, 0, 1, is_replicated=False, gpus_per_proc=0, cut_from=None)
 
 
-def sized(monkeypatch: pytest.MonkeyPatch, job: TrialJob, cpus: int, memory: int) -> tuple[str, list[str]]:
+def sized(monkeypatch: pytest.MonkeyPatch, job: TrialSize, cpus: int, memory: int) -> tuple[str, list[str]]:
     monkeypatch.setattr(scaling, "available_cpus", lambda: cpus)
     monkeypatch.setattr(scaling, "available_memory", lambda: memory)
     small, notes = fitting(job)

@@ -38,7 +38,7 @@ from gnnkit.cluster.parts.service import Answers
 from gnnkit.cluster.parts.visits import visit_actions
 from gnnkit.cluster.serving.codec import decode, encode, from_bytes, to_bytes
 from gnnkit.cluster.serving.flight_actions import walk_from_batches, walk_to_batch
-from gnnkit.cluster.serving.membership import Member, Membership, members_of
+from gnnkit.cluster.serving.membership import Membership, ServerMember, members_of
 from gnnkit.cluster.serving.spec import read_token
 from gnnkit.datasets.npz_member import npz_members
 from gnnkit.datasets.ogb import open_ogb
@@ -583,7 +583,7 @@ def answers_of_others() -> Iterator[Case]:
 
     picks = picks_to_batch({0: Picks(np.array([2, 1]), np.arange(3), np.arange(3))}, 9, [100], [100])
     walk = walk_to_batch({"fields": [], "nbytes": 0, "nodes": [], "edges": [], "input_type": "n", "num_seeds": 0}, np.zeros(8, np.uint8))
-    member = Member(0, 2, "10.0.0.1:7000", 5, 6, "ab", 2, "/store", 1 << 30)
+    member = ServerMember(0, 2, "10.0.0.1:7000", 5, 6, "ab", 2, "/store", 1 << 30)
     membership = Membership(member).to_json()
 
     def as_bytes(batch: Any) -> bytes:

@@ -17,7 +17,7 @@ from gnnkit.cli.app import run
 from gnnkit.errors import PlanError
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.jobs.context import Logged, TrainContext
-from gnnkit.jobs.environment import Place
+from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.running import run_training
 from tests.helpers.machine import ROOT
 from tests.helpers.ports import free_port
@@ -122,7 +122,7 @@ def test_a_killed_rank_is_restarted_and_the_rest_comes_exactly_also_to_another_n
                 ctx.log(seeds=batch.batch_size)
         return seen
 
-    left = run_training(plan, go_on, Place(), directory=folder, report=logged.append, device="cpu")
+    left = run_training(plan, go_on, JobPlace(), directory=folder, report=logged.append, device="cpu")
     assert left == [expected[0][2 * STOPPED_AT :], expected[1]]
     assert (logged[0].epoch, logged[0].step, logged[-1].epoch, logged[-1].step) == (0, 2 * STOPPED_AT + 1, 1, NUM_BATCHES)
 
@@ -246,7 +246,7 @@ def test_a_server_serves_and_a_trainer_joins_it(plan: Path, tmp_path: Path, monk
             assert loader.plan.backend["kind"] == "GraphStore"
             return [batch.input_id.tolist() for batch in loader]
 
-        seen = run_training(plan, train, Place(), directory=tmp_path / "job", report=print, device="cpu")
+        seen = run_training(plan, train, JobPlace(), directory=tmp_path / "job", report=print, device="cpu")
         out, err = server.communicate(timeout=DEADLINE_S)
         assert server.returncode == 0, out + err
     finally:

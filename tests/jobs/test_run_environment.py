@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gnnkit.errors import PlanError
-from gnnkit.jobs.environment import Place, find_node, find_place
+from gnnkit.jobs.environment import JobPlace, find_node, find_place
 
 TORCHRUN = {
     "RANK": "5",
@@ -43,21 +43,21 @@ PYTORCH_JOB = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "job-master-0", "M
 @pytest.mark.parametrize(
     ("environment", "place"),
     [
-        ({}, Place()),
-        ({"LOCAL_RANK": "3", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, Place()),
-        (TORCHRUN, Place(5, 2, 1, 6, 3, 2, 2, "10.0.0.1", 4000, True)),
-        ({**SLURM, **TORCHRUN}, Place(5, 2, 1, 6, 3, 2, 3, "10.0.0.1", 4000, True)),
-        (PYTORCH_JOB, Place(1, 0, 1, 3, 1, 3, 0, "job-master-0", 23456)),
-        (SLURM, Place(3, 1, 1, 5, 2, 3, 1, "gpu07", 15000 + 1234)),
-        ({**SLURM, "MASTER_ADDR": "10.1.1.1", "MASTER_PORT": "9"}, Place(3, 1, 1, 5, 2, 3, 1, "10.1.1.1", 9)),
-        ({**SLURM, "SLURM_STEP_NODELIST": "a3-x,b[1-2]"}, Place(3, 1, 1, 5, 2, 3, 1, "a3-x", 15000 + 1234)),
-        ({**SLURM, "SLURM_STEP_NODELIST": ""}, Place(3, 1, 1, 5, 2, 3, 1, "10.0.0.9", 15000 + 1234)),
-        ({"SLURM_PROCID": "0", "SLURM_STEP_ID": "2", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "7"}, Place()),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_NODEID": "0", "SLURM_JOB_ID": "7"}, Place()),  # the batch script itself
-        (POD, Place(1, 0, 1, 2, 1, 2, 3, "job-0.job")),
+        ({}, JobPlace()),
+        ({"LOCAL_RANK": "3", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, JobPlace()),
+        (TORCHRUN, JobPlace(5, 2, 1, 6, 3, 2, 2, "10.0.0.1", 4000, True)),
+        ({**SLURM, **TORCHRUN}, JobPlace(5, 2, 1, 6, 3, 2, 3, "10.0.0.1", 4000, True)),
+        (PYTORCH_JOB, JobPlace(1, 0, 1, 3, 1, 3, 0, "job-master-0", 23456)),
+        (SLURM, JobPlace(3, 1, 1, 5, 2, 3, 1, "gpu07", 15000 + 1234)),
+        ({**SLURM, "MASTER_ADDR": "10.1.1.1", "MASTER_PORT": "9"}, JobPlace(3, 1, 1, 5, 2, 3, 1, "10.1.1.1", 9)),
+        ({**SLURM, "SLURM_STEP_NODELIST": "a3-x,b[1-2]"}, JobPlace(3, 1, 1, 5, 2, 3, 1, "a3-x", 15000 + 1234)),
+        ({**SLURM, "SLURM_STEP_NODELIST": ""}, JobPlace(3, 1, 1, 5, 2, 3, 1, "10.0.0.9", 15000 + 1234)),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_ID": "2", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "7"}, JobPlace()),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_NODEID": "0", "SLURM_JOB_ID": "7"}, JobPlace()),  # the batch script itself
+        (POD, JobPlace(1, 0, 1, 2, 1, 2, 3, "job-0.job")),
     ],
 )
-def test_places(environment: dict[str, str], place: Place) -> None:
+def test_places(environment: dict[str, str], place: JobPlace) -> None:
     assert find_place(environment) == place
 
 

@@ -22,7 +22,7 @@ from gnnkit.storage.build import build_store
 from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.partition import assign_parts
-from gnnkit.storage.store import CachedNodes
+from gnnkit.storage.store import ReplicatedFeatures
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_source
 from tests.partition.build import graph_arrays
 
@@ -203,7 +203,7 @@ def test_caches_are_written_and_not_read_as_rows(tmp_path):
     store = parted(source, 2)
     x = source.node_arrays[NODE]["x"]
     hot = store.graph.nodes[NODE][1].global_id[:4]
-    store.caches[0] = {NODE: CachedNodes(hot, x[hot])}
+    store.caches[0] = {NODE: ReplicatedFeatures(hot, x[hot])}
     write_glt_partitions(store, tmp_path / "parts", ignore_events)
     folder = tmp_path / "parts" / "part0" / "node_feat"
     assert torch.load(folder / "cache_ids.pt").tolist() == hot.tolist()

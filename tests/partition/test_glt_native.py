@@ -13,7 +13,7 @@ import pytest
 from gnnkit.events import ignore_events
 from gnnkit.schema import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema, edge_type_name
 from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
-from gnnkit.storage.store import CachedNodes
+from gnnkit.storage.store import ReplicatedFeatures
 from tests.helpers.graphs import ArraySource
 from tests.partition.test_glt_format import PartedGraph, assert_same_graph, parted
 
@@ -77,7 +77,7 @@ def cached_store(source: ArraySource, edge_dir: str) -> PartedGraph:
     store = parted(source, 3, edge_dir=edge_dir)
     node_type = next(iter(source.schema.node_types))
     hot = np.sort(store.graph.nodes[node_type][1].global_id[:5])
-    store.caches[0] = {node_type: CachedNodes(hot, source.node_arrays[node_type]["x"][hot])}
+    store.caches[0] = {node_type: ReplicatedFeatures(hot, source.node_arrays[node_type]["x"][hot])}
     return store
 
 

@@ -16,7 +16,7 @@ import psutil
 
 from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.cluster.serving.joining import Servers
-from gnnkit.cluster.serving.server_proxy import Joined, ServerProxy
+from gnnkit.cluster.serving.server_proxy import JoinedServers, ServerProxy
 from gnnkit.cluster.serving.spec import ServerSpec
 from gnnkit.events import Event, EventSink, ignore_events
 from gnnkit.storage.store import Store
@@ -59,7 +59,7 @@ class TwoHosts:
         """A proxy to them; ``proxy.join`` waits for them."""
         return Servers((self.address,), token, None, client, timeout_s).proxy(stays=stays)
 
-    def join(self, timeout_s: float = READY_S, events: EventSink = ignore_events) -> Joined:
+    def join(self, timeout_s: float = READY_S, events: EventSink = ignore_events) -> JoinedServers:
         """Joins them, and leaves again."""
         with self.joining() as proxy:
             return proxy.join(timeout_s, events)

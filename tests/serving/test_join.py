@@ -18,7 +18,7 @@ from gnnkit import GraphLoader, GraphStore
 from gnnkit.cluster.parts.client import remote_error
 from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.cluster.serving.joining import Servers, look
-from gnnkit.cluster.serving.membership import Member, Membership
+from gnnkit.cluster.serving.membership import Membership, ServerMember
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
 from gnnkit.loader.digest import batches_digest
 from gnnkit.storage.outline import find_outline, keep_outline
@@ -375,10 +375,10 @@ def test_servers_of_its_own_on_the_network(stores: dict[int, Store]) -> None:
 
 def test_servers_of_other_formats() -> None:
     """Rules that no two servers of one installation can break."""
-    own = Member(0, 2, "10.0.0.1:7000", 1, 1, "abc", 1, "/s", 1, None)
+    own = ServerMember(0, 2, "10.0.0.1:7000", 1, 1, "abc", 1, "/s", 1, None)
     membership = Membership(own)
     with pytest.raises(StoreError, match=r"(?s)different formats: 1 \(abc\) on server 0, 2 \(def\) on server 1"):
-        membership.announce(Member(1, 2, "10.0.0.2:7000", 1, 2, "def", 2, "/s", 1, None))
+        membership.announce(ServerMember(1, 2, "10.0.0.2:7000", 1, 2, "def", 2, "/s", 1, None))
     assert membership.missing() == [1] and "different formats" in membership.refused[1]
 
 

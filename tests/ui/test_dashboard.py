@@ -17,7 +17,7 @@ from gnnkit.ui.dashboard import live as live_module
 from gnnkit.ui.dashboard.facts import Snapshot
 from gnnkit.ui.dashboard.observer import Observer
 from gnnkit.ui.dashboard.places import HtmlPlace, WidgetPlace
-from gnnkit.ui.dashboard.watch import Watch
+from gnnkit.ui.dashboard.watch import DashboardWatch
 from gnnkit.ui.dashboard.widgets import Actions
 from gnnkit.ui.options import set_options
 from tests.helpers.waiting import wait_until
@@ -53,8 +53,8 @@ def loader() -> Iterator[GraphLoader]:
         yield loader
 
 
-def watch_of(loader: GraphLoader, wall: Wall) -> Watch:
-    watch = Watch(loader.pipeline, Observer("tiny"), wall, 0.01)
+def watch_of(loader: GraphLoader, wall: Wall) -> DashboardWatch:
+    watch = DashboardWatch(loader.pipeline, Observer("tiny"), wall, 0.01)
     watch.start()
     return watch
 
@@ -182,7 +182,7 @@ def test_one_that_cannot_be_drawn_ends_and_says_so(loader: GraphLoader) -> None:
 def test_looking_takes_little_time(loader: GraphLoader, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 0.5, 1.0, 1.04, 2.0, 2.002])
     wall = Wall()
-    watch = Watch(loader.pipeline, Observer("tiny"), wall, 0.5)
+    watch = DashboardWatch(loader.pipeline, Observer("tiny"), wall, 0.5)
     monkeypatch.setattr("gnnkit.ui.dashboard.watch.time.thread_time", lambda: next(times))
     # A first look that imports and compiles, one on a busy machine, and one as they are.
     waits = [watch.look() for _ in range(3)]

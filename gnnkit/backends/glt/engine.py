@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from gnnkit.backends.glt import sampler as glt_sampler
-from gnnkit.backends.glt.setup import EngineOptions, Place, direct_seeds, part_dataset, sampling_config
+from gnnkit.backends.glt.setup import EngineOptions, GltPlace, direct_seeds, part_dataset, sampling_config
 from gnnkit.errors import WorkerDied
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.vendor import glt
@@ -50,7 +50,7 @@ class WorkerEngine:
         options: The user's.
     """
 
-    def __init__(self, graph: GraphArrays, place: Place, options: EngineOptions) -> None:
+    def __init__(self, graph: GraphArrays, place: GltPlace, options: EngineOptions) -> None:
         glt_sampler.install()
         self.lanes = options.num_workers
         glt.attribute("distributed.init_worker_group")(place.num_parts, place.part, _GROUP)
@@ -74,7 +74,7 @@ class WorkerEngine:
         return glt_sampler.receive(self._loader._channel)
 
 
-def _sampler_options(place: Place, options: EngineOptions) -> dict[str, Any]:
+def _sampler_options(place: GltPlace, options: EngineOptions) -> dict[str, Any]:
     """Returns the arguments that both kinds of graphlearn-torch's worker options share."""
     return {
         "num_workers": options.num_workers,
@@ -86,7 +86,7 @@ def _sampler_options(place: Place, options: EngineOptions) -> dict[str, Any]:
     }
 
 
-def serve(graph: GraphArrays, place: Place, options: EngineOptions) -> None:
+def serve(graph: GraphArrays, place: GltPlace, options: EngineOptions) -> None:
     """Makes this process one of graphlearn-torch's servers; returns once all servers and clients have met."""
     assert place.group is not None, "servers have a group"
     glt_sampler.install()
@@ -112,7 +112,7 @@ class ClientEngine:
         options: The user's.
     """
 
-    def __init__(self, graph: GraphArrays, place: Place, options: EngineOptions) -> None:
+    def __init__(self, graph: GraphArrays, place: GltPlace, options: EngineOptions) -> None:
         assert place.group is not None, "clients have a group"
         self._servers, self._workers = place.num_parts, options.num_workers
         self.lanes = self._servers * self._workers

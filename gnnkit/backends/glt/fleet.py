@@ -34,7 +34,7 @@ _OWN_STORE = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUN
 
 
 @dataclass(frozen=True)
-class Member:
+class GltProcess:
     """A process of one trainer's.
 
     Attributes:
@@ -46,7 +46,7 @@ class Member:
     part: int | None
 
 
-class Cluster:
+class GltGroup:
     """The processes that sample together for one trainer of each host.
 
     Where every host holds the whole graph, each trainer has all of them to itself.
@@ -92,11 +92,11 @@ class Cluster:
         self.address = listening_address(self.hosts, options.interface)
 
     @cached_property
-    def members(self) -> list[Member]:
+    def members(self) -> list[GltProcess]:
         """This host's processes; the first one serves the trainer."""
         if self._options.mode == "worker":
-            return [Member("worker", part) for part in self.parts]
-        return [Member("client", None), *(Member("server", part) for part in self.parts)]
+            return [GltProcess("worker", part) for part in self.parts]
+        return [GltProcess("client", None), *(GltProcess("server", part) for part in self.parts)]
 
     @property
     def is_first(self) -> bool:
@@ -119,8 +119,8 @@ class Cluster:
             found["group"] = port + 1 if port else 0
         return found
 
-    def place(self, member: Member, own: dict[str, int], met: dict[str, Any]) -> dict[str, Any]:
-        """Returns the place of a process, as JSON values for ``backends.glt.setup.Place``.
+    def place(self, member: GltProcess, own: dict[str, int], met: dict[str, Any]) -> dict[str, Any]:
+        """Returns the place of a process, as JSON values for ``backends.glt.setup.GltPlace``.
 
         Args:
             member: The process.
@@ -211,7 +211,7 @@ class Fleet:
         self.lanes = 0
         self._ports: dict[str, int] | None = None
         self._joined = False
-        self._cluster = Cluster(options, plan, graph.arrays.num_parts)
+        self._cluster = GltGroup(options, plan, graph.arrays.num_parts)
         count = len(self._cluster.members)
         check_descriptors(count)
         self._shared = graph.share_now() if plan.store is None else None

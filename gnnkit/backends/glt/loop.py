@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gnnkit.backends.glt.batches import MessageReader, NodeRequest, write
 from gnnkit.backends.glt.engine import ClientEngine, Engine, WorkerEngine, serve
 from gnnkit.backends.glt.sampler import ERROR, TAG, job
-from gnnkit.backends.glt.setup import EngineOptions, Place, listen
+from gnnkit.backends.glt.setup import EngineOptions, GltPlace, listen
 from gnnkit.errors import StartTimeout, StoreError, WorkerDied
 from gnnkit.plan import InputNodes, LoaderPlan
 from gnnkit.runtime.batches import BatchList
@@ -28,7 +28,7 @@ from gnnkit.runtime.graph_memory import GraphHandle, SharedGraph
 from gnnkit.runtime.remote import error_to_json, layout_to_json
 from gnnkit.runtime.runs import with_tail
 from gnnkit.runtime.supervisor import describe_end
-from gnnkit.runtime.vitals import Watch
+from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Message, Wire, from_memory
 from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.store import Store
@@ -49,7 +49,7 @@ class GltLoop:
         watch: The process's watchman.
     """
 
-    def __init__(self, wire: Wire, watch: Watch) -> None:
+    def __init__(self, wire: Wire, watch: ParentWatch) -> None:
         self._wire, self._watch = wire, watch
         self._generation = _NOW
         self._lock = threading.Lock()
@@ -98,7 +98,7 @@ class GltLoop:
         handle = self._handle = _open_graph(self._plan, setup)
         self._batches, self._reader = BatchList(self._plan, handle), MessageReader(self._plan, handle.arrays)
         join = self._wire.next().body
-        place = Place.from_json(join["place"])
+        place = GltPlace.from_json(join["place"])
         options = EngineOptions(plan=self._plan, **body["options"])
         if body["role"] == "server":
             serve(handle.arrays, place, options)

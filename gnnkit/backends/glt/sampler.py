@@ -51,7 +51,7 @@ class TaggedSeeds(SeedsInput):  # type: ignore[misc]
         self.tag = tag
 
 
-class Seeds:
+class SeedList:
     """Stands where graphlearn-torch's workers expect the list of all seeds: what is asked of it are jobs, not places in a list.
 
     Its workers receive it when they start, which is when their sampler is replaced.
@@ -77,11 +77,11 @@ class Seeds:
         assert len(jobs) == 1, "graphlearn-torch's batch size is 1 job"
         return TaggedSeeds(jobs[0, _TAG_LENGTH:], self.input_type, jobs[0, :_TAG_LENGTH].clone())
 
-    def share_memory(self) -> Seeds:
+    def share_memory(self) -> SeedList:
         """Itself: there is nothing to share."""
         return self
 
-    def to(self, device: object) -> Seeds:
+    def to(self, device: object) -> SeedList:
         """Itself, likewise."""
         return self
 

@@ -12,7 +12,7 @@ import torch
 
 from gnnkit.backends.glt.batches import MessageReader
 from gnnkit.backends.glt.data import Numbers, PartBuilder, unwrapped
-from gnnkit.backends.glt.sampler import Seeds
+from gnnkit.backends.glt.sampler import SeedList
 from gnnkit.cluster.hosts import environment_int
 from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling
 from gnnkit.storage.arrays import GraphArrays
@@ -22,7 +22,7 @@ _JOIN_S = 600.0
 
 
 @dataclass(frozen=True)
-class Place:
+class GltPlace:
     """The place of a process among those that sample together.
 
     Attributes:
@@ -42,7 +42,7 @@ class Place:
     num_clients: int
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Place:
+    def from_json(cls, value: Mapping[str, Any]) -> GltPlace:
         """A place as ``gnnkit.backends.glt.fleet`` describes it."""
         fields: Any = {name: tuple(part) if isinstance(part, list) else part for name, part in value.items()}
         return cls(**fields)
@@ -150,8 +150,8 @@ def sampling_config(options: EngineOptions, graph: GraphArrays) -> Any:
     )
 
 
-def direct_seeds(options: EngineOptions, graph: GraphArrays) -> Seeds:
+def direct_seeds(options: EngineOptions, graph: GraphArrays) -> SeedList:
     """Returns the object that graphlearn-torch receives in place of a list of seeds."""
     inputs = options.plan.inputs
     assert isinstance(inputs, InputNodes), "Glt() has refused everything else"
-    return Seeds(None if graph.schema.is_homogeneous else inputs.node_type, options.channel_bytes)
+    return SeedList(None if graph.schema.is_homogeneous else inputs.node_type, options.channel_bytes)

@@ -152,7 +152,7 @@ def _send(end: socket.socket, data: memoryview) -> int:
     return sent
 
 
-class Gate:
+class PortGate:
     """Listens, in a thread of its own, for as long as the process lives.
 
     Args:

@@ -11,7 +11,7 @@ from gnnkit.cluster.parts.visits import lease_renewal, visit_actions
 from gnnkit.errors import StoreError
 from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.vitals import Watch
+from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.sampling.kinds import warm
 from gnnkit.storage.paging import expect_random_access
@@ -28,7 +28,7 @@ class PartServiceLoop:
         watch: The process's watchman.
     """
 
-    def __init__(self, wire: Wire, watch: Watch) -> None:
+    def __init__(self, wire: Wire, watch: ParentWatch) -> None:
         self._wire = wire
         self._renewal: LeaseRenewal | None = None
 

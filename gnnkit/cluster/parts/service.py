@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 from numpy.typing import NDArray
 
-from gnnkit.cluster.parts.gate import Gate
+from gnnkit.cluster.parts.gate import PortGate
 from gnnkit.cluster.parts.protocol import (
     CLIENT_HEADER,
     PROTOCOL_VERSION,
@@ -292,7 +292,7 @@ class PartServer(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         self._gets, self._actions = gets, actions
         try:
-            self._gate = Gate(ip, port, token, self._listen(token), tls)
+            self._gate = PortGate(ip, port, token, self._listen(token), tls)
         except ssl.SSLError as error:
             raise PlanError(f"the certificate and its key cannot be used: {error}", "give PEM files that belong together") from error
         except OSError as error:

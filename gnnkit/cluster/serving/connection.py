@@ -90,7 +90,7 @@ class Welcome:
         )
 
 
-class Connection:
+class ServerConnection:
     """One connection to one server. It is made at once, and the server answers later: ``advance`` until ``welcome`` is there.
 
     Args:
@@ -121,7 +121,7 @@ class Connection:
         self._wire.send("join", version=DOOR_VERSION, token=token, client=client_id(), pid=os.getpid(), name=name)
 
     @classmethod
-    def open(cls, folder: Path, rank: int, token: str, timeout_s: float, name: str = "trainer") -> Connection:
+    def open(cls, folder: Path, rank: int, token: str, timeout_s: float, name: str = "trainer") -> ServerConnection:
         """A connection to a server that is there, welcomed.
 
         Raises:
@@ -298,14 +298,14 @@ class Connection:
         with contextlib.suppress(OSError):
             self._wire.close()
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> ServerConnection:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
 
-def gone(connection: Connection) -> WorkerDied:
+def gone(connection: ServerConnection) -> WorkerDied:
     """The error for a server that is gone, with the end of its log."""
     welcome = connection.welcome
     assert welcome is not None, "it has welcomed this client"
@@ -382,9 +382,9 @@ class UnixJoin:
     def __init__(self, folder: Path, name: str, fingerprint: str | None = None) -> None:
         self._folder, self._name, self._fingerprint = folder, name, fingerprint
         self._format: int | None = None
-        self._pending: dict[int, Connection] = {}
+        self._pending: dict[int, ServerConnection] = {}
         self._reasons: dict[int, str] = {}
-        self.connections: dict[int, Connection] = {}
+        self.connections: dict[int, ServerConnection] = {}
         self.num_servers: int | None = None
         self._had_token = False
         try:
@@ -411,7 +411,7 @@ class UnixJoin:
         """Whether servers that were here have ended for good: they take their token along, and those that die leave it to the next ones."""
         return self.num_servers is not None and self._had_token and not os.path.exists(self._folder / TOKEN_NAME)
 
-    def advance(self) -> list[Connection]:
+    def advance(self) -> list[ServerConnection]:
         """Connects to servers that have come, without waiting; those that have welcomed this client since the last call.
 
         Raises:
@@ -481,7 +481,7 @@ class UnixJoin:
             self._reasons[rank] = "there is no token in its folder"
             return
         try:
-            self._pending[rank] = Connection(self._folder, rank, token, self._name)
+            self._pending[rank] = ServerConnection(self._folder, rank, token, self._name)
         except NotThere as error:
             self._reasons[rank] = str(error)
 

@@ -27,7 +27,7 @@ from gnnkit.cluster.parts.protocol import pack
 from gnnkit.cluster.parts.service import Action, Answers, Get, Stream, as_flight
 from gnnkit.cluster.parts.visits import visit_actions
 from gnnkit.cluster.serving.codec import from_bytes, to_bytes
-from gnnkit.cluster.serving.membership import Member, Membership, check_version
+from gnnkit.cluster.serving.membership import Membership, ServerMember, check_version
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, StartTimeout
 from gnnkit.files import open_regular
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
@@ -621,7 +621,7 @@ class FlightActions:
 
     def _announce(self, body: dict[str, Any]) -> dict[str, Any]:
         check_version(body)
-        self._membership.announce(Member.of_json(body.get("server")))
+        self._membership.announce(ServerMember.of_json(body.get("server")))
         return self._membership.to_json()
 
     def _members(self, body: dict[str, Any]) -> dict[str, Any]:

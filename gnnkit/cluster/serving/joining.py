@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.cluster.leases import CLIENT_PREFIX
-from gnnkit.cluster.serving.server_proxy import Joined, ServerProxy
+from gnnkit.cluster.serving.server_proxy import JoinedServers, ServerProxy
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.files import read_bounded
@@ -55,12 +55,12 @@ class Servers:
 
 
 # What a loader that is being made has just learned, and when, for the stream that it is about to open. Servers may be elsewhere soon.
-_known: dict[Servers, tuple[Joined, float]] = {}
+_known: dict[Servers, tuple[JoinedServers, float]] = {}
 _FRESH_S = 5.0
 _lock = threading.Lock()
 
 
-def look(servers: Servers, events: EventSink) -> Joined:
+def look(servers: Servers, events: EventSink) -> JoinedServers:
     """Joins servers to learn of their store; the next ``join`` of the same ones need not ask again.
 
     Raises:
@@ -72,7 +72,7 @@ def look(servers: Servers, events: EventSink) -> Joined:
     return joined
 
 
-def join(servers: Servers, events: EventSink) -> Joined:
+def join(servers: Servers, events: EventSink) -> JoinedServers:
     """Waits until every server is there; what it learns is as of now, or of the ``look`` just before it.
 
     Raises:
@@ -83,13 +83,13 @@ def join(servers: Servers, events: EventSink) -> Joined:
     return _join(servers, events) if joined is None or time.monotonic() - learned > _FRESH_S else joined
 
 
-def _join(servers: Servers, events: EventSink) -> Joined:
+def _join(servers: Servers, events: EventSink) -> JoinedServers:
     # Not counted as a client: servers that end with the last one must not see it leave before its receiving process is there.
     with servers.proxy(stays=False) as proxy:
         return proxy.join(servers.join_timeout_s, events)
 
 
-def receiver_setup(joined: Joined, servers: Servers, num_parts: int, again: bool) -> dict[str, Any]:
+def receiver_setup(joined: JoinedServers, servers: Servers, num_parts: int, again: bool) -> dict[str, Any]:
     """Returns the facts that a receiving process needs about the servers; see ``gnnkit.cluster.receiving``.
 
     Args:

@@ -14,7 +14,7 @@ from gnnkit.cluster.serving.listener import ClientListener, ClientSessions
 from gnnkit.cluster.serving.pool import ServedWorkers, ServedWorkersOptions
 from gnnkit.errors import StoreError
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.vitals import Watch
+from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Message, Waker, Wire
 from gnnkit.storage.layout import FORMAT_VERSION
 from gnnkit.storage.manifest import read_manifest
@@ -43,7 +43,7 @@ class ServerLoop:
         visits: How many different clients there have been.
     """
 
-    def __init__(self, wire: Wire, watch: Watch) -> None:
+    def __init__(self, wire: Wire, watch: ParentWatch) -> None:
         self._wire = wire
         self.pool: ServedWorkers | None = None
         self._api: ServerApi | None = None

@@ -26,7 +26,7 @@ JOINING, READY, DEGRADED = "joining", "ready", "degraded"
 
 
 @dataclass(frozen=True)
-class Member:
+class ServerMember:
     """A server.
 
     Attributes:
@@ -65,7 +65,7 @@ class Member:
         return asdict(self)
 
     @classmethod
-    def of_json(cls, value: Any) -> Member:
+    def of_json(cls, value: Any) -> ServerMember:
         """Reads a member that another process has sent.
 
         Raises:
@@ -87,14 +87,14 @@ class Member:
         return member
 
 
-def members_of(answer: Mapping[str, Any]) -> list[Member]:
+def members_of(answer: Mapping[str, Any]) -> list[ServerMember]:
     """The servers that the answer of a server lists, see ``Membership.to_json``.
 
     Raises:
         PlanError: It lists none.
     """
     try:
-        members = [Member.of_json(value) for value in answer["servers"]]
+        members = [ServerMember.of_json(value) for value in answer["servers"]]
         if not members or not all(
             isinstance(answer[name], kind) for name, kind in (("num_servers", int), ("fingerprint", str), ("refused", list))
         ):
@@ -104,7 +104,7 @@ def members_of(answer: Mapping[str, Any]) -> list[Member]:
     return members
 
 
-def hosts_of(members: Mapping[int, Member]) -> list[str]:
+def hosts_of(members: Mapping[int, ServerMember]) -> list[str]:
     """The hosts of a run, in the order of their first servers."""
     return list(dict.fromkeys(members[rank].host for rank in sorted(members)))
 
@@ -136,18 +136,18 @@ class Membership:
         refused: Why the last one that was turned away was, by rank.
     """
 
-    own: Member
+    own: ServerMember
     refused: dict[int, str] = field(default_factory=dict)
-    _others: dict[int, tuple[Member, float]] = field(default_factory=dict)
+    _others: dict[int, tuple[ServerMember, float]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def become(self, **changes: Any) -> Member:
+    def become(self, **changes: Any) -> ServerMember:
         """Changes what this server says of itself."""
         with self._lock:
             self.own = replace(self.own, **changes)
             return self.own
 
-    def announce(self, member: Member) -> None:
+    def announce(self, member: ServerMember) -> None:
         """A server has said that it is there.
 
         Raises:
@@ -164,7 +164,7 @@ class Membership:
             self.refused.pop(member.rank, None)
             self._others[member.rank] = member, time.monotonic()
 
-    def _check(self, member: Member) -> None:
+    def _check(self, member: ServerMember) -> None:
         own = self.own
         if member.num_servers != own.num_servers:
             raise PlanError(
@@ -191,7 +191,7 @@ class Membership:
                 "give every server a rank of its own",
             )
 
-    def members(self) -> dict[int, Member]:
+    def members(self) -> dict[int, ServerMember]:
         """The servers that were heard of lately, this one included, by rank."""
         limit = time.monotonic() - SILENCE_S
         with self._lock:

@@ -20,7 +20,7 @@ from gnnkit.cluster.parts.service import Answers, PartServer
 from gnnkit.cluster.placing import PlacementOption, place
 from gnnkit.cluster.serving.flight_actions import FlightActions, RemoteSessionActions
 from gnnkit.cluster.serving.flight_client import FlightClient, Unreachable
-from gnnkit.cluster.serving.membership import BEAT_S, Member, Membership, hosts_of, new_start
+from gnnkit.cluster.serving.membership import BEAT_S, Membership, ServerMember, hosts_of, new_start
 from gnnkit.cluster.serving.spec import meeting_address, own_address
 from gnnkit.errors import GnnkitError, StartTimeout
 from gnnkit.host import total_memory
@@ -128,7 +128,7 @@ class Network:
         tls = None if self._tls is None else (self._tls["cert"], self._tls["key"])
         server = self._server = PartServer(ip, port, words["token"], verbs.gets, verbs.actions, tls)
         address = join_address(ip, server.port)
-        own = Member(
+        own = ServerMember(
             rank,
             int(self._setup["num_servers"]),
             address,
@@ -212,7 +212,7 @@ class Network:
         holders = [list(parts if placement is None else placement.hosts[hosts.index(members[rank].host)]) for rank in sorted(members)]
         self._loop.call(lambda: self._loop.start_workers(parts, setup_message, holders))
 
-    def _greeting(self, members: Mapping[int, Member], hosts: list[str], index: int, placement: Placement) -> dict[str, Any]:
+    def _greeting(self, members: Mapping[int, ServerMember], hosts: list[str], index: int, placement: Placement) -> dict[str, Any]:
         """Returns the facts that workers need about other hosts; see ``gnnkit.cluster.parts``. Servers of a host share those of another."""
         peers = {}
         for host, parts in placement.sources(index).items():

@@ -103,7 +103,7 @@ OVER = (None, True)
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingRequest:
     """Somebody who waits for a batch.
 
     Attributes:
@@ -160,7 +160,7 @@ class ServedStream:
         self._frame = frame
         self._scheduler: Scheduler[Any] = Scheduler(capacity)
         self._orders: dict[int, tuple[int, int]] = {}
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingRequest] = deque()
         self._requests = 0
         self._failure: GnnkitError | None = None
 
@@ -175,7 +175,7 @@ class ServedStream:
         assert not isinstance(inputs, InputLinks) and inputs.ids is not None, "an input is registered with its ids"
         self._scheduler.begin(epoch, num_batches(len(inputs.ids), batching.batch_size, batching.drop_last))
 
-    def fetch(self, waiting: Waiting, epoch: int | None) -> None:
+    def fetch(self, waiting: WaitingRequest, epoch: int | None) -> None:
         """Answers with the next batch, now or later; with ``OVER`` where there is none, or the epoch that is meant has gone by."""
         if epoch is not None and epoch != self.epoch:
             waiting.reply(OVER)
@@ -404,7 +404,7 @@ class SamplingApi:
                 raise _unknown(channel)
             reply(OVER)
             return
-        found.fetch(Waiting(client, reply), epoch)
+        found.fetch(WaitingRequest(client, reply), epoch)
         self._deal(found)
 
     def destroy(self, client: str, reply: Reply, channel: int) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gnnkit.cluster.serving.codec import decode, encode
-from gnnkit.cluster.serving.membership import Member, hosts_of
+from gnnkit.cluster.serving.membership import ServerMember, hosts_of
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, StartTimeout, WorkerDied
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.plan import Placement
@@ -33,7 +33,7 @@ from gnnkit.runtime.entry import Loop, run
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import RunFolder, new_run, with_tail
 from gnnkit.runtime.supervisor import Exit, Supervisor, SupervisorOptions, supervise
-from gnnkit.runtime.vitals import Watch
+from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Message, Waker, Wire
 from gnnkit.waiting import SLICE_S, Deadline, is_done
 
@@ -43,7 +43,7 @@ _GRACE_S = 15.0
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedServers:
     """Servers that a trainer has joined.
 
     Attributes:
@@ -53,15 +53,15 @@ class Joined:
         fingerprint: The store's.
     """
 
-    servers: tuple[Member, ...]
+    servers: tuple[ServerMember, ...]
     placement: Placement | None
     outline: Path
     fingerprint: str
 
     @classmethod
-    def of(cls, membership: Mapping[str, Any], outline: str) -> Joined:
+    def of(cls, membership: Mapping[str, Any], outline: str) -> JoinedServers:
         """Makes the record from the membership and the outline's folder that the proxy has sent."""
-        servers = tuple(Member.of_json(value) for value in membership["servers"])
+        servers = tuple(ServerMember.of_json(value) for value in membership["servers"])
         held = servers[0].placement
         placement = None if held is None else Placement(tuple(tuple(parts) for parts in held))
         return cls(servers, placement, Path(outline), str(membership["fingerprint"]))
@@ -75,7 +75,7 @@ class Joined:
         return tuple(range(num_parts)) if self.placement is None else self.placement.hosts[self.host_of(rank)]
 
 
-class Waiting(NamedTuple):
+class JoinProgress(NamedTuple):
     """The state of a trainer's wait: in words, and the number of servers that are there, and in all; None where that is unknown."""
 
     text: str
@@ -90,8 +90,8 @@ class _Session:
         options = SupervisorOptions(1, 1, _MODULE, title="the proxy", lane="proxy", advice="ask again")
         self.supervisor = Supervisor(options, folder, lambda child: None)
         self.changed = threading.Condition()
-        self.waiting: Waiting | None = None
-        self.joined: Joined | None = None
+        self.waiting: JoinProgress | None = None
+        self.joined: JoinedServers | None = None
         self.failure: GnnkitError | None = None
         self.answers: dict[int, Future[Any]] = {}
         self._owner, self._is_over = os.getpid(), False
@@ -116,7 +116,7 @@ class _Session:
         self.supervisor.send(0, kind, fds, **body)
         self._waker.wake()
 
-    def news(self, told: Waiting | None, timeout_s: float) -> tuple[Joined | None, GnnkitError | None, Waiting | None]:
+    def news(self, told: JoinProgress | None, timeout_s: float) -> tuple[JoinedServers | None, GnnkitError | None, JoinProgress | None]:
         """Waits until there is something else than ``told``; the servers, why there are none, what is waited for."""
         with self.changed:
             self.changed.wait_for(lambda: self.joined or self.failure or self.waiting != told, timeout_s)
@@ -146,9 +146,9 @@ class _Session:
     def _take(self, message: Message) -> None:
         body = message.body
         if message.kind == "waiting":
-            self.waiting = Waiting(body["text"], body["there"], body["total"])
+            self.waiting = JoinProgress(body["text"], body["there"], body["total"])
         elif message.kind == "joined":
-            self.joined = Joined.of(body["membership"], body["outline"])
+            self.joined = JoinedServers.of(body["membership"], body["outline"])
         elif message.kind == "refused":
             self.failure = error_from_json(body["error"], "joining the servers", StartTimeout)
         elif (answer := self.answers.pop(body["number"], None)) is None:  # nobody waits for it any more
@@ -188,7 +188,7 @@ class ServerProxy:
         self._end = weakref.finalize(self, self._session.end)
         threading.Thread(target=self._session.run, name="gnnkit-proxy", daemon=True).start()
 
-    def join(self, join_timeout_s: float, events: EventSink = ignore_events) -> Joined:
+    def join(self, join_timeout_s: float, events: EventSink = ignore_events) -> JoinedServers:
         """Waits until every server is there; says which are missing.
 
         Raises:
@@ -202,7 +202,7 @@ class ServerProxy:
             self._session.send("setup", **self._setup, join_timeout_s=join_timeout_s)
             self._setup = {}
         session, deadline = self._session, Deadline(join_timeout_s + _GRACE_S)
-        told: Waiting | None = None
+        told: JoinProgress | None = None
         with Stage(events, "start", label=f"servers at {self._addresses[0]}", unit="servers") as stage:
             while True:
                 joined, failure, waiting = session.news(told, deadline.within(SLICE_S))
@@ -272,7 +272,7 @@ class ServerProxy:
         self.close()
 
 
-def _load() -> Callable[[Wire, Watch], Loop]:
+def _load() -> Callable[[Wire, ParentWatch], Loop]:
     from gnnkit.cluster.serving.server_proxy_loop import ServerProxyLoop  # pyarrow.flight, which the trainer does without
 
     return ServerProxyLoop

@@ -21,7 +21,7 @@ from gnnkit.cluster.serving.flight_client import FlightClient, Unreachable
 from gnnkit.cluster.serving.membership import JOINING, members_of
 from gnnkit.errors import SamplingError, StartTimeout
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.vitals import Watch
+from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.storage.outline import find_outline, keep_outline
 from gnnkit.waiting import Deadline
@@ -44,7 +44,7 @@ class ServerProxyLoop:
         watch: The process's watchman.
     """
 
-    def __init__(self, wire: Wire, watch: Watch) -> None:
+    def __init__(self, wire: Wire, watch: ParentWatch) -> None:
         self._wire = wire
         self._ending = threading.Event()
         self._renewal: LeaseRenewal | None = None

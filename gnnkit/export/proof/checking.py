@@ -10,7 +10,7 @@ from gnnkit.errors import BatchTimeout, StartTimeout, WorkerDied
 from gnnkit.events import Stage, ignore_events
 from gnnkit.export.job import PLAN
 from gnnkit.export.proof.run import Command, TrialRun, last_lines, running
-from gnnkit.export.proof.trial import Trial
+from gnnkit.export.proof.trial import JobTrial
 from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, read_record, recorded
 from gnnkit.plan import LoaderPlan
 from gnnkit.waiting import Deadline
@@ -33,7 +33,7 @@ class CheckedBatches:
     of_epoch: int
 
 
-class Check:
+class JobCheck:
     """One check of a job.
 
     Args:
@@ -56,7 +56,7 @@ class Check:
         folder.mkdir()
         return folder
 
-    def limit(self, trial: Trial, num_batches: int) -> None:
+    def limit(self, trial: JobTrial, num_batches: int) -> None:
         """Has every rank stop once so many batches have come, over all of them."""
         self._steps = -(-num_batches // trial.job.world_size)
         limit_steps(trial.records, self._steps)
@@ -75,7 +75,7 @@ class Check:
         with running(commands, 0, folder, self._folder) as job:
             self._await(job, commands, lambda: 0)
 
-    def run(self, trial: Trial, commands: Sequence[Command], reference: LoaderPlan) -> CheckedBatches:
+    def run(self, trial: JobTrial, commands: Sequence[Command], reference: LoaderPlan) -> CheckedBatches:
         """Runs a job, and samples the same batches here meanwhile.
 
         Args:
@@ -132,7 +132,7 @@ class Check:
         return False
 
 
-def _recorded_by(rank: int, trial: Trial, commands: Sequence[Command]) -> list[RecordedBatch]:
+def _recorded_by(rank: int, trial: JobTrial, commands: Sequence[Command]) -> list[RecordedBatch]:
     batches = read_record(trial.records, rank)
     if batches is None:
         ends = "".join(f"\n{command.name}{last_lines(command.log)}" for command in commands)

@@ -15,20 +15,20 @@ from gnnkit.export.launchers.kubernetes import JOB_YAML
 from gnnkit.export.launchers.slurm import SBATCH
 from gnnkit.export.proof.run import Command
 from gnnkit.export.proof.slurm import TRIAL, TRIAL_VARIABLE
-from gnnkit.export.proof.trial import Node, Trial, base_environment, write_command, write_commands
+from gnnkit.export.proof.trial import JobTrial, Node, base_environment, write_command, write_commands
 from gnnkit.files import read_text
 
 _SLURM = "gnnkit.export.proof.slurm"
 _SLURM_JOB = "1"
 
 
-def job_commands(trial: Trial) -> list[Command]:
+def job_commands(trial: JobTrial) -> list[Command]:
     """Returns the commands that start a trial's job.
 
     Raises:
         PlanError: A file of the job cannot be used.
     """
-    make: Mapping[Launcher, Callable[[Trial], list[Command]]] = {"torchrun": _torchrun, "slurm": _slurm, "kubernetes": _kubernetes}
+    make: Mapping[Launcher, Callable[[JobTrial], list[Command]]] = {"torchrun": _torchrun, "slurm": _slurm, "kubernetes": _kubernetes}
     return make[trial.job.launcher](trial)
 
 
@@ -57,7 +57,7 @@ def stage_command(directory: Path, folder: Path) -> Command:
     return Command(STAGE, [f"./{STAGE}"], base_environment(folder), directory, folder / "log", None)
 
 
-def _of_nodes(trial: Trial) -> dict[str, str]:
+def _of_nodes(trial: JobTrial) -> dict[str, str]:
     """Returns the variables with the addresses of the nodes, for every command of the job."""
     addresses = {"MASTER_ADDR": trial.nodes[0].address}
     if trial.storage_nodes:
@@ -65,14 +65,14 @@ def _of_nodes(trial: Trial) -> dict[str, str]:
     return addresses
 
 
-def _script(trial: Trial, node: Node, name: str, words: list[str], variables: Mapping[str, str], *, serves: bool) -> Command:
+def _script(trial: JobTrial, node: Node, name: str, words: list[str], variables: Mapping[str, str], *, serves: bool) -> Command:
     environment = {**trial.environment, **variables, **trial.interface(node)}
     host = node.host if trial.in_namespaces else None
     what = f"{name} of {'storage ' if serves else ''}node {node.rank}"
     return Command(what, words, environment, node.folder, trial.log(f"{'storage' if serves else 'node'}{node.rank}"), host, serves)
 
 
-def _torchrun(trial: Trial) -> list[Command]:
+def _torchrun(trial: JobTrial) -> list[Command]:
     where = _of_nodes(trial)
     started = [
         _script(trial, node, SERVE, [f"./{SERVE}"], {**where, "STORAGE_RANK": str(node.rank)}, serves=True) for node in trial.storage_nodes
@@ -82,7 +82,7 @@ def _torchrun(trial: Trial) -> list[Command]:
     ]
 
 
-def _slurm(trial: Trial) -> list[Command]:
+def _slurm(trial: JobTrial) -> list[Command]:
     for name in ("srun", "scontrol"):
         write_command(trial.folder / "bin" / name, _SLURM, name)
     groups = [trial.nodes, *([trial.storage_nodes] if trial.storage_nodes else [])]
@@ -113,7 +113,7 @@ def _slurm(trial: Trial) -> list[Command]:
     return [Command(SBATCH, ["bash", SBATCH], environment, first.folder, trial.log("job"), None)]
 
 
-def _kubernetes(trial: Trial) -> list[Command]:
+def _kubernetes(trial: JobTrial) -> list[Command]:
     where, containers = _of_nodes(trial), _containers(trial.nodes[0].folder / JOB_YAML)
     if trial.storage_nodes and len(containers) < 2:
         raise PlanError(f"{JOB_YAML} has no container for storage servers", "export the job again")

@@ -49,7 +49,7 @@ def srun(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     try:
         for rank, node, local in tasks:
-            variables = _variables(rank, node, local, len(tasks), per_node, nodes)
+            variables = slurm_variables(rank, node, local, len(tasks), per_node, nodes)
             words = [*(enter[nodes[node]["host"]] if enter else ()), *said.command]
             environment = {**os.environ, **variables, **nodes[node]["variables"]}
             started.append(subprocess.Popen(words, cwd=nodes[node]["folder"], env=environment, start_new_session=True))
@@ -58,7 +58,7 @@ def srun(arguments: Sequence[str]) -> int:
         _end(started)
 
 
-def _variables(rank: int, node: int, local: int, count: int, per_node: int, nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def slurm_variables(rank: int, node: int, local: int, count: int, per_node: int, nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Returns the variables that Slurm sets for a task."""
     names, each = ",".join(one["address"] for one in nodes), f"{per_node}(x{len(nodes)})" if len(nodes) > 1 else str(per_node)
     told = {

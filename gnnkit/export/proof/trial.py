@@ -35,7 +35,7 @@ _SMALL = 2
 
 
 @dataclass(frozen=True)
-class TrialJob(SizedJob):
+class TrialSize(SizedJob):
     """The facts about a job and the size in which it is tried; its name is its directory's.
 
     Attributes:
@@ -60,7 +60,7 @@ class TrialJob(SizedJob):
         return f"{self.nodes} x {self.procs_per_node} ranks{servers}"
 
 
-def read_job(directory: Path) -> TrialJob:
+def read_job(directory: Path) -> TrialSize:
     """The job of an exported directory.
 
     Raises:
@@ -75,10 +75,10 @@ def read_job(directory: Path) -> TrialJob:
     if options.get("launcher") not in LAUNCHERS:
         raise PlanError(f"{RECORD} says launcher={options.get('launcher')!r}", "export the job again")
     replicated = options.get("placement") == "replicate"
-    return TrialJob(directory.name, options["launcher"], is_replicated=replicated, cut_from=options.get("cut_from"), **numbers)
+    return TrialSize(directory.name, options["launcher"], is_replicated=replicated, cut_from=options.get("cut_from"), **numbers)
 
 
-def fitting(job: TrialJob) -> tuple[TrialJob, list[str]]:
+def fitting(job: TrialSize) -> tuple[TrialSize, list[str]]:
     """The job in the size in which this machine can run it, and what to say where that is not the job's own.
 
     Args:
@@ -136,7 +136,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Trial:
+class JobTrial:
     """A job that is about to run on this machine.
 
     Attributes:
@@ -148,7 +148,7 @@ class Trial:
         environment: Variables of every command.
     """
 
-    job: TrialJob
+    job: TrialSize
     folder: Path
     nodes: tuple[Node, ...]
     storage_nodes: tuple[Node, ...]
@@ -175,7 +175,7 @@ class Trial:
         return self.folder / f"{name}.log"
 
 
-def set_up(job: TrialJob, directory: Path, plan: LoaderPlan, folder: Path, *, in_namespaces: bool, timeout_s: float) -> Trial:
+def set_up(job: TrialSize, directory: Path, plan: LoaderPlan, folder: Path, *, in_namespaces: bool, timeout_s: float) -> JobTrial:
     """Makes the folders of all nodes.
 
     Args:
@@ -214,7 +214,7 @@ def set_up(job: TrialJob, directory: Path, plan: LoaderPlan, folder: Path, *, in
         here.save(node.folder / PLAN)
         nodes.append(node)
     environment = _environment(job, folder, in_namespaces=in_namespaces, timeout_s=timeout_s)
-    return Trial(job, folder, tuple(nodes[: job.nodes]), tuple(nodes[job.nodes :]), in_namespaces, environment)
+    return JobTrial(job, folder, tuple(nodes[: job.nodes]), tuple(nodes[job.nodes :]), in_namespaces, environment)
 
 
 def _places(root: Path, written: str) -> tuple[Path, Path]:
@@ -229,7 +229,7 @@ def _places(root: Path, written: str) -> tuple[Path, Path]:
     return folder, Path(os.path.normpath(folder / written))
 
 
-def _placement(job: TrialJob, store: Path) -> Placement:
+def _placement(job: TrialSize, store: Path) -> Placement:
     """Which of the nodes that hold the graph holds which parts, in the size in which the job runs."""
     holders, num_parts = job.storage_nodes or job.nodes, read_manifest(store).num_parts
     return Placement((tuple(range(num_parts)),) * holders) if job.is_replicated else shares(num_parts, holders)
@@ -304,7 +304,7 @@ def base_environment(folder: Path) -> dict[str, str]:
     }
 
 
-def _environment(job: TrialJob, folder: Path, *, in_namespaces: bool, timeout_s: float) -> dict[str, str]:
+def _environment(job: TrialSize, folder: Path, *, in_namespaces: bool, timeout_s: float) -> dict[str, str]:
     environment = {
         **base_environment(folder),
         VARIABLE: str(folder / "records"),

@@ -25,7 +25,7 @@ from gnnkit.errors import GnnkitError, PlanError, StoreError, TrainingFailed, Wo
 from gnnkit.events import Event, EventKind, EventSink
 from gnnkit.files import open_regular, why_unwritable
 from gnnkit.host import available_cpus
-from gnnkit.jobs.environment import VISIBLE, Place, check_device, check_present
+from gnnkit.jobs.environment import VISIBLE, JobPlace, check_device, check_present
 from gnnkit.runtime.process_status import ProcessStatus, look_at
 from gnnkit.runtime.remote import error_from_json, fresh
 from gnnkit.runtime.runs import new_run, sweep
@@ -545,7 +545,7 @@ class Job:
     def _set_up(self, child: ChildProcess) -> None:
         """Tells a rank that has just been started what it is, and, where that is known, what it samples."""
         spec, rank = self.spec, child.rank
-        place = Place(rank, rank, 0, spec.num_procs, spec.num_procs, 1, self._restarts, LOOPBACK, self._meeting.port)
+        place = JobPlace(rank, rank, 0, spec.num_procs, spec.num_procs, 1, self._restarts, LOOPBACK, self._meeting.port)
         body = spec.setup() | {"place": asdict(place), "directory": self.directory}
         fds = (self._code_fd, *(self._meeting.fds if rank == 0 else ()))
         child.wire.send("setup", fds, **body)

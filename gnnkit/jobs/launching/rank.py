@@ -13,10 +13,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gnnkit.jobs.environment import Place
+from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.launching.packing import pack_result, unpack_code
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.vitals import Watch
+from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Wire, from_memory, in_memory
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class RankWork:
         watch: Shows that this one is alive.
     """
 
-    def __init__(self, wire: Wire, watch: Watch) -> None:
+    def __init__(self, wire: Wire, watch: ParentWatch) -> None:
         self._wire = wire
         self._heard: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._loader: GraphLoader | None = None
@@ -82,7 +82,7 @@ class RankWork:
         setup = self._heard.get(timeout=PARENT_WAIT_S)
         assert setup.kind == "setup"
         body = setup.body
-        place = Place(**body["place"])
+        place = JobPlace(**body["place"])
         _set_variables({**place.variables(), **body["variables"]})
         from gnnkit.jobs.running import run_training
 
@@ -157,7 +157,7 @@ def _set_variables(variables: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _store(place: Place, fds: Sequence[int], timeout_s: float) -> Any:
+def _store(place: JobPlace, fds: Sequence[int], timeout_s: float) -> Any:
     """The key-value store that the ranks meet at; rank 0 was handed its listener, so that nobody comes before it listens."""
     if place.world_size == 1:
         return None

@@ -11,7 +11,18 @@ from gnnkit.backends import backend_from_json
 from gnnkit.host import available_cpus, available_memory
 from gnnkit.loader.advice.measuring import measure
 from gnnkit.loader.advice.rules import backend_options, in_words
-from gnnkit.loader.advice.search import Point, Search, Space, TrainStep, Trial, batches_for, beside, check_seconds, run_trial, space_of
+from gnnkit.loader.advice.search import (
+    Point,
+    Search,
+    SearchTrial,
+    Space,
+    TrainStep,
+    batches_for,
+    beside,
+    check_seconds,
+    run_trial,
+    space_of,
+)
 from gnnkit.rendering import Shown
 from gnnkit.units import format_duration, format_rate
 
@@ -40,7 +51,7 @@ class AutotuneResult(Shown):
         options: What to give to ``loader.with_backend``, or to the constructor: "backend" and "prefetch".
     """
 
-    trials: tuple[Trial, ...]
+    trials: tuple[SearchTrial, ...]
     best: Point
     seeds_per_s: float
     gain: float
@@ -144,7 +155,7 @@ class _Tuner:
         given = {name: value for name, value in backend.items() if name not in best and value != usual.get(name)}
         return in_words(backend, {**given, **best}).removeprefix("backend=")
 
-    def _try(self, point: Point) -> Trial | None:
+    def _try(self, point: Point) -> SearchTrial | None:
         began_s = time.monotonic()
         if self._number and began_s + self._longest_s > self._deadline_s:
             return None

@@ -41,7 +41,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class LoopMeasurement:
     """The figures that were measured in one span of a loop. Unknown numbers are nan.
 
     Attributes:
@@ -275,7 +275,7 @@ _MOST_WORK = 128
 _BEFORE_BATCHES = ("download", "ingest", "quantize", "partition", "compile", "start")
 
 
-def measure(loader: Pipeline, seconds: float = 10.0) -> Measurement:
+def measure(loader: Pipeline, seconds: float = 10.0) -> LoopMeasurement:
     """Measures the last ``seconds`` of a loader's loop, whether it still runs or not.
 
     Reads a few small files of /proc, and may be called from any thread.
@@ -288,7 +288,7 @@ def measure(loader: Pipeline, seconds: float = 10.0) -> Measurement:
     status, plan, records = loader.status(), loader.plan, last_records(loader.records, seconds)
     workers = max(1, status.workers)
     threads = workers * int(plan.backend.get("threads_per_worker", 1))
-    return Measurement(
+    return LoopMeasurement(
         backend=plan.backend,
         prefetch=plan.runtime.prefetch,
         workers=workers,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gnnkit.errors import PlanError
 from gnnkit.events import Event
-from gnnkit.loader.advice.measuring import Measurement, last_records, measure
+from gnnkit.loader.advice.measuring import LoopMeasurement, last_records, measure
 from gnnkit.loader.advice.rules import Advice, advise
 from gnnkit.loader.advice.search import batches_for, beside, check_seconds
 from gnnkit.rendering import Shown
@@ -35,7 +35,7 @@ class Profile(Shown):
 
     title: str
     source: Literal["running", "last", "own"]
-    measurement: Measurement
+    measurement: LoopMeasurement
     advice: Advice
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gnnkit.loader.advice.measuring import Measurement, Work
+from gnnkit.loader.advice.measuring import LoopMeasurement, Work
 from gnnkit.units import format_bytes, format_percent, format_rate
 
 # Times that differ by less than this factor are equal.
@@ -63,7 +63,7 @@ _MOST_THREADS, _MOST_SLOTS = 16, 64
 _MOST_OF_MEMORY = 0.1
 
 
-def slots_change(measured: Measurement) -> tuple[float, dict[str, Any]]:
+def slots_change(measured: LoopMeasurement) -> tuple[float, dict[str, Any]]:
     """Returns the speed-up that as many slots as are useful would have given, and the options for that."""
     work, threads, now = measured.work, measured.threads, max(1, measured.slots)
     if not work or math.isnan(measured.busy):
@@ -76,7 +76,7 @@ def slots_change(measured: Measurement) -> tuple[float, dict[str, Any]]:
     return gain, {**change, "prefetch": max(measured.prefetch, 0 if change else measured.prefetch + chosen[1] - now, chosen[1] - threads)}
 
 
-def workers_change(measured: Measurement) -> tuple[float, dict[str, Any]]:
+def workers_change(measured: LoopMeasurement) -> tuple[float, dict[str, Any]]:
     """Returns the speed-up that more workers would have given, and the options for as many as there is room for."""
     work, threads, slots = measured.work, measured.threads, max(1, measured.slots)
     each = max(1, threads // max(1, measured.workers))
@@ -89,14 +89,14 @@ def workers_change(measured: Measurement) -> tuple[float, dict[str, Any]]:
     return _gain(measured, replay_s(work, threads, slots), seconds), _of_workers(measured, chosen[0] // each)
 
 
-def _gain(measured: Measurement, now_s: float, then_s: float) -> float:
+def _gain(measured: LoopMeasurement, now_s: float, then_s: float) -> float:
     """Returns the speed-up of the loop, by its replays as it was and as it would be; the time that these do not explain stays."""
     took_s = measured.seconds / max(1, measured.batches) * len(measured.work)
     rest_s = max(0.0, took_s - now_s)
     return (now_s + rest_s) / max(then_s + rest_s, 1e-9)
 
 
-def worker_room(measured: Measurement) -> int:
+def worker_room(measured: LoopMeasurement) -> int:
     """Returns the number of further threads with room: on processors of this trainer's share that it leaves idle, or on any idle ones.
 
     Other programs count where they use processors beyond this trainer's share, and not within it: so does "auto" of the backends.
@@ -109,7 +109,7 @@ def worker_room(measured: Measurement) -> int:
     return max(0, own, idle)
 
 
-def _of_workers(measured: Measurement, count: int) -> dict[str, Any]:
+def _of_workers(measured: LoopMeasurement, count: int) -> dict[str, Any]:
     """The option that makes so many workers."""
     if measured.kind == "InProcess":
         return {"num_threads": count}
@@ -184,7 +184,7 @@ class Advice:
     change: Mapping[str, Any] = field(default_factory=dict)
 
 
-def advise(measured: Measurement) -> Advice:
+def advise(measured: LoopMeasurement) -> Advice:
     """Names the bottleneck.
 
     Args:
@@ -199,7 +199,7 @@ def advise(measured: Measurement) -> Advice:
     return _disk(measured) or _start(measured) or _network(measured) or _more(measured) or _handover(measured)
 
 
-def _of_the_loop(measured: Measurement) -> Advice:
+def _of_the_loop(measured: LoopMeasurement) -> Advice:
     """Batches come fast enough: which part of the loop takes the most."""
     part = max(("consumer", "collate", "transform", "transfer"), key=lambda name: measured.shares[name])
     takes = f"takes {format_percent(measured.shares[part])} of the time"
@@ -212,11 +212,11 @@ def _of_the_loop(measured: Measurement) -> Advice:
     return Advice(part, remedy[part])
 
 
-def _waits(measured: Measurement) -> str:
+def _waits(measured: LoopMeasurement) -> str:
     return f"The loop waits for batches {format_percent(measured.shares['wait'])} of the time"
 
 
-def _disk(measured: Measurement) -> Advice | None:
+def _disk(measured: LoopMeasurement) -> Advice | None:
     """Sampling that waits for pages of the store."""
     reads = measured.faults_per_s * measured.seconds >= measured.batches or measured.read_bytes_per_s >= _READS
     is_waiting = measured.blocked >= _MUCH and reads
@@ -246,7 +246,7 @@ def _rounded_up(count: int) -> int:
     return -(-count // unit) * unit
 
 
-def _start(measured: Measurement) -> Advice | None:
+def _start(measured: LoopMeasurement) -> Advice | None:
     """Epochs that are over before the workers have got going."""
     if measured.start_share < max(LITTLE, measured.shares["wait"] / 2):
         return None
@@ -254,7 +254,7 @@ def _start(measured: Measurement) -> Advice | None:
     return Advice("start", sentence)
 
 
-def _network(measured: Measurement) -> Advice | None:
+def _network(measured: LoopMeasurement) -> Advice | None:
     """Batches, or parts of the graph, that are on their way most of the time."""
     if not (measured.is_remote and measured.blocked >= _MUCH):
         return None
@@ -266,7 +266,7 @@ def _network(measured: Measurement) -> Advice | None:
     return Advice("network", f"{what}: have more batches on their way: {in_words(measured.backend, change)}.", change)
 
 
-def _more(measured: Measurement) -> Advice | None:
+def _more(measured: LoopMeasurement) -> Advice | None:
     """More slots or more workers, whichever would have been faster with the batches as they were."""
     slots_gain, slots = slots_change(measured)
     workers_gain, more = workers_change(measured)
@@ -289,7 +289,7 @@ def _processors(what: str) -> Advice:
     return Advice("processors", f"{what}, and no processor is left for more of them: it takes {remedy}.")
 
 
-def _handover(measured: Measurement) -> Advice:
+def _handover(measured: LoopMeasurement) -> Advice:
     """Returns the advice for the remaining case: neither the loop nor sampling alone is the limit."""
     who = workers(measured.kind, measured.workers)
     if measured.starved >= _MUCH:

@@ -153,7 +153,7 @@ _OF_THE_LOOP = ("consumer", "collate", "transform", "transfer")
 
 
 @dataclass(frozen=True)
-class Trial:
+class SearchTrial:
     """The result of some options.
 
     Attributes:
@@ -188,9 +188,9 @@ class Search:
         trials: All of them, in their order; the first one is of the options that were there before.
     """
 
-    def __init__(self, space: Space, run: Callable[[Point], Trial | None], most: int) -> None:
+    def __init__(self, space: Space, run: Callable[[Point], SearchTrial | None], most: int) -> None:
         self._space, self._run, self._most = space, run, most
-        self.trials: list[Trial] = []
+        self.trials: list[SearchTrial] = []
 
     def go(self, start: Point) -> None:
         """Searches from ``start``."""
@@ -227,7 +227,7 @@ class Search:
     def _top(self) -> Point:
         return max(self._points(), key=self.speed)
 
-    def _try(self, point: Point) -> Trial | None:
+    def _try(self, point: Point) -> SearchTrial | None:
         trial = self._run(point) if self._may_go_on else None
         if trial is None:
             self._most = len(self.trials)
@@ -252,11 +252,11 @@ class Search:
                 return True
         return False
 
-    def _trial_of(self, point: Point) -> Trial:
+    def _trial_of(self, point: Point) -> SearchTrial:
         return next(trial for trial in reversed(self.trials) if trial.options == point)
 
     @staticmethod
-    def _directions(axis: Axis, trial: Trial) -> tuple[bool, ...]:
+    def _directions(axis: Axis, trial: SearchTrial) -> tuple[bool, ...]:
         """Returns the directions in which a better value may lie: up (True) or down. Fewer slots are never faster."""
         if trial.bottleneck in _OF_THE_LOOP:
             return ()
@@ -343,7 +343,7 @@ def batches_for(loader: Pipeline, seconds: float, train_step: TrainStep | None, 
                 return
 
 
-def run_trial(loader: Pipeline, options: Point, seconds: float, train_step: TrainStep | None, cpus: int) -> Trial:
+def run_trial(loader: Pipeline, options: Point, seconds: float, train_step: TrainStep | None, cpus: int) -> SearchTrial:
     """Measures how fast batches come with some options.
 
     Args:
@@ -359,4 +359,4 @@ def run_trial(loader: Pipeline, options: Point, seconds: float, train_step: Trai
         # Not all may be known any more: their mean is.
         seeds = fmean(record.seeds for record in last_records(tried.records, span_s)) * (len(times) - 1)
         measured = measure(tried, span_s)
-        return Trial(dict(options), seeds, span_s, advise(measured).bottleneck, measured.threads >= cpus)
+        return SearchTrial(dict(options), seeds, span_s, advise(measured).bottleneck, measured.threads >= cpus)

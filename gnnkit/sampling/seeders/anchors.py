@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gnnkit.plan import LABEL_COUNTS, LABEL_KINDS, LABEL_NODES, InputAnchors, NeighborSampling, Sampling, label_name
 from gnnkit.sampling.owners import Expansion
 from gnnkit.sampling.subgraph import BatchKey, NodeKey
-from gnnkit.sampling.walked import SampleRequest, Seeds
+from gnnkit.sampling.walked import SampleRequest, WalkSeeds
 from gnnkit.schema import EdgeType
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class AnchorSeeder:
         self._inputs = inputs
         self._has_roots = isinstance(sampling, NeighborSampling) and sampling.has_roots
 
-    def seeds(self, request: SampleRequest, reach: GraphAccess) -> Seeds:
+    def seeds(self, request: SampleRequest, reach: GraphAccess) -> WalkSeeds:
         """Returns the seeds of a batch's walk: anchors, then distinct labels in the order in which they are first met.
 
         Raises:
@@ -47,7 +47,7 @@ class AnchorSeeder:
         anchors = np.array(reach.store_ids(anchor_type, request.arrays["node"]))
         edges = self._edges(anchor_type, anchors, reach)
         arrays: dict[BatchKey, NDArray[Any]] = {NodeKey(inputs.node_type, "input_id"): request.input_id}
-        seeds = Seeds({anchor_type: anchors}, inputs.node_type, len(anchors), arrays)
+        seeds = WalkSeeds({anchor_type: anchors}, inputs.node_type, len(anchors), arrays)
         numbering.begin(seeds)
         seeded = {anchor_type}
         for number, labels in enumerate(inputs.labels):

@@ -17,7 +17,7 @@ from gnnkit.plan import InputLinks, NeighborSampling, Sampling
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.sampling.walked import ExcludedEdges, SampleRequest, Seeds
+from gnnkit.sampling.walked import ExcludedEdges, SampleRequest, WalkSeeds
 from gnnkit.schema import find_reverse
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
@@ -289,7 +289,7 @@ class LinkSeeder:
             self._negatives = Negatives(self._inputs, self._time_attr, reach)
         self._excluded = _excluded_types(self._inputs, tables)
 
-    def seeds(self, request: SampleRequest, reach: GraphAccess) -> Seeds:
+    def seeds(self, request: SampleRequest, reach: GraphAccess) -> WalkSeeds:
         """Returns the seeds of a batch's walk.
 
         Raises:
@@ -306,7 +306,7 @@ class LinkSeeder:
         arrays: dict[BatchKey, NDArray[Any]] = {EdgeKey(self._edge_type, "input_id"): request.input_id}
         arrays.update(self._places(ends, of_src, of_dst))
         arrays.update(self._labels(request.arrays, ends))
-        seeds = Seeds({t: reach.store_ids(t, ids) for t, ids in given.items()}, self._edge_type, ends.count, arrays, roots)
+        seeds = WalkSeeds({t: reach.store_ids(t, ids) for t, ids in given.items()}, self._edge_type, ends.count, arrays, roots)
         if roots is not None:
             seeds.batch_of_root = np.concatenate([ends.link_of(len(ends.src)), ends.link_of(len(ends.dst))])
         if self._time_attr is not None:

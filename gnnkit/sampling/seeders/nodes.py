@@ -7,7 +7,7 @@ import numpy as np
 from gnnkit.plan import InputNodes, NeighborSampling, Sampling
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.subgraph import NodeKey
-from gnnkit.sampling.walked import SampleRequest, Seeds
+from gnnkit.sampling.walked import SampleRequest, WalkSeeds
 
 
 class NodeSeeder:
@@ -23,11 +23,11 @@ class NodeSeeder:
         self._has_roots = isinstance(sampling, NeighborSampling) and sampling.has_roots
         self._time_attr = sampling.time_attr
 
-    def seeds(self, request: SampleRequest, reach: GraphAccess) -> Seeds:
+    def seeds(self, request: SampleRequest, reach: GraphAccess) -> WalkSeeds:
         """See ``Seeder.seeds``."""
         t = reach.tables.node_types.index(self._node_type)
         nodes = {t: reach.store_ids(t, request.arrays["node"])}
-        seeds = Seeds(nodes, self._node_type, len(request.input_id), {NodeKey(self._node_type, "input_id"): request.input_id})
+        seeds = WalkSeeds(nodes, self._node_type, len(request.input_id), {NodeKey(self._node_type, "input_id"): request.input_id})
         if self._has_roots:
             seeds.roots = {t: np.arange(len(request.input_id), dtype=np.int64)}
         if self._time_attr is not None:

@@ -14,7 +14,7 @@ from gnnkit.plan import HGTSampling
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.owners import Expansion
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
-from gnnkit.sampling.walked import Seeds, Walked, WalkedEdges
+from gnnkit.sampling.walked import Walked, WalkedEdges, WalkSeeds
 from gnnkit.sampling.walkers.layer_seen import SeenNodes, extended, seen_nodes
 from gnnkit.schema import is_label_edge_type
 
@@ -188,7 +188,7 @@ class HGTWalker:
         self._sampling, self._num_hops = sampling, sampling.num_hops
         self._seen: list[SeenNodes] = []
 
-    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
+    def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
         """Chooses the nodes of a batch, and those of their edges that lead to one another.
 
         Raises:

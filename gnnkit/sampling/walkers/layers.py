@@ -15,7 +15,7 @@ from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.owners import Expansion
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR, WEIGHTED
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey
-from gnnkit.sampling.walked import Seeds, Walked, WalkedEdges
+from gnnkit.sampling.walked import Walked, WalkedEdges, WalkSeeds
 from gnnkit.sampling.walkers.layer_seen import SeenNodes, seen_nodes
 from gnnkit.schema import is_label_edge_type
 
@@ -180,7 +180,7 @@ class LayerWalker:
         self._sampling = sampling
         self._seen: list[SeenNodes] = []
 
-    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
+    def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
         """Chooses the nodes of a batch, and their edges to those of the hop before.
 
         Raises:

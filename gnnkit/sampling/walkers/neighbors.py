@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.graph_access import GraphAccess
-from gnnkit.sampling.walked import Seeds, Walked
+from gnnkit.sampling.walked import Walked, WalkSeeds
 
 
 class NeighborWalker:
@@ -17,6 +17,6 @@ class NeighborWalker:
     def __init__(self, sampling: NeighborSampling) -> None:
         self._sampling = sampling
 
-    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
+    def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
         """See ``Walker.walk``."""
         return reach.walk(seeds, key, self._sampling)

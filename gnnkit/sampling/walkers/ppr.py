@@ -22,7 +22,7 @@ from gnnkit.sampling.owners import Expansion, Picks
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.sampling.walked import ExcludedEdges, Seeds, Walked, WalkedEdges
+from gnnkit.sampling.walked import ExcludedEdges, Walked, WalkedEdges, WalkSeeds
 from gnnkit.schema import EdgeType
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
@@ -623,7 +623,7 @@ class NeighborCache:
             found |= reached
         return sorted(found)
 
-    def begin(self, seeds: Seeds, key: int, reach: GraphAccess) -> list[NDArray[np.int64]]:
+    def begin(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> list[NDArray[np.int64]]:
         """Begins a batch.
 
         Returns:
@@ -769,7 +769,7 @@ class PPRWalker:
         self._sampling = sampling
         self._of_graph: _GraphWalker | None = None
 
-    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
+    def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
         """Chooses the nodes of a batch; its edges lead from seeds to the nodes that they keep.
 
         Raises:
@@ -797,7 +797,7 @@ class _GraphWalker:
         self._at_once = _FIRST_STATES
         self._wanted, self._mark, self._number_of = _NO_INTS, np.empty(0, np.int32), np.empty(0, np.int32)
 
-    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
+    def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
         cache, num_types = self._cache, self._cache.num_types
         reach.numbering.begin(replace(seeds, roots=None))  # every seed has a walk of its own in any case
         seed_keys = cache.begin(seeds, key, reach)
@@ -855,7 +855,7 @@ class _GraphWalker:
             )  # fmt: skip
             rows[t].add(seeds[:count] + start, keys[:count].copy(), attributes[:count].copy())
 
-    def _number(self, seeds: Seeds, seed_keys: list[NDArray[np.int64]], kept: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+    def _number(self, seeds: WalkSeeds, seed_keys: list[NDArray[np.int64]], kept: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
         """Gives the nodes that seeds keep their numbers, which replace their keys; int64 ``[n]`` keys by number, for each node type."""
         self._number_of = _fitting(self._number_of, self._cache.num_keys)
         self._number_of[:] = -1
@@ -870,7 +870,7 @@ class _GraphWalker:
         return nodes
 
     def _kept(
-        self, seeds: Seeds, rows: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]]
+        self, seeds: WalkSeeds, rows: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]]
     ) -> tuple[list[WalkedEdges], dict[BatchKey, NDArray[Any]]]:
         """The edges from seeds to nodes, for every type that they may lead to, and their attributes."""
         edges, arrays, begin = [], dict[BatchKey, NDArray[Any]](), 0

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from gnnkit.kernels.jit import kernel
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.graph_access import GraphAccess
-from gnnkit.sampling.numbering import Numbering
+from gnnkit.sampling.numbering import BatchNumbering
 from gnnkit.sampling.owners import Expansion, Picks
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
 from gnnkit.sampling.subgraph import BatchKey, NodeKey
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.sampling.walked import Seeds, Walked, WalkedEdges
+from gnnkit.sampling.walked import Walked, WalkedEdges, WalkSeeds
 from gnnkit.schema import EdgeType
 
 
@@ -32,7 +32,7 @@ class RootedWalker:
         self._sampling = sampling
         self._taken: list[_TakenEdges] = []
 
-    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
+    def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
         """Chooses the nodes and edges of a batch.
 
         Args:
@@ -80,7 +80,7 @@ class RootedWalker:
         key: int,
         hop: int,
         fan_outs: NDArray[np.int64],
-        numbering: Numbering,
+        numbering: BatchNumbering,
         begin: list[int],
         end: list[int],
         root_times: NDArray[np.int64] | None,
@@ -106,7 +106,7 @@ class RootedWalker:
         )
 
     @staticmethod
-    def _batches(seeds: Seeds, numbering: Numbering, tables: GraphTables) -> dict[BatchKey, NDArray[np.int64]]:
+    def _batches(seeds: WalkSeeds, numbering: BatchNumbering, tables: GraphTables) -> dict[BatchKey, NDArray[np.int64]]:
         """``batch`` of every node type."""
         found: dict[BatchKey, NDArray[np.int64]] = {}
         for t, node_type in enumerate(tables.node_types):
@@ -146,7 +146,7 @@ class _TakenEdges:
         """Begins a batch."""
         self.num_sampled, self._count = [], 0
 
-    def add(self, picks: Picks, roots: NDArray[np.int64], first: int, t: int, numbering: Numbering) -> None:
+    def add(self, picks: Picks, roots: NDArray[np.int64], first: int, t: int, numbering: BatchNumbering) -> None:
         """Adds the edges that nodes have drawn in the current hop.
 
         Args:
@@ -175,7 +175,7 @@ class _TakenEdges:
         return WalkedEdges(shown, relation, row, col, position if has_position else None, self.num_sampled)
 
 
-def _times_of_roots(seeds: Seeds) -> NDArray[np.int64] | None:
+def _times_of_roots(seeds: WalkSeeds) -> NDArray[np.int64] | None:
     """int64 ``[number of roots]``: a root's time, which its seeds share."""
     if seeds.times is None or seeds.roots is None:
         return None

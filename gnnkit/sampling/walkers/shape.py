@@ -16,7 +16,7 @@ from gnnkit.kernels.jit import helper, kernel
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
-from gnnkit.sampling.walked import Seeds, Walked, WalkedEdges
+from gnnkit.sampling.walked import Walked, WalkedEdges, WalkSeeds
 from gnnkit.schema import EdgeType, find_reverse, is_label_edge_type
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class ShapedWalker:
         assert sampling.subgraph_type != "directional"
         self._sampling, self._walker = sampling, walker
 
-    def walk(self, seeds: Seeds, key: int, reach: GraphAccess) -> Walked:
+    def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
         """See ``Walker.walk``."""
         walked = self._walker.walk(seeds, key, reach)
         if self._sampling.subgraph_type == "induced":

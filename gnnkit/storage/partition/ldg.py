@@ -25,7 +25,7 @@ from gnnkit.kernels.jit import lazy_kernel
 from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.partition.balance import capacity
-from gnnkit.storage.partition.topology import Adjacency, Rows, first_vertices, merged_adjacency, to_dataset_order
+from gnnkit.storage.partition.topology import Adjacency, AdjacencyRows, first_vertices, merged_adjacency, to_dataset_order
 
 MAX_PASSES = 16
 # The stream ends with a pass that moves fewer than one node in this many.
@@ -107,17 +107,17 @@ class _Stream:
         """Counts the entries of the adjacency that lead from one part to another."""
         return sum(int(_cut(r.first, r.indptr, r.indices, parts)) for r in self.adjacency.rows(0, self.adjacency.num_vertices))
 
-    def _place(self, vertices: NDArray[np.int64], rows: Rows, parts: NDArray[np.int32], sizes: NDArray[np.int64]) -> int:
+    def _place(self, vertices: NDArray[np.int64], rows: AdjacencyRows, parts: NDArray[np.int32], sizes: NDArray[np.int64]) -> int:
         moved = int(_place(vertices, rows.indptr, rows.indices, self.bounds, self.capacities, parts, sizes))
         self.stage.advance(len(vertices))
         return moved
 
-    def _by_id(self) -> Iterator[tuple[NDArray[np.int64], Rows]]:
+    def _by_id(self) -> Iterator[tuple[NDArray[np.int64], AdjacencyRows]]:
         for first, last in self._slices():
             for rows in self.adjacency.rows(first, last):
                 yield np.arange(rows.first, rows.first + len(rows.indptr) - 1), rows
 
-    def _in_order(self, order: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Rows]]:
+    def _in_order(self, order: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], AdjacencyRows]]:
         for first in range(0, len(order), _SHUFFLED_ROWS):
             vertices = order[first : first + _SHUFFLED_ROWS]
             yield vertices, _gather(self.adjacency, vertices)
@@ -133,14 +133,14 @@ class _Stream:
         return [(start, stop) for _, start, stop in sorted(keyed)]
 
 
-def _gather(adjacency: Adjacency, vertices: NDArray[np.int64]) -> Rows:
+def _gather(adjacency: Adjacency, vertices: NDArray[np.int64]) -> AdjacencyRows:
     """Copies the rows of any vertices; ``first`` has no meaning in the result."""
     begins = adjacency.indptr[vertices].astype(np.int64)
     indptr = np.zeros(len(vertices) + 1, dtype=np.int64)
     np.cumsum(adjacency.indptr[vertices + 1] - begins, out=indptr[1:])
     indices = np.empty(int(indptr[-1]), dtype=np.int64)
     _copy_rows(begins, indptr, adjacency.indices, indices)
-    return Rows(0, indptr, indices)
+    return AdjacencyRows(0, indptr, indices)
 
 
 @lazy_kernel

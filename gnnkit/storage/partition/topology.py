@@ -23,7 +23,7 @@ CHUNK_EDGES = 1 << 22
 BOTH_DIRECTIONS_LIMIT = 1 << 29
 
 
-class Rows(NamedTuple):
+class AdjacencyRows(NamedTuple):
     """Consecutive rows of an adjacency, copied: ``indptr`` int64 ``[k + 1]`` from 0 and ``indices`` int64 ``[indptr[-1]]``."""
 
     first: int
@@ -40,15 +40,15 @@ def row_ranges(indptr: NDArray[Any], first: int, last: int) -> Iterator[tuple[in
         first = stop
 
 
-def read_rows(indptr: NDArray[Any], indices: NDArray[Any], first: int, last: int) -> Rows:
+def read_rows(indptr: NDArray[Any], indices: NDArray[Any], first: int, last: int) -> AdjacencyRows:
     """Copies rows ``[first, last)``, so that kernels are compiled for one dtype and never see a read-only mapping."""
     bounds = np.array(indptr[first : last + 1], dtype=np.int64)
     begin, end = int(bounds[0]), int(bounds[-1])
     bounds -= begin
-    return Rows(first, bounds, np.array(indices[begin:end], dtype=np.int64))
+    return AdjacencyRows(first, bounds, np.array(indices[begin:end], dtype=np.int64))
 
 
-def edge_rows(graph: GraphArrays, edge_type: EdgeType) -> Iterator[Rows]:
+def edge_rows(graph: GraphArrays, edge_type: EdgeType) -> Iterator[AdjacencyRows]:
     """Yields every row of an edge type; ``first`` and ``indices`` are store ids of its frontier's and neighbours' type."""
     bounds = graph.node_bounds[graph.frontier_type(edge_type)]
     for part, edges in enumerate(graph.edges[edge_type]):
@@ -99,7 +99,7 @@ class Adjacency:
         """Nodes of all types."""
         return len(self.indptr) - 1
 
-    def rows(self, first: int, last: int) -> Iterator[Rows]:
+    def rows(self, first: int, last: int) -> Iterator[AdjacencyRows]:
         """Yields the rows of vertices ``[first, last)``."""
         for start, stop in row_ranges(self.indptr, first, last):
             yield read_rows(self.indptr, self.indices, start, stop)

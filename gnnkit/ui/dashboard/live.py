@@ -12,8 +12,8 @@ from gnnkit.errors import PlanError
 from gnnkit.ui.dashboard.facts import Snapshot
 from gnnkit.ui.dashboard.observer import Observer
 from gnnkit.ui.dashboard.page import to_block
-from gnnkit.ui.dashboard.places import HtmlPlace, Place, WidgetPlace, to_bundle
-from gnnkit.ui.dashboard.watch import Watch
+from gnnkit.ui.dashboard.places import Display, HtmlPlace, WidgetPlace, to_bundle
+from gnnkit.ui.dashboard.watch import DashboardWatch
 from gnnkit.ui.dashboard.widgets import Actions
 from gnnkit.ui.kernel import CellPort, renders_live, renders_widgets, running_shell, takes_clicks
 from gnnkit.ui.options import get_options, resolve_progress
@@ -25,7 +25,7 @@ _LEAST_INTERVAL_S, _LONGEST_INTERVAL_S = 0.1, 60.0
 # HTML is laid out anew with each drawing, and where nobody watches only what stays matters.
 _HTML_EVERY_S, _UNWATCHED_EVERY_S = 1.0, 5.0
 # The dashboard of each loader that is being drawn.
-_shown: weakref.WeakKeyDictionary[Pipeline, Watch] = weakref.WeakKeyDictionary()
+_shown: weakref.WeakKeyDictionary[Pipeline, DashboardWatch] = weakref.WeakKeyDictionary()
 
 
 class Dashboard:
@@ -52,7 +52,7 @@ class Dashboard:
         self._title = loader.graph.name
         # What is shown has an observer of its own, which belongs to its thread.
         self._observer, self._lock = Observer(self._title), threading.Lock()
-        self._watch: Watch | None = None
+        self._watch: DashboardWatch | None = None
 
     @property
     def is_live(self) -> bool:
@@ -93,14 +93,14 @@ class Dashboard:
         actions = Actions(self._loader, at_once=takes_clicks(shell))
         # What is known goes on: of a loader that is closed, nothing else says what it did.
         observer = Observer(self._title) if before is None else before.observer
-        watch = Watch(loader, observer, _place(shell, self._interval_s, actions), self._interval_s)
+        watch = DashboardWatch(loader, observer, _place(shell, self._interval_s, actions), self._interval_s)
         actions.changed = watch.wake
         self._watch = _shown[loader] = watch
         _hear_of_cells(shell, watch)
         watch.start()
 
 
-def _place(shell: Any, interval_s: float, actions: Actions) -> Place:
+def _place(shell: Any, interval_s: float, actions: Actions) -> Display:
     """The best that the front end is known to show; the words for progress choose it too."""
     port = CellPort(shell)
     if not renders_live(shell):
@@ -112,7 +112,7 @@ def _place(shell: Any, interval_s: float, actions: Actions) -> Place:
     return HtmlPlace(port, max(interval_s, _HTML_EVERY_S))
 
 
-def _hear_of_cells(shell: Any, watch: Watch) -> None:
+def _hear_of_cells(shell: Any, watch: DashboardWatch) -> None:
     """Tells a watch when cells begin and end, until it has ended."""
 
     def began(*_: object) -> None:

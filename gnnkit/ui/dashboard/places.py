@@ -16,7 +16,7 @@ from gnnkit.ui.options import get_options
 _NO_BUTTONS = "Without widgets there are no buttons: loader.pause(), unpause(), restart_workers() and close() may be called from a thread."
 
 
-class Place(Protocol):
+class Display(Protocol):
     """Draws snapshots. Calls never overlap; they come from any thread.
 
     Attributes:

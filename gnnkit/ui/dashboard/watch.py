@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
 from gnnkit.ui.dashboard.observer import Observer
-from gnnkit.ui.dashboard.places import Place
+from gnnkit.ui.dashboard.places import Display
 
 if TYPE_CHECKING:
     from gnnkit.loader.pipeline import Pipeline
@@ -97,7 +97,7 @@ _COSTS = 7
 _LONGEST_S = 5.0
 
 
-class Watch:
+class DashboardWatch:
     """Draws a loader until it is closed or collected, the drawing fails, or ``end`` is called.
 
     Holds neither the loader nor whoever shows it.
@@ -109,7 +109,7 @@ class Watch:
         interval_s: Least seconds between two looks while it is live.
     """
 
-    def __init__(self, loader: Pipeline, observer: Observer, place: Place, interval_s: float) -> None:
+    def __init__(self, loader: Pipeline, observer: Observer, place: Display, interval_s: float) -> None:
         # A queue, because the garbage collector calls back on threads that may hold an event's lock.
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         bell = self._bell

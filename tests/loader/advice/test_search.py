@@ -13,7 +13,7 @@ import pytest
 from gnnkit.errors import PlanError
 from gnnkit.loader.advice.measuring import Work
 from gnnkit.loader.advice.rules import fewest, replay_s
-from gnnkit.loader.advice.search import Point, Search, Space, Trial, space_of
+from gnnkit.loader.advice.search import Point, Search, SearchTrial, Space, space_of
 from gnnkit.plan import LoaderPlan
 from tests.loader.advice.measurements import COLOCATED, SERVERS
 from tests.loader.graphs import make
@@ -159,9 +159,9 @@ def test_a_quarter_of_the_grid_is_enough(plan: LoaderPlan, name: str, noise: flo
     found, start = space(plan, cpus=cpus, **(COLOCATED if backend == "Colocated" else {}))
     rng, grid = random.Random(7), found.grid()
 
-    def run(point: Point) -> Trial:
+    def run(point: Point) -> SearchTrial:
         bottleneck = "consumer" if name == "loop" else "processors" if threads_of(point) >= cpus else "workers"
-        return Trial(point, speed(point) * rng.uniform(1 - noise, 1 + noise), 1.0, bottleneck, threads_of(point) >= cpus)
+        return SearchTrial(point, speed(point) * rng.uniform(1 - noise, 1 + noise), 1.0, bottleneck, threads_of(point) >= cpus)
 
     most = max(3, min(16, len(grid) // 4))
     search = Search(found, run, most)
@@ -174,13 +174,13 @@ def test_a_quarter_of_the_grid_is_enough(plan: LoaderPlan, name: str, noise: flo
 
 def test_the_cheapest_of_equals_wins_and_outliers_are_tried_again(plan: LoaderPlan) -> None:
     found, start = space(plan)
-    flat = Search(found, lambda point: Trial(point, 1000.0, 1.0, "workers"), 6)
+    flat = Search(found, lambda point: SearchTrial(point, 1000.0, 1.0, "workers"), 6)
     flat.go({**start, "num_threads": 2})
     assert flat.best == {**start, "num_threads": 2} and flat.speed({"num_threads": 9}) == 0.0
     assert len({str(trial.options) for trial in flat.trials}) < len(flat.trials) <= 6
 
     lucky = iter([1000.0, 1400.0])  # the second trial was lucky, and that does not happen again
-    outlier = Search(found, lambda point: Trial(point, next(lucky, 1000.0), 1.0, "workers"), 24)
+    outlier = Search(found, lambda point: SearchTrial(point, next(lucky, 1000.0), 1.0, "workers"), 24)
     outlier.go(start)
     first_two = [trial.options for trial in outlier.trials[:2]]
     assert all(sum(trial.options == point for trial in outlier.trials) > 1 for point in first_two)
@@ -188,8 +188,8 @@ def test_the_cheapest_of_equals_wins_and_outliers_are_tried_again(plan: LoaderPl
 
 def test_a_search_ends_when_time_is_over(plan: LoaderPlan) -> None:
     found, start = space(plan)
-    left = iter([Trial(start, 100.0, 1.0, "workers"), Trial({**start, "num_threads": 2}, 200.0, 1.0, "workers")])
+    left = iter([SearchTrial(start, 100.0, 1.0, "workers"), SearchTrial({**start, "num_threads": 2}, 200.0, 1.0, "workers")])
     search = Search(found, lambda point: next(left, None), 24)
     search.go(start)
     assert len(search.trials) == 2 and search.best == {**start, "num_threads": 2}
-    assert Trial(start, 5.0, 0.0).seeds_per_s == 0.0
+    assert SearchTrial(start, 5.0, 0.0).seeds_per_s == 0.0
