@@ -57,6 +57,7 @@ def test_what_only_a_notebook_has_is_named(kernel: Kernel) -> None:
 
 def test_a_loader_of_the_notebook_is_named(kernel: Kernel) -> None:
     kernel.run("import torch\nfrom torch_geometric.data import Data\nfrom gnnkit import GraphLoader")
+    kernel.run("from gnnkit.errors import PlanError\nfrom gnnkit.export.source import function_source")
     kernel.run("data = Data(x=torch.ones(4, 1), edge_index=torch.tensor([[0, 1], [1, 2]]))")
     kernel.run("own = GraphLoader.from_pyg(data, num_neighbors=[1], batch_size=1, progress=False)")
     kernel.run("def train(loader, ctx):\n    return len(own)")
