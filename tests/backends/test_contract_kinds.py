@@ -15,8 +15,8 @@ from gnnkit.errors import PlanError
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.store import Store
 from tests.backends.kinds import EDGE_DIRS, GRAPHS, KINDS, built, kind_loader, source_of
+from tests.cluster.serving.networked import two_hosts
 from tests.helpers.batches import digest, same
-from tests.serving.networked import two_hosts
 
 NUM_BATCHES = 4
 

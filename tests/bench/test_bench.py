@@ -29,7 +29,7 @@ from gnnkit.bench.lines import LINES, contenders_of, evaluate
 from gnnkit.bench.options import CHECKOUT_PEERS as PEERS
 from gnnkit.bench.options import ROWS
 from gnnkit.bench.process import BenchError, ProcessMeasurement, ProcessorWatch, footprint, measure
-from gnnkit.bench.report import COLUMNS, unavailable, cells, markdown
+from gnnkit.bench.report import COLUMNS, cells, markdown, unavailable
 from gnnkit.cli.app import run
 from gnnkit.cluster import namespaces as hosts_here
 from gnnkit.datasets.synthetic import products_like

@@ -26,8 +26,8 @@ from gnnkit.serving import serve
 from gnnkit.storage.store import Store
 from gnnkit.ui.runs import cleaned_line, stopped_line
 from tests.backends.setups import is_gone
-from tests.hosts.setups import OPTIONS, build
-from tests.serving.setups import ANSWER_S, server_pids, worker_pids
+from tests.cluster.hosts.setups import OPTIONS, build
+from tests.cluster.serving.setups import ANSWER_S, server_pids, worker_pids
 
 Cli = Callable[..., tuple[int, str, str]]
 # No process has it.

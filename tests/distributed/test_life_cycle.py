@@ -18,12 +18,12 @@ import torch
 from gnnkit import Colocated, GraphLoader, InProcess, Store
 from gnnkit.distributed import exit_client, get_context, get_sampler_pool, initialize, is_initialized
 from gnnkit.errors import LoaderClosed, PlanError, StoreError
+from tests.cluster.serving.networked import HOSTS, TOKEN
 from tests.distributed.loading import ring, stored
 from tests.helpers.batches import digest, same
 from tests.helpers.machine import ROOT
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import wait_until
-from tests.serving.networked import HOSTS, TOKEN
 
 OPTIONS: dict[str, Any] = {"num_neighbors": [2, 2], "batch_size": 8, "input_nodes": None, "progress": False}
 DEADLINE_S = 120

@@ -1,4 +1,4 @@
-"""Stopping a script with an interrupt, or for good: it ends at once, and the same call made again completes; kernels: ``tests/kernels``."""
+"""Stopping a script with an interrupt, or for good: it ends at once, and the same call made again completes; kernels: ``tests/jupyter``."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ from gnnkit import Colocated, GraphLoader, GraphStore
 from gnnkit.export.job import PLAN, TRAIN, ExportJob, JobStore
 from gnnkit.plan import Placement
 from gnnkit.storage.store import Store
+from tests.cluster.hosts.setups import OPTIONS, build, expected
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.export.jobs import job, write_files
 from tests.export.slurm_standin import JOB_ID, install
 from tests.helpers.machine import ROOT
 from tests.helpers.namespaces import NamespaceHost, network
 from tests.helpers.waiting import wait_until
-from tests.hosts.setups import OPTIONS, build, expected
 
 pytestmark = [pytest.mark.slow, pytest.mark.netns, pytest.mark.timeout(900)]
 DEADLINE_S = 400

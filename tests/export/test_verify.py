@@ -25,7 +25,7 @@ from gnnkit.runtime.runs import runs_root
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
-from tests.hosts.setups import OPTIONS, source
+from tests.cluster.hosts.setups import OPTIONS, source
 
 BACKENDS = {"colocated": Colocated(num_workers=1), "graph_store": GraphStore(num_servers=1)}
 # 57 seeds in batches of 8.

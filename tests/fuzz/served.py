@@ -32,12 +32,12 @@ from gnnkit.serving import GraphStoreServers, serve
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
+from tests.cluster.serving.setups import ANSWER_S, Caller, Trainer, hear, server_pids, worker_pids
 from tests.fuzz.mutations import mutated, mutated_json
 from tests.fuzz.running import Case, Target
 from tests.fuzz.targets import OPTIONS, folder, plain_source
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import wait_until
-from tests.serving.setups import ANSWER_S, Caller, Trainer, hear, server_pids, worker_pids
 
 TOKEN = "a token of these tests only"
 # So often what runs is looked at.

@@ -17,11 +17,11 @@ import torch
 
 from gnnkit.jobs.checkpoint import Checkpoints
 from gnnkit.storage.store import Store
+from tests.cluster.hosts.setups import build, expected
 from tests.export.test_launchers_real import ONE_PER_HOST, export, script
 from tests.helpers.machine import in_time
 from tests.helpers.namespaces import NamespaceHost, network
 from tests.helpers.waiting import wait_until
-from tests.hosts.setups import build, expected
 from tests.jobs.setups import Steps
 
 pytestmark = [pytest.mark.slow, pytest.mark.netns, pytest.mark.timeout(900)]

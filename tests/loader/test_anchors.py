@@ -20,8 +20,8 @@ from gnnkit.plan import LabelLists, LoaderPlan
 from gnnkit.sampling import numbering
 from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.store import Store
-from tests.parts.several_hosts import sampled, sampler_on, spread_samplers
-from tests.serving.networked import two_hosts
+from tests.cluster.parts.several_hosts import sampled, sampler_on, spread_samplers
+from tests.cluster.serving.networked import two_hosts
 
 USERS, ITEMS = 60, 40
 BUYS, BOUGHT, KNOWS = ("user", "buys", "item"), ("item", "rev_buys", "user"), ("user", "knows", "user")

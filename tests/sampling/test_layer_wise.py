@@ -27,10 +27,10 @@ from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from tests import reference_layers
+from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on
 from tests.helpers.batches import items, same, to_pyg
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
 from tests.helpers.kind_batches import epoch_of, expected_kind
-from tests.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on
 
 NUM_BATCHES = 1500
 

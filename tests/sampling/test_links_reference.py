@@ -24,10 +24,10 @@ from gnnkit.schema import find_reverse
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from tests import reference_links
+from tests.cluster.parts.several_hosts import sampled, sampler_on, spread_samplers
 from tests.helpers.batches import to_reference
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
 from tests.helpers.link_batches import check, contents
-from tests.parts.several_hosts import sampled, sampler_on, spread_samplers
 from tests.sampling.test_structure import receiver, walked
 
 

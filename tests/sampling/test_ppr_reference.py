@@ -21,9 +21,9 @@ from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from tests import reference_ppr, reference_sampler
+from tests.cluster.parts.several_hosts import sampled, spread_samplers
 from tests.helpers.batches import same, to_pyg, to_reference
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, spec_of
-from tests.parts.several_hosts import sampled, spread_samplers
 
 OPTIONS: dict[str, Any] = {"alpha": 0.25, "eps": 1e-3, "max_ppr_nodes": 6, "num_neighbors_per_hop": 4, "include_sampled_edges": True}
 

@@ -25,9 +25,9 @@ from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
 from tests import reference_rooted, reference_sampler
+from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on, spread_samplers
 from tests.helpers.batches import to_reference
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_source
-from tests.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on, spread_samplers
 from tests.sampling.test_structure import receiver, walked
 
 numbers = itertools.count()

@@ -23,9 +23,9 @@ from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.build import build_store
 from gnnkit.storage.store import Store
+from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on
+from tests.cluster.parts.test_spread import SAMPLING, cases, plain_store, requests
 from tests.helpers.batches import reference_batch, same
-from tests.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on
-from tests.parts.test_spread import SAMPLING, cases, plain_store, requests
 
 numbers = itertools.count()
 

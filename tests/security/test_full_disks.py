@@ -19,8 +19,8 @@ from gnnkit.loader.digest import batches_digest
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
+from tests.cluster.hosts.setups import OPTIONS, build, expected
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
-from tests.hosts.setups import OPTIONS, build, expected
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="mounting a small file system needs root")
 

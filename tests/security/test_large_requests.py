@@ -25,8 +25,8 @@ from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
+from tests.cluster.parts.services import TOKEN, Service, owners_of
 from tests.helpers.graphs import homogeneous_source, random_edges
-from tests.parts.services import TOKEN, Service, owners_of
 
 NUM_NODES, NUM_EDGES = 50, 100_000
 

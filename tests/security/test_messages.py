@@ -20,9 +20,9 @@ from gnnkit.runtime.wire import Wire, from_memory
 from gnnkit.serving import GraphStoreServers, serve
 from gnnkit.storage.store import Store
 from gnnkit.unpickling import PickleRefused, RestrictedUnpickler
-from tests.hosts.setups import OPTIONS, build, expected
-from tests.serving.clients import joined
-from tests.serving.setups import ANSWER_S, Trainer, hear, worker_pids
+from tests.cluster.hosts.setups import OPTIONS, build, expected
+from tests.cluster.serving.clients import joined
+from tests.cluster.serving.setups import ANSWER_S, Trainer, hear, worker_pids
 
 
 @pytest.fixture(scope="module")

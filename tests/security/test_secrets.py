@@ -17,11 +17,11 @@ import gnnkit
 from gnnkit import GraphLoader, GraphStore
 from gnnkit.serving import GraphStoreServers, serve
 from gnnkit.storage.store import Store
+from tests.cluster.hosts.setups import OPTIONS, build
+from tests.cluster.serving.networked import family
+from tests.cluster.serving.setups import ANSWER_S, server_pids
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import wait_until
-from tests.hosts.setups import OPTIONS, build
-from tests.serving.networked import family
-from tests.serving.setups import ANSWER_S, server_pids
 
 TOKEN = "5eecre7-0f-these-tests-0nly"
 

@@ -16,10 +16,10 @@ import pytest
 from gnnkit.cluster.parts.visits import Visits
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
+from tests.cluster.parts.services import TOKEN, Service, staged
 from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.helpers.machine import slowness
 from tests.helpers.waiting import wait_until
-from tests.parts.services import TOKEN, Service, staged
 
 # Calls with large messages, several at a time; a token travels with each, and is a wrong one.
 LARGE_MESSAGES = """

@@ -1,0 +1,20 @@
+"""One store for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gnnkit.storage.store import Store
+from tests.cluster.hosts.setups import build
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A homogeneous graph in two parts."""
+    from gnnkit.sampling.kinds import warm
+
+    warm()
+    yield build(Path(tmp_path_factory.mktemp("served")), 2)
