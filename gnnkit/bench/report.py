@@ -153,7 +153,7 @@ def run_bench(options: BenchOptions, events: EventSink = ignore_events) -> Bench
     folder.mkdir(parents=True, exist_ok=True)
     arena = Arena(options, BenchGraph(options.scale, folder, events))
     wanted = contenders_of(options.rows)
-    unavailable = unavailable(wanted, arena)
+    unavailable = why_not_measured(wanted, arena)
     commands = {name: CONTENDERS[name].command(arena) for name in wanted if name in CONTENDERS and name not in unavailable}
     measurements, failed = _run_in_turn(commands, options, events)
     for name, with_edge in _STORES.items():
@@ -166,7 +166,8 @@ def run_bench(options: BenchOptions, events: EventSink = ignore_events) -> Bench
     return BenchReport(options, _machine(), results, {k: tuple(v) for k, v in measurements.items()}, failed, unavailable)
 
 
-def unavailable(wanted: list[str], arena: Arena) -> dict[str, str]:
+def why_not_measured(wanted: list[str], arena: Arena) -> dict[str, str]:
+    """Returns the contenders that cannot be measured here, with the reason of each."""
     reasons: dict[str, str | None] = {}
     found = {}
     for name in wanted:

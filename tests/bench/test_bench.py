@@ -29,7 +29,7 @@ from gnnkit.bench.lines import LINES, contenders_of, evaluate
 from gnnkit.bench.options import CHECKOUT_PEERS as PEERS
 from gnnkit.bench.options import ROWS
 from gnnkit.bench.process import BenchError, ProcessMeasurement, ProcessorWatch, footprint, measure
-from gnnkit.bench.report import COLUMNS, cells, markdown, unavailable
+from gnnkit.bench.report import COLUMNS, cells, markdown, why_not_measured
 from gnnkit.cli.app import run
 from gnnkit.cluster import namespaces as hosts_here
 from gnnkit.datasets.synthetic import products_like
@@ -274,7 +274,7 @@ def test_without_a_device_nothing_is_measured(tmp_path: Path, work_dir: Path) ->
 
 
 def test_the_row_of_the_device_says_that_there_is_none(graph: BenchGraph) -> None:
-    found = unavailable(["device-0", "limit"], Arena(BenchOptions(scale=SCALE, device="cuda:99"), graph))
+    found = why_not_measured(["device-0", "limit"], Arena(BenchOptions(scale=SCALE, device="cuda:99"), graph))
     assert list(found) == ["device-0"] and found["device-0"].startswith("not measured: device 'cuda:99' was asked for")
 
 
@@ -730,7 +730,7 @@ def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_a_row_that_needs_a_second_host_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch, graph: BenchGraph) -> None:
     monkeypatch.setattr(hosts_here, "why_not", lambda: "there is no cable")
-    found = unavailable(["hosts", "glt-hosts", "colocated-2-parts"], Arena(BenchOptions(scale=SCALE), graph))
+    found = why_not_measured(["hosts", "glt-hosts", "colocated-2-parts"], Arena(BenchOptions(scale=SCALE), graph))
     assert found == dict.fromkeys(("hosts", "glt-hosts"), "not measured: there is no cable")
 
 
