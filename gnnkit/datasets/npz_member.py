@@ -25,6 +25,8 @@ from gnnkit.files import open_regular
 from gnnkit.storage.files import NPY_DAMAGE
 from gnnkit.storage.staging import check_memory
 
+# Deflate makes at most 1032 bytes of one (RFC 1951: 258 bytes for two bits).
+_MOST_DEFLATED = 1032
 _CHUNK_BYTES = 2 << 20
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _DAMAGE = (*NPY_DAMAGE, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
@@ -120,14 +122,14 @@ def npz_members(path: Path) -> dict[str, NpzMember]:
     """
     try:
         with open(open_regular(path), "rb") as file, zipfile.ZipFile(file) as archive:
-            names = [item.filename for item in archive.infolist()]
+            members = archive.infolist()
     except _DAMAGE as error:
         raise unreadable(path, error) from error
-    return {name.removesuffix(".npy"): _member(path, name) for name in names}
+    return {item.filename.removesuffix(".npy"): _member(path, item) for item in members}
 
 
-def _member(path: Path, file_name: str) -> NpzMember:
-    name = file_name.removesuffix(".npy")
+def _member(path: Path, item: zipfile.ZipInfo) -> NpzMember:
+    name = item.filename.removesuffix(".npy")
     with _reading(path, name) as file:
         version = np.lib.format.read_magic(file)
         if version not in _HEADERS:
@@ -139,6 +141,10 @@ def _member(path: Path, file_name: str) -> NpzMember:
             raise ValueError(f"elements of type {dtype} would have to be unpickled; gnnkit does not")
         if any(n < 0 for n in shape):
             raise ValueError(f"it has the shape {shape}")
+        # What a zip file says of a member's size may be as wrong as the member's header.
+        nbytes, on_disk = math.prod(shape) * dtype.itemsize, path.stat().st_size
+        if nbytes > on_disk * (1 if item.compress_type == zipfile.ZIP_STORED else _MOST_DEFLATED):
+            raise ValueError(f"its header claims {nbytes} bytes, which a file of {on_disk} bytes cannot hold")
         return NpzMember(path, name, tuple(int(n) for n in shape), dtype, fortran_order, file.tell())
 
 
