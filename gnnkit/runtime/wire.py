@@ -279,10 +279,14 @@ def from_memory(fd: int) -> bytes:
     Raises:
         OSError: It is that of a device or a pipe, or holds more than half of the memory that is free: it is none of ``in_memory``.
     """
-    with io.FileIO(fd) as file:  # without a buffer: it is read at once
+    try:
         status = os.fstat(fd)
         is_too_large = status.st_size > _SMALL_BYTES and status.st_size > available_memory() // 2
         if is_too_large or not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, f"a descriptor of {status.st_size} bytes and mode {status.st_mode:o} is no memory of a message")
+    except OSError:
+        os.close(fd)
+        raise
+    with io.FileIO(fd) as file:  # without a buffer: it is read at once
         file.seek(0)
         return file.readall()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.events import Event, EventSink
-from gnnkit.files import give_up_lock, read_json, take_lock, why_unwritable
+from gnnkit.files import give_up_lock, read_json, take_lock, why_unwritable, write_whole
 from gnnkit.host import available_memory
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import MANIFEST_NAME
@@ -137,7 +137,7 @@ def staged(path: Path) -> Iterator[Path]:
         remove_tree(folder)
         folder.mkdir()
         owner = {"pid": os.getpid(), "host": socket.gethostname()}
-        (folder / _OWNER_NAME).write_text(json.dumps(owner))
+        write_whole(folder / _OWNER_NAME, json.dumps(owner))  # others read it at any time
         yield folder
         (folder / _OWNER_NAME).unlink()
         for parent, _, _ in os.walk(folder):

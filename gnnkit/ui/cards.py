@@ -45,7 +45,7 @@ def render(template: str, **values: Any) -> str:
 # Saved notebooks carry every card they show; viewers refuse or hide what is large.
 MAX_HTML_BYTES = 20_000
 
-_MAX_LINE = 400
+_MAX_LINE = 480
 _MAX_LEAD = 1000
 _NUMBER = re.compile(r"[-+]?[\d][\d,.]*( ?[%a-zA-Z/]{1,4})?")
 _TONES = {

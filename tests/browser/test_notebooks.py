@@ -110,13 +110,10 @@ def test_a_dashboard_follows_a_loop_and_acts_on_it(
     shown.wait_for(state="closed")  # while the loop is in the midst of its thirtieth batch
     pace.allow(100)
     opened.finish(2)
-    assert "LoaderClosed" in opened.text(2)
     assert opened.cell(1).locator(".gnnkit-dash").count() == 1
-    assert all("LoaderClosed" in text for text in opened.outputs(2).all_inner_texts())
-    trace = opened.cell(2).locator("pre", has_text="Traceback (most recent call last)")
-    assert not trace.is_visible()
-    opened.cell(2).get_by_text("full traceback", exact=True).click()
-    trace.wait_for()
+    # Once, in a few lines that end with the way to the traceback.
+    (said,) = opened.outputs(2).all_inner_texts()
+    assert said.count("LoaderClosed") == 1 and "full traceback: gnnkit.set_options" in said and "Traceback (most" not in said
 
     # Whoever opens the saved notebook sees the final state, with or without a kernel, and whether they trust it or not.
     final, bundle = opened.text(1), opened.save(1)

@@ -50,12 +50,12 @@ def masked_ring(num_nodes: int = 20) -> Any:
 
 @pytest.fixture(scope="module", params=["contiguous", "random"])
 def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[DistServer]:
-    return servers_of(stored(masked_ring(), tmp_path_factory.mktemp("plain"), 2, method=request.param))
+    return servers_of(stored(masked_ring(), tmp_path_factory.mktemp("plain"), 2, partition=request.param))
 
 
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory: pytest.TempPathFactory) -> list[DistServer]:
-    return servers_of(stored(social(), tmp_path_factory.mktemp("typed"), 2, method="random"))
+    return servers_of(stored(social(), tmp_path_factory.mktemp("typed"), 2, partition="random"))
 
 
 def test_metadata(plain: list[DistServer], typed: list[DistServer]) -> None:
@@ -161,7 +161,7 @@ def test_a_server_that_lacks_a_part_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 @pytest.mark.parametrize("num_parts", [1, 2])
 def test_ablp_input_whichever_way_labels_are_stored(reversed_labels: bool, edge_dir: str, num_parts: int, tmp_path: Path) -> None:
-    store = stored(social(reversed_labels=reversed_labels), tmp_path, num_parts, method="random", edge_dir=edge_dir)
+    store = stored(social(reversed_labels=reversed_labels), tmp_path, num_parts, partition="random", edge_dir=edge_dir)
     found = {}
     for server in servers_of(store):
         for split in ("train", "val", "test"):
@@ -198,7 +198,7 @@ def test_rows_of_labels_belong_to_their_anchors(tmp_path: Path) -> None:
     positive = ("node", "to_gigl_positive", "node")
     data[positive].edge_index = torch.tensor([[0, 0, 1, 4, 4, 4], [1, 2, 2, 5, 0, 3]])
     for edge_dir in ("in", "out"):
-        store = stored(data, tmp_path / edge_dir, 2, method="random", edge_dir=edge_dir)
+        store = stored(data, tmp_path / edge_dir, 2, partition="random", edge_dir=edge_dir)
 
         def rows(ids: list[int], store: Store = store, **options: Any) -> Any:
             return padded_neighbors(store, positive, np.array(ids, np.int64), **{"from_source": True, **options}).tolist()

@@ -70,7 +70,7 @@ def make(dataset: Any, num_neighbors: Any = (2, 2), input_nodes: Any = EVERYTHIN
 def test_a_ring(book: str, edge_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if book == "parity":
         monkeypatch.setattr("gnnkit.storage.writer.assign_parts", parity)
-    store = stored(ring(), tmp_path, 2, method="contiguous" if book == "range" else "random", edge_dir=edge_dir)
+    store = stored(ring(), tmp_path, 2, partition="contiguous" if book == "range" else "random", edge_dir=edge_dir)
     loader = make(DistDataset.from_store(store, 1), shuffle=True)
     batches = list(loader)
     assert sorted(seeds_of(batches)) == list(range(NUM_NODES))

@@ -98,7 +98,7 @@ def test_they_do_so_beside_the_native_library(folder: Path, glt_interpreter: Pat
 def test_hosts_with_a_part_each_give_the_batches_of_one_with_both(tmp_path: Path) -> None:
     from gnnkit.distributed import DistDataset, DistNeighborLoader
 
-    store, started, wanted = stored(ring(), tmp_path, 2, method="random"), [], []
+    store, started, wanted = stored(ring(), tmp_path, 2, partition="random"), [], []
     for part in range(2):
         dataset = DistDataset.from_store(store, part)
         loader = DistNeighborLoader(dataset, [3, 2], batch_size=8, shuffle=True, num_workers=0, seed=4)

@@ -105,7 +105,7 @@ def test_batches_are_those_of_graph_loader_sorted(tmp_path: Path, edge_dir: Any)
     data = Data(
         edge_index=torch.from_numpy(random_edges(rng, 50, 50, 400)), x=torch.rand(50, 3), edge_attr=torch.rand(400, 2), num_nodes=50
     )
-    store, seeds = stored(data, tmp_path, 2, method="random", edge_dir=edge_dir), torch.tensor([4, 9, 4, 49, 30, 0, 11])
+    store, seeds = stored(data, tmp_path, 2, partition="random", edge_dir=edge_dir), torch.tensor([4, 9, 4, 49, 30, 0, 11])
     options: dict[str, Any] = {"num_neighbors": [2, 2], "batch_size": 3, "seed": 5, "with_edge": True}
     with GraphLoader.from_store(store.path, input_nodes=seeds, subgraph_type="induced", progress=False, **options) as loader:
         wanted = list(loader)

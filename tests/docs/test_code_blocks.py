@@ -25,7 +25,6 @@ import gnnkit
 from gnnkit import GraphLoader
 from gnnkit.datasets import sample_root
 from gnnkit.errors import WorkerDied
-from tests.helpers.homes import home_with_kernels
 from tests.helpers.machine import ROOT, SEARCH_PATH
 from tests.helpers.ogb_link_trees import write_link_tree
 from tests.helpers.ports import free_port
@@ -63,7 +62,7 @@ INSTEAD = {
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working directory and home: with small datasets under the names of large ones, and without a network."""
-    folder = home_with_kernels(tmp_path / "home")
+    (folder := tmp_path / "home").mkdir()
     shutil.copytree(sample_root() / "ogbn_products", folder / "ogbn_products")
     for name in ("ogbl-collab", "ogbl-citation2"):
         write_link_tree(name, folder)

@@ -148,8 +148,8 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
 _WRITES = """
 import os, sys, time
 import numpy as np
-from gnnkit.runtime.vitals import Watch
-Watch(-1, os.getppid(), np.zeros(8, np.int64)).start()
+from gnnkit.runtime.vitals import ParentWatch
+ParentWatch(-1, os.getppid(), np.zeros(8, np.int64)).start()
 for i in range(1000):
     time.sleep(0.001)
     os.write(2, b"x" * 10_000 + b"\\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnnkit.loader.advice import Measurement
+from gnnkit.loader.advice import LoopMeasurement
 from gnnkit.loader.advice.measuring import PARTS, Work
 
 IN_PROCESS = {"kind": "InProcess", "num_threads": "auto"}
@@ -27,7 +27,7 @@ def shares(**parts: float) -> dict[str, float]:
     return {**dict.fromkeys(PARTS, 0.0), **parts}
 
 
-def measured(**facts: Any) -> Measurement:
+def measured(**facts: Any) -> LoopMeasurement:
     """Ten seconds of a loop that waits for one thread most of the time, on a machine that has processors to spare."""
     usual: dict[str, Any] = {
         "backend": IN_PROCESS,
@@ -52,4 +52,4 @@ def measured(**facts: Any) -> Measurement:
         "graph_bytes": 1_500_000_000,
         "free_bytes": 20_000_000_000,
     }
-    return Measurement(**{**usual, **facts})
+    return LoopMeasurement(**{**usual, **facts})

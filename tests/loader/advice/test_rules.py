@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gnnkit.loader.advice import Measurement, advise
+from gnnkit.loader.advice import LoopMeasurement, advise
 from gnnkit.loader.advice.measuring import Work
 from gnnkit.loader.advice.rules import in_words
 from tests.loader.advice.measurements import COLOCATED, GLT, IN_PROCESS, SERVERS, measured, shares
@@ -109,7 +109,7 @@ def test_advice_without_figures_of_the_system_does_without() -> None:
     assert advise(measured(**unknown)).change == {"num_threads": 4}
     assert advise(measured(busy=math.nan, work=(), **unknown)).change == {"num_threads": 2}
     assert advise(measured(batch_bytes=math.nan, **unknown)).bottleneck == "workers"
-    assert advise(Measurement()).bottleneck == "none"
+    assert advise(LoopMeasurement()).bottleneck == "none"
 
 
 def test_workers_are_advised_as_far_as_they_help() -> None:

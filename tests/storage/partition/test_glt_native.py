@@ -17,7 +17,7 @@ from gnnkit.storage.store import ReplicatedFeatures
 from tests.helpers.graphs import ArraySource
 from tests.storage.partition.test_glt_format import PartedGraph, assert_same_graph, parted
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 pytestmark = pytest.mark.glt

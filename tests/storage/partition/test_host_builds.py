@@ -96,7 +96,7 @@ def test_any_source(kind: str, method: Any, tmp_path: Path, monkeypatch: pytest.
 
 def test_builders_at_once_and_builders_that_are_killed() -> None:
     call = [sys.executable, "-m", "tests.storage.partition.killed_parts"]
-    done = subprocess.run(call, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=KILLS_S, check=False)
+    done = subprocess.run(call, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=KILLS_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("kills\n")
 
@@ -113,7 +113,7 @@ def exchange(hosts: list[Path]) -> None:
 
 
 def test_hosts_with_disks_of_their_own_exchange_records(tmp_path: Path) -> None:
-    graph, options = source(), {"method": "random", "with_edge": True, "cache_ratio": 0.2}
+    graph, options = source(), {"partition": "random", "with_edge": True, "cache_ratio": 0.2}
     one = partition(graph, 3, out=tmp_path / "one", **options)  # type: ignore[arg-type]
     shares = {tmp_path / "host0": [0, 2], tmp_path / "host1": [1]}
     for host, parts in shares.items():
