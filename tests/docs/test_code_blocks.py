@@ -122,6 +122,11 @@ def links() -> dict[str, Any]:
     return {**given, "edge_index": asked, "binary_cross_entropy_with_logits": F.binary_cross_entropy_with_logits}
 
 
+def with_a_mask() -> dict[str, Any]:
+    mask = torch.arange(60) < 20
+    return {"data": Data(x=torch.rand(60, 4), edge_index=torch.randint(0, 60, (2, 400)), train_mask=mask)}
+
+
 def bought() -> dict[str, Any]:
     data = HeteroData()
     data["user"].x, data["item"].x = torch.rand(40, 4), torch.rand(30, 4)
@@ -147,6 +152,7 @@ def first_rank() -> dict[str, Any]:
 # What the blocks of a page use and do not make themselves: for each block, or for all of them before the first.
 GIVEN: dict[str, list[Callable[[], dict[str, Any]]]] = {
     "advice.md": [a_loader],
+    "coming-from.md": [with_a_mask],
     "dashboard.md": [a_loader],
     "exporting.md": [a_job],
     "gpu.md": [a_loader],

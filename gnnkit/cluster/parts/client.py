@@ -55,7 +55,7 @@ _CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
     ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 250),  # a host that starts, and refuses another one, may be there for a moment only
     ("grpc.enable_http_proxy", 0),
     ("grpc.http2.max_frame_size", (1 << 24) - 1),  # fewer pieces to a message: 5 % of its time
 ]
