@@ -60,3 +60,8 @@ def test_links_that_lead_nowhere_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text('<a href="b.html#there">x</a><a href="#own" id="own">x</a><a href="https://example.org/x">x</a>')
     (tmp_path / "b.html").write_text('<h1 id="there">b</h1><a href="a.html#gone">x</a><img src="none.png"><a href="https:example">x</a>')
     assert broken_links(tmp_path) == ["b.html: a.html#gone", "b.html: https:example", "b.html: none.png"]
+
+
+def test_every_test_that_the_page_on_security_names_is_there() -> None:
+    named = set(re.findall(r"[a-z_]+(?:/[a-z_]+)*/test_\w+\.py", (ROOT / "docs/security.md").read_text()))
+    assert named and not [name for name in named if not (ROOT / "tests" / name).is_file()]
