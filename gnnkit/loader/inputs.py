@@ -28,7 +28,7 @@ from gnnkit.plan import (
     Sampling,
     SubgraphType,
 )
-from gnnkit.runtime.batches import OWN_NEGATIVES, input_rows, missing_edge_ids
+from gnnkit.runtime.batches import OWN_NEGATIVES, InputRows, input_rows, missing_edge_ids
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import Sampler
 from gnnkit.sampling.seeders.links import integer_weights
@@ -231,7 +231,7 @@ def with_seed_weights(inputs: Inputs, value: Any, graph: GraphHandle) -> Inputs:
     if isinstance(inputs, InputLinks) and inputs.neg_sampling is not None and inputs.neg_sampling.mode == "official":
         raise PlanError("seed_weights is given, and the split's own negatives belong to each of its links", "use neg_sampling='binary'")
     if isinstance(value, str):
-        weights = _balanced(inputs, value, graph)
+        weights = _balanced(inputs, rows, value, graph)
     else:
         weights = to_array(value, "seed_weights").astype(np.float64)
         if isinstance(inputs, InputNodes) and inputs.is_mask and len(weights) == graph.arrays.schema.node_types[inputs.node_type].num_nodes:
@@ -240,7 +240,7 @@ def with_seed_weights(inputs: Inputs, value: Any, graph: GraphHandle) -> Inputs:
     return replace(inputs, weights=weights)
 
 
-def _balanced(inputs: Inputs, value: str, graph: GraphHandle) -> NDArray[np.float64]:
+def _balanced(inputs: Inputs, rows: InputRows, value: str, graph: GraphHandle) -> NDArray[np.float64]:
     """One by the number of inputs of the same class."""
     if value != "balanced":
         raise PlanError(f"seed_weights must be numbers or 'balanced', got {value!r}")
@@ -251,7 +251,7 @@ def _balanced(inputs: Inputs, value: str, graph: GraphHandle) -> NDArray[np.floa
         raise PlanError(f"seed_weights='balanced' needs labels y, and {inputs.node_type!r} nodes have none", hint)
     if not graph.arrays.is_whole:
         raise PlanError("seed_weights='balanced' needs the labels of all nodes, and some are on other hosts", hint)
-    labels, rows = node_values(graph.arrays, inputs.node_type, LABEL_NAME), input_rows(inputs, graph)
+    labels = node_values(graph.arrays, inputs.node_type, LABEL_NAME)
     classes = labels[rows.arrays(np.arange(rows.num_inputs, dtype=np.int64))["node"]].reshape(rows.num_inputs, -1)
     if classes.shape[1] != 1 or (classes.dtype.kind == "f" and np.isnan(classes).any()):
         raise PlanError(f"seed_weights='balanced' needs one class for each input, and y is {labels.dtype} {list(labels.shape)}", hint)

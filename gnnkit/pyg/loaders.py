@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,6 +18,7 @@ from torch_geometric.sampler.base import BaseSampler, NumNeighbors, SubgraphType
 from gnnkit.backends.base import Backend
 from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
+from gnnkit.callers import warn
 from gnnkit.errors import PlanError
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.pyg.forms import NodeForm, ShadowForm
@@ -267,9 +267,35 @@ def _filters(data: Any, filter_per_worker: bool | None) -> bool:
     return not (isinstance(data, (Data, HeteroData)) and data.is_cuda) if filter_per_worker is None else filter_per_worker
 
 
-def _subgraph_type(value: SubgraphType | str, directed: bool, stacklevel: int) -> Any:
+def _hops(  # noqa: PLR0913 - what PyG's loaders take
+    graph: Data | HeteroData,
+    num_neighbors: list[int] | dict[tuple[str, str, str], list[int]],
+    replace: bool,
+    subgraph_type: SubgraphType | str,
+    directed: bool,
+    disjoint: bool,
+    temporal_strategy: str,
+    time_attr: str | None,
+    weight_attr: str | None,
+) -> tuple[NumNeighbors, SamplerView, dict[str, Any]]:
+    """Returns PyG's fan-outs, the sampler that PyG's loader would show, and ``GraphLoader``'s options for sampling hop by hop."""
+    counts, fan_outs = _fan_outs(graph, num_neighbors)
+    kind, is_timed = _subgraph_type(subgraph_type, directed), time_attr is not None
+    options = {
+        "num_neighbors": fan_outs,
+        "replace": replace,
+        "disjoint": disjoint,
+        "subgraph_type": kind.value,
+        "temporal_strategy": temporal_strategy,
+        "time_attr": time_attr,
+        "weight": weight_attr,
+    }
+    return counts, SamplerView(counts, replace, kind, disjoint or is_timed, temporal_strategy, is_timed), options
+
+
+def _subgraph_type(value: SubgraphType | str, directed: bool) -> Any:
     if not directed:
-        warnings.warn("directed=False is deprecated: use subgraph_type='induced'", stacklevel=stacklevel + 1)
+        warn("directed=False is deprecated: use subgraph_type='induced'")
         return SubgraphType.induced
     try:
         return SubgraphType(value)
@@ -328,25 +354,18 @@ class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[m
         if input_time is not None and time_attr is None:
             raise PlanError("input_time is given, and time_attr is not", "name the array that times are compared with: time_attr='time'")
         graph = as_object(data)
-        counts, fan_outs = _fan_outs(graph, num_neighbors)
-        kind = _subgraph_type(subgraph_type, directed, stacklevel=2)
+        counts, view, options = _hops(
+            graph, num_neighbors, replace, subgraph_type, directed, disjoint, temporal_strategy, time_attr, weight_attr
+        )
         inputs = node_inputs(graph, input_nodes, input_time, kwargs.pop("input_id", None))
-        self.node_sampler = SamplerView(counts, replace, kind, disjoint or time_attr is not None, temporal_strategy, time_attr is not None)
+        self.node_sampler = view
         self.input_nodes, self.input_time, self.input_id = input_nodes, input_time, inputs.input_id
         self.transform_sampler_output, self.filter_per_worker, self.custom_cls = None, _filters(data, filter_per_worker), None
         self._start(
             data,
             graph,
             inputs,
-            {
-                "num_neighbors": fan_outs,
-                "replace": replace,
-                "disjoint": disjoint,
-                "subgraph_type": kind.value,
-                "temporal_strategy": temporal_strategy,
-                "time_attr": time_attr,
-                "weight": weight_attr,
-            },
+            options,
             NodeForm,
             transform,
             kwargs,
@@ -414,29 +433,22 @@ class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: 
                 f"'{missing}' is not set, and '{given}' is", "times need both: the links' own, and the name of the array of the graph's"
             )
         graph = as_object(data)
-        counts, fan_outs = _fan_outs(graph, num_neighbors)
-        kind = _subgraph_type(subgraph_type, directed, stacklevel=2)
+        counts, view, options = _hops(
+            graph, num_neighbors, replace, subgraph_type, directed, disjoint, temporal_strategy, time_attr, weight_attr
+        )
         inputs = link_inputs(
             graph, edge_label_index, edge_label, edge_label_time, neg_sampling, neg_sampling_ratio, kwargs.pop("input_id", None)
         )
-        if isinstance(fan_outs, dict) and inputs.edge_type is not None:
-            fan_outs.setdefault(inputs.edge_type, [0] * counts.num_hops)  # a type without edges
-        self.link_sampler = SamplerView(counts, replace, kind, disjoint or time_attr is not None, temporal_strategy, time_attr is not None)
+        if isinstance(options["num_neighbors"], dict) and inputs.edge_type is not None:
+            options["num_neighbors"].setdefault(inputs.edge_type, [0] * counts.num_hops)  # a type without edges
+        self.link_sampler = view
         self.edge_label_index, self.neg_sampling = edge_label_index, inputs.negatives
         self.transform_sampler_output, self.filter_per_worker, self.custom_cls = None, _filters(data, filter_per_worker), None
         self._start(
             data,
             graph,
             inputs,
-            {
-                "num_neighbors": fan_outs,
-                "replace": replace,
-                "disjoint": disjoint,
-                "subgraph_type": kind.value,
-                "temporal_strategy": temporal_strategy,
-                "time_attr": time_attr,
-                "weight": weight_attr,
-            },
+            options,
             NodeForm,
             transform,
             kwargs,

@@ -5,13 +5,12 @@ that says nothing. So the service listens on a Unix socket that has no name any 
 asks for a tunnel, as of an HTTP proxy (``CONNECT``, RFC 9110, section 9.3.6, which gRPC's clients know), and shows that it has the
 token. From then on the gate passes bytes on in both directions, and every call is checked again by the service itself.
 
-Strangers hold at most ``_MOST_PENDING`` connections with ``_MOST_SAID`` bytes each, for at most ``_PATIENCE_S`` seconds.
+Strangers hold at most ``MOST_PENDING`` connections with ``MOST_SAID`` bytes each, for at most ``PENDING_S`` seconds.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import hmac
 import logging
@@ -23,19 +22,13 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from gnnkit.cluster.admitting import BACKLOG, MOST_PENDING, MOST_SAID, PAUSE_S, PENDING_S, next_connection
 from gnnkit.host import allow_open_files
 
 logger = logging.getLogger(__name__)
 
 # Each connection takes three: the peer's, and both ends of the one to the service.
 _DESCRIPTORS = 1 << 16
-_BACKLOG = 128
-# A pending connection has so long to show that it has the token, and so much room for it.
-_PATIENCE_S, _MOST_SAID = 5.0, 4096
-# The most pending connections; the one that has been there longest makes room for another.
-_MOST_PENDING = 64
-# Where no descriptor is left, nobody is let in for so long.
-_DEAF_S = 0.2
 # Bytes that are passed on at a time, and how often for one connection before the others have their turn.
 _CHUNK, _TURN = 256 << 10, 8
 # A peer that vanishes without a word is noticed after a minute: seconds until the system asks, between two questions, and questions.
@@ -173,7 +166,7 @@ class PortGate:
     def __init__(self, ip: str, port: int, token: str, service: int, tls: tuple[str, str] | None) -> None:
         self._proof, self._service = _proof(token).encode(), f"/proc/self/fd/{service}"
         self._tls = None if tls is None else _tls_context(*tls)
-        self._listener = socket.create_server((ip, port), family=socket.AF_INET6 if ":" in ip else socket.AF_INET, backlog=_BACKLOG)
+        self._listener = socket.create_server((ip, port), family=socket.AF_INET6 if ":" in ip else socket.AF_INET, backlog=BACKLOG)
         self._listener.setblocking(False)
         self.port = int(self._listener.getsockname()[1])
         self._selector = selectors.DefaultSelector()
@@ -221,19 +214,18 @@ class PortGate:
             self._strangers, self._logged = 0, now
 
     def _accept(self) -> None:
-        for _ in range(_MOST_PENDING):
+        for _ in range(MOST_PENDING):
             try:
-                end, _ = self._listener.accept()
-            except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    logger.warning("nobody can be let in: %s", error)
-                    self._deaf_until = time.monotonic() + _DEAF_S
-                    self._selector.unregister(self._listener)
+                end = next_connection(self._listener)
+            except OSError:
+                self._deaf_until = time.monotonic() + PAUSE_S
+                self._selector.unregister(self._listener)
                 return
-            end.setblocking(False)
-            if len(self._pending) >= _MOST_PENDING:
+            if end is None:
+                return
+            if len(self._pending) >= MOST_PENDING:
                 self._send_away(next(iter(self._pending)))
-            pending = _Pending(end, time.monotonic() + _PATIENCE_S)
+            pending = _Pending(end, time.monotonic() + PENDING_S)
             self._pending[pending] = None
             self._selector.register(end, selectors.EVENT_READ, pending)
 
@@ -251,13 +243,13 @@ class PortGate:
             if isinstance(pending.end, ssl.SSLSocket):
                 self._agree(pending, pending.end)
                 return
-            said = pending.end.recv(_MOST_SAID - len(pending.said))
+            said = pending.end.recv(MOST_SAID - len(pending.said))
             pending.said += said
             if not said or not pending.said.startswith(b"CONNECT "[: len(pending.said)]):
                 raise PermissionError
             if pending.said.endswith(_END):
                 self._decide(pending)
-            elif len(pending.said) >= _MOST_SAID:
+            elif len(pending.said) >= MOST_SAID:
                 raise PermissionError
         except BlockingIOError:
             return

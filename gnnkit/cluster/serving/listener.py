@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hmac
 import itertools
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from gnnkit.cluster.admitting import BACKLOG, MOST_PENDING, MOST_SAID, PAUSE_S, PENDING_S, next_connection
 from gnnkit.cluster.serving.codec import decode, encode
 from gnnkit.cluster.serving.pool import ServedWorkers
 from gnnkit.errors import GnnkitError, PlanError
@@ -30,13 +30,6 @@ logger = logging.getLogger(__name__)
 
 # Changes with the meaning of the messages between a server and its clients.
 DOOR_VERSION = 1
-# A pending has so long to say who he is, and so much room for it.
-_PATIENCE_S, _MOST_SAID = 5.0, 4096
-# The most pending connections that are waited for; the one who has been there longest makes room for another.
-_MOST_VISITORS = 64
-_BACKLOG = 128
-# Where no descriptor is left, nobody is let in for so long.
-_DEAF_S = 0.2
 
 
 def socket_name(rank: int) -> str:
@@ -139,7 +132,7 @@ class ClientListener:
                 self.path.unlink()
             listener.bind(f"/proc/self/fd/{self._folder_fd}/{self.path.name}")
             self.path.chmod(0o600)
-            listener.listen(_BACKLOG)
+            listener.listen(BACKLOG)
         except OSError:
             listener.close()
             raise
@@ -172,30 +165,29 @@ class ClientListener:
             self._accept()
 
     def _accept(self) -> None:
-        for _ in range(_MOST_VISITORS):
+        for _ in range(MOST_PENDING):
             try:
-                end, _ = self._listener.accept()
-            except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    logger.warning("nobody can be let in: %s", error)
-                    self._deaf_until = time.monotonic() + _DEAF_S
+                end = next_connection(self._listener)
+            except OSError:
+                self._deaf_until = time.monotonic() + PAUSE_S
                 return
-            end.setblocking(False)
+            if end is None:
+                return
             _, uid, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
             if uid != os.geteuid():
                 logger.warning("a process of user %d was sent away", uid)
                 end.close()
                 continue
-            if len(self._pending) >= _MOST_VISITORS:
+            if len(self._pending) >= MOST_PENDING:
                 self._pending.pop(next(iter(self._pending))).end.close()
-            self._pending[end.fileno()] = PendingConnection(end, time.monotonic() + _PATIENCE_S)
+            self._pending[end.fileno()] = PendingConnection(end, time.monotonic() + PENDING_S)
 
     def _hear(self, end: socket.socket) -> None:
         """Reads a pending connection's first message, and accepts, refuses or closes the connection by it."""
         try:
-            said = end.recv(_MOST_SAID)  # without room for descriptors, which the system then closes
+            said = end.recv(MOST_SAID)  # without room for descriptors, which the system then closes
         except BlockingIOError:  # nothing but a wink
-            self._pending[end.fileno()] = PendingConnection(end, time.monotonic() + _PATIENCE_S)
+            self._pending[end.fileno()] = PendingConnection(end, time.monotonic() + PENDING_S)
             return
         except OSError:
             end.close()
