@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import queue
 import re
 import shutil
 import signal
@@ -119,8 +121,21 @@ class Kernel:
         """
         self._manager.restart_kernel(now=now)
         self._client.wait_for_ready(timeout=TIMEOUT_S)
+        self._wait_until_heard()
         self.cells.clear()
         self.messages.clear()
+
+    def _wait_until_heard(self) -> None:
+        """Asks until what the kernel publishes arrives: the client takes what the old kernel published last for the new one's."""
+        deadline = time.monotonic() + TIMEOUT_S
+        asked: set[str] = set()
+        while time.monotonic() < deadline:
+            asked.add(self._client.kernel_info())
+            with contextlib.suppress(queue.Empty):
+                while self._client.get_iopub_msg(timeout=1)["parent_header"].get("msg_id") not in asked:
+                    pass
+                return
+        raise AssertionError(f"the kernel published nothing for {TIMEOUT_S} s")
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Takes messages that come between cells, until the condition holds."""
