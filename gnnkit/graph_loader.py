@@ -230,7 +230,7 @@ class GraphLoader(ProcessBound, Shown):
     @takes_options(with_build=False)
     def from_store(
         cls,
-        path: str | Path | None = None,
+        path: str | Path | Store | None = None,
         *,
         input_nodes: Any = "train",
         weight: str | None = None,
@@ -242,8 +242,8 @@ class GraphLoader(ProcessBound, Shown):
         """A loader on a store that ``gnnkit partition`` or another loader built.
 
         Args:
-            path: The store's folder. None is the store of the servers that ``backend=GraphStore(address=...)`` joins; with a path, theirs
-                must be the same one, if it is on this machine at all.
+            path: The store's folder, or an opened ``Store``. None is the store of the servers that ``backend=GraphStore(address=...)``
+                joins; with a path, theirs must be the same one, if it is on this machine at all.
             input_nodes: See ``from_ogb``.
             weight: See ``from_ogb``; the store must have been built with it.
             time_attr: Likewise.

@@ -37,12 +37,12 @@ from gnnkit.plan import LoaderPlan, Placement
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
     from gnnkit.source import GraphSource
-    from gnnkit.storage.store import Store
 
 
 def open_ogb_dataset(  # noqa: PLR0913 - the options of a user
@@ -152,7 +152,7 @@ def open_pyg(
 
 
 def open_stored(
-    path: str | Path | None,
+    path: str | Path | Store | None,
     options: dict[str, Any],
     input_nodes: Any,
     *,
@@ -163,6 +163,13 @@ def open_stored(
 ) -> Pipeline:
     """Opens a store; the arguments are those of ``GraphLoader.from_store``."""
     check_flag("with_edge", with_edge, or_none=True)
+    if isinstance(path, Store):
+        path = path.path
+    elif path is not None and not isinstance(path, (str, Path)):
+        raise PlanError(
+            f"from_store() was given a {type(path).__name__}",
+            "give the store's folder, or a Store such as loader.store; a graph in memory is opened by from_pyg() or from_source()",
+        )
     given = sort_options(options, input_nodes, "train", with_build=False)
     site = given.loader.site()
     if joins_servers(given.loader.backend):

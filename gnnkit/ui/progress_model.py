@@ -62,7 +62,7 @@ def outcome(line: ProgressLine) -> str:
 
 
 def sentence(line: ProgressLine) -> str:
-    """A line that stands alone, in plain text: "ingest ogbn-products: failed at 45 % after 6.3 s: DatasetError: ..."."""
+    """A line that stands alone, in plain text: "ingest ogbn-products: failed at 45 % after 6.3 s: DatasetError"."""
     if line.kind == "message":
         return outcome(line)
     if line.kind == "done":
@@ -142,7 +142,7 @@ class ProgressLine:
         kind: "done", "failed", "stopped" (abandoned by its owner, which is no error) or "message".
         stage: The stage; messages have one too.
         label: As in the event.
-        text: A message's line, a failure's cause, or an optional summary of what was done.
+        text: A message's line, the class of a failure's error, or an optional summary of what was done.
         bar: The stage's last state; None for messages.
     """
 
@@ -286,10 +286,10 @@ class ProgressModel:
             if not short:
                 self._add("stopped", stage, event.time_s, "")
         else:
-            # An error passes through every stage around it; its text is worth one reading.
-            text = "" if event.text == self._last_failure else event.text
+            # The error itself follows and has the whole text. It passes through every stage around it: one line names its class.
+            name = "" if event.text == self._last_failure else event.text.partition(":")[0]
             self._last_failure = event.text
-            self._add("failed", stage, event.time_s, "interrupted" if text.startswith("KeyboardInterrupt") else text)
+            self._add("failed", stage, event.time_s, "interrupted" if name == "KeyboardInterrupt" else name)
 
     def _add(self, kind: LineKind, stage: _OpenStage, now: float, text: str) -> None:
         self._lines.append(ProgressLine(kind, stage.start.stage, stage.start.label, text, stage.bar(now, final=True)))

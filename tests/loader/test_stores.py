@@ -53,6 +53,13 @@ def test_every_way_to_a_store_gives_the_same_batches(path: Path, tmp_path: Path)
             assert count == 8
 
 
+def test_an_opened_store_is_its_folder(path: Path) -> None:
+    with GraphLoader.from_store(path, **OPTIONS) as first, GraphLoader.from_store(first.store, **OPTIONS) as second:
+        assert second.plan == first.plan
+    with pytest.raises(PlanError, match="was given a dict"):
+        GraphLoader.from_store({}, **OPTIONS)  # type: ignore[arg-type]
+
+
 def test_loaders_of_one_store_share_it(path: Path) -> None:
     with (
         GraphLoader.from_store(path, **OPTIONS) as first,

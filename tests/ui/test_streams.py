@@ -120,7 +120,7 @@ def test_a_terminal_gets_bars_that_end_as_lines() -> None:
     assert screen[0].startswith("✓ compile kernels 3.")
     assert screen[1] == "synthetic sample, not OGB's data"
     assert re.fullmatch(r"✓ ingest ogbn-products 61.9M edges in 4.\d s, 1\d.\dM edges/s", screen[2])
-    assert re.fullmatch(r"✗ download papers +[━╸╺]+ at 45 % after 4.\d s: DatasetError: no route to host", screen[3])
+    assert re.fullmatch(r"✗ download papers +[━╸╺]+ at 45 % after 4.\d s: DatasetError", screen[3])
     assert len(screen) == 4
     assert "\x1b[31m" in output
 
@@ -169,7 +169,7 @@ def test_a_pipe_gets_plain_lines_and_standard_output_none() -> None:
     assert all(line.startswith("gnnkit: ") and line.isprintable() for line in lines)
     assert "gnnkit: synthetic sample, not OGB's data" in lines
     assert lines[-1].startswith("gnnkit: download papers: failed at 45 % after 4.")
-    assert lines[-1].endswith("s: DatasetError: no route to host")
+    assert lines[-1].endswith("s: DatasetError")
     assert not any("\r" in line for line in lines)
 
 

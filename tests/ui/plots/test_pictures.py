@@ -226,7 +226,7 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, "matplotlib", None)
-        monkeypatch.delitem(sys.modules, "gnnkit.ui.plots.picture")
+        monkeypatch.delitem(sys.modules, "gnnkit.ui.plots.picture", raising=False)
         for draw in loader.plot_batch, loader.plot_timeline, loader.plot_footprint, store.plot:
             with pytest.raises(PlanError, match=r"(?s)drawn by matplotlib.*pip install 'gnnkit\[plots\]'"):
                 draw()
