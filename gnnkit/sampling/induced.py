@@ -162,7 +162,7 @@ def induce(
         bounds: int64 ``[P + 1]``.
         nodes: int64 ``[n]``.
         node_roots: int64 ``[n]``.
-        node_order: int64 ``[n]``, sorts the nodes stably by root.
+        node_order: int64, sorts the nodes stably by root; or its first part, where the rest is for a later call.
         members: int64 ``[m]``.
         member_roots: int64 ``[m]``.
         member_order: int64 ``[m]``, sorts the members stably by root.
@@ -175,12 +175,12 @@ def induce(
         positions: int64, as long as ``places``, filled; empty where they are not wanted.
 
     Returns:
-        Where in ``node_order`` it has left off because there is no room for all edges of a node, ``n`` where it has not, and DAMAGED; and
-        the number of edges.
+        Where in ``node_order`` it has left off because there is no room for all edges of a node, its length where it has not, and DAMAGED;
+        and the number of edges.
     """
     bits, mark_bits, begin, end = 0, 0, 0, 0
     found = np.empty(_CHUNK + 1, np.int64)
-    for q in range(first, nodes.size):
+    for q in range(first, node_order.size):
         i = node_order[q]
         _ask_ahead(relation, parts, bounds, nodes, node_order, q)
         if q == first or node_roots[i] != node_roots[node_order[q - 1]]:
@@ -202,7 +202,7 @@ def induce(
                 return q, before
             num_edges = _look_up(relation, parts, p, found, count, members, table, bits, num_edges, places, positions)
         counts[i] = num_edges - before
-    return nodes.size, num_edges
+    return node_order.size, num_edges
 
 
 @kernel("void(int64[::1], int64[::1], int64[::1], int64[::1])")

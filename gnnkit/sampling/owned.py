@@ -234,12 +234,13 @@ class PartOwner:
         found = self._buffers[r][:, :num_edges]
         return Picks(self._counts[r][: len(nodes)], found[0], found[2] if request.wants_position[r] else None)
 
-    def _pieces(self, count: int) -> Iterator[slice]:
+    def _pieces(self, count: int, at_least: int = 0) -> Iterator[slice]:
         """The pieces of ``count`` nodes that are looked up, with a pause between two."""
-        for first in range(0, count, _PIECE_NODES):
+        size = max(_PIECE_NODES, at_least)
+        for first in range(0, count, size):
             if first:
                 self._pause()
-            yield slice(first, min(count, first + _PIECE_NODES))
+            yield slice(first, min(count, first + size))
 
     def answer(self, question: Question) -> Answer:
         """Answers a question about edges.
@@ -292,17 +293,18 @@ class PartOwner:
         node_order, member_order = (np.argsort(of_nodes, kind="stable") for of_nodes in roots)
         table, marks = induced.scratch_for(len(members))
         counts, done, num_edges = np.zeros(len(nodes), np.int64), 0, 0
-        while True:
-            _, places, positions = self._buffers[r]
-            done, num_edges = induced.induce(
-                tables.relations[r], tables.parts[r], tables.bounds[t], nodes, roots[0], node_order, members, roots[1], member_order, table,
-                marks, done, num_edges, counts, places, positions if question.wants_position else NO_IDS,
-            )  # fmt: skip
-            if done == DAMAGED:
-                raise damaged(LOOSE_EDGE)
-            if done == len(nodes):
-                break
-            self._reserve(r, max(2 * len(places), 4 * len(nodes)), kept=num_edges)
+        # Every piece enters the members of its roots anew: it has enough nodes for that to be little of its work.
+        for piece in self._pieces(len(nodes), len(members) // 4):
+            while done < piece.stop:
+                _, places, positions = self._buffers[r]
+                done, num_edges = induced.induce(
+                    tables.relations[r], tables.parts[r], tables.bounds[t], nodes, roots[0], node_order[: piece.stop], members, roots[1],
+                    member_order, table, marks, done, num_edges, counts, places, positions if question.wants_position else NO_IDS,
+                )  # fmt: skip
+                if done == DAMAGED:
+                    raise damaged(LOOSE_EDGE)
+                if done < piece.stop:
+                    self._reserve(r, max(2 * len(places), 4 * len(nodes)), kept=num_edges)
         spare, places, positions = self._buffers[r][:, :num_edges]
         if not rooted:
             found = {"counts": counts, "neighbors": places}

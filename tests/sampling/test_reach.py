@@ -240,6 +240,24 @@ def test_edges_among_more_nodes_than_there_was_room_for(store: Store, rooted: bo
     assert picks.neighbors.tolist() == np.tile(np.arange(400), 6).tolist()
 
 
+def test_edges_among_many_nodes_come_in_pieces(store: Store) -> None:
+    """Others have their turn between two pieces, and the answer is that of one piece."""
+    pauses: list[int] = []
+    owner = PartOwner(GraphTables(store.arrays(), False), (0, 1, 2), lambda: pauses.append(1))
+    nodes, members = np.random.default_rng(0).permutation(np.arange(150_000) % 30), np.arange(30)
+    roots, of_members = np.arange(len(nodes)) % 2, np.arange(30) % 2
+    answer = owner.answer(Question("induce", (0,), nodes, members, roots, of_members, wants_position=True))
+    assert len(pauses) == 2
+    answer = {name: values.copy() for name, values in answer.items()}
+    one = []
+    for v, root in ((v, root) for v in range(30) for root in range(2)):
+        found = owner.answer(Question("induce", (0,), np.array([v]), members, np.array([root]), of_members, wants_position=True))
+        one.append({name: values.copy() for name, values in found.items()})
+    picked = [one[2 * v + root] for v, root in zip(nodes.tolist(), roots.tolist(), strict=True)]
+    for name in ("counts", "neighbors", "positions"):
+        assert np.array_equal(answer[name], np.concatenate([each[name] for each in picked]))
+
+
 @pytest.mark.parametrize(
     "question",
     [
