@@ -576,8 +576,8 @@ sys.path.insert(0, {scripts!r})
 typing = types.SimpleNamespace(WITH_PYG_LIB={has_lib})
 sys.modules["torch_geometric"] = types.SimpleNamespace(typing=typing, __version__="2.8.1")
 sys.modules["torch"] = types.SimpleNamespace(__version__="2.9")
-from importlib import metadata
-metadata.version = lambda package: {{"pyg_lib": "0.9.0", "torch_sparse": "0.6.18"}}[package]
+for package, version in (("pyg_lib", "0.9.0"), ("torch_sparse", "0.6.18")):
+    sys.modules[package] = types.SimpleNamespace(__version__=version)
 import _common
 options = types.SimpleNamespace(workers=2)
 engine = _common.pyg_engine(by_sparse_alone={sparse})

@@ -42,14 +42,15 @@ def pyg_engine(*, by_sparse_alone: bool = False) -> str:
     Args:
         by_sparse_alone: Whether the loader is one that pyg-lib has nothing for.
     """
-    from importlib import metadata
+    import importlib
 
     import torch_geometric
 
     name, package = (
         ("pyg-lib", "pyg_lib") if torch_geometric.typing.WITH_PYG_LIB and not by_sparse_alone else ("torch-sparse", "torch_sparse")
     )
-    return f"{name} {metadata.version(package)}"
+    # Its own word: compiled beside its sources it is no installed distribution.
+    return f"{name} {importlib.import_module(package).__version__}"
 
 
 def best_of_workers(measured: Callable[[int], dict[str, Any]], engine: str, options: argparse.Namespace) -> dict[str, Any]:
