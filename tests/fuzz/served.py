@@ -113,6 +113,7 @@ def drain(wire: Wire) -> None:
 
 CALLS: dict[str, dict[str, Any]] = {
     "describe": {},
+    "status": {},
     "node_ids": {"node_type": "node", "split": "train", "rank": 0, "world_size": 1},
     "node_rows": {"node_type": "node", "name": "x", "ids": np.arange(4)},
     "edge_index": {"edge_type": ["node", "to", "node"], "layout": "coo"},
@@ -131,9 +132,9 @@ def unix_server() -> Iterator[Case]:
 
         def ask() -> str:
             with Trainer(handle) as client:
-                client.wire.send("status")
+                client.wire.send("call", number=1, name="status", args={})
                 client.worker.close()
-                return str(hear(client.wire, "status").body["state"])
+                return str(hear(client.wire, "answer").body["value"]["state"])
 
         watched, block = Watched(handle, ask), SharedBlock.create("gnnkit-ring", 1 << 22)
 
@@ -149,7 +150,7 @@ def unix_server() -> Iterator[Case]:
                     name = rng.choice(list(CALLS))
                     tree, fds = encode(CALLS[name])
                     fds = fds if rng.random() < 0.7 else [*fds, *descriptors_of(rng)]
-                    kind = rng.choice(("call", "call", "call", "enlist", "status"))
+                    kind = rng.choice(("call", "call", "call", "enlist"))
                     say(rng, caller.wire, kind, fds, {"number": 1, "name": name, "args": tree})
                     close(fds)
                 drain(caller.wire)
@@ -221,7 +222,6 @@ def flight_server() -> Iterator[Case]:
                 rows_to_ticket(rows, store.fingerprint, [10**6] * 4),
             ]
             actions = {
-                "status": known,
                 "membership": known,
                 "register": {**asked, "plan": plan},
                 "release": asked,
@@ -229,7 +229,7 @@ def flight_server() -> Iterator[Case]:
                 "bye": {**asked, "name": "client-fuzz/1", "host": 0},
             }
             own = FlightClient(address, TOKEN, None)
-            watched = Watched(handle, lambda: str(own.do("status", {}, ANSWER_S)["state"]))
+            watched = Watched(handle, lambda: str(own.call("client-fuzz", "status", {}, ANSWER_S)["state"]))
 
             def case(rng: random.Random) -> None:
                 token = TOKEN if rng.random() < 0.95 else mutated(rng, TOKEN.encode()).hex()

@@ -599,9 +599,8 @@ class FlightActions:
         self._path, self._on_main, self._loop = path, on_main, loop
         self._files = {MANIFEST_NAME, *outline_files(manifest)}
         self.actions: dict[str, Action] = {name: _not_yet for name in ("announce", "membership", "here", "bye", "register", "release")}
-        self.actions["status"] = self._status
-        self.gets: dict[str, Get] = {name: _not_yet for name in ("expand", "rows", "walk", "call")}
-        self.gets["file"] = self._file
+        self.gets: dict[str, Get] = {name: _not_yet for name in ("expand", "rows", "walk")}
+        self.gets |= {"call": self._call, "file": self._file}
 
     def meet(self, membership: Membership) -> None:
         """Lets others announce themselves, and tells who is there."""
@@ -616,7 +615,7 @@ class FlightActions:
             wire: Who samples.
             heard: See ``visit_actions``.
         """
-        self.gets |= {**answers.gets, **wire.gets, "call": self._call}
+        self.gets |= {**answers.gets, **wire.gets}
         self.actions |= {**visit_actions(answers.check, heard), **wire.actions}
 
     def _announce(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -628,10 +627,6 @@ class FlightActions:
         check_version(body)
         return self._membership.to_json()
 
-    def _status(self, body: dict[str, Any]) -> dict[str, Any]:
-        check_version(body)
-        return dict(self._on_main(self._loop.details))
-
     def _file(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> pa.RecordBatch:
         check_version(head)
         name = head.get("name")
@@ -641,7 +636,7 @@ class FlightActions:
             return pack({"name": name}, {"bytes": np.fromfile(file, np.uint8)})
 
     def _call(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> pa.RecordBatch:
-        """Has the api answer; see ``gnnkit.cluster.serving.server_api``."""
+        """Has the server answer a call, as over its Unix socket; see ``ServerLoop.answer``."""
         check_version(head)
         try:
             client, name, timeout_s = str(head["client"]), str(head["name"]), min(_MOST_CALL_S, float(head["timeout_s"]))
@@ -660,10 +655,9 @@ class FlightActions:
 
         def ask() -> None:
             try:
-                api = self._loop.api
-                if api is None:
-                    raise PlanError("the server is not ready to be asked", "wait until every server is there")
-                api.call(client, name, args, reply)
+                if self._loop.pool is None and name != "status":
+                    _not_yet()
+                self._loop.answer(client, name, args, reply)
             except Exception as error:
                 reply(error)
 

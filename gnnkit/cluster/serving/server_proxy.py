@@ -5,7 +5,7 @@ One process, ``python -m gnnkit.cluster.serving.server_proxy``, started like a s
 ========= ===================================================================================================================
 ``setup`` first: ``addresses`` (the first that answers is asked), ``token``, ``ca`` (PEM or None), ``client`` (the trainer's id),
           ``outlines`` (folder), ``stays`` (whether it says that the trainer is there), ``join_timeout_s``
-``call``  ``number``, ``rank``, ``name`` (None: the server's status), ``args`` (``gnnkit.cluster.serving.codec``), ``timeout_s``
+``call``  ``number``, ``rank``, ``name``, ``args`` (``gnnkit.cluster.serving.codec``), ``timeout_s``
 ``stop``  ends it
 ========= ===================================================================================================================
 
@@ -234,17 +234,6 @@ class ServerProxy:
             WorkerDied: The proxy was killed.
             GnnkitError: What the call ended with.
         """
-        return self._ask(rank, name, args, timeout_s)
-
-    def status(self, rank: int, timeout_s: float = 10.0) -> dict[str, Any]:
-        """Returns a server's status, as JSON values.
-
-        Raises:
-            GnnkitError: See ``call``.
-        """
-        return dict(self._ask(rank, None, None, timeout_s))
-
-    def _ask(self, rank: int, name: str | None, args: Any, timeout_s: float) -> Any:
         session, number, answer = self._session, next(self._numbers), Future[Any]()
         tree, fds = encode(args)
         try:
@@ -258,8 +247,16 @@ class ServerProxy:
                 os.close(fd)
         if not is_done(answer, timeout_s + _GRACE_S):
             session.answers.pop(number, None)
-            raise BatchTimeout(f"server {rank} did not answer {name or 'status'!r} within {timeout_s:g} s")
+            raise BatchTimeout(f"server {rank} did not answer {name!r} within {timeout_s:g} s")
         return answer.result()
+
+    def status(self, rank: int, timeout_s: float = 10.0) -> dict[str, Any]:
+        """Returns a server's status, as JSON values.
+
+        Raises:
+            GnnkitError: See ``call``.
+        """
+        return dict(self.call(rank, "status", {}, timeout_s))
 
     def close(self) -> None:
         """Ends the proxy; closing twice is fine."""
