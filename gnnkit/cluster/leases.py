@@ -21,7 +21,7 @@ from gnnkit.waiting import Deadline
 
 logger = logging.getLogger(__name__)
 
-# Visitors that are clients, or do something for one, call themselves so, then the client's id, "/" and something more.
+# Processes that are clients, or do something for one, call themselves so, then the client's id, "/" and something more.
 CLIENT_PREFIX = "client-"
 
 BEAT_S = 1.0
@@ -110,7 +110,7 @@ V = TypeVar("V")
 
 
 class LeaseTable(Generic[K, V]):
-    """Who is there, each with what it has said of itself; who has not been heard of for a while is gone. Safe to use from several threads.
+    """Those that are there, with what each has said of itself; one that is not heard of for a while is gone. Safe for several threads.
 
     Args:
         silence_s: Seconds after which one that is not heard of is gone.

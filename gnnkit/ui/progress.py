@@ -11,9 +11,8 @@ from typing import IO, Any
 from gnnkit.events import Event
 from gnnkit.ui.kernel import CellPort, renders_live, renders_widgets, running_shell
 from gnnkit.ui.options import RendererName, resolve_progress
-from gnnkit.ui.plain import PlainRenderer
+from gnnkit.ui.plain import PlainRenderer, is_terminal, write_now
 from gnnkit.ui.progress_reporter import ProgressReporter, Renderer
-from gnnkit.ui.streams import is_terminal, write_now
 
 
 class SilentSink:

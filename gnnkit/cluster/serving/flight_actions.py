@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseTable
 from gnnkit.cluster.parts.protocol import pack
-from gnnkit.cluster.parts.service import Action, Answers, Get, Stream, as_flight
-from gnnkit.cluster.parts.visits import visit_actions
+from gnnkit.cluster.parts.service import Action, Answers, Get, Stream, as_flight, lease_actions
 from gnnkit.cluster.serving.codec import from_bytes, to_bytes
 from gnnkit.cluster.serving.membership import Membership, ServerMember, check_version
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, StartTimeout
@@ -505,12 +504,12 @@ class FlightActions:
         Args:
             answers: Knows the parts, and what a request must say.
             store: The store.
-            heard: See ``visit_actions``.
+            heard: See ``lease_actions``.
         """
         self._answers = answers
         self._graph = GraphHandle(store.arrays(), store.splits, store.reference, link_splits=store.link_splits)
         self.gets |= {**answers.gets, "walk": self._walk}
-        self.actions |= {**visit_actions(answers.check, heard), "register": self._register, "release": self._release}
+        self.actions |= {**lease_actions(answers.check, heard), "register": self._register, "release": self._release}
 
     def close(self) -> None:
         """Stops looking after clients."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseRenewal
-from gnnkit.cluster.parts.visits import lease_renewal
+from gnnkit.cluster.parts.client import lease_renewal
 from gnnkit.cluster.serving.codec import decode, encode
 from gnnkit.cluster.serving.flight_client import FlightClient, Unreachable
 from gnnkit.cluster.serving.membership import JOINING, members_of
