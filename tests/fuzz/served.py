@@ -22,9 +22,10 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from gnnkit import GraphLoader
-from gnnkit.cluster.parts.protocol import TOKEN_HEADER, rows_to_ticket, to_ticket
+from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, TOKEN_HEADER, rows_to_ticket, to_ticket
 from gnnkit.cluster.serving.codec import encode, to_bytes
 from gnnkit.cluster.serving.flight_client import FlightClient
+from gnnkit.cluster.serving.membership import SERVING_VERSION
 from gnnkit.runtime.shared_block import SharedBlock
 from gnnkit.runtime.wire import Wire
 from gnnkit.sampling.owners import RowsRequest
@@ -141,7 +142,7 @@ def unix_server() -> Iterator[Case]:
         def to_server(rng: random.Random) -> None:
             with Caller(handle) as caller:
                 if rng.random() < 0.2:
-                    join = {"version": 1, "token": handle.token, "client": "c", "pid": 1, "name": "n"}
+                    join = {"version": SERVING_VERSION, "token": handle.token, "client": "c", "pid": 1, "name": "n"}
                     say(rng, caller.wire, "join", descriptors_of(rng), join)
                     return
                 message = caller.join(client=f"client {rng.randrange(3)}")
@@ -208,8 +209,8 @@ def flight_server() -> Iterator[Case]:
             with GraphLoader.from_store(store.path, **OPTIONS) as loader:
                 plan = json.loads(json.dumps(loader.plan.to_json()))
             client = flight.connect(f"grpc://{address}")
-            known = {"version": 1, "fingerprint": store.fingerprint, "client": "client-fuzz", "key": "a", "timeout_s": 1}
-            asked = {**known, "version": 2}
+            known = {"version": SERVING_VERSION, "fingerprint": store.fingerprint, "client": "client-fuzz", "key": "a", "timeout_s": 1}
+            asked = {**known, "version": PROTOCOL_VERSION}
             rows = RowsRequest(((0, np.arange(5)),), ((0, 0, 32),))
             tickets = [
                 to_ticket({**known, "what": "call", "name": name}, {"args": np.frombuffer(to_bytes(args), np.uint8)})

@@ -18,7 +18,7 @@ from gnnkit.errors import PlanError, StoreError
 from gnnkit.sampling.owners import BadRequest
 
 # Changes with the meaning of what servers tell each other and their clients.
-SERVING_VERSION = 1
+SERVING_VERSION = 2
 # A server announces itself so often; one that has not done so for ``leases.SILENCE_S`` is gone.
 BEAT_S = 2.0
 # What a server may say of itself.

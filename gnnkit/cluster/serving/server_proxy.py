@@ -19,7 +19,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,24 +167,18 @@ class ServerProxy:
     """One proxy; ended by ``close``, or when it is forgotten.
 
     Args:
-        addresses: Where servers listen; the first is where they meet.
-        token: What they expect.
-        ca: See ``connect``.
-        client: This trainer's id.
-        log_dir: Folder that the folder of its log is in; None: see ``runs_root``.
-        stays: Whether servers are to count this trainer as long as the proxy is there; else it only learns who they are.
+        servers: The servers.
+        stays: Whether they count this trainer as long as the proxy is there; else it only learns who they are.
 
     Raises:
         PlanError: There is no folder for its log.
     """
 
-    def __init__(
-        self, addresses: Sequence[str], token: str, ca: str | None, client: str, log_dir: str | None = None, *, stays: bool = True
-    ) -> None:
-        self._addresses = list(addresses)
-        setup = {"addresses": self._addresses, "token": token, "ca": ca, "client": client, "stays": stays}
+    def __init__(self, servers: Servers, *, stays: bool = True) -> None:
+        self._addresses = list(servers.addresses)
+        setup = {"addresses": self._addresses, "token": servers.token, "ca": servers.ca, "client": servers.client, "stays": stays}
         self._setup = {**setup, "outlines": str(outlines_folder())}
-        self._session = _Session(new_run(log_dir, {"servers": self._addresses}, "proxy"))
+        self._session = _Session(new_run(servers.log_dir, {"servers": self._addresses}, "proxy"))
         self._numbers = iter(range(1, 1 << 62))
         self._begun = False
         self._end = weakref.finalize(self, self._session.end)
@@ -307,7 +301,7 @@ class Servers:
         Raises:
             PlanError: See ``ServerProxy``.
         """
-        return ServerProxy(self.addresses, self.token, self.ca, self.client, self.log_dir, stays=stays)
+        return ServerProxy(self, stays=stays)
 
 
 # What a loader that is being made has just learned, and when, for the stream that it is about to open. Servers may be elsewhere soon.
