@@ -24,7 +24,7 @@ from gnnkit.rendering import Shown
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema
 from gnnkit.ui import progress as progress_ui
-from gnnkit.ui.streams import write_now
+from gnnkit.ui.plain import write_now
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData

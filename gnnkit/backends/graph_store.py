@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.base import BatchStream, check_concurrency, check_count, check_seconds, folder_or_none, size_in_bytes
-from gnnkit.cluster.receiving import threads_for
-from gnnkit.cluster.serving.spec import UNIX_PREFIX, address_text, has_any_port, remember_token, split_place
+from gnnkit.cluster.serving.spec import UNIX_PREFIX, address_text, has_any_port, remember_token, split_place, threads_for
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.backends.local_pool import LocalWorkerPool
 from gnnkit.backends.server_pool import OwnServers
 from gnnkit.cluster import worker
-from gnnkit.cluster.receiving import threads_for
 from gnnkit.cluster.serving.connection import client_id
-from gnnkit.cluster.serving.joining import Servers, join, read_ca, receiver_setup
-from gnnkit.cluster.serving.server_proxy import JoinedServers
-from gnnkit.cluster.serving.spec import required, split_place
+from gnnkit.cluster.serving.server_proxy import JoinedServers, Servers, join, read_ca, receiver_setup
+from gnnkit.cluster.serving.spec import required, split_place, threads_for
 from gnnkit.errors import PlanError, StoreError, WorkerStopped
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan

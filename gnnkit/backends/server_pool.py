@@ -272,8 +272,8 @@ class ServerLink:
                     self._losses[worker] = _Loss(error, bool(message.body["again"]))
                 elif message.kind == "failed":
                     self._failure = error_from_json(message.body["error"], self.name, WorkerDied)
-                elif message.kind == "status":
-                    self.graph_bytes = int(message.body["graph_bytes"])
+                elif message.kind == "answer":  # to ``ask_status``
+                    self.graph_bytes = int(message.body["value"]["graph_bytes"])
         except EOFError:
             self._ended = self._ended or time.monotonic()
 

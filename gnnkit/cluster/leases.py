@@ -1,4 +1,4 @@
-"""Leases of part services: processes renew them at the services that they use, and return them when they leave.
+"""Leases: processes renew them at the services that they use, and return them when they leave.
 
 A host that has finished early serves the others until they have finished or are gone. A part service cannot see that from requests:
 a trainer may make none for minutes. So each sampling process and each part service sends "here" to the services of other hosts
@@ -14,14 +14,14 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from gnnkit.errors import GnnkitError, StartTimeout
 from gnnkit.waiting import Deadline
 
 logger = logging.getLogger(__name__)
 
-# Visitors that are clients, or do something for one, call themselves so, then the client's id, "/" and something more.
+# Processes that are clients, or do something for one, call themselves so, then the client's id, "/" and something more.
 CLIENT_PREFIX = "client-"
 
 BEAT_S = 1.0
@@ -105,39 +105,50 @@ class LeaseRenewal:
             tell("bye", self._name, self._host, self._farewell_s)
 
 
-@dataclass
-class LeaseTable:
-    """The processes that use this host's service, by the messages that they have sent. Safe to use from several threads.
+K = TypeVar("K")
+V = TypeVar("V")
 
-    Attributes:
-        come: Hosts that have ever been here.
+
+class LeaseTable(Generic[K, V]):
+    """Those that are there, with what each has said of itself; one that is not heard of for a while is gone. Safe for several threads.
+
+    Args:
+        silence_s: Seconds after which one that is not heard of is gone.
     """
 
-    come: set[int] = field(default_factory=set)
-    _seen: dict[str, tuple[int, float]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, silence_s: float = SILENCE_S) -> None:
+        self._silence_s = silence_s
+        self._seen: dict[K, tuple[V, float]] = {}
+        self._lock = threading.Lock()
 
-    def here(self, name: str, host: int) -> None:
-        """A process is there."""
+    def here(self, name: K, value: V) -> None:
+        """One is there."""
         with self._lock:
-            self.come.add(host)
-            self._seen[name] = host, time.monotonic()
+            self._seen[name] = value, time.monotonic()
 
-    def bye(self, name: str) -> None:
-        """A process leaves, or, where the name ends in "-", all those whose names begin so."""
+    def bye(self, name: K) -> None:
+        """One leaves, or, where the name is a text that ends in "-", all those whose names begin so."""
         with self._lock:
-            for_all = name.endswith("-")
-            self._seen = {other: seen for other, seen in self._seen.items() if other != name and not (for_all and other.startswith(name))}
+            self._seen.pop(name, None)
+            if isinstance(name, str) and name.endswith("-"):
+                self._seen = {other: seen for other, seen in self._seen.items() if not str(other).startswith(name)}
 
-    def names(self) -> set[str]:
-        """Processes that were heard of lately."""
-        limit = time.monotonic() - SILENCE_S
+    def replace(self, values: Mapping[K, V]) -> None:
+        """These are there, and nobody else."""
         with self._lock:
-            self._seen = {name: (host, at) for name, (host, at) in self._seen.items() if at >= limit}
-            return set(self._seen)
+            self._seen = {name: (value, time.monotonic()) for name, value in values.items()}
 
-    def present(self) -> set[int]:
-        """Hosts with a process that was heard of lately."""
-        names = self.names()
+    def there(self) -> dict[K, V]:
+        """Returns what those have said that were heard of lately."""
+        limit = time.monotonic() - self._silence_s
         with self._lock:
-            return {host for name, (host, _) in self._seen.items() if name in names}
+            return {name: value for name, (value, at) in self._seen.items() if at >= limit}
+
+    def forget_silent(self) -> list[K]:
+        """Drops those that have not been heard of lately, and returns them."""
+        limit = time.monotonic() - self._silence_s
+        with self._lock:
+            silent = [name for name, (_, at) in self._seen.items() if at < limit]
+            for name in silent:
+                del self._seen[name]
+        return silent

@@ -133,7 +133,8 @@ class PartService:
         self.spec, self.restarts = spec, 0
         self.failure: GnnkitError | None = None
         self.finished = threading.Event()
-        self._ended, self._graph, self._leases, self._owner = ended, graph, LeaseTable(), os.getpid()
+        self._ended, self._graph, self._owner = ended, graph, os.getpid()
+        self._leases, self._come = LeaseTable[str, int](), set[int]()  # processes of other hosts, and hosts that have ever come
         self._users = users
         self._sources: dict[int, str] = {}
         self._told: SharedGraph | None = None
@@ -202,9 +203,9 @@ class PartService:
 
     def awaited(self) -> set[int]:
         """Hosts that the service must stay for: those that use it, and once there was an epoch, for a while, those that have not come."""
-        waiting = self._leases.present()
+        waiting = set(self._leases.there().values())
         if self._was_used and not self._started.has_passed:
-            waiting |= set(self.spec.clients) - self._leases.come
+            waiting |= set(self.spec.clients) - self._come
         return waiting
 
     # The process ---------------------------------------------------------------------------------------------------------
@@ -263,6 +264,7 @@ class PartService:
         elif message.kind == "attending":
             self._told_sources = {int(host) for host in body["peers"]}
         elif message.kind == "here":
+            self._come.add(int(body["host"]))
             self._leases.here(body["name"], int(body["host"]))
         elif message.kind == "bye":
             self._leases.bye(body["name"])

@@ -21,7 +21,7 @@ def _connect(setup: Mapping[str, Any], store: Store, threads: int) -> OtherHosts
 
         return Spreading(setup["hosts"], store, threads)
     if setup.get("servers") is not None:
-        from gnnkit.cluster.receiving.receiver import BatchReceiver
+        from gnnkit.cluster.receiver import BatchReceiver
 
         return BatchReceiver(setup["servers"], store)
     return None

@@ -58,7 +58,7 @@ def served_store(backend: Backend | str, events: EventSink) -> Store:
             servers.close()
         return Store.open(status["store"]["path"])
     from gnnkit.backends.receiver_pool import servers_of
-    from gnnkit.cluster.serving.joining import look
+    from gnnkit.cluster.serving.server_proxy import look
 
     return Store.open(look(servers_of(options), events).outline, ())
 

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from gnnkit.printable import clean, clean_block
+from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.ui.options import get_options
+from gnnkit.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     import jinja2
+
 
 __all__ = ["Markup", "render"]
 
@@ -209,3 +212,18 @@ def tone_of(state: str) -> str:
     """The CSS class of a state: "gk-ok", "gk-busy", "gk-warn", "gk-bad", or "" for one that is none of them."""
     word = (state.lower().split() or [""])[0].strip(",:;")
     return next((tone for tone, words in _TONES.items() if word in words), "")
+
+
+def process_table(processes: Sequence[ProcessStatus]) -> Table:
+    """A row for each process: what it is called, what it does, what it has used."""
+    rows = [
+        [process.name, str(process.pid), process.state, format_duration(process.cpu_s), format_bytes(process.private), process.log or ""]
+        for process in processes
+    ]
+    return Table(("process", "pid", "state", "processor", "memory", "log"), rows)
+
+
+def cost_of(processes: Sequence[ProcessStatus]) -> str:
+    """Formats the cost of processes beside what they share: "2 processes 107 MB"."""
+    count = len(processes)
+    return f"{count} process{'' if count == 1 else 'es'} {format_bytes(sum(process.private for process in processes))}"

@@ -1,4 +1,4 @@
-"""A door to the notebook front end: puts output into the cell it belongs to, from whatever thread it comes."""
+"""The way to the notebook front end: puts output into the cell it belongs to, from whatever thread it comes."""
 
 from __future__ import annotations
 

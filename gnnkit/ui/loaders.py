@@ -9,8 +9,7 @@ from gnnkit.loader.history import LastError
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Sampling
 from gnnkit.runtime.graph_memory import GraphHandle, graph_nbytes
 from gnnkit.schema import GraphSchema, edge_type_name
-from gnnkit.ui.cards import Card, Table
-from gnnkit.ui.processes import cost_of, process_table
+from gnnkit.ui.cards import Card, Table, cost_of, process_table
 from gnnkit.units import format_bytes, format_count, format_duration, format_percent, format_rate, format_short
 
 

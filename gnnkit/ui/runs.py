@@ -10,8 +10,7 @@ from typing import Any
 
 from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.runtime.runs import Cleaned, Run, Stopped
-from gnnkit.ui.cards import Card, Table
-from gnnkit.ui.processes import cost_of, process_table
+from gnnkit.ui.cards import Card, Table, cost_of, process_table
 from gnnkit.units import format_bytes, format_duration
 
 

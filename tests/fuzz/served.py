@@ -22,9 +22,10 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from gnnkit import GraphLoader
-from gnnkit.cluster.parts.protocol import TOKEN_HEADER, rows_to_ticket, to_ticket
+from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, TOKEN_HEADER, rows_to_ticket, to_ticket
 from gnnkit.cluster.serving.codec import encode, to_bytes
 from gnnkit.cluster.serving.flight_client import FlightClient
+from gnnkit.cluster.serving.membership import SERVING_VERSION
 from gnnkit.runtime.shared_block import SharedBlock
 from gnnkit.runtime.wire import Wire
 from gnnkit.sampling.owners import RowsRequest
@@ -113,6 +114,7 @@ def drain(wire: Wire) -> None:
 
 CALLS: dict[str, dict[str, Any]] = {
     "describe": {},
+    "status": {},
     "node_ids": {"node_type": "node", "split": "train", "rank": 0, "world_size": 1},
     "node_rows": {"node_type": "node", "name": "x", "ids": np.arange(4)},
     "edge_index": {"edge_type": ["node", "to", "node"], "layout": "coo"},
@@ -131,16 +133,16 @@ def unix_server() -> Iterator[Case]:
 
         def ask() -> str:
             with Trainer(handle) as client:
-                client.wire.send("status")
+                client.wire.send("call", number=1, name="status", args={})
                 client.worker.close()
-                return str(hear(client.wire, "status").body["state"])
+                return str(hear(client.wire, "answer").body["value"]["state"])
 
         watched, block = Watched(handle, ask), SharedBlock.create("gnnkit-ring", 1 << 22)
 
         def to_server(rng: random.Random) -> None:
             with Caller(handle) as caller:
                 if rng.random() < 0.2:
-                    join = {"version": 1, "token": handle.token, "client": "c", "pid": 1, "name": "n"}
+                    join = {"version": SERVING_VERSION, "token": handle.token, "client": "c", "pid": 1, "name": "n"}
                     say(rng, caller.wire, "join", descriptors_of(rng), join)
                     return
                 message = caller.join(client=f"client {rng.randrange(3)}")
@@ -149,7 +151,7 @@ def unix_server() -> Iterator[Case]:
                     name = rng.choice(list(CALLS))
                     tree, fds = encode(CALLS[name])
                     fds = fds if rng.random() < 0.7 else [*fds, *descriptors_of(rng)]
-                    kind = rng.choice(("call", "call", "call", "enlist", "status"))
+                    kind = rng.choice(("call", "call", "call", "enlist"))
                     say(rng, caller.wire, kind, fds, {"number": 1, "name": name, "args": tree})
                     close(fds)
                 drain(caller.wire)
@@ -207,8 +209,8 @@ def flight_server() -> Iterator[Case]:
             with GraphLoader.from_store(store.path, **OPTIONS) as loader:
                 plan = json.loads(json.dumps(loader.plan.to_json()))
             client = flight.connect(f"grpc://{address}")
-            known = {"version": 1, "fingerprint": store.fingerprint, "client": "client-fuzz", "key": "a", "timeout_s": 1}
-            asked = {**known, "version": 2}
+            known = {"version": SERVING_VERSION, "fingerprint": store.fingerprint, "client": "client-fuzz", "key": "a", "timeout_s": 1}
+            asked = {**known, "version": PROTOCOL_VERSION}
             rows = RowsRequest(((0, np.arange(5)),), ((0, 0, 32),))
             tickets = [
                 to_ticket({**known, "what": "call", "name": name}, {"args": np.frombuffer(to_bytes(args), np.uint8)})
@@ -221,7 +223,6 @@ def flight_server() -> Iterator[Case]:
                 rows_to_ticket(rows, store.fingerprint, [10**6] * 4),
             ]
             actions = {
-                "status": known,
                 "membership": known,
                 "register": {**asked, "plan": plan},
                 "release": asked,
@@ -229,7 +230,7 @@ def flight_server() -> Iterator[Case]:
                 "bye": {**asked, "name": "client-fuzz/1", "host": 0},
             }
             own = FlightClient(address, TOKEN, None)
-            watched = Watched(handle, lambda: str(own.do("status", {}, ANSWER_S)["state"]))
+            watched = Watched(handle, lambda: str(own.call("client-fuzz", "status", {}, ANSWER_S)["state"]))
 
             def case(rng: random.Random) -> None:
                 token = TOKEN if rng.random() < 0.95 else mutated(rng, TOKEN.encode()).hex()

@@ -34,8 +34,7 @@ from gnnkit.cluster.parts.protocol import (
     rows_to_ticket,
     unpack,
 )
-from gnnkit.cluster.parts.service import Answers
-from gnnkit.cluster.parts.visits import visit_actions
+from gnnkit.cluster.parts.service import Answers, lease_actions
 from gnnkit.cluster.serving.codec import decode, encode, from_bytes, to_bytes
 from gnnkit.cluster.serving.flight_actions import walk_from_batches, walk_to_batch
 from gnnkit.cluster.serving.membership import Membership, ServerMember, members_of
@@ -594,7 +593,7 @@ def answers_of_others() -> Iterator[Case]:
 
     streams = [(as_bytes(picks), picks_from_batch), (as_bytes(walk), lambda batch: walk_from_batches([batch])), (as_bytes(picks), unpack)]
     heads = {what: {"name": "client-1/x", "host": 3, "version": 2} for what in ("here", "bye")}
-    actions = visit_actions(lambda head: None, lambda what, name, host: None)
+    actions = lease_actions(lambda head: None, lambda what, name, host: None)
 
     def case(rng: random.Random) -> None:
         how = rng.random()

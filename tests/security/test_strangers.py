@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from gnnkit.cluster.parts.visits import Visits
+from gnnkit.cluster.parts.client import LeaseClient
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from tests.cluster.parts.services import TOKEN, Service, staged
@@ -60,7 +60,7 @@ def num_connections(service: Service) -> int:
 
 def is_answered(service: Service) -> bool:
     """Whether somebody with the token is still answered."""
-    Visits(1, service.peer.address, TOKEN, service.store.fingerprint).tell("here", "somebody", 0, 60.0)
+    LeaseClient(1, service.peer.address, TOKEN, service.store.fingerprint).tell("here", "somebody", 0, 60.0)
     return True
 
 

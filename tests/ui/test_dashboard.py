@@ -15,10 +15,9 @@ from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.ui.dashboard import Dashboard
 from gnnkit.ui.dashboard import live as live_module
 from gnnkit.ui.dashboard.facts import Snapshot
+from gnnkit.ui.dashboard.live import DashboardWatch
 from gnnkit.ui.dashboard.observer import Observer
-from gnnkit.ui.dashboard.places import HtmlPlace, WidgetPlace
-from gnnkit.ui.dashboard.watch import DashboardWatch
-from gnnkit.ui.dashboard.widgets import Actions
+from gnnkit.ui.dashboard.places import Actions, HtmlPlace, WidgetPlace
 from gnnkit.ui.options import set_options
 from tests.helpers.waiting import wait_until
 from tests.loader.graphs import make
@@ -183,11 +182,11 @@ def test_looking_takes_little_time(loader: GraphLoader, monkeypatch: pytest.Monk
     times = iter([0.0, 0.5, 1.0, 1.04, 2.0, 2.002])
     wall = Wall()
     watch = DashboardWatch(loader.pipeline, Observer("tiny"), wall, 0.5)
-    monkeypatch.setattr("gnnkit.ui.dashboard.watch.time.thread_time", lambda: next(times))
+    monkeypatch.setattr("gnnkit.ui.dashboard.live.time.thread_time", lambda: next(times))
     # A first look that imports and compiles, one on a busy machine, and one as they are.
     waits = [watch.look() for _ in range(3)]
     assert waits == pytest.approx([5.0, 5.0, 5.0])
-    monkeypatch.setattr("gnnkit.ui.dashboard.watch.time.thread_time", lambda: 3.0)
+    monkeypatch.setattr("gnnkit.ui.dashboard.live.time.thread_time", lambda: 3.0)
     assert [watch.look() for _ in range(5)][-1] == 0.5
     watch.end()
 

@@ -27,8 +27,8 @@ from gnnkit.ui.dashboard.facts import (
     line_points,
     whole_percents,
 )
+from gnnkit.ui.dashboard.live import Liveness
 from gnnkit.ui.dashboard.page import board, number, page, process_table, to_block
-from gnnkit.ui.dashboard.watch import Liveness
 from gnnkit.ui.progress_model import Bar
 from tests.ui.test_cards import NASTY, Reader
 

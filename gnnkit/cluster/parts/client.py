@@ -1,4 +1,4 @@
-"""A sampling process's connections to the part services of other hosts."""
+"""A sampling process's connections to the part services of other hosts, and its leases there."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from gnnkit import errors
+from gnnkit.cluster.leases import LeaseRenewal
 from gnnkit.cluster.parts.gate import is_refusal, tunnel_options
 from gnnkit.cluster.parts.protocol import (
     CLIENT_HEADER,
+    PROTOCOL_VERSION,
     TOKEN_HEADER,
     answer_from_batch,
     expand_to_ticket,
@@ -28,7 +30,7 @@ from gnnkit.cluster.parts.protocol import (
     question_to_ticket,
     rows_to_ticket,
 )
-from gnnkit.errors import GnnkitError, HostUnreachable, SamplingError
+from gnnkit.errors import GnnkitError, HostUnreachable, PlanError, SamplingError
 from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Question, RowsRequest
 from gnnkit.waiting import Deadline
 
@@ -353,3 +355,76 @@ def _read_rows(messages: Iterator[pa.RecordBatch], request: RowsRequest, take: C
         number += 1
     if number != len(request.messages):
         raise BadRequest(f"{number} messages instead of {len(request.messages)}")
+
+
+class LeaseClient:
+    """This process's way to say to one other host's service that it is there, or leaves.
+
+    It connects when it is first used, and again where a connection has broken.
+
+    Args:
+        host: The other host.
+        address: Its service's address.
+        token: What it expects.
+        fingerprint: The store's.
+        ca: See ``connect``.
+    """
+
+    def __init__(self, host: int, address: str, token: str, fingerprint: str, ca: str | None = None) -> None:
+        self._ca = ca
+        self._host, self._address, self._fingerprint = host, address, fingerprint
+        self._token, self._headers = token, call_headers(token)
+        self._client: Any = None
+        self._lock = threading.Lock()
+
+    def tell(self, what: str, name: str, host: int, timeout_s: float) -> None:
+        """Tells the service ``what``; see ``gnnkit.cluster.leases.Tell``.
+
+        Raises:
+            PlanError: The token is another one.
+            StoreError: The other host has another store.
+            SamplingError: It runs another gnnkit.
+            FlightError: It cannot be reached.
+        """
+        head = {"version": PROTOCOL_VERSION, "fingerprint": self._fingerprint, "name": name, "host": host}
+        action = flight.Action(what, json.dumps(head).encode())
+        with self._lock:
+            try:
+                if self._client is None:
+                    self._client = connect(self._address, self._token, self._ca)
+                list(self._client.do_action(action, flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)))
+            except BaseException as error:
+                if self._client is not None:
+                    self._client.close()
+                    self._client = None
+                where = f"host {self._host} ({self._address})"
+                if is_refused(error):
+                    raise PlanError(f"{where} refused the token", "start every host with the same token") from error
+                if isinstance(error, flight.FlightServerError) and error.extra_info:
+                    raise remote_error(where, bytes(error.extra_info)) from error
+                raise
+
+
+def lease_renewal(
+    host: int,
+    addresses: Mapping[int, str],
+    token: str,
+    fingerprint: str,
+    *,
+    for_all: bool = False,
+    ca: str | None = None,
+    name: str | None = None,
+) -> LeaseRenewal:
+    """This process's presence at the services of other hosts.
+
+    Args:
+        host: This host.
+        addresses: ``{other host: address of its service}``.
+        token: What they expect.
+        fingerprint: The store's.
+        for_all: See ``LeaseRenewal``.
+        ca: See ``connect``.
+        name: See ``LeaseRenewal``.
+    """
+    clients = {other: LeaseClient(other, address, token, fingerprint, ca) for other, address in addresses.items()}
+    return LeaseRenewal(host, {other: client.tell for other, client in clients.items()}, addresses, for_all=for_all, name=name)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 
 from gnnkit.cluster.leases import LeaseRenewal
-from gnnkit.cluster.parts.client import keep_freed_memory
-from gnnkit.cluster.parts.service import Answers, PartServer
-from gnnkit.cluster.parts.visits import lease_renewal, visit_actions
+from gnnkit.cluster.parts.client import keep_freed_memory, lease_renewal
+from gnnkit.cluster.parts.service import Answers, PartServer, lease_actions
 from gnnkit.errors import StoreError
 from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.runtime.remote import error_to_json
@@ -40,7 +39,7 @@ class PartServiceLoop:
             warm()
             self._open(setup)
             body = setup.body
-            actions = visit_actions(self._answers.check, self._heard)
+            actions = lease_actions(self._answers.check, self._heard)
             server = PartServer(body["ip"], body["port"], body["token"], self._answers.gets, actions)
         except EOFError:
             return

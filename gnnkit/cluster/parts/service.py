@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -364,3 +365,26 @@ def as_flight(error: Exception) -> Exception:
     hint = error.hint if isinstance(error, GnnkitError) else None
     body = {"type": type(error).__name__ if own else "SamplingError", "message": message[:2000], "hint": hint}
     return flight.FlightServerError(message[:2000], extra_info=json.dumps(body).encode())  # type: ignore[no-any-return]
+
+
+# The longest name of a process.
+_MOST_NAME = 64
+
+
+def lease_actions(check: Callable[[dict[str, Any]], None], heard: Callable[[str, str, int], None]) -> dict[str, Action]:
+    """The service's side: its actions "here" and "bye".
+
+    Args:
+        check: Raises where a client is one of another run.
+        heard: Called with "here" or "bye", a process's name and its host; from any thread.
+    """
+
+    def act(what: str, head: dict[str, Any]) -> dict[str, Any]:
+        name, host = head.get("name"), head.get("host")
+        if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME or isinstance(host, bool) or not isinstance(host, int) or host < 0:
+            raise BadRequest("the visit names nobody")
+        check(head)
+        heard(what, name, host)
+        return {}
+
+    return {what: partial(act, what) for what in ("here", "bye")}

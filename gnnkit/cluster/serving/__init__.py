@@ -22,9 +22,8 @@ of the copy, None where there is none, and its descriptor), ``vitals`` (``worker
 ``enlist`` asks for the sampling processes, and starts those that have died again: ``worker`` (``worker``, ``pid``, ``log``)
            comes for each, with a connected socket to it and the memory of its ``Vitals``, and again for one that was started
            again; ``lost`` (``worker``, ``error``, ``again``: whether the server starts another one by itself) says that one has ended
-``status`` is answered ``status``, with what ``ServerLoop.details`` gives
 ``call``   (``number``, ``name``, ``args``) is answered ``answer`` (``number``, ``value`` or ``error``); see
-           ``gnnkit.cluster.serving.server_api``
+           ``ServerLoop.answer``; a server on the network answers the same calls over Arrow Flight (``FlightActions``)
 ========== ==================================================================================================================
 
 ``failed`` says that the server has to end, and why. From the socket to a sampling process on, the server has no part in what a client

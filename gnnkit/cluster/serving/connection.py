@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.cluster.serving.codec import decode, encode
-from gnnkit.cluster.serving.listener import DOOR_VERSION, socket_name
+from gnnkit.cluster.serving.listener import socket_name
+from gnnkit.cluster.serving.membership import SERVING_VERSION
 from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, token_for
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, StartTimeout, StoreError, WorkerDied
 from gnnkit.events import EventSink, Stage
@@ -118,7 +119,7 @@ class ServerConnection:
         self._answers: dict[int, Message | None] = {}
         self._ended: GnnkitError | None = None
         self._is_read = self._is_closed = False
-        self._wire.send("join", version=DOOR_VERSION, token=token, client=client_id(), pid=os.getpid(), name=name)
+        self._wire.send("join", version=SERVING_VERSION, token=token, client=client_id(), pid=os.getpid(), name=name)
 
     @classmethod
     def open(cls, folder: Path, rank: int, token: str, timeout_s: float, name: str = "trainer") -> ServerConnection:
@@ -184,8 +185,8 @@ class ServerConnection:
         self._wire.send("enlist")
 
     def ask_status(self) -> None:
-        """Has the server say what it is doing, to whoever listens."""
-        self._wire.send("status")
+        """Has the server say what it is doing, to whoever listens: its answer is the only one that comes there."""
+        self._wire.send("call", number=0, name="status", args={})
 
     def listen(self) -> Iterator[Message]:
         """Yields what has arrived, for a client that waits for no answer.
@@ -211,18 +212,7 @@ class ServerConnection:
             WorkerDied: The server is gone.
             GnnkitError: What the call ended with.
         """
-        tree, fds = encode(args)
-        try:
-            message = self._ask(
-                f"the call {name!r}", timeout_s, lambda number: self._wire.send("call", fds, number=number, name=name, args=tree)
-            )
-        finally:
-            for fd in fds:
-                os.close(fd)
-        if "error" in message.body:
-            message.close()
-            raise error_from_json(message.body["error"], f"the call {name!r} of server {self.rank}")
-        return decode(message.body["value"], message.fds)
+        return self._call(f"the call {name!r}", name, args, timeout_s)
 
     def status(self, timeout_s: float = 10.0) -> dict[str, Any]:
         """Asks the server for its status, as JSON values.
@@ -231,12 +221,22 @@ class ServerConnection:
             BatchTimeout: See ``call``.
             WorkerDied: See ``call``.
         """
-        message = self._ask("its status", timeout_s, lambda _: self._wire.send("status"), number=0)
-        message.close()
-        return dict(message.body)
+        return dict(self._call("its status", "status", {}, timeout_s))
 
-    def _ask(self, what: str, timeout_s: float, send: Callable[[int], object], number: int | None = None) -> Message:
-        number, deadline = next(self._numbers) if number is None else number, Deadline(timeout_s)
+    def _call(self, what: str, name: str, args: Any, timeout_s: float) -> Any:
+        tree, fds = encode(args)
+        try:
+            message = self._ask(what, timeout_s, lambda number: self._wire.send("call", fds, number=number, name=name, args=tree))
+        finally:
+            for fd in fds:
+                os.close(fd)
+        if "error" in message.body:
+            message.close()
+            raise error_from_json(message.body["error"], f"the call {name!r} of server {self.rank}")
+        return decode(message.body["value"], message.fds)
+
+    def _ask(self, what: str, timeout_s: float, send: Callable[[int], object]) -> Message:
+        number, deadline = next(self._numbers), Deadline(timeout_s)
         with self._changed:
             self._check()
             self._answers[number] = None
@@ -270,7 +270,7 @@ class ServerConnection:
             self._wire.flush()
             self._wire.wait(_SLICE_S)
             while (message := self._wire.receive()) is not None:
-                number = 0 if message.kind == "status" else message.body.get("number", -1)
+                number = message.body.get("number", -1)
                 with self._changed:
                     if number in self._answers:
                         self._answers[number] = message

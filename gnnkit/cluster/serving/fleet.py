@@ -443,12 +443,12 @@ class ServerFleet:
     def _pump(self) -> None:
         for rank, what in self._supervisor.listen():
             if isinstance(what, Exit):
-                self._mourn(rank, what.error)
+                self._on_exit(rank, what.error)
             else:
                 self._take(rank, what)
         overdue = self._supervisor.overdue(self.spec.start_timeout_s)
         if overdue is not None:
-            self._mourn(*overdue)
+            self._on_exit(*overdue)
         self._states.pace.look()
         self._copies.spread(
             {rank: self._states.details[rank] for rank in self._supervisor.alive if rank in self._states.details}, self._supervisor.send
@@ -479,7 +479,7 @@ class ServerFleet:
             self._events.append(Event(body["what"], **{name: value for name, value in body.items() if name != "what"}))
             del self._events[:-100]  # nobody may be looking
 
-    def _mourn(self, rank: int, error: GnnkitError) -> None:
+    def _on_exit(self, rank: int, error: GnnkitError) -> None:
         self._states.lost(rank, error)
         self._copies.lost(rank)
         self._deferred = [child for child in self._deferred if child.rank != rank]

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,10 +21,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 from numpy.typing import NDArray
 
-from gnnkit.cluster.leases import CLIENT_PREFIX
+from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseTable
 from gnnkit.cluster.parts.protocol import pack
-from gnnkit.cluster.parts.service import Action, Answers, Get, Stream, as_flight
-from gnnkit.cluster.parts.visits import visit_actions
+from gnnkit.cluster.parts.service import Action, Answers, Get, Stream, as_flight, lease_actions
 from gnnkit.cluster.serving.codec import from_bytes, to_bytes
 from gnnkit.cluster.serving.membership import Membership, ServerMember, check_version
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, StartTimeout
@@ -258,7 +256,7 @@ def _concurrency(plan: LoaderPlan) -> int:
 logger = logging.getLogger(__name__)
 
 # A client that has not been heard of for so long has its memory taken; one that was only slow registers again with its next request.
-# Sooner than ``presence.SILENCE_S``, after which it counts as having left: that may end the server.
+# Sooner than ``leases.SILENCE_S``, after which it counts as having left: that may end the server.
 SILENCE_S = 4.0
 
 
@@ -274,7 +272,7 @@ class RemoteSessions:
     def __init__(self, loop: ServerLoop, pool: ServedWorkers, graph: GraphHandle) -> None:
         self._loop, self._pool, self._graph = loop, pool, graph
         self._channels: dict[tuple[str, str], RemoteSession] = {}
-        self._seen: dict[str, float] = {}
+        self._leases = LeaseTable[str, None](SILENCE_S)
         pool.handlers.append(self)
 
     def heard(self, what: str, client: str) -> None:
@@ -282,19 +280,18 @@ class RemoteSessions:
         if what == "bye":
             self._drop(client)
             return
-        self._seen[client] = time.monotonic()
+        self._leases.here(client, None)
 
     def tidy(self) -> None:
         """Drops the clients that have not been heard of for long."""
-        limit = time.monotonic() - SILENCE_S
-        for client in [client for client, seen in self._seen.items() if seen < limit]:
+        for client in self._leases.forget_silent():
             logger.info("%s has not been heard of for %g s", client, SILENCE_S)
             self._drop(client)
 
     def _drop(self, client: str) -> None:
         for name, key in [found for found in self._channels if found[0] == client]:
             self.release(name, key)
-        self._seen.pop(client, None)
+        self._leases.bye(client)
 
     def register(self, client: str, key: str, plan: dict[str, Any]) -> Future[int]:
         """Opens a channel, or finds the one that is there.
@@ -473,54 +470,73 @@ _BEAT_S = 1.0
 _MOST_S = 3600.0
 
 
-class RemoteSessionActions:
-    """The verbs of one server; from any thread.
+class FlightActions:
+    """The tables of a server's ``PartServer``, which grow when it learns more; their functions are called from any thread.
 
     Args:
-        answers: Knows what a request must say.
-        store: The store.
-        loop: The server.
+        path: The store's folder.
+        manifest: Its manifest.
         on_main: Runs something in the server's main thread, and waits.
+        loop: The server.
 
     Attributes:
         actions: What answers actions.
         gets: What answers requests.
     """
 
-    def __init__(self, answers: Answers, store: Store, loop: ServerLoop, on_main: Callable[[Callable[[], Any]], Any]) -> None:
-        self._answers, self._loop, self._on_main = answers, loop, on_main
-        reference = store.reference
-        self._graph = GraphHandle(store.arrays(), store.splits, reference, link_splits=store.link_splits)
-        self._channels: RemoteSessions | None = None
+    def __init__(self, path: Path, manifest: Manifest, on_main: Callable[[Callable[[], Any]], Any], loop: ServerLoop) -> None:
+        self._path, self._on_main, self._loop = path, on_main, loop
+        self._files = {MANIFEST_NAME, *outline_files(manifest)}
+        self._sessions: RemoteSessions | None = None
         self._closed = threading.Event()
-        self.actions: dict[str, Action] = {"register": self._register, "release": self._release}
-        self.gets: dict[str, Get] = {"walk": self._walk}
+        self.actions: dict[str, Action] = {name: _not_yet for name in ("announce", "membership", "here", "bye", "register", "release")}
+        self.gets: dict[str, Get] = {name: _not_yet for name in ("expand", "question", "rows", "walk")}
+        self.gets |= {"call": self._call, "file": self._file}
+
+    def meet(self, membership: Membership) -> None:
+        """Lets others announce themselves, and tells who is there."""
+        self._membership = membership
+        self.actions |= {"announce": self._announce, "membership": self._members}
+
+    def open(self, answers: Answers, store: Store, heard: Callable[[str, str, int], None]) -> None:
+        """Answers about parts, and samples, from now on.
+
+        Args:
+            answers: Knows the parts, and what a request must say.
+            store: The store.
+            heard: See ``lease_actions``.
+        """
+        self._answers = answers
+        self._graph = GraphHandle(store.arrays(), store.splits, store.reference, link_splits=store.link_splits)
+        self.gets |= {**answers.gets, "walk": self._walk}
+        self.actions |= {**lease_actions(answers.check, heard), "register": self._register, "release": self._release}
 
     def close(self) -> None:
         """Stops looking after clients."""
         self._closed.set()
 
-    def heard(self, what: str, name: str, host: int) -> None:
-        """Somebody says "here" or "bye"; only clients of the wire count."""
-        if name.startswith(CLIENT_PREFIX):
-            self._tell(lambda channels: channels.heard(what, name))
+    # Sessions of loaders on other hosts -----------------------------------------------------------------------------------
+
+    def heard(self, what: str, client: str) -> None:
+        """A client says "here" or "bye"."""
+        self._tell(lambda sessions: sessions.heard(what, client))
 
     def _tell(self, fn: Callable[[RemoteSessions], None]) -> None:
         """Has something done in the main thread, unless there is nobody yet to do it for."""
         self._loop.call(lambda: None if self._loop.pool is None else fn(self._known()))
 
     def _known(self) -> RemoteSessions:
-        """The channels; in the main thread."""
-        if self._channels is None:
+        """The loaders of other hosts; in the main thread."""
+        if self._sessions is None:
             if self._loop.pool is None:
                 raise flight.FlightUnavailableError("the server is not there yet")
-            self._channels = RemoteSessions(self._loop, self._loop.pool, self._graph)
+            self._sessions = RemoteSessions(self._loop, self._loop.pool, self._graph)
             threading.Thread(target=self._look_after, name="gnnkit-wire-clients", daemon=True).start()
-        return self._channels
+        return self._sessions
 
     def _look_after(self) -> None:
         while not self._closed.wait(_BEAT_S):
-            self._tell(lambda channels: channels.tidy())
+            self._tell(lambda sessions: sessions.tidy())
 
     def _register(self, body: dict[str, Any]) -> dict[str, Any]:
         self._answers.check(body)
@@ -537,7 +553,7 @@ class RemoteSessionActions:
     def _release(self, body: dict[str, Any]) -> dict[str, Any]:
         self._answers.check(body)
         client, key, _ = _names({"timeout_s": 0, **body})
-        self._tell(lambda channels: channels.release(client, key))
+        self._tell(lambda sessions: sessions.release(client, key))
         return {}
 
     def _walk(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Stream:
@@ -564,60 +580,9 @@ class RemoteSessionActions:
             assert walk.answer is not None, "only this takes it away"
             yield walk_to_batch(*walk.answer)
         finally:
-            self._tell(lambda channels: channels.end(channel, walk))
+            self._tell(lambda sessions: sessions.end(channel, walk))
 
-
-def _names(head: Mapping[str, Any]) -> tuple[str, str, float]:
-    """The client, the loader's key, and the seconds that the answer may take."""
-    client, key, timeout_s = head.get("client"), head.get("key"), head.get("timeout_s")
-    if not isinstance(client, str) or not client.startswith(CLIENT_PREFIX) or not isinstance(key, str) or len(client) + len(key) > 200:
-        raise BadRequest("the request names no loader")
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
-        raise BadRequest(f"timeout_s is {timeout_s!r}")
-    return client, key, max(0.0, min(_MOST_S, float(timeout_s)))
-
-
-# What somebody asks for may take no longer, whatever he says.
-_MOST_CALL_S = 3600.0
-
-
-class FlightActions:
-    """The tables of a server's ``PartServer``; they grow when it learns more.
-
-    Args:
-        path: The store's folder.
-        manifest: Its manifest.
-        on_main: Runs something in the server's main thread, and waits.
-        loop: The server: ``call``, ``details`` and ``api`` of ``gnnkit.cluster.serving.loop.ServerLoop``.
-
-    Attributes:
-        actions: What answers actions.
-        gets: What answers requests.
-    """
-
-    def __init__(self, path: Path, manifest: Manifest, on_main: Callable[[Callable[[], Any]], Any], loop: Any) -> None:
-        self._path, self._on_main, self._loop = path, on_main, loop
-        self._files = {MANIFEST_NAME, *outline_files(manifest)}
-        self.actions: dict[str, Action] = {name: _not_yet for name in ("announce", "membership", "here", "bye", "register", "release")}
-        self.actions["status"] = self._status
-        self.gets: dict[str, Get] = {name: _not_yet for name in ("expand", "rows", "walk", "call")}
-        self.gets["file"] = self._file
-
-    def meet(self, membership: Membership) -> None:
-        """Lets others announce themselves, and tells who is there."""
-        self._membership = membership
-        self.actions |= {"announce": self._announce, "membership": self._members}
-
-    def open(self, answers: Answers, wire: RemoteSessionActions, heard: Callable[[str, str, int], None]) -> None:
-        """Answers about parts, and samples, from now on.
-
-        Args:
-            answers: Who knows the parts.
-            wire: Who samples.
-            heard: See ``visit_actions``.
-        """
-        self.gets |= {**answers.gets, **wire.gets, "call": self._call}
-        self.actions |= {**visit_actions(answers.check, heard), **wire.actions}
+    # Calls, files, and other servers --------------------------------------------------------------------------------------
 
     def _announce(self, body: dict[str, Any]) -> dict[str, Any]:
         check_version(body)
@@ -628,10 +593,6 @@ class FlightActions:
         check_version(body)
         return self._membership.to_json()
 
-    def _status(self, body: dict[str, Any]) -> dict[str, Any]:
-        check_version(body)
-        return dict(self._on_main(self._loop.details))
-
     def _file(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> pa.RecordBatch:
         check_version(head)
         name = head.get("name")
@@ -641,10 +602,10 @@ class FlightActions:
             return pack({"name": name}, {"bytes": np.fromfile(file, np.uint8)})
 
     def _call(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> pa.RecordBatch:
-        """Has the api answer; see ``gnnkit.cluster.serving.server_api``."""
+        """Has the server answer a call, as over its Unix socket; see ``ServerLoop.answer``."""
         check_version(head)
         try:
-            client, name, timeout_s = str(head["client"]), str(head["name"]), min(_MOST_CALL_S, float(head["timeout_s"]))
+            client, name, timeout_s = str(head["client"]), str(head["name"]), min(_MOST_S, float(head["timeout_s"]))
             args = from_bytes(arrays["args"].tobytes())
         except PlanError:
             raise
@@ -660,10 +621,9 @@ class FlightActions:
 
         def ask() -> None:
             try:
-                api = self._loop.api
-                if api is None:
-                    raise PlanError("the server is not ready to be asked", "wait until every server is there")
-                api.call(client, name, args, reply)
+                if self._loop.pool is None and name != "status":
+                    _not_yet()
+                self._loop.answer(client, name, args, reply)
             except Exception as error:
                 reply(error)
 
@@ -673,6 +633,16 @@ class FlightActions:
         except FutureTimeout as error:
             raise BatchTimeout(f"{name!r} was not answered within {timeout_s:g} s", "look at the server's log") from error
         return pack({}, {"value": np.frombuffer(to_bytes(value), np.uint8)})
+
+
+def _names(head: Mapping[str, Any]) -> tuple[str, str, float]:
+    """The client, the loader's key, and the seconds that the answer may take."""
+    client, key, timeout_s = head.get("client"), head.get("key"), head.get("timeout_s")
+    if not isinstance(client, str) or not client.startswith(CLIENT_PREFIX) or not isinstance(key, str) or len(client) + len(key) > 200:
+        raise BadRequest("the request names no loader")
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
+        raise BadRequest(f"timeout_s is {timeout_s!r}")
+    return client, key, max(0.0, min(_MOST_S, float(timeout_s)))
 
 
 def _not_yet(*_: Any) -> Any:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gnnkit.cluster.parts.client import call_headers, connect, is_refused, remote_error
 from gnnkit.cluster.parts.protocol import to_ticket, unpack
+from gnnkit.cluster.serving.codec import from_bytes, to_bytes
 from gnnkit.cluster.serving.membership import SERVING_VERSION
 from gnnkit.errors import PlanError
 
@@ -76,6 +77,24 @@ class FlightClient:
             return [unpack(batch) for batch in client.do_get(ticket, options).read_all().to_batches()]
 
         return iter(self._call(ask, timeout_s))
+
+    def call(self, client: str, name: str, args: Any, timeout_s: float) -> Any:
+        """Has the server answer a call, as ``ServerConnection.call`` does over a Unix socket.
+
+        Args:
+            client: Who calls.
+            name: What is called; see ``gnnkit.cluster.serving.server_api``.
+            args: A value of ``codec``.
+            timeout_s: Most seconds that it may take.
+
+        Raises:
+            Unreachable: See ``do``.
+            PlanError: See ``do``.
+            GnnkitError: What the call ended with.
+        """
+        head = {"what": "call", "client": client, "name": name, "timeout_s": timeout_s}
+        ((_, arrays),) = self.get(head, {"args": np.frombuffer(to_bytes(args), np.uint8)}, timeout_s)
+        return from_bytes(arrays["value"].tobytes())
 
     def close(self) -> None:
         """Ends the connection."""

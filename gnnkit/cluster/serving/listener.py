@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from gnnkit.cluster.admitting import BACKLOG, MOST_PENDING, MOST_SAID, PAUSE_S, PENDING_S, next_connection
 from gnnkit.cluster.serving.codec import decode, encode
+from gnnkit.cluster.serving.membership import SERVING_VERSION
 from gnnkit.cluster.serving.pool import ServedWorkers
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.files import why_unwritable
@@ -27,9 +28,6 @@ from gnnkit.runtime.runs import checked_folder
 from gnnkit.runtime.wire import Message, Wire
 
 logger = logging.getLogger(__name__)
-
-# Changes with the meaning of the messages between a server and its clients.
-DOOR_VERSION = 1
 
 
 def socket_name(rank: int) -> str:
@@ -203,9 +201,9 @@ class ClientListener:
                 raise PlanError(
                     f"server {self._rank} refused the token", "give the servers' token: it is in the file 'token' in their folder"
                 )
-            if body.get("version") != DOOR_VERSION:
+            if body.get("version") != SERVING_VERSION:
                 raise PlanError(
-                    f"server {self._rank} speaks version {DOOR_VERSION} to its clients, and this one {body.get('version')!r}",
+                    f"server {self._rank} speaks version {SERVING_VERSION} to its clients, and this one {body.get('version')!r}",
                     "install the same version of gnnkit on both sides",
                 )
         except GnnkitError as error:
@@ -245,13 +243,8 @@ class Host(Protocol):
 
     pool: ServedWorkers | None
 
-    @property
-    def api(self) -> Any:
-        """The object that answers calls; None before the server has workers."""
-        ...
-
-    def details(self) -> dict[str, Any]:
-        """Returns the server's state, as JSON values."""
+    def answer(self, client: str, name: str, args: Any, reply: Callable[[Any], None]) -> None:
+        """Answers a call, now or later."""
         ...
 
     def came(self, client: str) -> None:
@@ -296,7 +289,6 @@ class ClientSessions:
         self._sessions: dict[int, ClientSession] = {}
         self._obey: dict[str, Callable[[ClientSession, Message], None]] = {
             "enlist": self._enlist,
-            "status": self._status,
             "call": self._call,
         }
 
@@ -395,10 +387,6 @@ class ClientSessions:
         for rank in pool.ready:
             self._introduce(session, rank)
 
-    def _status(self, session: ClientSession, message: Message) -> None:
-        message.close()
-        self._tell(session, "status", **self._host.details())
-
     def _introduce(self, session: ClientSession, rank: int) -> None:
         pool = self._host.pool
         if pool is None or not session.enlisted:
@@ -429,11 +417,7 @@ class ClientSessions:
             session.wire.send("answer", number=number, error=error_to_json(value))
 
         try:
-            args = decode(tree, message.fds)
-            api = self._host.api
-            if api is None:
-                raise PlanError("the server is not ready to be asked", "wait until every server is there")
-            api.call(session.client, name, args, reply)
+            self._host.answer(session.client, name, decode(tree, message.fds), reply)
         except Exception as error:
             reply(error)
 

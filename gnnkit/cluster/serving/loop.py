@@ -137,6 +137,22 @@ class ServerLoop:
             self._api = ServerApi(*place, ends_with_clients=setup["ends_with_clients"])
         return self._api
 
+    def answer(self, client: str, name: str, args: Any, reply: Callable[[Any], None]) -> None:
+        """Answers a client's call, whichever way it has come; in the main thread.
+
+        Args:
+            client: Who calls.
+            name: What: "status" at any time, all else that ``gnnkit.cluster.serving.server_api`` knows once ``pool`` is there.
+            args: Its arguments by name.
+            reply: Called once with the answer or an error, now or later, in the main thread; never after ``left(client)``.
+        """
+        if name == "status":
+            reply(self.details())
+            return
+        api = self.api
+        assert api is not None, "clients are let in, or their calls are, once there is a pool"
+        api.call(client, name, args, reply)
+
     # For other threads ----------------------------------------------------------------------------------------------------
 
     def call(self, fn: Callable[[], Any]) -> None:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from gnnkit.cluster.hosts import split_address
+from gnnkit.cluster.leases import LeaseTable
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.sampling.owners import BadRequest
 
 # Changes with the meaning of what servers tell each other and their clients.
-SERVING_VERSION = 1
-# A server announces itself so often; one that has not done so for a while is gone. A busy machine may keep it from speaking.
-BEAT_S, SILENCE_S = 2.0, 10.0
+SERVING_VERSION = 2
+# A server announces itself so often; one that has not done so for ``leases.SILENCE_S`` is gone.
+BEAT_S = 2.0
 # What a server may say of itself.
 JOINING, READY, DEGRADED = "joining", "ready", "degraded"
 
@@ -138,7 +138,7 @@ class Membership:
 
     own: ServerMember
     refused: dict[int, str] = field(default_factory=dict)
-    _others: dict[int, tuple[ServerMember, float]] = field(default_factory=dict)
+    _others: LeaseTable[int, ServerMember] = field(default_factory=LeaseTable)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def become(self, **changes: Any) -> ServerMember:
@@ -162,7 +162,7 @@ class Membership:
             raise
         with self._lock:
             self.refused.pop(member.rank, None)
-            self._others[member.rank] = member, time.monotonic()
+        self._others.here(member.rank, member)
 
     def _check(self, member: ServerMember) -> None:
         own = self.own
@@ -193,9 +193,7 @@ class Membership:
 
     def members(self) -> dict[int, ServerMember]:
         """The servers that were heard of lately, this one included, by rank."""
-        limit = time.monotonic() - SILENCE_S
-        with self._lock:
-            return {self.own.rank: self.own} | {rank: member for rank, (member, at) in self._others.items() if at >= limit}
+        return {self.own.rank: self.own} | self._others.there()
 
     def missing(self) -> list[int]:
         """Ranks that nobody has announced, or not lately."""
@@ -208,9 +206,7 @@ class Membership:
         Raises:
             PlanError: It is no answer.
         """
-        members, now = members_of(answer), time.monotonic()
-        with self._lock:
-            self._others = {member.rank: (member, now) for member in members if member.rank != self.own.rank}
+        self._others.replace({member.rank: member for member in members_of(answer) if member.rank != self.own.rank})
 
     def to_json(self) -> dict[str, Any]:
         """Returns the members as JSON values, as servers and clients receive them."""

@@ -18,7 +18,7 @@ from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseTable
 from gnnkit.cluster.parts.client import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer
 from gnnkit.cluster.placing import PlacementOption, place
-from gnnkit.cluster.serving.flight_actions import FlightActions, RemoteSessionActions
+from gnnkit.cluster.serving.flight_actions import FlightActions
 from gnnkit.cluster.serving.flight_client import FlightClient, Unreachable
 from gnnkit.cluster.serving.membership import BEAT_S, Membership, ServerMember, hosts_of, new_start
 from gnnkit.cluster.serving.spec import meeting_address, own_address
@@ -67,13 +67,12 @@ class Network:
         self._stopped = threading.Event()
         self._server: PartServer | None = None
         self._membership: Membership | None = None
-        self._verbs: FlightActions | None = None
+        self._actions: FlightActions | None = None
         self._meeting: FlightClient | None = None
         self._parts: tuple[int, ...] | None = None
         self._told: SharedGraph | None = None
         self._trouble: str | None = None
-        self._leases, self._arrivals, self._clients = LeaseTable(), deque[str](), set[str]()
-        self._wire: RemoteSessionActions | None = None
+        self._leases, self._arrivals, self._clients = LeaseTable[str, int](), deque[str](), set[str]()
         self._thread = threading.Thread(target=self._run, name="gnnkit-network", daemon=True)
 
     def begin(self) -> None:
@@ -83,8 +82,8 @@ class Network:
     def stop(self) -> None:
         """Ends it: nobody is answered any more."""
         self._stopped.set()
-        if self._wire is not None:
-            self._wire.close()
+        if self._actions is not None:
+            self._actions.close()
 
     def details(self) -> dict[str, Any]:
         """Facts for people and for ``status``: no token."""
@@ -124,9 +123,9 @@ class Network:
         """Takes the address; from now on the server is asked, and says that it is not there yet."""
         words, rank = self._words, self._rank
         ip, port = own_address(rank, words["meeting"], words["listen"], words["interface"])
-        verbs = self._verbs = FlightActions(self._path, manifest, self._on_main, self._loop)
+        actions = self._actions = FlightActions(self._path, manifest, self._on_main, self._loop)
         tls = None if self._tls is None else (self._tls["cert"], self._tls["key"])
-        server = self._server = PartServer(ip, port, words["token"], verbs.gets, verbs.actions, tls)
+        server = self._server = PartServer(ip, port, words["token"], actions.gets, actions.actions, tls)
         address = join_address(ip, server.port)
         own = ServerMember(
             rank,
@@ -142,7 +141,7 @@ class Network:
         membership = self._membership = Membership(own)
         if rank:
             self._meeting = FlightClient(meeting_address(words["meeting"]), words["token"], self._ca)
-        verbs.meet(membership)
+        actions.meet(membership)
         logger.info("server %d listens at %s", rank, address)
         self._loop.call(lambda: self._loop.tell("listening", address=address))
         return membership
@@ -204,9 +203,8 @@ class Network:
         expect_random_access(graph)
         self._parts = parts
         self._answers = answers = Answers(graph, parts, manifest.fingerprint)
-        assert self._verbs is not None
-        self._wire = RemoteSessionActions(answers, store, self._loop, self._on_main)
-        self._verbs.open(answers, self._wire, self._heard)
+        assert self._actions is not None
+        self._actions.open(answers, store, self._heard)
         membership.become(placement=None if placement is None else [list(held) for held in placement.hosts])
         setup_message = None if placement is None or placement.is_replicated else self._greeting(members, hosts, index, placement)
         holders = [list(parts if placement is None else placement.hosts[hosts.index(members[rank].host)]) for rank in sorted(members)]
@@ -231,19 +229,20 @@ class Network:
 
     def _heard(self, what: str, name: str, host: int) -> None:
         """Somebody of another host is there, or leaves. Clients call themselves by their id and something more."""
-        if name.startswith(CLIENT_PREFIX):
-            if what == "here":
-                self._leases.here(name, host)
-                self._arrivals.append(_client_of(name))
-            else:
-                self._leases.bye(name)
-        if self._wire is not None:
-            self._wire.heard(what, name, host)
+        if not name.startswith(CLIENT_PREFIX):
+            return
+        if what == "here":
+            self._leases.here(name, host)
+            self._arrivals.append(_client_of(name))
+        else:
+            self._leases.bye(name)
+        assert self._actions is not None
+        self._actions.heard(what, name)
 
     def _count_clients(self) -> None:
         """Tells the server which clients have come and gone, those included that have done both since the last look."""
         arrived = {self._arrivals.popleft() for _ in range(len(self._arrivals))}
-        there = {_client_of(name) for name in self._leases.names()}
+        there = {_client_of(name) for name in self._leases.there()}
         for client in (arrived | there) - self._clients:
             self._loop.call(partial(self._loop.came, client))
         for client in (arrived | self._clients) - there:

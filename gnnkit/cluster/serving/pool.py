@@ -190,12 +190,12 @@ class ServedWorkers:
         """Handles what workers have said, and their deaths."""
         for rank, what in self.supervisor.listen():
             if isinstance(what, Exit):
-                self._mourn(rank, what.error)
+                self._on_exit(rank, what.error)
             else:
                 self._take(rank, what)
         overdue = self.supervisor.overdue(self.options.start_timeout_s)
         if overdue is not None:
-            self._mourn(*overdue)
+            self._on_exit(*overdue)
         self.sharing.spread(self.supervisor, ask=self._may_copy)
 
     def copy(self) -> bool:
@@ -221,7 +221,7 @@ class ServedWorkers:
             else:
                 addressee.on_message(rank, message)
 
-    def _mourn(self, rank: int, error: GnnkitError) -> None:
+    def _on_exit(self, rank: int, error: GnnkitError) -> None:
         logger.warning("%s", error)
         self.sharing.lost(rank)
         self.failures[rank] = error

@@ -5,7 +5,7 @@ One process, ``python -m gnnkit.cluster.serving.server_proxy``, started like a s
 ========= ===================================================================================================================
 ``setup`` first: ``addresses`` (the first that answers is asked), ``token``, ``ca`` (PEM or None), ``client`` (the trainer's id),
           ``outlines`` (folder), ``stays`` (whether it says that the trainer is there), ``join_timeout_s``
-``call``  ``number``, ``rank``, ``name`` (None: the server's status), ``args`` (``gnnkit.cluster.serving.codec``), ``timeout_s``
+``call``  ``number``, ``rank``, ``name``, ``args`` (``gnnkit.cluster.serving.codec``), ``timeout_s``
 ``stop``  ends it
 ========= ===================================================================================================================
 
@@ -17,17 +17,20 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gnnkit.cluster.leases import CLIENT_PREFIX
 from gnnkit.cluster.serving.codec import decode, encode
 from gnnkit.cluster.serving.membership import ServerMember, hosts_of
-from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, StartTimeout, WorkerDied
+from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink, Stage, ignore_events
+from gnnkit.files import read_bounded
 from gnnkit.plan import Placement
 from gnnkit.runtime.entry import Loop, run
 from gnnkit.runtime.remote import error_from_json
@@ -35,6 +38,7 @@ from gnnkit.runtime.runs import RunFolder, new_run, with_tail
 from gnnkit.runtime.supervisor import Exit, Supervisor, SupervisorOptions, supervise
 from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Message, Waker, Wire
+from gnnkit.storage.catalog import default_root
 from gnnkit.waiting import SLICE_S, Deadline, is_done
 
 _MODULE = "gnnkit.cluster.serving.server_proxy"
@@ -163,26 +167,18 @@ class ServerProxy:
     """One proxy; ended by ``close``, or when it is forgotten.
 
     Args:
-        addresses: Where servers listen; the first is where they meet.
-        token: What they expect.
-        ca: See ``connect``.
-        client: This trainer's id.
-        log_dir: Folder that the folder of its log is in; None: see ``runs_root``.
-        stays: Whether servers are to count this trainer as long as the proxy is there; else it only learns who they are.
+        servers: The servers.
+        stays: Whether they count this trainer as long as the proxy is there; else it only learns who they are.
 
     Raises:
         PlanError: There is no folder for its log.
     """
 
-    def __init__(
-        self, addresses: Sequence[str], token: str, ca: str | None, client: str, log_dir: str | None = None, *, stays: bool = True
-    ) -> None:
-        from gnnkit.cluster.serving.joining import outlines_folder
-
-        self._addresses = list(addresses)
-        setup = {"addresses": self._addresses, "token": token, "ca": ca, "client": client, "stays": stays}
+    def __init__(self, servers: Servers, *, stays: bool = True) -> None:
+        self._addresses = list(servers.addresses)
+        setup = {"addresses": self._addresses, "token": servers.token, "ca": servers.ca, "client": servers.client, "stays": stays}
         self._setup = {**setup, "outlines": str(outlines_folder())}
-        self._session = _Session(new_run(log_dir, {"servers": self._addresses}, "proxy"))
+        self._session = _Session(new_run(servers.log_dir, {"servers": self._addresses}, "proxy"))
         self._numbers = iter(range(1, 1 << 62))
         self._begun = False
         self._end = weakref.finalize(self, self._session.end)
@@ -234,17 +230,6 @@ class ServerProxy:
             WorkerDied: The proxy was killed.
             GnnkitError: What the call ended with.
         """
-        return self._ask(rank, name, args, timeout_s)
-
-    def status(self, rank: int, timeout_s: float = 10.0) -> dict[str, Any]:
-        """Returns a server's status, as JSON values.
-
-        Raises:
-            GnnkitError: See ``call``.
-        """
-        return dict(self._ask(rank, None, None, timeout_s))
-
-    def _ask(self, rank: int, name: str | None, args: Any, timeout_s: float) -> Any:
         session, number, answer = self._session, next(self._numbers), Future[Any]()
         tree, fds = encode(args)
         try:
@@ -258,8 +243,16 @@ class ServerProxy:
                 os.close(fd)
         if not is_done(answer, timeout_s + _GRACE_S):
             session.answers.pop(number, None)
-            raise BatchTimeout(f"server {rank} did not answer {name or 'status'!r} within {timeout_s:g} s")
+            raise BatchTimeout(f"server {rank} did not answer {name!r} within {timeout_s:g} s")
         return answer.result()
+
+    def status(self, rank: int, timeout_s: float = 10.0) -> dict[str, Any]:
+        """Returns a server's status, as JSON values.
+
+        Raises:
+            GnnkitError: See ``call``.
+        """
+        return dict(self.call(rank, "status", {}, timeout_s))
 
     def close(self) -> None:
         """Ends the proxy; closing twice is fine."""
@@ -270,6 +263,133 @@ class ServerProxy:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+# A bundle of every issuer that a system knows is a quarter of this.
+_MOST_PEM_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Servers of other hosts, and what it takes to join them.
+
+    Attributes:
+        addresses: Where they listen; the first is where they meet.
+        token: What they expect.
+        ca: See ``connect``.
+        client: This trainer's id.
+        join_timeout_s: Seconds to wait for all of them.
+        log_dir: Folder for logs; None: see ``runs_root``.
+    """
+
+    addresses: tuple[str, ...]
+    token: str
+    ca: str | None
+    client: str
+    join_timeout_s: float
+    log_dir: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Servers({', '.join(self.addresses)})"  # without the token
+
+    def proxy(self, *, stays: bool = True) -> ServerProxy:
+        """A proxy to them.
+
+        Args:
+            stays: See ``ServerProxy``.
+
+        Raises:
+            PlanError: See ``ServerProxy``.
+        """
+        return ServerProxy(self, stays=stays)
+
+
+# What a loader that is being made has just learned, and when, for the stream that it is about to open. Servers may be elsewhere soon.
+_known: dict[Servers, tuple[JoinedServers, float]] = {}
+_FRESH_S = 5.0
+_lock = threading.Lock()
+
+
+def look(servers: Servers, events: EventSink) -> JoinedServers:
+    """Joins servers to learn of their store; the next ``join`` of the same ones need not ask again.
+
+    Raises:
+        GnnkitError: See ``ServerProxy.join``.
+    """
+    joined = _join(servers, events)
+    with _lock:
+        _known[servers] = joined, time.monotonic()
+    return joined
+
+
+def join(servers: Servers, events: EventSink) -> JoinedServers:
+    """Waits until every server is there; what it learns is as of now, or of the ``look`` just before it.
+
+    Raises:
+        GnnkitError: See ``ServerProxy.join``.
+    """
+    with _lock:
+        joined, learned = _known.pop(servers, (None, 0.0))
+    return _join(servers, events) if joined is None or time.monotonic() - learned > _FRESH_S else joined
+
+
+def _join(servers: Servers, events: EventSink) -> JoinedServers:
+    # Not counted as a client: servers that end with the last one must not see it leave before its receiving process is there.
+    with servers.proxy(stays=False) as proxy:
+        return proxy.join(servers.join_timeout_s, events)
+
+
+def receiver_setup(joined: JoinedServers, servers: Servers, num_parts: int, again: bool) -> dict[str, Any]:
+    """Returns the facts that a receiving process needs about the servers; see ``gnnkit.cluster.receiver``.
+
+    Args:
+        joined: The servers.
+        servers: What it takes to join them.
+        num_parts: Parts of the store.
+        again: Whether a server that is gone is waited for.
+    """
+    return {
+        "servers": {str(s.rank): {"address": s.address, "parts": list(joined.parts_of(s.rank, num_parts))} for s in joined.servers},
+        "token": servers.token,
+        "ca": servers.ca,
+        "client": f"{CLIENT_PREFIX}{servers.client}",
+        "again": again,
+    }
+
+
+def outlines_folder() -> Path:
+    """Returns the folder of outlines of stores on other hosts, which lie there by fingerprint."""
+    return default_root() / "outlines"
+
+
+def read_ca(path: str | None) -> str | None:
+    """The certificates in a PEM file; None for None.
+
+    Raises:
+        PlanError: It cannot be read, or holds none.
+    """
+    if path is None:
+        return None
+    text = read_pem(path, "tls_ca")
+    if "BEGIN CERTIFICATE" not in text:
+        raise PlanError(f"tls_ca={path!r} holds no certificate", "give the PEM file of the servers' certificate, or of its issuer")
+    return text
+
+
+def read_pem(path: str, word: str) -> str:
+    """A PEM file.
+
+    Args:
+        path: The file.
+        word: The option that names it.
+
+    Raises:
+        PlanError: It cannot be read.
+    """
+    try:
+        return read_bounded(Path(path).expanduser(), _MOST_PEM_BYTES).decode("ascii")
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{word}={str(path)!r} cannot be read: {error}", "give a PEM file") from error
 
 
 def _load() -> Callable[[Wire, ParentWatch], Loop]:

@@ -12,11 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseRenewal, Tell
-from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION
-from gnnkit.cluster.serving.codec import decode, encode, from_bytes, to_bytes
+from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseRenewal
+from gnnkit.cluster.parts.client import lease_renewal
+from gnnkit.cluster.serving.codec import decode, encode
 from gnnkit.cluster.serving.flight_client import FlightClient, Unreachable
 from gnnkit.cluster.serving.membership import JOINING, members_of
 from gnnkit.errors import SamplingError, StartTimeout
@@ -122,18 +120,8 @@ class ServerProxyLoop:
 
     def _stay(self, fingerprint: str) -> None:
         """Says that the trainer is there, as the sampling processes of other hosts do."""
-
-        def teller(address: str) -> Tell:
-            asker, lock = self._asker(address), threading.Lock()
-
-            def tell(what: str, name: str, host: int, timeout_s: float) -> None:
-                with lock:
-                    asker.do(what, {"version": PROTOCOL_VERSION, "fingerprint": fingerprint, "name": name, "host": host}, timeout_s)
-
-            return tell
-
-        tellers = {rank: teller(address) for rank, address in self._servers.items()}
-        self._renewal = LeaseRenewal(0, tellers, self._servers, name=f"{CLIENT_PREFIX}{self._setup['client']}/{os.getpid()}")
+        setup, name = self._setup, f"{CLIENT_PREFIX}{self._setup['client']}/{os.getpid()}"
+        self._renewal = lease_renewal(0, self._servers, setup["token"], fingerprint, ca=setup["ca"], name=name)
         self._renewal.begin(_CALL_S)
 
     # Calls ---------------------------------------------------------------------------------------------------------------
@@ -160,11 +148,7 @@ class ServerProxyLoop:
         except queue.Empty:
             asker = self._asker(address)
         try:
-            if body["name"] is None:
-                return asker.do("status", {}, timeout_s)
-            head = {"what": "call", "client": self._setup["client"], "name": body["name"], "timeout_s": timeout_s}
-            ((_, arrays),) = asker.get(head, {"args": np.frombuffer(to_bytes(args), np.uint8)}, timeout_s)
-            return from_bytes(arrays["value"].tobytes())
+            return asker.call(self._setup["client"], body["name"], args, timeout_s)
         except Unreachable as error:
             raise SamplingError(f"server {rank}: {error}", "when it runs again at the same address, ask again") from error
         finally:

@@ -419,3 +419,12 @@ def required(address: str | Path | Sequence[str]) -> str:
             f"export {TOKEN_VARIABLE}, or {TOKEN_FILE_VARIABLE} with the name of a file of mode 0600 that holds it, or give token=...",
         )
     return token
+
+
+# Sampling threads of a receiving process: one for each batch under way.
+_LEAST_THREADS, _MOST_THREADS = 4, 16
+
+
+def threads_for(num_servers: int) -> int:
+    """Batches that a receiving process has under way: enough for every server to have one to walk while another one travels."""
+    return min(_MOST_THREADS, max(_LEAST_THREADS, 2 * num_servers))

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gnnkit.jobs.launching.job import RankStatus, RunStatus, numbers_in_words
-from gnnkit.ui.cards import Card, Table
-from gnnkit.ui.processes import cost_of, process_table
+from gnnkit.ui.cards import Card, Table, cost_of, process_table
 from gnnkit.units import format_count, format_duration
 
 

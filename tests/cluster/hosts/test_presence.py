@@ -7,27 +7,29 @@ from typing import Any
 
 import pytest
 
-from gnnkit.cluster import leases as presence
+from gnnkit.cluster import leases
 from gnnkit.cluster.leases import LeaseRenewal, LeaseTable
 from gnnkit.errors import PlanError, StartTimeout
 from tests.helpers.waiting import wait_until
 
 
-def test_guests_come_leave_and_fall_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    leases = LeaseTable()
+def test_guests_come_leave_and_fall_silent() -> None:
+    leases = LeaseTable[str, int]()
     for name, host in (("1-77-a", 1), ("1-77-b", 1), ("1-777-c", 1), ("2-5-d", 2)):
         leases.here(name, host)
-    assert leases.present() == {1, 2} == leases.come
+    assert set(leases.there().values()) == {1, 2}
     leases.bye("2-5-d")
     leases.here("client-a/12", 0)
     leases.here("client-a/123", 0)
     leases.bye("client-a/12")
-    assert leases.names() == {"1-77-a", "1-77-b", "1-777-c", "client-a/123"}, "who is called alike is still there"
+    assert set(leases.there()) == {"1-77-a", "1-77-b", "1-777-c", "client-a/123"}, "who is called alike is still there"
     leases.bye("client-a/123")
     leases.bye("1-77-")  # a trainer's service, for all that the trainer has started
-    assert leases.present() == {1}, "the other trainer of host 1 is still there"
-    monkeypatch.setattr(presence, "SILENCE_S", 0.0)
-    assert not leases.present() and leases.come == {0, 1, 2}
+    assert set(leases.there().values()) == {1}, "the other trainer of host 1 is still there"
+    assert not leases.forget_silent()
+    silent = LeaseTable[str, int](silence_s=0.0)
+    silent.here("1-77-a", 1)
+    assert not silent.there() and silent.forget_silent() == ["1-77-a"] and not silent.forget_silent()
 
 
 def lease_renewal(tell: Any) -> LeaseRenewal:
@@ -35,7 +37,7 @@ def lease_renewal(tell: Any) -> LeaseRenewal:
 
 
 def test_a_service_that_is_not_there_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "BEAT_S", 0.01)
+    monkeypatch.setattr(leases, "BEAT_S", 0.01)
     said: list[tuple[str, str]] = []
     come = threading.Event()
 

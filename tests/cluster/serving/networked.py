@@ -15,8 +15,7 @@ from typing import Any
 import psutil
 
 from gnnkit.cluster.serving.fleet import ServerFleet
-from gnnkit.cluster.serving.joining import Servers
-from gnnkit.cluster.serving.server_proxy import JoinedServers, ServerProxy
+from gnnkit.cluster.serving.server_proxy import JoinedServers, ServerProxy, Servers
 from gnnkit.cluster.serving.spec import ServerSpec
 from gnnkit.events import Event, EventSink, ignore_events
 from gnnkit.storage.store import Store

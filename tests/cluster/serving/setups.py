@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from gnnkit import GraphLoader
+from gnnkit.cluster.serving.membership import SERVING_VERSION
 from gnnkit.runtime.remote import error_from_json, layout_from_json
 from gnnkit.runtime.shared_block import SharedBlock, mapped
 from gnnkit.runtime.wire import Message, Wire
@@ -59,7 +60,7 @@ class Caller:
 
     def join(self, **words: Any) -> Message:
         """Says who it is; the server's answer."""
-        given = {"version": 1, "token": self.servers.token, "client": "test", "pid": os.getpid(), "name": "a test", **words}
+        given = {"version": SERVING_VERSION, "token": self.servers.token, "client": "test", "pid": os.getpid(), "name": "a test", **words}
         self.wire.send("join", **given)
         return hear(self.wire)
 

@@ -17,8 +17,8 @@ import pytest
 from gnnkit import GraphLoader, GraphStore
 from gnnkit.cluster.parts.client import remote_error
 from gnnkit.cluster.serving.fleet import ServerFleet
-from gnnkit.cluster.serving.joining import Servers, look
 from gnnkit.cluster.serving.membership import Membership, ServerMember
+from gnnkit.cluster.serving.server_proxy import Servers, look
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
 from gnnkit.loader.digest import batches_digest
 from gnnkit.storage.outline import find_outline, keep_outline
@@ -239,7 +239,7 @@ def test_who_is_missing_is_said(stores: dict[int, Store], tmp_path: Path) -> Non
 INTERRUPTED = """
 import _thread, sys, threading, time
 
-from gnnkit.cluster.serving.joining import Servers, look
+from gnnkit.cluster.serving.server_proxy import Servers, look
 
 begun, times = threading.Event(), []
 

@@ -11,7 +11,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -61,8 +60,8 @@ def test_a_client_is_welcome_and_told_what_the_server_is(servers: GraphStoreServ
         assert (body["rank"], body["num_servers"], body["pid"], body["state"]) == (0, 1, server_pids(servers)[0], "ready")
         assert body["store"] == {"path": str(store.path), "fingerprint": store.fingerprint, "format": FORMAT_VERSION}
         assert (body["parts"], body["workers"], body["threads"]) == ([0, 1], 1, 1) and Path(body["log"]).is_file()
-        caller.wire.send("status")
-        assert hear(caller.wire).body["workers"][0]["pid"] == worker_pids(servers)[0, 0]
+        caller.wire.send("call", number=1, name="status", args={})
+        assert hear(caller.wire).body["value"]["workers"][0]["pid"] == worker_pids(servers)[0, 0]
         assert servers.token not in json.dumps(body)
         assert wait_until(lambda: servers.status()["clients"] == 1)
     assert wait_until(lambda: servers.status()["clients"] == 0)
@@ -76,8 +75,8 @@ def test_a_client_is_welcome_and_told_what_the_server_is(servers: GraphStoreServ
         ({"token": None}, "refused the token"),
         ({"token": "\ud800"}, "refused the token"),
         ({"token": "wrong, and looked at first", "version": 77}, "refused the token"),
-        ({"version": 77}, "speaks version 1 to its clients, and this one 77"),
-        ({"version": None}, "speaks version 1"),
+        ({"version": 77}, "speaks version 2 to its clients, and this one 77"),
+        ({"version": None}, "speaks version 2"),
     ],
 )
 def test_a_wrong_token_or_version_is_refused(servers: GraphStoreServers, words: dict[str, object], complaint: str) -> None:
@@ -139,8 +138,8 @@ def test_silent_visitors_go_and_keep_nobody_out(servers: GraphStoreServers) -> N
             assert caller.join().kind == "welcome"
             assert len(os.listdir(f"/proc/{pid}/fd")) < 150
             assert wait_until(lambda: all(is_let_go(other) for other in silent), 5.0 + FAULT_S)
-            caller.wire.send("status")
-            assert hear(caller.wire).kind == "status"
+            caller.wire.send("call", number=1, name="status", args={})
+            assert hear(caller.wire).body["value"]["state"] == "ready"
     finally:
         for other in silent:
             other.close()
@@ -151,9 +150,9 @@ def test_descriptors_that_nobody_asked_for_are_closed(servers: GraphStoreServers
     before = len(os.listdir(f"/proc/{pid}/fd"))
     with Caller(servers) as caller, Caller(servers) as rude:
         assert caller.join().kind == rude.join().kind == "welcome"
-        caller.wire.send("status", (0, 0))
+        caller.wire.send("call", (0, 0), number=1, name="status", args={})
         caller.wire.send("enlist", (0, 0))
-        assert hear(caller.wire, "status") and hear(caller.wire, "worker")
+        assert hear(caller.wire, "answer") and hear(caller.wire, "worker")
         array_of_fds = array.array("i", [0, 0, 0])
         rude.wire._end.sendmsg([b"no message"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array_of_fds)])
         assert wait_until(lambda: is_let_go(rude))
@@ -163,15 +162,12 @@ def test_descriptors_that_nobody_asked_for_are_closed(servers: GraphStoreServers
 def test_an_answer_that_cannot_be_sent_is_an_error_of_the_one_who_asked() -> None:
     class Host:
         pool = None
-        api = property(lambda self: self)
 
-        def call(self, client: str, name: str, args: object, reply: Callable[[object], None]) -> None:
+        def answer(self, client: str, name: str, args: object, reply: Callable[[object], None]) -> None:
             reply(object())  # later, and in the middle of other things, in a server
 
         def came(self, client: str) -> None: ...
         def left(self, client: str) -> None: ...
-        def details(self) -> dict[str, Any]:
-            return {}
 
     sessions, (ours, theirs) = ClientSessions(Host(), dict), Wire.pair()
     sessions.enter(Wire(theirs), {"client": "a"})

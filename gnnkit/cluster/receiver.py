@@ -1,4 +1,15 @@
-"""The receiving process: connections to servers of other hosts, and batches made of what they walk."""
+"""The receiving end of the wire: a child of the trainer that fetches batches from servers of other hosts, into the trainer's ring.
+
+It is a sampling process like others (``gnnkit.cluster.worker``), but has an outline of the store instead of parts, and no graph. Of each
+batch it asks one server for the structure, and the owners of its nodes and edges for their rows, all over Arrow Flight. The rest of a
+batch is made as anywhere else, so it is the same.
+
+Its setup message carries ``servers``: ``{"servers": {"<rank>": {"address": "10.0.0.1:7000", "parts": [0, 1]}, ...}, "client": ...,
+"token": ..., "ca": PEM text or None, "again": ...}``, where ``client`` is what the trainer calls itself, and ``again`` says whether a
+server that is gone is waited for. Its ``done`` messages carry ``traffic``, the bytes that it has received and sent so far.
+
+Of several servers that have a part, one is asked for its rows: trainers and parts are spread over them.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +31,11 @@ import pyarrow.flight as flight
 from numpy.typing import NDArray
 
 from gnnkit.cluster.hosts import split_address
-from gnnkit.cluster.parts.client import Attempt, FlightOwners, Peer, Traffic, is_refused, keep_freed_memory, remote_error
+from gnnkit.cluster.parts.client import Attempt, FlightOwners, Peer, Traffic, is_refused, keep_freed_memory, lease_renewal, remote_error
 from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, to_ticket
 from gnnkit.cluster.parts.spreading import num_rows
-from gnnkit.cluster.parts.visits import lease_renewal
-from gnnkit.cluster.receiving import threads_for
 from gnnkit.cluster.serving.flight_actions import UnknownChannel, walk_from_batches
+from gnnkit.cluster.serving.spec import threads_for
 from gnnkit.errors import BatchTimeout, GnnkitError, HostUnreachable, LoaderClosed, PlanError, SamplingError, WorkerDied
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.worker import NowJob, SampleJob, TrialJob, WorkerChannel
@@ -100,7 +110,7 @@ class ServerLines(FlightOwners):
     that refuses connections is gone; one that says nothing at all may be behind a broken network, and is waited for.
 
     Args:
-        setup: ``servers`` of the setup message, see ``gnnkit.cluster.receiving``.
+        setup: ``servers`` of the setup message, see ``gnnkit.cluster.receiver``.
         client: What this process is known by.
         fingerprint: The store's.
         num_rows: See ``FlightOwners``.
@@ -271,7 +281,7 @@ class BatchReceiver:
     """The servers as this process's sampling threads use them.
 
     Args:
-        setup: ``servers`` of the setup message, see ``gnnkit.cluster.receiving``.
+        setup: ``servers`` of the setup message, see ``gnnkit.cluster.receiver``.
         store: The store's outline.
 
     Attributes:
