@@ -171,7 +171,7 @@ def test_what_cannot_be_is_said() -> None:
     edges, _ = topology("COO")
     book = (torch.arange(NUM_NODES) % 2).long()
     part = DistDataset(2, 1, glt.attribute("data.Graph")(glt.attribute("data.Topology")(edge_index=edges), "CPU"), node_pb=book)
-    for wrong, message in ((DistDataset(), "without a graph"), (part, "part 1 of 2, without a store")):
+    for wrong, message in ((DistDataset(), "without a graph"), (part, "part 1 of 2 as values, and the other parts are elsewhere")):
         with pytest.raises(PlanError, match=message):
             make(wrong, input_nodes=EVERYTHING)
     wrong = DistDataset()
