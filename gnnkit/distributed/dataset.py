@@ -67,7 +67,7 @@ def open_partitions(root: Path, edge_dir: EdgeDir, labels: Any, store_dir: str |
     edge_types = source.schema.edge_types.values()
     with_edge = any(edges.arrays for edges in edge_types)
     weight = _WEIGHT if edge_types and all(_WEIGHT in edges.arrays for edges in edge_types) else None
-    options = BuildOptions(source.num_parts, edge_dir=edge_dir, with_edge=with_edge, weight=weight)
+    options = BuildOptions(source.num_parts, "given", edge_dir=edge_dir, with_edge=with_edge, weight=weight)
     return find_or_build(source, options, Path(store_dir).expanduser() if store_dir else default_store_dir())
 
 
@@ -409,8 +409,8 @@ class DistDataset:
         """Loads one part of a store, or of a partition directory that graphlearn-torch wrote.
 
         A partition directory is read without running what its pickles ask for, and made into a store with as many parts, once:
-        later calls, in any process, open that store. The store's parts are its own, of consecutive ids; what is in a batch does
-        not depend on them.
+        later calls, in any process, open that store. Its parts are those of the partition books: edges are in the part of the node
+        that owns them, by ``edge_dir``. What is in a batch does not depend on them.
 
         Args:
             root_dir: The folder.

@@ -13,10 +13,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gnnkit.distributed import context, process_group
 from gnnkit.distributed.dataset_values import WEIGHT, read_parts, write_part
+from gnnkit.distributed.store_views import get_total_ids, look_up
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StartTimeout, StoreError
 from gnnkit.runtime.process_status import is_alive, pid_space, start_ticks
+from gnnkit.schema import HOMOGENEOUS_NODE_TYPE
 from gnnkit.storage.catalog import default_store_dir, find_or_build
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.staging import PARTS, remove_tree
@@ -212,8 +216,11 @@ def _write(dataset: DistDataset, folder: Path) -> None:
 def _built(dataset: DistDataset, folder: Path) -> Store:
     values, splits = read_parts([folder / f"{part}.pt" for part in range(dataset.num_partitions)])
     weighted = any(edges.weights is not None for edges in values.edges.values())
-    options = BuildOptions(dataset.num_partitions, edge_dir=dataset.edge_dir, with_edge=True, weight=WEIGHT if weighted else None)
-    return find_or_build(values.source(splits), options, default_store_dir())
+    weight = WEIGHT if weighted else None
+    options = BuildOptions(dataset.num_partitions, "given", edge_dir=dataset.edge_dir, with_edge=True, weight=weight)
+    books = dataset.node_pb if isinstance(dataset.node_pb, Mapping) else {HOMOGENEOUS_NODE_TYPE: dataset.node_pb}
+    parts = {node_type: look_up(book, torch.arange(get_total_ids(book))).numpy() for node_type, book in books.items() if book is not None}
+    return find_or_build(values.source(splits, parts), options, default_store_dir())
 
 
 def _writers(records: list[dict[str, Any]], num_parts: int) -> list[int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
+from numpy.typing import NDArray
 
 from gnnkit.distributed.store_views import LocalFeature, LocalGraph
 from gnnkit.errors import DatasetError, PlanError
@@ -103,11 +104,12 @@ class DatasetValues:
         """Partition books, which tell how many nodes there are."""
         self.num_nodes = {t: len(book) for t, book in _by_type(node_pb, HOMOGENEOUS_NODE_TYPE).items()}
 
-    def source(self, splits: Mapping[str, Any]) -> PyGSource:
+    def source(self, splits: Mapping[str, Any], parts: Mapping[NodeType, NDArray[Any]] | None = None) -> PyGSource:
         """The graph, for a store to be made of.
 
         Args:
             splits: ``{"train": ids, ...}``, ids by type where there are several.
+            parts: Each node's part by type, where there are several.
 
         Raises:
             PlanError: Values do not fit each other.
@@ -135,7 +137,7 @@ class DatasetValues:
         for name, ids in splits.items():
             for node_type, own in _by_type(ids, HOMOGENEOUS_NODE_TYPE).items():
                 by_type.setdefault(node_type, {})[name] = as_tensor(own).long().numpy()
-        return PyGSource(data, by_type)
+        return PyGSource(data, by_type, parts)
 
     def _count(self, node_type: NodeType) -> int:
         ends = [edges.pairs[row] for t, edges in self.edges.items() for row, end in ((0, t[0]), (1, t[2])) if end == node_type]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.cluster.serving.spec import UNIX_PREFIX
 from gnnkit.distributed import context
 from gnnkit.distributed.process_group import check_counts, meeting_address
-from gnnkit.errors import PlanError
+from gnnkit.errors import LoaderClosed, PlanError
 
 if TYPE_CHECKING:
     from gnnkit.distributed.dataset import DistDataset
@@ -111,6 +111,11 @@ def _start(
     )
     try:
         servers.wait()
+    except LoaderClosed:
+        # Nobody here has them yet: they have ended because all clients came and left before this thread looked.
+        if not num_clients or servers.error_of(rank) is not None:
+            servers.stop()
+            raise
     except BaseException:
         servers.stop()
         raise
