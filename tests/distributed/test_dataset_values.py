@@ -182,6 +182,8 @@ def test_servers_serve_values_and_their_split(count: int, tmp_path: Path, monkey
             script = SERVER.format(count=count, rank=rank, pickled=str(tmp_path / f"{rank}.pkl"), address=address, port=port)
             servers.append(subprocess.Popen([sys.executable, "-W", "ignore", "-c", script]))
         init_client(count, 1, 0, address, port)
+        with pytest.raises(RuntimeError, match="RPC has not been initialized"):
+            gnnkit.distributed.barrier()
         options = gnnkit.distributed.RemoteDistSamplingWorkerOptions(list(range(count)), master_addr="localhost", master_port=1)
         loader = make(None, num_workers=None, input_nodes=gnnkit.distributed.Split.train, worker_options=options)
         assert sorted(seeds_of(loader)) == sorted(int(v) for dataset in datasets for v in dataset.train_idx)  # type: ignore[union-attr]
