@@ -81,15 +81,15 @@ def test_batches_are_those_of_a_store(kind: str, edge_dir: Any, tmp_path: Path) 
 
 
 def part_of(data: Any, part: int, edge_dir: Any = "out", **given: Any) -> DistDataset:
-    """What one of two ranks holds of a PyG object: nodes of its parity, the edges that these own by ``edge_dir``, and all books."""
-    typed, end = not isinstance(data, Data), 1 if edge_dir == "in" else 0
+    """What one of two ranks holds of a PyG object: nodes of its parity, edges from these, and all books."""
+    typed = not isinstance(data, Data)
     edges = {store._key: store for store in data.edge_stores}
 
     def of(found: dict[Any, Any]) -> Any:
         return found if typed else next(iter(found.values()))
 
     node_books = {store._key: torch.arange(store.num_nodes) % 2 for store in data.node_stores}
-    edge_books = {t: store.edge_index[end] % 2 for t, store in edges.items()}
+    edge_books = {t: store.edge_index[0] % 2 for t, store in edges.items()}
     own = {t: (book == part).nonzero().view(-1).flip(0) for t, book in edge_books.items()}
     labels = {store._key: store.y for store in data.node_stores}
     dataset = DistDataset(2, part, None, None, None, of(labels), of(node_books), of(edge_books), edge_dir=edge_dir)
@@ -214,6 +214,10 @@ def test_what_cannot_be_is_said() -> None:
     wrong = DistDataset()
     wrong.init_graph(edges, torch.arange(1, 2 * NUM_NODES + 1), graph_mode="CPU")
     with pytest.raises(PlanError, match="not the numbers from 0 to 79"):
+        make(wrong, input_nodes=EVERYTHING)
+    wrong.init_graph(edges, graph_mode="CPU")
+    wrong.init_edge_features(torch.zeros(2 * NUM_NODES - 1, 1), with_gpu=False)
+    with pytest.raises(DatasetError, match="has 79 rows, but there are 80 edges"):
         make(wrong, input_nodes=EVERYTHING)
     with pytest.raises(PlanError, match="layout must be"):
         DistDataset().init_graph(edges, layout="LIL")
@@ -343,6 +347,7 @@ def put_together(*datasets: DistDataset) -> list[Any]:
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_parts_of_a_typed_graph_with_weights_and_splits(edge_dir: Any) -> None:
+    """Every edge is sampled, also along "in", where half of them are not in the part of the node that owns them."""
     parts = [part_of(typed_ring(), part, edge_dir, weighted=True) for part in (1, 0)]
     for part in (*parts, pickle.loads(pickle.dumps(parts[0]))):
         part.random_node_split(0.25, 0)
