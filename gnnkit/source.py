@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,4 +67,18 @@ class GraphSource(Protocol):
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows ``[k, *row_shape]`` of a node array in the dataset's node order."""
+        ...
+
+
+@runtime_checkable
+class PartedSource(Protocol):
+    """A ``GraphSource`` whose nodes are in parts already; the fingerprint covers them.
+
+    Attributes:
+        parts: ``{node type: integers [num_nodes]}``, each node's part; None where the nodes of this one are not in parts.
+    """
+
+    @property
+    def parts(self) -> Mapping[NodeType, NDArray[Any]] | None:
+        """See above."""
         ...

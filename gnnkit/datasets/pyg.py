@@ -173,8 +173,10 @@ class PyGSource:
     Args:
         data: The graph; must not change while it is in use.
         more_splits: Splits beside those of masks, in their own order.
+        parts: Each node's part by type, integers ``[num_nodes]``, where the graph is in parts; see ``PartedSource``.
 
     Attributes:
+        parts: See above.
         extra: Attributes of the graph as a whole, by name.
         type_extra: Attributes of one node type or edge type as a whole; ``{type: {name: value}}``, empty for ``Data``.
 
@@ -184,7 +186,12 @@ class PyGSource:
         DatasetError: ``edge_index`` is no integer ``[2, num_edges]``; "x", a mask or "edge_attr" has a wrong number of rows.
     """
 
-    def __init__(self, data: Data | HeteroData, more_splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] | None = None) -> None:
+    def __init__(
+        self,
+        data: Data | HeteroData,
+        more_splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] | None = None,
+        parts: Mapping[NodeType, NDArray[Any]] | None = None,
+    ) -> None:
         from torch_geometric.data import Data, HeteroData
 
         if not isinstance(data, (Data, HeteroData)):
@@ -193,6 +200,7 @@ class PyGSource:
         self.notice: str | None = None
         self.metadata: Mapping[str, Any] = {}
         self.edges_are_cheap = True
+        self.parts = parts
         self.extra: dict[str, Any] = {}
         self.type_extra: dict[NodeType | EdgeType, dict[str, Any]] = {}
         self._edge_index: dict[EdgeType, NDArray[Any]] = {}
@@ -255,6 +263,7 @@ class PyGSource:
         for edge_type in self.schema.edge_types:
             for chunk in self.edge_chunks(edge_type):
                 yield from chunk
+        yield from (self.parts or {}).values()
         for found in (*(self._nodes[t] for t in self.schema.node_types), *(self._edges[t] for t in self.schema.edge_types)):
             for _, rows in sorted(found.arrays.items()):
                 for start in range(0, len(rows), _ROWS_HASHED_AT_ONCE):

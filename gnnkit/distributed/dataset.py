@@ -23,9 +23,10 @@ from gnnkit.distributed.store_views import (
     StoreViews,
     by_type,
     check_part,
+    get_ids_on_rank,
 )
 from gnnkit.errors import DatasetError, PlanError
-from gnnkit.schema import EdgeDir, EdgeType, NodeType
+from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, NodeType
 from gnnkit.storage.catalog import default_store_dir, find_or_build
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.options import BuildOptions
@@ -66,7 +67,7 @@ def open_partitions(root: Path, edge_dir: EdgeDir, labels: Any, store_dir: str |
     edge_types = source.schema.edge_types.values()
     with_edge = any(edges.arrays for edges in edge_types)
     weight = _WEIGHT if edge_types and all(_WEIGHT in edges.arrays for edges in edge_types) else None
-    options = BuildOptions(source.num_parts, edge_dir=edge_dir, with_edge=with_edge, weight=weight)
+    options = BuildOptions(source.num_parts, "given", edge_dir=edge_dir, with_edge=with_edge, weight=weight)
     return find_or_build(source, options, Path(store_dir).expanduser() if store_dir else default_store_dir())
 
 
@@ -82,6 +83,9 @@ class DistDataset:
     pickles as the store's path. Values that are a whole graph, in one part, become a store when a loader or a server first needs
     one: as for ``load``, it is found by what is in it. Where graphlearn-torch's native library fits, it is a ``DistDataset`` of
     graphlearn-torch's as well.
+
+    Values of one part of several become a store as well, of all parts: where a loader or a server is made, the processes that hold
+    them meet (``gnnkit.distributed.dataset_parts``).
 
     Args:
         num_partitions: Number of parts.
@@ -99,6 +103,10 @@ class DistDataset:
         node_split: Training, validation and test nodes; see ``init_node_split``.
         id_filter: Taken and not used: books say who owns what.
         id_select: Taken and not used.
+
+    Attributes:
+        values: What was given, where the dataset is none of a store.
+        own_split: The split that was given, ``{"train": ids, ...}``, by type likewise.
 
     Raises:
         PlanError: There is no such part, or edges or features are given without their book.
@@ -143,15 +151,14 @@ class DistDataset:
         self._labels, self.node_pb, self.edge_pb = whole_node_labels, node_pb, edge_pb
         self._node_feat_pb, self._edge_feat_pb = node_feat_pb, edge_feat_pb
         self._views: StoreViews | None = None
-        self._given: dict[str, Any] = {}
-        self._values = DatasetValues()
+        self.own_split: dict[str, Any] = {}
+        self.values = DatasetValues()
         if graph_partition is not None:
-            self._values.take_graph(graph_partition)
+            self.values.take_graph(graph_partition)
+        self.values.take_books(node_pb)
         for rows, word in ((node_feature_partition, "x"), (edge_feature_partition, "edge_attr"), (whole_node_labels, "y")):
-            # Of one part of several they are not the whole graph's, and nothing is made of them.
-            if rows is not None and num_partitions == 1:
-                self._values.take_rows(word, rows)
-        self._values.take_books(node_pb)
+            if rows is not None:
+                self.values.take_rows(word, rows, owned=self._owned(word))
         if node_split is not None:
             self.init_node_split(node_split)
 
@@ -183,7 +190,7 @@ class DistDataset:
         """
         if edge_index is not None:
             self._forget_store()
-            self._values.take_edges(edge_index, edge_ids, edge_weights, layout)
+            self.values.take_edges(edge_index, edge_ids, edge_weights, layout)
 
     def init_node_features(
         self,
@@ -235,7 +242,7 @@ class DistDataset:
         if node_split is not None:
             if self._is_of_values:
                 self._forget_store()
-            self._given = dict(zip(("train", "valid", "test"), (map_types(ids, as_tensor) for ids in node_split), strict=True))
+            self.own_split = dict(zip(("train", "valid", "test"), (map_types(ids, as_tensor) for ids in node_split), strict=True))
 
     def random_node_split(self, num_val: float | int, num_test: float | int, seed: int = 0) -> None:
         """Splits this part's nodes: those of types with labels, or of all types where none has some.
@@ -248,34 +255,80 @@ class DistDataset:
         Raises:
             PlanError: There are not so many nodes, or there is no graph.
         """
-        labels, views = self.node_labels, self._stored("random_node_split")
-        arrays, part, found = views.arrays, self.partition_idx, {}
-        for node_type in views.store.schema.node_types:
-            if not isinstance(labels, Mapping) or node_type in labels:
-                found[node_type] = _drawn(torch.from_numpy(np.array(dataset_ids(arrays, node_type, part))), num_val, num_test, seed)
-        pieces = [views.unwrapped({t: split[place] for t, split in found.items()}) for place in range(3)]
+        labelled: Any = self.values.y
+        if self.needs_others:
+            own = self._owned("y")
+        else:
+            labels, views, part = self.node_labels, self._stored("random_node_split"), self.partition_idx
+            labelled = labels if isinstance(labels, Mapping) else {}
+            ids = {t: torch.from_numpy(np.array(dataset_ids(views.arrays, t, part))) for t in views.store.schema.node_types}
+            own = views.unwrapped(ids)
+        of_types: dict[NodeType, torch.Tensor] = own if isinstance(own, dict) else {HOMOGENEOUS_NODE_TYPE: own}
+        drawn = {t: _drawn(ids, num_val, num_test, seed) for t, ids in of_types.items() if not labelled or t in labelled}
+        pieces: list[Any] = [{t: split[place] for t, split in drawn.items()} for place in range(3)]
+        if own is not of_types:
+            pieces = [piece[HOMOGENEOUS_NODE_TYPE] for piece in pieces]
         self.init_node_split((pieces[0], pieces[1], pieces[2]))
 
     @property
     def has_own_split(self) -> bool:
         """Whether the split is this object's, and not its store's."""
-        return bool(self._given) and not self._is_of_values
+        return bool(self.own_split) and not self._is_of_values
 
     @property
     def has_edge_weights(self) -> bool:
         """Whether edges have weights that neighbours can be drawn by."""
         store = self.store
-        weighted = any(edges.weights is not None for edges in self._values.edges.values())
+        weighted = any(edges.weights is not None for edges in self.values.edges.values())
         return weighted if store is None else store.options.weight is not None
 
     def _init_rows(self, name: str, rows: Any, index: Any, dtype: torch.dtype | None) -> None:
         if rows is not None:
             self._forget_store()
-            self._values.take_rows(name, rows if dtype is None else map_types(rows, lambda found: as_tensor(found).to(dtype)), index)
+            converted = rows if dtype is None else map_types(rows, lambda found: as_tensor(found).to(dtype))
+            self.values.take_rows(name, converted, index, self._owned(name))
+
+    def _owned(self, name: str) -> Any:
+        """Ids of the rows of this part, by type where there are several; None where it is the only part.
+
+        Raises:
+            PlanError: There is no book that says it.
+        """
+        if self.num_partitions == 1:
+            return None
+        book, called = {"x": (self.node_feat_pb, "node_pb"), "edge_attr": (self.edge_feat_pb, "edge_pb"), "y": (self.node_pb, "node_pb")}[
+            name
+        ]
+        if book is None:
+            raise PlanError(
+                f"the dataset is part {self.partition_idx} of {self.num_partitions}, and no {called} says which rows are its own",
+                f"DistDataset(..., {called}=book), before rows are given",
+            )
+        return map_types(book, lambda found: get_ids_on_rank(found, self.partition_idx))
+
+    @property
+    def needs_others(self) -> bool:
+        """Whether this is one part of several as values, of which no store has been made yet."""
+        return self._is_of_values and self._views is None and self.num_partitions > 1
+
+    def meet(self, meeting: Any) -> None:
+        """Makes a store of all parts with the processes that hold them, and opens it; does nothing where that is not needed.
+
+        Args:
+            meeting: A context manager that gives the ``Meeting``, see ``gnnkit.distributed.dataset_parts``; entered where it is needed.
+
+        Raises:
+            GnnkitError: See ``store_of_parts``.
+        """
+        from gnnkit.distributed.dataset_parts import store_of_parts
+
+        if self.needs_others:
+            with meeting as others:
+                self._open(store_of_parts(self, others))
 
     @property
     def _is_of_values(self) -> bool:
-        return bool(self._values.edges)
+        return bool(self.values.edges)
 
     def _forget_store(self) -> None:
         """Drops the views of earlier values: the next ones make another graph.
@@ -292,13 +345,16 @@ class DistDataset:
         """The store of values, which is made unless there is one of the same graph; None where they are none, or a part of several."""
         if not self._is_of_values or self.num_partitions != 1:
             return None
-        values = self._values
+        values = self.values
         weights = [edges.weights is not None for edges in values.edges.values()]
         options = BuildOptions(1, edge_dir=self.edge_dir, with_edge=True, weight=WEIGHT if any(weights) else None)
-        self._views = StoreViews(find_or_build(values.source(self._given), options, default_store_dir()))
+        return self._open(find_or_build(values.source(self.own_split), options, default_store_dir()))
+
+    def _open(self, store: Store) -> StoreViews:
+        self._views = views = StoreViews(store)
         if self.graph is None:
-            self._show(self._views)
-        return self._views
+            self._show(views)
+        return views
 
     def _show(self, views: StoreViews) -> None:
         """Sets what is read of a part under graphlearn-torch's names."""
@@ -353,8 +409,8 @@ class DistDataset:
         """Loads one part of a store, or of a partition directory that graphlearn-torch wrote.
 
         A partition directory is read without running what its pickles ask for, and made into a store with as many parts, once:
-        later calls, in any process, open that store. The store's parts are its own, of consecutive ids; what is in a batch does
-        not depend on them.
+        later calls, in any process, open that store. Its parts are those of the partition books: edges are in the part of the node
+        that owns them, by ``edge_dir``. What is in a batch does not depend on them.
 
         Args:
             root_dir: The folder.
@@ -501,8 +557,8 @@ class DistDataset:
 
     def __reduce__(self) -> Any:
         if self.store is None:
-            return super().__reduce__()
-        return (_reopened, (self.store, self.partition_idx, self._given if self.has_own_split else {}))
+            return _blank, (), self.__dict__
+        return (_reopened, (self.store, self.partition_idx, self.own_split if self.has_own_split else {}))
 
     def __repr__(self) -> str:
         views = self._views
@@ -515,13 +571,13 @@ class DistDataset:
         self.__dict__.pop("schema", None)
         self._views, self.partition_idx = views, part
         self.num_partitions, self.edge_dir = views.store.num_parts, views.store.edge_dir
-        self._values, self._given = DatasetValues(), {}
+        self.values, self.own_split = DatasetValues(), {}
         self._show(views)
         self._labels = self._node_feat_pb = self._edge_feat_pb = None
 
     def _split(self, name: str) -> torch.Tensor | dict[NodeType, torch.Tensor] | None:
-        if name in self._given:
-            given: torch.Tensor | dict[NodeType, torch.Tensor] = self._given[name]
+        if name in self.own_split:
+            given: torch.Tensor | dict[NodeType, torch.Tensor] = self.own_split[name]
             return given
         views = self._stored("a split")
         ids: torch.Tensor | dict[NodeType, torch.Tensor] | None = views.unwrapped(views.split(name, self.partition_idx))
@@ -539,10 +595,15 @@ _own = inspect.signature(DistDataset.__init__)
 DistDataset.__signature__ = _own.replace(parameters=[*_own.parameters.values()][1:])  # type: ignore[attr-defined]
 
 
+def _blank() -> DistDataset:
+    """The other end of pickling values."""
+    return DistDataset.__new__(DistDataset)
+
+
 def _reopened(store: Store, part: int, given: dict[str, Any]) -> DistDataset:
     """The other end of pickling."""
     dataset = DistDataset.from_store(store, part)
-    dataset._given = given
+    dataset.own_split = given
     return dataset
 
 

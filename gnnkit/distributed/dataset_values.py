@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
+from numpy.typing import NDArray
 
 from gnnkit.distributed.store_views import LocalFeature, LocalGraph
-from gnnkit.errors import PlanError
+from gnnkit.errors import DatasetError, PlanError
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
 
 if TYPE_CHECKING:
     from gnnkit.datasets.pyg import PyGSource
 
 WEIGHT = "edge_weight"
+_ROWS = ("x", "edge_attr", "y")
 
-# Features or labels by id; of a part's own features they are read when a store is made, which one part of several cannot be.
+# Features or labels by id. Those of a store's part are read when another store is made of them.
 Rows: TypeAlias = torch.Tensor | LocalFeature
 
 
@@ -44,6 +47,7 @@ class DatasetValues:
         x: Features of nodes, by id.
         edge_attr: Features of edges, by id.
         y: Labels of nodes, by id.
+        owned: Of one part of several, ids of the rows of "x", "edge_attr" and "y".
         num_nodes: Numbers of nodes from partition books.
         is_homogeneous: Whether edges were given without types.
     """
@@ -52,6 +56,7 @@ class DatasetValues:
     x: dict[NodeType, Rows] = field(default_factory=dict)
     edge_attr: dict[EdgeType, Rows] = field(default_factory=dict)
     y: dict[NodeType, Rows] = field(default_factory=dict)
+    owned: dict[str, dict[Any, torch.Tensor]] = field(default_factory=dict)
     num_nodes: dict[NodeType, int] = field(default_factory=dict)
     is_homogeneous: bool = True
 
@@ -78,27 +83,33 @@ class DatasetValues:
                 coo, None if own[0] is None else as_tensor(own[0]).long(), None if own[1] is None else as_tensor(own[1]).float()
             )
 
-    def take_rows(self, name: str, rows: Any, index: Any = None) -> None:
+    def take_rows(self, name: str, rows: Any, index: Any = None, owned: Any = None) -> None:
         """Features or labels.
 
         Args:
             name: "x", "edge_attr" or "y".
             rows: A tensor or a ``Feature``, by type or alone.
             index: From ids to rows, likewise; None: rows are in the order of ids.
+            owned: Ids of the rows that one part of several has, likewise; None is all.
+
+        Raises:
+            PlanError: Of one part there are neither as many rows as it has ids, nor rows for all ids.
         """
         only: Any = HOMOGENEOUS_EDGE_TYPE if name == "edge_attr" else HOMOGENEOUS_NODE_TYPE
-        places = _by_type(index, only)
-        setattr(self, name, {t: _rows_of(found, places.get(t)) for t, found in _by_type(rows, only).items()})
+        places, own = _by_type(index, only), _by_type(owned, only)
+        self.owned[name] = own
+        setattr(self, name, {t: _rows_of(found, places.get(t), own.get(t)) for t, found in _by_type(rows, only).items()})
 
     def take_books(self, node_pb: Any) -> None:
         """Partition books, which tell how many nodes there are."""
         self.num_nodes = {t: len(book) for t, book in _by_type(node_pb, HOMOGENEOUS_NODE_TYPE).items()}
 
-    def source(self, splits: Mapping[str, Any]) -> PyGSource:
+    def source(self, splits: Mapping[str, Any], parts: Mapping[NodeType, NDArray[Any]] | None = None) -> PyGSource:
         """The graph, for a store to be made of.
 
         Args:
             splits: ``{"train": ids, ...}``, ids by type where there are several.
+            parts: Each node's part by type, where there are several.
 
         Raises:
             PlanError: Values do not fit each other.
@@ -126,7 +137,7 @@ class DatasetValues:
         for name, ids in splits.items():
             for node_type, own in _by_type(ids, HOMOGENEOUS_NODE_TYPE).items():
                 by_type.setdefault(node_type, {})[name] = as_tensor(own).long().numpy()
-        return PyGSource(data, by_type)
+        return PyGSource(data, by_type, parts)
 
     def _count(self, node_type: NodeType) -> int:
         ends = [edges.pairs[row] for t, edges in self.edges.items() for row, end in ((0, t[0]), (1, t[2])) if end == node_type]
@@ -134,6 +145,71 @@ class DatasetValues:
             rows[node_type].size(0) for rows in (self.x, self.y) if node_type in rows
         ]
         return max([self.num_nodes.get(node_type, 0), *told])
+
+
+def write_part(values: DatasetValues, splits: Mapping[str, Any], file: Path) -> None:
+    """Writes one part's values, and its share of the splits, ``{"train": ids, ...}``."""
+    content = {
+        "homogeneous": values.is_homogeneous,
+        "num_nodes": values.num_nodes,
+        "edges": {t: tuple(found) for t, found in values.edges.items()},
+        "rows": {name: {t: (values.owned[name][t], _read(rows)) for t, rows in getattr(values, name).items()} for name in _ROWS},
+        "splits": {name: _by_type(ids, HOMOGENEOUS_NODE_TYPE) for name, ids in splits.items()},
+    }
+    torch.save(content, file)
+
+
+def read_parts(files: Sequence[Path]) -> tuple[DatasetValues, dict[str, Any]]:
+    """The values of a whole graph and its splits, of the files of its parts.
+
+    Raises:
+        PlanError: The parts do not fit each other.
+        DatasetError: A row is missing, or in two parts.
+    """
+    parts = [torch.load(file, weights_only=True, mmap=True) for file in files]
+    if len({part["homogeneous"] for part in parts}) > 1 or any(part["num_nodes"] != parts[0]["num_nodes"] for part in parts):
+        raise PlanError("the parts of the dataset have different types or partition books", "every part has the books of all")
+    whole = DatasetValues(num_nodes=parts[0]["num_nodes"], is_homogeneous=parts[0]["homogeneous"])
+    for edge_type in dict.fromkeys(t for part in parts for t in part["edges"]):
+        pieces = [Edges(*part["edges"][edge_type]) for part in parts if edge_type in part["edges"]]
+        whole.edges[edge_type] = Edges(torch.cat([piece.pairs for piece in pieces], 1), *(_joined(pieces, n) for n in ("ids", "weights")))
+    for name in _ROWS:
+        for graph_type in dict.fromkeys(t for part in parts for t in part["rows"][name]):
+            rows = [part["rows"][name][graph_type] for part in parts if graph_type in part["rows"][name]]
+            count = whole.edges[graph_type].pairs.shape[1] if name == "edge_attr" else whole.num_nodes[graph_type]
+            getattr(whole, name)[graph_type] = _whole(rows, count, f"{name} of {graph_type!r}")
+    splits: dict[str, dict[NodeType, torch.Tensor]] = {}
+    for part in parts:
+        for name, by_type in part["splits"].items():
+            for node_type, ids in by_type.items():
+                before = splits.setdefault(name, {}).get(node_type)
+                splits[name][node_type] = ids if before is None else torch.cat([before, ids])
+    return whole, splits
+
+
+def _joined(pieces: Sequence[Edges], name: str) -> torch.Tensor | None:
+    found = [getattr(piece, name) for piece in pieces]
+    given = [values for values in found if values is not None]
+    if given and len(given) < len(found):
+        raise PlanError(f"some parts of the dataset give {name} of edges, and others do not", "give them in every part")
+    return torch.cat(given) if given else None
+
+
+def _whole(pieces: Sequence[tuple[torch.Tensor, torch.Tensor]], count: int, what: str) -> torch.Tensor:
+    kinds = {(rows.dtype, rows.shape[1:]) for _, rows in pieces}
+    if len(kinds) > 1:
+        raise PlanError(f"the parts of {what} have rows of {' and '.join(f'{d} {list(shape)}' for d, shape in sorted(kinds, key=str))}")
+    ids = torch.cat([own for own, _ in pieces])
+    times = torch.bincount(ids, minlength=count)
+    if len(times) > count or not bool((times == 1).all()):
+        wrong = count if len(times) > count else int((times != 1).nonzero()[0])
+        said = "nothing" if wrong < count and times[wrong] == 0 else "more than one row"
+        raise DatasetError(f"{what}: {said} for id {wrong} of {count}", "partition books give each id to one part, which has its row")
+    _, first = pieces[0]
+    whole = first.new_empty((count, *first.shape[1:]))
+    for own, rows in pieces:
+        whole[own] = rows
+    return whole
 
 
 def as_tensor(value: Any) -> torch.Tensor:
@@ -184,13 +260,20 @@ def _pairs_of(found: Any, layout: str) -> torch.Tensor:
     return torch.stack([row, col])
 
 
-def _rows_of(found: Any, index: Any) -> Rows:
-    """Rows in the order of ids; of a part that has all of them."""
+def _rows_of(found: Any, index: Any, owned: torch.Tensor | None) -> Rows:
+    """Rows in the order of ids, or of the ids ``owned``."""
     if isinstance(found, LocalFeature):
-        return found
+        return found if owned is None else found.cpu_get(owned)
     if hasattr(found, "feature_tensor"):
         found, index = found.feature_tensor, found.id2index
     rows = as_tensor(found)
+    if owned is not None:
+        if index is None and len(rows) == len(owned):
+            return rows
+        places = owned if index is None else as_tensor(index[owned])
+        if len(places) and not 0 <= int(places.min()) <= int(places.max()) < len(rows):
+            raise PlanError(f"a part that owns {len(owned)} ids is given {len(rows)} rows", "give each of its ids a row, in their order")
+        return rows[places]
     if index is None:
         return rows
     count = len(index) if hasattr(index, "__len__") else len(rows)
@@ -215,6 +298,6 @@ def _order(edges: Edges, edge_type: EdgeType) -> torch.Tensor:
     if len(edges.ids) != count or not edges.ids[order].equal(torch.arange(count)):
         raise PlanError(
             f"the ids of the {count} edges {edge_type} are not the numbers from 0 to {count - 1}",
-            "a dataset of values holds a whole graph; gnnkit.partition makes a store of parts",
+            "all parts of a dataset of values together hold a whole graph; a part gives the ids of its edges",
         )
     return order

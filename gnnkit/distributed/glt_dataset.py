@@ -63,10 +63,10 @@ class _Split:
     def __get__(self, dataset: Any, owner: type | None = None) -> Any:
         if dataset is None:
             return self
-        return dataset._given[self._name] if self._name in dataset._given else dataset._split(self._name)
+        return dataset.own_split[self._name] if self._name in dataset.own_split else dataset._split(self._name)
 
     def __set__(self, dataset: Any, value: Any) -> None:
-        dataset._given[self._name] = value
+        dataset.own_split[self._name] = value
 
 
 class _Native(DistDataset):
@@ -79,7 +79,7 @@ class _Native(DistDataset):
     test_node_ids = test_idx = _Split("test")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._given: dict[str, Any] = {}
+        self.own_split: dict[str, Any] = {}
         self._graph_mode: Any = "CPU"
         self._device: int | None = None
         self._directed = False
@@ -90,12 +90,14 @@ class _Native(DistDataset):
         self.node_labels = self._labels
 
     def __reduce__(self) -> Any:
-        return super().__reduce__() if self._views is None else (_rebuild, (self._views.store, self.partition_idx, self._choices, {}))
+        if self._views is None:
+            return super().__reduce__()
+        return (_rebuild, (self._views.store, self.partition_idx, self._choices, {}))
 
     @property
     def _choices(self) -> dict[str, Any]:
         """The user's choices that a store does not hold: splits of one's own, and the place where graphlearn-torch samples."""
-        return {name: self.__dict__[name] for name in ("_given", "_graph_mode", "_device")}
+        return {name: self.__dict__[name] for name in ("own_split", "_graph_mode", "_device")}
 
     def load(
         self, root_dir: str | Path | None = None, partition_idx: int | None = None, graph_mode: str = "ZERO_COPY", *args: Any, **kwargs: Any
@@ -129,7 +131,7 @@ class _Native(DistDataset):
 
     def _take(self, views: StoreViews, part: int) -> None:
         super()._take(views, part)
-        self._given = {}
+        self.own_split = {}
         schema = views.store.schema
         self.graph = partial(self._of, "edges", schema.edge_types, "weight")
         for kind, types, name in (("node", schema.node_types, "x"), ("edge", schema.edge_types, "edge_attr")):
@@ -160,7 +162,7 @@ def _reduce_shared(dataset: Any) -> Any:
     """Pickles a dataset for graphlearn-torch's processes, with the objects that it has made; their memory goes by descriptor."""
     store = dataset.store
     if store is None:
-        return glt.attribute("distributed.dist_dataset").reduce_dist_dataset(dataset)
+        return DistDataset.__reduce__(dataset)
     made = {name: getattr(dataset, name) for name in _SHARED}
     return _rebuild, (store, dataset.partition_idx, dataset._choices, made)
 

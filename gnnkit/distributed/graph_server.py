@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.cluster.serving.spec import UNIX_PREFIX
 from gnnkit.distributed import context
 from gnnkit.distributed.process_group import check_counts, meeting_address
-from gnnkit.errors import PlanError
+from gnnkit.errors import LoaderClosed, PlanError
 
 if TYPE_CHECKING:
     from gnnkit.distributed.dataset import DistDataset
@@ -79,10 +79,11 @@ def init_server(  # noqa: PLR0913
         WorkerDied: The server ended while it started.
     """
     global _serving
-    store = _store_of(dataset)
     clients = 0 if is_dynamic else num_clients
     check_counts(num_servers=(num_servers, 1), num_clients=(clients, 0))
     address = meeting_address(master_addr, master_port)
+    context.check_free("init_server")
+    store = _store_of(dataset, master_addr, master_port, server_rank, num_servers)
     context.enter(context.server_context(num_servers, server_rank, clients, server_group_name), "init_server")
     try:
         servers = _start(store, num_servers, server_rank, address, clients, token, options)
@@ -110,6 +111,11 @@ def _start(
     )
     try:
         servers.wait()
+    except LoaderClosed:
+        # Nobody here has them yet: they have ended because all clients came and left before this thread looked.
+        if not num_clients or servers.error_of(rank) is not None:
+            servers.stop()
+            raise
     except BaseException:
         servers.stop()
         raise
@@ -158,12 +164,15 @@ def wait_and_shutdown_server() -> None:
             context.leave()
 
 
-def _store_of(dataset: Any) -> Store | Path:
+def _store_of(dataset: Any, address: str, port: int, rank: int, num_servers: int) -> Store | Path:
     from gnnkit.distributed.dataset import DistDataset
+    from gnnkit.distributed.dataset_parts import meeting_at
     from gnnkit.distributed.loader_plan import stored
     from gnnkit.storage.store import Store
 
     if isinstance(dataset, DistDataset):
+        if not address.startswith(UNIX_PREFIX):
+            dataset.meet(meeting_at(address, port, rank, num_servers))  # before server 0 listens there for good
         store = stored(dataset)
         if dataset.has_own_split:
             raise PlanError(

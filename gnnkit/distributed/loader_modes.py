@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from gnnkit.cluster.hosts import environment_int
 from gnnkit.distributed import process_group
 from gnnkit.distributed.connection import ConnectionChannel, DistSamplingProducer
+from gnnkit.distributed.dataset import DistDataset
+from gnnkit.distributed.dataset_parts import trainers
 from gnnkit.distributed.dist_server import DistServer
 from gnnkit.distributed.loader_options import (
     KHopNeighborSamplerOptions,
@@ -29,8 +31,6 @@ from gnnkit.vendor import glt
 
 if TYPE_CHECKING:
     import torch
-
-    from gnnkit.distributed.dataset import DistDataset
 
 _PRODUCER_PARTS = ("init", "produce_all", "shutdown", "output_channel")
 
@@ -183,16 +183,20 @@ class LocalMode:
     """Sampling on this host.
 
     Args:
-        dataset: A dataset of a store.
+        dataset: A dataset of a store, or of values.
+        options: A loader's options, or None: they may say where processes meet that hold parts as values.
 
     Attributes:
-        dataset: See above.
+        dataset: See above; of a store from here on.
 
     Raises:
-        PlanError: There is no store behind it.
+        PlanError: There is no store behind it, and none can be made.
+        GnnkitError: See ``store_of_parts``.
     """
 
-    def __init__(self, dataset: DistDataset) -> None:
+    def __init__(self, dataset: DistDataset, options: Any) -> None:
+        if isinstance(dataset, DistDataset):
+            dataset.meet(trainers(dataset, options))
         stored(dataset)
         self.dataset = dataset
 
@@ -317,4 +321,6 @@ def mode_of(dataset: Any, data: Any, worker_options: Any) -> Mode:
     """
     is_joined = dataset is None and data is None and worker_options is not None and is_remote(worker_options)
     found = RemoteDistDataset.joined() if is_joined else one_of("dataset", dataset, "data", data, _DATASETS)
-    return RemoteMode(found, worker_options, is_shared=is_joined) if isinstance(found, RemoteDistDataset) else LocalMode(found)
+    return (
+        RemoteMode(found, worker_options, is_shared=is_joined) if isinstance(found, RemoteDistDataset) else LocalMode(found, worker_options)
+    )

@@ -129,7 +129,8 @@ def stored(dataset: Any) -> Store:
     if store is None and getattr(dataset, "num_partitions", 1) > 1:
         raise PlanError(
             f"the dataset is part {dataset.partition_idx} of {dataset.num_partitions}, without a store: the other parts are elsewhere",
-            "make a store of the whole graph with gnnkit.partition(data, num_parts), and open each part with DistDataset.from_store",
+            "loaders and servers on the network put the parts of init_graph() together; else make a store of the whole graph "
+            "with gnnkit.partition(data, num_parts), and open each part with DistDataset.from_store",
         )
     if store is None:
         raise PlanError(

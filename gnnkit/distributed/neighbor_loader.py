@@ -113,11 +113,11 @@ class DistNeighborLoader(BaseDistLoader):
                 f"{len(more)} arguments after input_nodes are given without their names, {more[0]!r} first",
                 "give them by name: graphlearn-torch's fourth is batch_size, GiGL's num_workers",
             )
-        mode = mode_of(dataset, data, worker_options)
-        dataset = mode.dataset
         fan_outs, options = sampler_options_of(num_neighbors, sampler_options)
         runtime = runtime_of(context, local_process_rank, local_process_world_size, input_nodes)
         try:
+            mode = mode_of(dataset, data, worker_options)
+            dataset = mode.dataset
             own = {"num_workers": num_workers, "worker_concurrency": worker_concurrency, "channel_size": channel_size}
             workers = mode.worker_options(worker_options, {**own, "prefetch_size": prefetch_size}, runtime)
             seeds, plain = self._seeds(mode, input_nodes, runtime)

@@ -6,10 +6,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink, ignore_events
-from gnnkit.source import GraphSource
+from gnnkit.schema import NodeType
+from gnnkit.source import GraphSource, PartedSource
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.inputs import BuildInput, KeptSourceInput, SourceInput, StoreInput
 from gnnkit.storage.layout import check_buildable
@@ -62,13 +66,23 @@ def source_job(source: GraphSource, path: Path, options: BuildOptions) -> BuildJ
         PlanError: The options do not fit the dataset.
     """
     check_buildable(source.schema, options)
+    parts = source.parts if options.partition == "given" and isinstance(source, PartedSource) else None
+    _check_given(options, parts)
 
     def open_input(folder: Path) -> BuildInput:
         if source.edges_are_cheap:
             return SourceInput(source)
         return KeptSourceInput(source, folder, [options.weight] if options.weight else [])
 
-    return BuildJob(open_input, Path(path), options, store_fingerprint(source.fingerprint(), options), "ingest")
+    return BuildJob(open_input, Path(path), options, store_fingerprint(source.fingerprint(), options), "ingest", parts=parts)
+
+
+def _check_given(options: BuildOptions, parts: object) -> None:
+    if options.partition == "given" and parts is None:
+        raise PlanError(
+            "partition='given' keeps the parts of a dataset that has some, and this one has none",
+            "a partition directory of graphlearn-torch has; else let gnnkit assign nodes, for example with partition='contiguous'",
+        )
 
 
 @dataclass(frozen=True)
@@ -82,6 +96,7 @@ class BuildJob:
         fingerprint: Fingerprint of the result.
         stage: Name of the stage that writes.
         topology: The same graph's edges, for partitioners; None has them sorted into a temporary store where they are needed.
+        parts: Each node's part by type, for ``partition="given"``.
     """
 
     open_input: Callable[[Path], BuildInput]
@@ -90,6 +105,7 @@ class BuildJob:
     fingerprint: str
     stage: str
     topology: GraphArrays | None = None
+    parts: Mapping[NodeType, NDArray[Any]] | None = None
 
     def write(self, roots: Mapping[int | None, Path], events: EventSink, memory_bytes: int | None) -> Written:
         """Writes parts of the store into folders that exist, see ``StoreWriter``.
@@ -102,7 +118,7 @@ class BuildJob:
         scratch = next(iter(roots.values())) / _SCRATCH
         scratch.mkdir()
         writer = StoreWriter(canonical_options(self.options), events, self.stage, memory_bytes or memory_budget())
-        written = writer.write(self.open_input(scratch), roots, scratch, self.fingerprint, self.topology)
+        written = writer.write(self.open_input(scratch), roots, scratch, self.fingerprint, self.topology, self.parts)
         remove_tree(scratch)
         return written
 
@@ -181,6 +197,7 @@ def repartition_job(store: Store, path: Path, options: BuildOptions) -> BuildJob
     if path == store.path:
         raise PlanError(f"{path} cannot be repartitioned onto itself", "give another folder with out=...")
     check_buildable(store.schema, options)
+    _check_given(options, None)
     fingerprint = store_fingerprint(store.manifest.source_fingerprint, options)
     return BuildJob(lambda folder: StoreInput(store), path, options, fingerprint, "partition", store.require().arrays())
 

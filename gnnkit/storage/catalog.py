@@ -107,7 +107,7 @@ def find_or_build(
     def build() -> Store:
         from gnnkit.storage.build import build_store, repartition
 
-        if (other := find_same_graph(source, options, store_dir, but=path)) is not None:
+        if options.partition != "given" and (other := find_same_graph(source, options, store_dir, but=path)) is not None:
             return opener(repartition(other, path, options, events, wait_timeout_s=wait_timeout_s).path)
         return opener(build_store(source, path, options, events, wait_timeout_s=wait_timeout_s).path)
 

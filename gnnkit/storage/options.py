@@ -9,6 +9,8 @@ from gnnkit.errors import PlanError, near_matches
 from gnnkit.schema import EdgeDir
 
 Partitioner = Literal["contiguous", "random", "ldg", "metis", "frequency"]
+# The dataset says it itself; see ``PartedSource``.
+Given = Literal["given"]
 FeatureDtype = Literal["float32", "float16", "bfloat16", "quint8"]
 
 
@@ -18,7 +20,7 @@ class BuildOptions:
 
     Attributes:
         num_parts: Parts to cut the graph into, at least 1.
-        partition: The way in which nodes are assigned to parts.
+        partition: The way in which nodes are assigned to parts; "given" where the source is a ``PartedSource``, whose parts they become.
         edge_dir: "in" compresses edges by target (sampling walks against the edges, as in PyG), "out" by source.
         with_edge: Whether to store the dataset's edge ids (4 or 8 bytes an edge).
         feature_dtype: Stores floating-point arrays of two dimensions ("x", "edge_attr") in this type; None keeps the source's.
@@ -32,7 +34,7 @@ class BuildOptions:
     """
 
     num_parts: int = 1
-    partition: Partitioner = "contiguous"
+    partition: Partitioner | Given = "contiguous"
     edge_dir: EdgeDir = "in"
     with_edge: bool = False
     feature_dtype: FeatureDtype | None = None
@@ -46,7 +48,7 @@ class BuildOptions:
         if isinstance(self.num_parts, bool) or not isinstance(self.num_parts, int) or self.num_parts < 1:
             raise PlanError(f"num_parts must be a whole number of at least 1, got {self.num_parts!r}", "num_parts=1 keeps the graph whole")
         for name, value, choices in (
-            ("partition", self.partition, get_args(Partitioner)),
+            ("partition", self.partition, get_args(Partitioner) + get_args(Given)),
             ("edge_dir", self.edge_dir, ("in", "out")),
             ("feature_dtype", self.feature_dtype, (None, *get_args(FeatureDtype))),
         ):

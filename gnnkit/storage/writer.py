@@ -661,7 +661,13 @@ class StoreWriter:
     budget_bytes: int
 
     def write(
-        self, graph: BuildInput, roots: Mapping[int | None, Path], scratch: Path, fingerprint: str, topology: GraphArrays | None
+        self,
+        graph: BuildInput,
+        roots: Mapping[int | None, Path],
+        scratch: Path,
+        fingerprint: str,
+        topology: GraphArrays | None,
+        parts: Mapping[NodeType, NDArray[Any]] | None = None,
     ) -> Written:
         """Assigns nodes to parts and writes everything but the manifest.
 
@@ -671,6 +677,7 @@ class StoreWriter:
             scratch: Folder for temporary files.
             fingerprint: Fingerprint of the result.
             topology: See ``BuildJob``.
+            parts: See ``BuildJob``.
         """
         options = self.options
         self._preflight(graph, roots)
@@ -685,10 +692,12 @@ class StoreWriter:
         if options.partition == "contiguous" and not caches:
             numbering = {t: contiguous(nodes.num_nodes, options.num_parts) for t, nodes in graph.schema.node_types.items()}
         else:
-            assignment = assign_parts(graph.schema, topology, options, self.events, graph.splits)
+            assignment = assign_parts(graph.schema, topology, options, self.events, graph.splits) if parts is None else dict(parts)
             if caches and topology is not None:
                 hot += hot_nodes(topology, assignment, options, graph.splits)
             for t, nodes in graph.schema.node_types.items():
+                if t not in assignment:
+                    raise PlanError(f"nothing says which parts the nodes of type {t!r} are in", "give a partition book for every node type")
                 numbering[t] = from_assignment(t, nodes.num_nodes, options.num_parts, assignment.pop(t))
         return replace(self, stage=stage)._write_parts(graph, roots, scratch, numbering, hot, fingerprint)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,14 @@ from torch_geometric.data import Data
 
 import gnnkit
 from gnnkit.distributed import DistDataset, RangePartitionBook, init_client, init_server, shutdown_client
-from gnnkit.errors import PlanError
+from gnnkit.distributed.dataset_parts import Meeting, store_of_parts
+from gnnkit.errors import DatasetError, GnnkitError, PlanError
+from gnnkit.runtime.process_status import pid_space
 from gnnkit.vendor import glt
 from tests.distributed.loading import NUM_NODES, needs_glt, ring, seeds_of, stored, typed_ring
 from tests.helpers.batches import same
 from tests.helpers.machine import SEARCH_PATH
+from tests.helpers.ports import free_port
 
 pytestmark = needs_glt
 EVERYTHING = torch.arange(NUM_NODES)
@@ -73,6 +78,29 @@ def test_batches_are_those_of_a_store(kind: str, edge_dir: Any, tmp_path: Path) 
         wanted.shutdown()
     again = pickle.loads(pickle.dumps(dataset))
     assert again.store is not None and again.store.path == dataset.store.path
+
+
+def part_of(data: Any, part: int, edge_dir: Any = "out", **given: Any) -> DistDataset:
+    """What one of two ranks holds of a PyG object: nodes of its parity, edges from these, and all books."""
+    typed = not isinstance(data, Data)
+    edges = {store._key: store for store in data.edge_stores}
+
+    def of(found: dict[Any, Any]) -> Any:
+        return found if typed else next(iter(found.values()))
+
+    node_books = {store._key: torch.arange(store.num_nodes) % 2 for store in data.node_stores}
+    edge_books = {t: store.edge_index[0] % 2 for t, store in edges.items()}
+    own = {t: (book == part).nonzero().view(-1).flip(0) for t, book in edge_books.items()}
+    labels = {store._key: store.y for store in data.node_stores}
+    dataset = DistDataset(2, part, None, None, None, of(labels), of(node_books), of(edge_books), edge_dir=edge_dir)
+    weights = {t: ids % 2 for t, ids in own.items()}
+    pairs = {t: store.edge_index[:, own[t]] for t, store in edges.items()}
+    dataset.init_graph(of(pairs), of(own), of(weights) if given.get("weighted") else None, graph_mode="CPU")
+    features = {store._key: store.x[part::2] for store in data.node_stores}
+    dataset.init_node_features(of(features), with_gpu=False)
+    places = {t: torch.empty(len(edge_books[t]), dtype=torch.long).index_copy(0, ids, torch.arange(len(ids))) for t, ids in own.items()}
+    dataset.init_edge_features(of({t: store.edge_attr[own[t]] for t, store in edges.items()}), of(places), with_gpu=False)
+    return dataset
 
 
 def topology(layout: str) -> tuple[Any, Any]:
@@ -139,30 +167,39 @@ def test_a_random_split_is_the_objects_own_and_a_store_of_values_has_it(tmp_path
     assert {t: len(ids) for t, ids in typed.val_idx.items()} == {"user": 20, "item": 20}  # type: ignore[union-attr]
 
 
-def test_servers_serve_values_and_their_split(tmp_path: Path) -> None:
-    dataset = by_init(ring(), "out")
-    dataset.random_node_split(0.5, 0)
-    script = SERVER.format(folder=str(tmp_path / "sockets"), pickled=str(tmp_path / "dataset.pkl"))
-    (tmp_path / "dataset.pkl").write_bytes(pickle.dumps(dataset))
-
-    server = subprocess.Popen([sys.executable, "-W", "ignore", "-c", script])
+@pytest.mark.parametrize("count", [1, 2])
+def test_servers_serve_values_and_their_split(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One server has the whole graph; of two, each has a part, and they meet where clients look for them."""
+    monkeypatch.setenv("GNNKIT_TOKEN", "a token of sufficient length")
+    datasets = [by_init(ring(), "out")] if count == 1 else [part_of(ring(), 0), part_of(ring(), 1)]
+    address, port = (f"unix:{tmp_path}/sockets", 0) if count == 1 else ("127.0.0.1", free_port())
+    servers = []
+    for rank, dataset in enumerate(datasets):
+        dataset.random_node_split(0.5, 0)
+        (tmp_path / f"{rank}.pkl").write_bytes(pickle.dumps(dataset))
     try:
-        init_client(1, 1, 0, f"unix:{tmp_path}/sockets", 0)
-        options = gnnkit.distributed.RemoteDistSamplingWorkerOptions(0, master_addr="localhost", master_port=1)
+        for rank in range(count):
+            script = SERVER.format(count=count, rank=rank, pickled=str(tmp_path / f"{rank}.pkl"), address=address, port=port)
+            servers.append(subprocess.Popen([sys.executable, "-W", "ignore", "-c", script]))
+        init_client(count, 1, 0, address, port)
+        with pytest.raises(RuntimeError, match="RPC has not been initialized"):
+            gnnkit.distributed.barrier()
+        options = gnnkit.distributed.RemoteDistSamplingWorkerOptions(list(range(count)), master_addr="localhost", master_port=1)
         loader = make(None, num_workers=None, input_nodes=gnnkit.distributed.Split.train, worker_options=options)
-        assert sorted(seeds_of(loader)) == sorted(dataset.train_idx.tolist())  # type: ignore[union-attr]
+        assert sorted(seeds_of(loader)) == sorted(int(v) for dataset in datasets for v in dataset.train_idx)  # type: ignore[union-attr]
         loader.shutdown()
         shutdown_client()
-        assert server.wait(60) == 0
+        assert [server.wait(60) for server in servers] == [0] * count
     finally:
-        server.kill()
-        server.wait()
+        for server in servers:
+            server.kill()
+            server.wait()
 
 
 SERVER = """
 import pickle
 from gnnkit.distributed import init_server, wait_and_shutdown_server
-init_server(1, 0, pickle.load(open({pickled!r}, "rb")), "unix:" + {folder!r}, 0, num_clients=1)
+init_server({count}, {rank}, pickle.load(open({pickled!r}, "rb")), {address!r}, {port}, num_clients=1)
 wait_and_shutdown_server()
 """
 
@@ -171,12 +208,16 @@ def test_what_cannot_be_is_said() -> None:
     edges, _ = topology("COO")
     book = (torch.arange(NUM_NODES) % 2).long()
     part = DistDataset(2, 1, glt.attribute("data.Graph")(glt.attribute("data.Topology")(edge_index=edges), "CPU"), node_pb=book)
-    for wrong, message in ((DistDataset(), "without a graph"), (part, "part 1 of 2, without a store")):
+    for wrong, message in ((DistDataset(), "without a graph"), (part, "part 1 of 2 as values, and the other parts are elsewhere")):
         with pytest.raises(PlanError, match=message):
             make(wrong, input_nodes=EVERYTHING)
     wrong = DistDataset()
     wrong.init_graph(edges, torch.arange(1, 2 * NUM_NODES + 1), graph_mode="CPU")
     with pytest.raises(PlanError, match="not the numbers from 0 to 79"):
+        make(wrong, input_nodes=EVERYTHING)
+    wrong.init_graph(edges, graph_mode="CPU")
+    wrong.init_edge_features(torch.zeros(2 * NUM_NODES - 1, 1), with_gpu=False)
+    with pytest.raises(DatasetError, match="has 79 rows, but there are 80 edges"):
         make(wrong, input_nodes=EVERYTHING)
     with pytest.raises(PlanError, match="layout must be"):
         DistDataset().init_graph(edges, layout="LIL")
@@ -220,14 +261,14 @@ def test_beside_the_native_library_they_are_graphlearn_torchs_too(tmp_path: Path
 # In spawned children, as graphlearn-torch's scripts train ---------------------------------------------------------------------
 
 
-def train_in_a_child(rank: int, dataset: Any, folder: str) -> None:
+def train_in_a_child(rank: int, dataset: Any, folder: str, port: int) -> None:
     """One of two trainers: every loader with a sampling process of its own, and graphlearn-torch's options."""
     distributed = gnnkit.distributed
     distributed.init_worker_group(world_size=2, rank=rank, group_name="trainers")
     own, edges = EVERYTHING.split(NUM_NODES // 2)[rank], ring().edge_index.split(NUM_NODES, dim=1)[rank]
 
     def options() -> Any:
-        return distributed.MpDistSamplingWorkerOptions(num_workers=1, master_addr="localhost", master_port=1, channel_size="16MB")
+        return distributed.MpDistSamplingWorkerOptions(num_workers=1, master_addr="localhost", master_port=port, channel_size="16MB")
 
     loaders = [
         distributed.DistNeighborLoader(dataset, [2, 2], own, batch_size=7, shuffle=True, worker_options=options()),
@@ -253,14 +294,16 @@ def train_in_a_child(rank: int, dataset: Any, folder: str) -> None:
             found[kind] += (batch.node[batch.edge_label_index][:, : len(batch.input_id)].T if kind == 2 else batch.batch).tolist()
     assert distributed.get_context().rank == rank
     torch.save(found, Path(folder) / f"{rank}.pt")
+    (Path(folder) / f"{rank}.store").write_text(str(dataset.store.path))
     loaders[1].shutdown()  # the others end with their process
 
 
-@pytest.mark.parametrize("kind", ["values", "store"])
+@pytest.mark.parametrize("kind", ["values", "parts", "store"])
 def test_loaders_in_spawned_children(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     dataset = by_init(ring(), "out") if kind == "values" else DistDataset.from_store(stored(ring(), tmp_path, 2, edge_dir="out"))
-    spawn = torch.multiprocessing.get_context("spawn")
-    children = [spawn.Process(target=train_in_a_child, args=(rank, dataset, str(tmp_path))) for rank in range(2)]
+    datasets = [part_of(ring(), rank) if kind == "parts" else dataset for rank in range(2)]
+    spawn, port = torch.multiprocessing.get_context("spawn"), free_port()
+    children = [spawn.Process(target=train_in_a_child, args=(rank, datasets[rank], str(tmp_path), port)) for rank in range(2)]
     for child in children:
         child.start()
     try:
@@ -275,3 +318,70 @@ def test_loaders_in_spawned_children(kind: str, tmp_path: Path, capfd: pytest.Ca
     for found in range(2):
         assert sorted(ranks[0][found] + ranks[1][found]) == EVERYTHING.tolist()
     assert sorted(map(tuple, ranks[0][2] + ranks[1][2])) == sorted(map(tuple, ring().edge_index.T.tolist()))
+    paths = {(tmp_path / f"{rank}.store").read_text() for rank in range(2)}
+    assert len(paths) == 1
+    if kind == "parts":
+        whole, of_parts = by_init(ring(), "out"), DistDataset.from_store(paths.pop(), 1)
+        assert of_parts.node_ids.sort().values.equal(EVERYTHING[1::2])  # type: ignore[union-attr]
+        assert not [*(tmp_path / "home" / "stores").glob("*.parts")]
+        for batch, wanted in zip(make(of_parts, input_nodes=EVERYTHING), make(whole, input_nodes=EVERYTHING), strict=True):
+            same(batch, wanted)
+
+
+# Parts that ranks hold --------------------------------------------------------------------------------------------------------
+
+
+def put_together(*datasets: DistDataset) -> list[Any]:
+    """What each rank gets or fails with, ranks being threads that meet at a store in memory."""
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+
+    def rank(number: int) -> Any:
+        try:
+            return store_of_parts(datasets[number], Meeting(store, number, len(datasets)))
+        except GnnkitError as error:
+            return error
+
+    with ThreadPoolExecutor(len(datasets)) as ranks:
+        return list(ranks.map(rank, range(len(datasets))))
+
+
+@pytest.mark.parametrize("edge_dir", ["in", "out"])
+def test_parts_of_a_typed_graph_with_weights_and_splits(edge_dir: Any) -> None:
+    """Every edge is sampled, also along "in", where half of them are not in the part of the node that owns them."""
+    parts = [part_of(typed_ring(), part, edge_dir, weighted=True) for part in (1, 0)]
+    for part in (*parts, pickle.loads(pickle.dumps(parts[0]))):
+        part.random_node_split(0.25, 0)
+        assert part.needs_others and part.has_edge_weights and {len(ids) for ids in part.train_idx.values()} == {15}
+    stores = put_together(*parts, parts[1])  # two ranks of one host have the same part
+    assert stores[0].path == stores[1].path == stores[2].path and stores[0].options.weight is not None
+    assert set(stores[0].splits["user"]["valid"].tolist()) == {int(v) for part in parts for v in part.val_node_ids["user"]}
+    of_store = DistDataset.from_store(stores[0], 1)
+    assert all(ids.sort().values.equal(EVERYTHING[1::2]) for ids in of_store.node_ids.values())
+    whole = by_init(typed_ring(), edge_dir)
+    for batch, wanted in zip(make(of_store, input_nodes=("user", EVERYTHING)), make(whole, input_nodes=("user", EVERYTHING)), strict=True):
+        for edges in batch.edge_stores:
+            assert edges.pop("edge_weight").long().equal(edges.e_id % 2)
+        same(batch, wanted)
+
+
+def test_parts_that_do_not_fit_are_an_error_at_every_rank() -> None:
+    first, second = part_of(ring(), 0), part_of(ring(), 1)
+    for given, message in (
+        ((first, first), "the parts [0, 0] of 2, and part 1 is nobody's"),
+        ((first, part_of(ring(), 1, "in")), "edge_dir ['out', 'in']"),
+    ):
+        assert all(message in str(error) and isinstance(error, PlanError) for error in put_together(*given))
+    second.init_graph(ring().edge_index[:, :3], torch.tensor([1, 3, 4]), graph_mode="CPU")
+    wrong, heard = put_together(first, second)
+    assert "for id" in str(wrong) and "rank 0 could not go on" in str(heard) and wrong.message in heard.message
+    with pytest.raises(PlanError, match="no node_pb says which rows are its own"):
+        DistDataset(2, 0).init_node_features(torch.zeros(20, 1), with_gpu=False)
+    with pytest.raises(PlanError, match="owns 20 ids is given 7 rows"):
+        first.init_node_features(torch.zeros(7, 1), with_gpu=False)
+
+
+def test_a_rank_that_is_gone_is_not_waited_for() -> None:
+    store, gone = torch.distributed.HashStore(), {"pid": os.getpid(), "ticks": 1, "space": pid_space()}  # type: ignore[attr-defined]
+    store.set("rank/1", json.dumps({**gone, "part": 1, "num_parts": 2, "edge_dir": "out"}))
+    with pytest.raises(DatasetError, match="rank 1 ended before the parts"):
+        store_of_parts(part_of(ring(), 0), Meeting(store, 0, 2))

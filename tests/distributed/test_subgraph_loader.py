@@ -72,7 +72,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_graphlearn_torchs_fixture(store: Store, num_workers: int) -> None:
-    loader = make(DistDataset.from_store(store), torch.tensor([0, 3, 7]), with_edge=True, num_workers=num_workers)
+    """Whichever part asks, edges have one order."""
+    loader = make(DistDataset.from_store(store, num_workers), torch.tensor([0, 3, 7]), with_edge=True, num_workers=num_workers)
     for _ in range(2):
         (batch,) = list(loader)
         check_fixture(batch)

@@ -415,6 +415,11 @@ class GltPartitionSource:
             for node_type, splits in about.get("splits", {}).items()
         }
 
+    @property
+    def parts(self) -> dict[NodeType, NDArray[np.int64]]:
+        """int64 ``[num_nodes]`` by type: each node's part, of the partition books."""
+        return {node_type: read_ids(self._layout.node_book(node_type)) for node_type in self.schema.node_types}
+
     def fingerprint(self) -> str:
         """A digest of every file's name, size and first and last bytes."""
         digest = hashlib.sha256(b"glt-0.2.4")
