@@ -133,7 +133,7 @@ def test_what_is_no_backend(backend: Any, says: str) -> None:
     [
         ("edges.csv", "from_store"),
         (Path("edges.csv"), "from_store"),
-        (nx.path_graph(3), "from_networkx"),
+        (nx.path_graph(3), "from_tables"),
         (ring(), "from_pyg"),
         ([1, 2], "GraphSource"),
     ],

@@ -61,7 +61,7 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     label: Any = None,
     split: Any = None,
     time: Any = None,
-    weight: Any = None,
+    edge_weight: Any = None,
     types: Mapping[str, Any] | None = None,
     fill: Mapping[str, Any] | None = None,
     dangling: Literal["error", "drop"] = "error",
@@ -94,8 +94,9 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         categories: Columns that become arrays of their own names: int64 codes, positions in the ascending list of values.
         label: The column that becomes ``y``: classes if it is text, else as it is; or several columns of numbers.
         split: The column that says "train", "valid" (or "val") or "test", or another split's name, or null.
-        time: The column that becomes ``time``, int64: timestamps and dates in ``time_unit`` since 1970, whole numbers as they are.
-        weight: The column of edges that becomes ``edge_weight``.
+        time: The column that becomes ``time``, int64: timestamps and dates in ``time_unit`` since 1970, whole numbers as they are;
+            ``time_attr="time"`` of a loader samples by it.
+        edge_weight: The column of edges that becomes ``edge_weight``; ``weight="edge_weight"`` of a loader draws by it.
         types: ``{column: Arrow type, or its name such as "string"}``: what columns are read as.
         fill: ``{column: value}``: what takes the place of nulls and NaN; -1 is no class and no category. Elsewhere nulls are an error,
             but for splits.
@@ -118,7 +119,7 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         "label": label,
         "split": split,
         "time": time,
-        "weight": weight,
+        "edge_weight": edge_weight,
     }
     return TableSource(
         _Layout.of(edges, nodes, keys, src, dst, given, _types(types)),
@@ -162,7 +163,7 @@ class _EdgeTable:
 
 
 _NODE_USES = ("features", "one_hot", "categories", "label", "split", "time")
-_EDGE_USES = ("features", "one_hot", "categories", "label", "time", "weight")
+_EDGE_USES = ("features", "one_hot", "categories", "label", "time", "edge_weight")
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,7 @@ class _Layout:
             for columns, node in zip(edge.ends, (self.nodes[edge.name[0]], self.nodes[edge.name[2]]), strict=True):
                 self._check_end(edge, columns, node)
         for name, uses in [*((name, n.uses) for name, n in self.nodes.items()), *((name, e.uses) for name, e in self.edges.items())]:
-            for option in ("split", "time", "weight"):
+            for option in ("split", "time", "edge_weight"):
                 if len(uses.get(option, ())) > 1:
                     raise PlanError(f"{option}={list(uses[option])} of {name!r}: it is one column")
 
@@ -521,7 +522,7 @@ class TableSource:
             made[found] = Codes(found, *common)
         for found in uses.get("time", ()):
             made[_TIME] = Times(found, self._time_unit, *common)
-        for found in uses.get("weight", ()):
+        for found in uses.get("edge_weight", ()):
             made[_WEIGHT] = Numbers([found], None, *common, flat=True)
         return made
 
