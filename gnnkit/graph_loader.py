@@ -49,7 +49,8 @@ class GraphLoader(ProcessBound, Shown):
     """Iterates over sampled neighbourhoods of a graph as PyG batches.
 
     Made by ``from_ogb``, ``from_tables``, ``from_pyg``, ``from_store``, ``from_source`` or ``from_plan``. A loader may be iterated any
-    number of times, one iteration at a time; each is the next epoch, also when the one before was abandoned. All methods may be called from any thread.
+    number of times, one iteration at a time; each is the next epoch, also when the one before was abandoned. All methods may be called
+    from any thread.
 
     ``for batch in loader`` runs an epoch; ``peek()`` shows a batch and ``sample(ids)`` makes one around nodes of your choice.
     ``for_split("valid")``, ``for_links(...)``, ``for_anchors(...)`` and ``with_backend(...)`` make other loaders on the same graph.

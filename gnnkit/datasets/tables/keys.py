@@ -29,7 +29,7 @@ from gnnkit.storage.keys import INTEGER, TEXT, NodeKeys, key_index
 KeyColumn: TypeAlias = "NDArray[np.int64] | tuple[NDArray[np.int64], NDArray[np.uint8]]"
 _STEP = 1 << 20
 _SHOWN = 10
-_MIN_SLOTS = 1 << 10
+_MIN_SLOTS = 1 << 11
 
 
 def key_kind(table: Table, column: str, option: str) -> str:
@@ -150,7 +150,7 @@ class DistinctKeys:
 
     def __init__(self, kind: str, folder: Path, memory_bytes: int) -> None:
         self._type = pa.int64() if kind == INTEGER else pa.large_string()
-        self._folder, self._memory = folder, memory_bytes
+        self._folder, self._memory = folder, max(1, memory_bytes)
         self._pending: list[pa.Array] = []
         self._pending_bytes = 0
         self._runs: list[pa.Array] = []
@@ -161,9 +161,9 @@ class DistinctKeys:
         self._pending.append(keys)
         self._pending_bytes += keys.nbytes
         if self._pending_bytes > self._memory:
-            merged = _ascending(self._pending, self._type)
+            merged = _once(self._pending, self._type)
             if merged.nbytes > self._memory // 2:
-                self._spill(merged)
+                self._spill(_ascending([merged], self._type))
                 merged = pa.array([], self._type)
             self._pending, self._pending_bytes = [merged], merged.nbytes
 
@@ -203,8 +203,14 @@ class DistinctKeys:
 
 
 def _ascending(pieces: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-    joined = pc.unique(pa.chunked_array(list(pieces), kind))
+    joined = _once(pieces, kind)
+    if kind == pa.int64():
+        return pa.array(np.sort(np.asarray(joined)))
     return joined.take(pc.array_sort_indices(joined))
+
+
+def _once(pieces: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    return pc.unique(pa.chunked_array(list(pieces), kind))
 
 
 def _order(key: int | str) -> int | bytes:
