@@ -161,7 +161,7 @@ def test_a_file_is_not_taken_for_a_dataset(tmp_path: Path, capfd: pytest.Capture
 
     file = tmp_path / "edges.csv"
     file.write_text("0,1\n")
-    assert run(["partition", str(file), "2"]) != 0
+    assert run(["info", str(file)]) != 0
     assert "neither a store nor the name of a dataset" in capfd.readouterr().err
 
 
