@@ -225,6 +225,23 @@ class Store:
             raise StoreError(f"the keys of {node_type!r} are where the store's parts are", "open the store there")
         return NodeKeys(node_type, columns, {name: self._files[keys_file(node_type, name)] for name in files})
 
+    def add_keys(self, batch: Any) -> Any:
+        """Adds ``key`` to a batch, for each node type whose keys the store keeps: ``transform=store.add_keys`` of a loader.
+
+        Args:
+            batch: A PyG ``Data`` or ``HeteroData`` with ``n_id``.
+
+        Returns:
+            The batch; ``key`` is an int64 tensor as long as ``n_id``, or a list of texts or tuples.
+        """
+        for node_type in self.manifest.keys:
+            nodes = batch[node_type] if node_type in getattr(batch, "node_types", ()) else batch
+            if nodes is batch and not self.schema.is_homogeneous:
+                continue  # this batch has no nodes of the type
+            found = self.keys(node_type)[nodes.n_id.cpu().numpy()]
+            nodes.key = found.tolist() if found.dtype == object else nodes.n_id.new_tensor(found)
+        return batch
+
     def to_store_ids(self, node_type: NodeType, ids: NDArray[Any]) -> NDArray[Any]:
         """Store ids of dataset ids.
 

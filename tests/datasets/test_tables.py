@@ -182,6 +182,16 @@ def test_keys_lead_back_from_a_store_also_when_it_is_cut_anew(tmp_path: Path) ->
             each.keys("userr")
 
 
+def test_batches_carry_keys(tmp_path: Path) -> None:
+    shop = a_shop()
+    store = gnnkit.partition(the_graph(shop.__getitem__, tmp_path), 2, out=tmp_path / "store")
+    options: dict[str, Any] = {"num_neighbors": [4, 4], "batch_size": 16, "progress": False, "transform": store.add_keys}
+    with GraphLoader.from_store(store, input_nodes=("item", None), **options) as loader:
+        for batch in loader:
+            assert batch["user"].key == shop["users"].user_id.iloc[batch["user"].n_id.numpy()].tolist()
+            assert batch["item"].key.tolist() == shop["items"].sku.iloc[batch["item"].n_id.numpy()].tolist()
+
+
 def test_keys_of_several_columns_and_uuids(tmp_path: Path) -> None:
     shelves = {"house": ["a", "a", "b"], "number": [1, 2, 1]}
     ways = {"h": ["b", "a"], "n": [1, 2], "h2": ["a", "a"], "n2": [1, 1]}
