@@ -182,6 +182,15 @@ def test_keys_lead_back_from_a_store_also_when_it_is_cut_anew(tmp_path: Path) ->
             each.keys("userr")
 
 
+def test_hosts_that_build_a_part_each_keep_the_keys(tmp_path: Path) -> None:
+    source = the_graph(a_shop().__getitem__, tmp_path)
+    whole = gnnkit.partition(source, 2, out=tmp_path / "whole")
+    assert gnnkit.partition(source, 2, out=tmp_path / "store", parts=[1]) is None
+    store = gnnkit.partition(source, 2, out=tmp_path / "store", parts=[0])
+    assert store is not None and store.manifest == whole.manifest
+    assert store.keys("user").ids(whole.keys("user")[[4, 2]]).tolist() == [4, 2]
+
+
 def test_batches_carry_keys(tmp_path: Path) -> None:
     shop = a_shop()
     store = gnnkit.partition(the_graph(shop.__getitem__, tmp_path), 2, out=tmp_path / "store")
