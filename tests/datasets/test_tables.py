@@ -223,6 +223,14 @@ def test_without_a_table_nodes_come_in_ascending_order_of_their_keys(tmp_path: P
     assert texts.keys["node"][[0, 1, 2]].tolist() == ["Z", "b", "é"]
 
 
+def test_nodes_of_a_table_without_keys_are_its_rows(tmp_path: Path) -> None:
+    pd.DataFrame({"name": ["x", "y", "z"]}).to_csv(tmp_path / "nodes.csv", index=False)
+    for nodes in (tmp_path / "nodes.csv", pl.read_csv(tmp_path / "nodes.csv"), 3):
+        source = gnnkit.tables(([0, 2], [2, 1]), nodes, scratch_dir=tmp_path)
+        assert source.schema.num_nodes == 3 and dict(source.keys) == {}
+        assert read_edges(source, ("node", "to", "node")).tolist() == [[0, 2], [2, 1]]
+
+
 def test_networkx(tmp_path: Path) -> None:
     club = nx.karate_club_graph()
     source = gnnkit.tables(club, label="club", edge_weight="weight", scratch_dir=tmp_path)

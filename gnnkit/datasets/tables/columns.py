@@ -91,7 +91,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type that ``plain`` gives values of a type."""
-    return plain(pa.array([], pa.int8()).cast(kind) if pa.types.is_null(kind) else pa.nulls(0, kind)).type
+    return plain(pa.nulls(0, kind)).type
 
 
 def column_of(piece: Piece, name: str, types: Mapping[str, pa.DataType]) -> pa.Array:

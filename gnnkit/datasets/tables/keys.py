@@ -154,7 +154,6 @@ class DistinctKeys:
         self._pending: list[pa.Array] = []
         self._pending_bytes = 0
         self._runs: list[pa.Array] = []
-        self._files: list[Any] = []
 
     def add(self, keys: pa.Array) -> None:
         """Adds keys, each of them once."""
@@ -224,9 +223,7 @@ def _place(run: pa.Array, key: int | str) -> int:
 # Finding -------------------------------------------------------------------------------------------------------------------
 
 
-def resolve(
-    spool: KeySpool, ends: Sequence[tuple[ArrayFile, ArrayFile]], what: str, memory_bytes: int, pool: ThreadPoolExecutor, threads: int
-) -> None:
+def resolve(spool: KeySpool, ends: Sequence[tuple[ArrayFile, ArrayFile]], what: str, memory_bytes: int, pool: ThreadPoolExecutor) -> None:
     """Finds the ids of the ends of edges.
 
     Args:
@@ -235,7 +232,6 @@ def resolve(
         what: Whose keys these are, for errors.
         memory_bytes: Size of the table that is held in memory at most.
         pool: Where finding runs.
-        threads: Threads of ``pool``.
 
     Raises:
         DatasetError: Two nodes have one key; names the first ten.

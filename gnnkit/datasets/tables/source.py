@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -390,9 +391,6 @@ class TableSource:
     """A ``GraphSource`` over tables; made by ``gnnkit.tables``, which reads them.
 
     What was read lies on disk in files without names, as long as the source is there: it takes about as much as the store that is built.
-
-    Attributes:
-        keys: ``{node type: NodeKeys}`` of the types whose nodes have names.
     """
 
     def __init__(
@@ -431,13 +429,17 @@ class TableSource:
             {edge_type: EdgeTypeSchema(sizes[edge_type], arrays.specs) for edge_type, arrays in self._edges.items()},
             is_homogeneous=layout.is_homogeneous,
         )
-        self.keys: Mapping[NodeType, NodeKeys] = {node_type: spool.node_keys(node_type) for node_type, spool in self._spools.items()}
         self.metadata: Mapping[str, Any] = self._facts()
         self._fingerprint = self._digest()
 
     def fingerprint(self) -> str:
         """See ``GraphSource``: a digest of the rows, the same in whatever form and pieces they came."""
         return self._fingerprint
+
+    @cached_property
+    def keys(self) -> Mapping[NodeType, NodeKeys]:
+        """``{node type: NodeKeys}`` of the types whose nodes have names."""
+        return {node_type: spool.node_keys(node_type) for node_type, spool in self._spools.items()}
 
     def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[np.int64]]:
         """See ``GraphSource``."""
@@ -577,7 +579,8 @@ class TableSource:
     def _pieces(self, table: Table, names: Sequence[str], work: Any) -> Iterator[Any]:
         """Yields what threads make of the pieces of a table, in order."""
         with Stage(self._events, "ingest", label=f"{self.name}, {table.what}", unit="rows") as stage:
-            results = overlap(table.pieces(list(dict.fromkeys(names))), work, num_threads=self._threads, depth=2 * self._threads)
+            columns = list(dict.fromkeys(names)) or table.schema.names[:1]  # rows of no column cannot be counted
+            results = overlap(table.pieces(columns), work, num_threads=self._threads, depth=2 * self._threads)
             try:
                 for result in results:
                     yield result
@@ -606,7 +609,7 @@ class TableSource:
                     self._ids[key] = ArrayFile(dtype, self._folder)
                 if node_type in self._spools:
                     files = [(self._words[key], self._ids[key]) for key in ends]
-                    resolve(self._spools[node_type], files, f"nodes {node_type!r}", self._memory, pool, self._threads)
+                    resolve(self._spools[node_type], files, f"nodes {node_type!r}", self._memory, pool)
                     continue
                 for key in ends:
                     for words in self._words[key].chunks(_CHUNK_ROWS):
