@@ -39,6 +39,7 @@ _HOMES = {
     "set_options": "gnnkit.ui.options",
     "split_links": "gnnkit.splitters",
     "split_nodes": "gnnkit.splitters",
+    "tables": "gnnkit.datasets.tables",
     "verify_export": "gnnkit.export.verify",
 }
 
@@ -67,6 +68,7 @@ __all__ = [
     "set_options",
     "split_links",
     "split_nodes",
+    "tables",
     "verify_export",
 ]
 
@@ -80,6 +82,7 @@ if _typing.TYPE_CHECKING:
     from gnnkit.backends.graph_store import GraphStore as GraphStore
     from gnnkit.backends.inprocess import InProcess as InProcess
     from gnnkit.datasets.label_edges import add_label_edges as add_label_edges
+    from gnnkit.datasets.tables import tables as tables
     from gnnkit.export.verify import verify_export as verify_export
     from gnnkit.graph_loader import GraphLoader as GraphLoader
     from gnnkit.jobs.context import TrainContext as TrainContext

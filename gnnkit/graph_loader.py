@@ -48,8 +48,9 @@ if TYPE_CHECKING:
 class GraphLoader(ProcessBound, Shown):
     """Iterates over sampled neighbourhoods of a graph as PyG batches.
 
-    Made by ``from_ogb``, ``from_pyg``, ``from_store``, ``from_source`` or ``from_plan``. A loader may be iterated any number of times, one
-    iteration at a time; each is the next epoch, also when the one before was abandoned. All methods may be called from any thread.
+    Made by ``from_ogb``, ``from_tables``, ``from_pyg``, ``from_store``, ``from_source`` or ``from_plan``. A loader may be iterated any
+    number of times, one iteration at a time; each is the next epoch, also when the one before was abandoned. All methods may be called
+    from any thread.
 
     ``for batch in loader`` runs an epoch; ``peek()`` shows a batch and ``sample(ids)`` makes one around nodes of your choice.
     ``for_split("valid")``, ``for_links(...)``, ``for_anchors(...)`` and ``with_backend(...)`` make other loaders on the same graph.
@@ -189,6 +190,95 @@ class GraphLoader(ProcessBound, Shown):
         """
         events = History(progress_ui.make_sink(progress))
         return cls._over(opening.open_source(source, dict(options), input_nodes, with_edge=with_edge, store_dir=store_dir, events=events))
+
+    @classmethod
+    @takes_options(with_build=True)
+    def from_tables(  # noqa: PLR0913 - those of gnnkit.tables
+        cls,
+        edges: Any,
+        nodes: Any = None,
+        *,
+        keys: Any = None,
+        src: Any = None,
+        dst: Any = None,
+        features: Any = None,
+        one_hot: Any = None,
+        categories: Any = None,
+        label: Any = None,
+        split: Any = None,
+        time: Any = None,
+        edge_weight: Any = None,
+        types: Mapping[str, Any] | None = None,
+        fill: Mapping[str, Any] | None = None,
+        dangling: Literal["error", "drop"] = "error",
+        time_unit: Literal["s", "ms", "us", "ns"] = "us",
+        name: str = "tables",
+        input_nodes: Any = None,
+        with_edge: bool | None = None,
+        store_dir: str | Path | None = None,
+        progress: Progress = "auto",
+        **options: Unpack[BuildKeywords],
+    ) -> GraphLoader:
+        """A loader on tables of nodes and edges: files, globs, data frames, Arrow streams, arrays or a NetworkX graph.
+
+        The tables are read at every call, which finds out whether their store is there; ``from_store(loader.store)`` does not read them.
+
+        Args:
+            edges: See ``gnnkit.tables``.
+            nodes: See ``gnnkit.tables``, as all that follow up to ``name``.
+            keys: The columns that name nodes.
+            src: The columns that name the sources of edges.
+            dst: The columns that name their targets.
+            features: Columns that become ``x`` and ``edge_attr``.
+            one_hot: Columns of which each value becomes a feature.
+            categories: Columns that become codes.
+            label: Columns that become ``y``.
+            split: Columns that hold the names of splits.
+            time: Columns that become ``time``.
+            edge_weight: Columns that become ``edge_weight``.
+            types: What columns are read as.
+            fill: What takes the place of nulls.
+            dangling: What becomes of edges that name no node.
+            time_unit: The unit of times.
+            name: What the graph is called.
+            input_nodes: See ``from_ogb``.
+            with_edge: See ``from_ogb``.
+            store_dir: See ``from_ogb``.
+            progress: See ``from_ogb``.
+            **options: See ``from_ogb``.
+
+        Raises:
+            DatasetError: A table cannot be read, or its rows are no graph: see ``gnnkit.tables``.
+            PlanError: See ``from_ogb`` and ``gnnkit.tables``.
+            StoreError: See ``from_ogb``.
+        """
+        from gnnkit.datasets.tables import tables  # pyarrow
+
+        events = History(progress_ui.make_sink(progress))
+        source = tables(
+            edges,
+            nodes,
+            keys=keys,
+            src=src,
+            dst=dst,
+            features=features,
+            one_hot=one_hot,
+            categories=categories,
+            label=label,
+            split=split,
+            time=time,
+            edge_weight=edge_weight,
+            types=types,
+            fill=fill,
+            dangling=dangling,
+            time_unit=time_unit,
+            name=name,
+            events=events,
+        )
+        given = dict(options)
+        return cls._over(
+            opening.open_source(source, given, input_nodes, with_edge=with_edge, store_dir=store_dir, events=events, usual=None)
+        )
 
     @classmethod
     @takes_options(with_build=False)

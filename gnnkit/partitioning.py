@@ -89,7 +89,8 @@ def partition(  # noqa: PLR0913
 
     Args:
         source: A store or the path of one, which is repartitioned without reading the dataset again; the name of an OGB
-            dataset; a PyG ``Data`` or ``HeteroData``; or any ``GraphSource``.
+            dataset; the path of a table of edges, or of a YAML file with the arguments of ``gnnkit.tables``; a PyG ``Data`` or
+            ``HeteroData``; or any ``GraphSource``.
         num_parts: Parts to cut it into.
         partition: How nodes are assigned to parts: "contiguous", "random", "ldg", "metis" or "frequency".
         out: Folder of the new store; None takes a name in the folder of stores.
@@ -194,6 +195,10 @@ def _opened(source: Any, events: EventSink) -> Any:
     from gnnkit.storage.store import Store
 
     if isinstance(source, (str, Path)):
+        if Path(source).is_file():
+            from gnnkit.datasets.tables.description import open_described
+
+            return open_described(Path(source), events)
         if isinstance(source, Path) or "/" in source or (Path(source) / MANIFEST_NAME).exists():
             return Store.open(source)
         from gnnkit.datasets.ogb import open_ogb

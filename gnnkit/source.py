@@ -33,6 +33,8 @@ class GraphSource(Protocol):
             "edge_label_time" int64 ``[n]``; "src_neg_index" and "dst_neg_index" int64 ``[n, k]``, wrong sources and targets for each
             link; and "neg_edge_index" int64 ``[2, m]``, negatives that belong to no link. All ids are the dataset's.
         metadata: JSON-serialisable facts for users ("num_classes", "task_type", "eval_metric", ...).
+        keys: ``{node type: gnnkit.storage.keys.NodeKeys}``, what nodes are called by the tables they came from; a source whose nodes have
+            no names but their ids need not have this attribute, which is why it is none of those below.
         edges_are_cheap: Whether a second pass over ``edge_chunks`` costs no more than reading memory or a mapping; where it is
             False (CSV), the builder keeps what the first pass parsed.
     """

@@ -37,6 +37,7 @@ _PROBES = {
     ),
     "pyg-sparse": "import torch_sparse, torch_geometric.loader",
     "ogb": "import ogb.nodeproppred",
+    "pandas": "import pandas, torch_geometric.data",
 }
 
 
@@ -128,6 +129,16 @@ def _of_device(cache: int) -> Contender:
     return Contender(lambda a: a.own("device_epoch", a.graph.store(), "--device", a.options.device, "--cache", str(cache)), on_device=True)
 
 
+def _of_tables(kind: str) -> Contender:
+    """Reads tables with a kind of keys into a store."""
+    return Contender(lambda a: a.own("tables", a.graph.tables, "--keys", kind, "--out", a.scratch(f"tables-{kind}")))
+
+
+def _of_pandas(kind: str) -> Contender:
+    """Joins the same tables with pandas, into a PyG object."""
+    return Contender(lambda a: a.peer("pandas", "pandas_tables", a.graph.tables, "--kind", kind), "pandas")
+
+
 CONTENDERS = {
     "gnnkit": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle)),
     "gnnkit-float16": Contender(lambda a: a.own("epoch", a.graph.store(feature_dtype="float16"), *a.settle)),
@@ -166,6 +177,8 @@ CONTENDERS = {
     "gnnkit-build": Contender(lambda a: a.own("build", a.graph.arrays, "--out", a.scratch("gnnkit-build"))),
     "glt-build": Contender(lambda a: a.peer("glt", "glt_partition", a.graph.arrays, "--out", a.scratch("glt-build")), "glt"),
     "gnnkit-ingest": Contender(lambda a: a.own("ingest", a.graph.ogb_tree, "--out", a.scratch("gnnkit-ingest"))),
+    **{f"gnnkit-tables-{kind}": _of_tables(kind) for kind in ("int64", "string")},
+    **{f"pandas-tables-{kind}": _of_pandas(kind) for kind in ("int64", "string")},
     "ogb-ingest": Contender(lambda a: a.peer("ogb", "ogb_ingest", a.graph.ogb_tree), "ogb"),
 }
 

@@ -79,6 +79,11 @@ class BenchGraph:
         """A root folder that holds a graph a tenth of the size as OGB lays out ogbn-products."""
         return self._made("ogb", self._write_ogb)
 
+    @cached_property
+    def tables(self) -> Path:
+        """Folder of Parquet files of that graph: "nodes-KIND" (key) and "edges-KIND" (src, dst), of keys "int64" and "string"."""
+        return self._made("tables", self._write_tables)
+
     def batch_size(self, wanted: int) -> int:
         """The batch size to measure with: fewer seeds on a graph that has too few for several batches."""
         train = len(self.source.splits[HOMOGENEOUS_NODE_TYPE]["train"])
@@ -113,6 +118,19 @@ class BenchGraph:
         from gnnkit.datasets.synthetic_ogb import write_ogb_layout
 
         write_ogb_layout(products_like(self.scale * INGEST_SHARE), folder, compresslevel=6, events=self.events)
+
+    def _write_tables(self, folder: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as parquet
+
+        source = products_like(self.scale * INGEST_SHARE)
+        numbers = np.random.default_rng(0).permutation(3 * source.schema.num_nodes)[: source.schema.num_nodes]
+        for kind, keys in {"int64": numbers, "string": np.array([f"node-{number:010d}" for number in numbers])}.items():
+            parquet.write_table(pa.table({"key": keys}), folder / f"nodes-{kind}.parquet")
+            schema = pa.schema([("src", kind), ("dst", kind)])
+            with parquet.ParquetWriter(folder / f"edges-{kind}.parquet", schema) as writer:
+                for chunk in source.edge_chunks(HOMOGENEOUS_EDGE_TYPE):
+                    writer.write_table(pa.table({"src": keys[chunk[0]], "dst": keys[chunk[1]]}, schema))
 
 
 def _write_rows(path: Path, chunks: Iterator[NDArray[Any]], count: int) -> None:

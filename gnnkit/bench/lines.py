@@ -370,6 +370,31 @@ LINES = (
         bigger=False,
         targets=(Target("ratio", "at least", 3),),
     ),
+    *(
+        line
+        for kind, least in (("int64", 5e6), ("string", 1.5e6))
+        for line in (
+            TableLine(
+                "tables",
+                f"read Parquet with {kind} keys into a store, against pandas and PyG in memory",
+                "edges/s",
+                f"gnnkit-tables-{kind}",
+                "edges_per_s",
+                f"pandas-tables-{kind}",
+                targets=(Target("value", "at least", least), Target("ratio", "at least", 3)),
+            ),
+            TableLine(
+                "tables",
+                f"peak memory of it, {kind} keys",
+                "B",
+                f"gnnkit-tables-{kind}",
+                "anonymous",
+                f"pandas-tables-{kind}",
+                bigger=False,
+                targets=(Target("ratio", "at least", 5),),
+            ),
+        )
+    ),
     TableLine(
         "workers",
         "one process per thread, against threads of this process",

@@ -181,6 +181,28 @@ def ingest(options: argparse.Namespace) -> dict[str, Any]:
     return {"ingest_s": elapsed, "edges": edges}
 
 
+def tables(options: argparse.Namespace) -> dict[str, Any]:
+    """Reads tables of nodes and edges, found by their keys, into a store."""
+    import shutil
+
+    import gnnkit.sampling.kinds
+    from gnnkit.datasets.tables import tables as read
+    from gnnkit.storage.build import build_store
+    from gnnkit.storage.options import BuildOptions
+
+    gnnkit.sampling.kinds.warm()
+    key = [7] if options.keys == "int64" else ["a"]
+    read({"src": key, "dst": key})  # compiles, once on a machine
+    shutil.rmtree(options.out, ignore_errors=True)
+    start = time.perf_counter()
+    nodes, edges = (Path(options.path) / f"{name}-{options.keys}.parquet" for name in ("nodes", "edges"))
+    store = build_store(read(edges, nodes, keys="key", src="src", dst="dst"), Path(options.out), BuildOptions())
+    elapsed = time.perf_counter() - start
+    count = store.schema.num_edges
+    shutil.rmtree(options.out, ignore_errors=True)
+    return {"tables_s": elapsed, "edges": count, "edges_per_s": count / elapsed}
+
+
 TASKS = {
     "epoch": epoch,
     "kind_epoch": kind_epoch,
@@ -190,6 +212,7 @@ TASKS = {
     "first_cell": first_cell,
     "build": build,
     "ingest": ingest,
+    "tables": tables,
     "serve": server_tasks.serve,
     "splits": server_tasks.splits,
     "server_memory": server_tasks.server_memory,
@@ -210,6 +233,7 @@ def main() -> None:
     parser.add_argument("task", choices=sorted(TASKS))
     parser.add_argument("path")
     parser.add_argument("--out", default="")
+    parser.add_argument("--keys", default="int64", help="of tables: int64 or string")
     parser.add_argument("--partition", default="contiguous")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--workers", type=int, default=0, help="sampling processes; 0 samples in this one")

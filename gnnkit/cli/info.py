@@ -56,7 +56,7 @@ def open_store_or_none(target: str, root: Path | None) -> Store | None:
 
     path = Path(target).expanduser()
     if path.is_file():
-        hint = "read it into a PyG object and call gnnkit.partition(data, num_parts) in Python"
+        hint = f"gnnkit partition {path} 2 makes a store of a table of edges"
         raise DatasetError(f"{path} is a file, and neither a store nor the name of a dataset", hint)
     if path.is_dir() or os.sep in target:
         return Store.open(path)

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
 
 def partition(
-    source: str = typer.Argument(metavar="SOURCE", help="A store's folder or name, or a dataset's name such as ogbn-products."),
-    num_parts: int = typer.Argument(metavar="NUM_PARTS", help="How many parts."),
+    source: str = typer.Argument(
+        metavar="SOURCE",
+        help="A store's folder or name; a dataset's name such as ogbn-products; a table of edges (Parquet, CSV, Arrow); or a YAML file "
+        "with the arguments of gnnkit.tables. With --edges there is none: give NUM_PARTS alone.",
+    ),
+    num_parts: int | None = typer.Argument(None, metavar="NUM_PARTS", help="How many parts."),
     method: str = typer.Option(
         "contiguous", "--partition", help="How nodes are assigned to parts: contiguous, random, ldg, metis or frequency."
     ),
@@ -28,6 +32,18 @@ def partition(
     feature_dtype: str | None = typer.Option(None, help="Store features as float32, float16, bfloat16 or quint8 (8 bits)."),
     weight: str | None = typer.Option(None, help="Edge array to prepare for weighted sampling."),
     time_attr: str | None = typer.Option(None, help="Arrays of times to prepare for temporal sampling."),
+    edges: list[str] | None = typer.Option(
+        None, help="A table of edges: a path or glob, or TYPE=PATH with an edge type such as user,buys,item; may be given several times."
+    ),
+    nodes: list[str] | None = typer.Option(None, help="A table of nodes, or their number: PATH, or TYPE=PATH with a node type."),
+    keys: list[str] | None = typer.Option(None, help="The columns that name nodes: COLUMN, or TYPE=COLUMN,COLUMN."),
+    src: list[str] | None = typer.Option(None, help="The columns that name the sources of edges, likewise."),
+    dst: list[str] | None = typer.Option(None, help="The columns that name their targets."),
+    features: list[str] | None = typer.Option(None, help="Columns that become features."),
+    label: list[str] | None = typer.Option(None, help="The column that becomes the label."),
+    split: list[str] | None = typer.Option(None, help="The column that holds the names of splits."),
+    time: list[str] | None = typer.Option(None, help="The column that becomes the time."),
+    dangling: str | None = typer.Option(None, help="What becomes of edges that name no node: error or drop."),
     cache_ratio: float | None = typer.Option(None, help="Share of all nodes whose features every part replicates, hottest first."),
     seed: int | None = typer.Option(None, help="Seed of partitioners that draw."),
     part: list[int] | None = typer.Option(None, help="Build this part only, while other hosts build theirs; may be given several times."),
@@ -55,9 +71,14 @@ def partition(
         "parts": part,
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    named = {"nodes": nodes, "keys": keys, "src": src, "dst": dst, "features": features, "label": label, "split": split, "time": time}
+    asked = {name: value for name, value in {"edges": edges, **named, "dangling": dangling}.items() if value is not None}
+    if edges and num_parts is None and source.isdigit():
+        source, num_parts = "", int(source)
+    if num_parts is None or (edges and source):
+        raise typer.BadParameter("gnnkit partition SOURCE NUM_PARTS, or gnnkit partition NUM_PARTS --edges ...")
     with make_sink(False if as_json else "auto") as events:
-        store = open_store_or_none(source, root)
-        graph: Any = store if store is not None else _open_dataset(source, root, download, events)
+        graph = _open(source, asked, root, download, events)
         made: Store | None = cut(graph, num_parts, cast(Any, method), out, events=events, finish=finish, overwrite=overwrite, **options)
     if made is None:
         _show_progress(out, part or [], as_json)
@@ -84,6 +105,34 @@ def _show_progress(out: Path | None, built: list[int], as_json: bool) -> None:
 
 def _parts(numbers: Sequence[int]) -> str:
     return f"part{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
+
+
+def _open(source: str, asked: dict[str, Any], root: Path | None, download: bool | None, events: Any) -> Any:
+    """The graph that is meant: tables, a store, or a dataset."""
+    if asked or Path(source).is_file():
+        from gnnkit.datasets.tables.description import open_described, tables_from_text
+
+        if not asked:
+            return open_described(Path(source), events)
+        given = {name: _by_type(value) if isinstance(value, list) else value for name, value in asked.items()}
+        given.setdefault("edges", source)
+        return tables_from_text(given, Path(), events)
+    store = open_store_or_none(source, root)
+    return store if store is not None else _open_dataset(source, root, download, events)
+
+
+def _by_type(values: list[str]) -> Any:
+    """What an option of tables says: for all types at once, or ``{type: value}``."""
+    sides = [value.partition("=") for value in values]
+    if not all(sign for _, sign, _ in sides):
+        if len(values) > 1:
+            raise typer.BadParameter(f"{values}: several values need TYPE=VALUE each")
+        return _value(values[0])
+    return {name: _value(value) for name, _, value in sides}
+
+
+def _value(text: str) -> Any:
+    return int(text) if text.isdigit() else text.split(",") if "," in text else text
 
 
 def _open_dataset(name: str, root: Path | None, download: bool | None, events: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 _HOMES = {
     "GraphSource": "gnnkit.source",
     "PyGSource": "gnnkit.datasets.pyg",
+    "TableSource": "gnnkit.datasets.tables",
     "cora": "gnnkit.datasets.citations",
     "evaluator": "gnnkit.datasets.ogb",
     "graph_from_pyg": "gnnkit.datasets.pyg",
@@ -23,6 +24,7 @@ _HOMES = {
 __all__ = [
     "GraphSource",
     "PyGSource",
+    "TableSource",
     "cora",
     "evaluator",
     "graph_from_pyg",
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from gnnkit.datasets.registry import ogb_names as ogb_names
     from gnnkit.datasets.synthetic import products_like as products_like
     from gnnkit.datasets.synthetic_ogb import write_ogb_layout as write_ogb_layout
+    from gnnkit.datasets.tables import TableSource as TableSource
     from gnnkit.shipped import sample_root as sample_root
     from gnnkit.shipped import shipped_data_dir as shipped_data_dir
     from gnnkit.source import GraphSource as GraphSource

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.datasets.spool import READ_ROWS, Spool
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, edge_type_name
@@ -21,57 +21,7 @@ from gnnkit.source import GraphSource, LinkSplits
 
 _KEY = "key"
 _MAX_BUCKETS = 64
-_READ_ROWS = 1 << 18
 _LARGEST_KEY = np.iinfo(np.int64).max
-
-
-class Spool:
-    """Rows in nameless files, one file per array, appended to and then read from the start as often as wanted."""
-
-    def __init__(self, specs: Mapping[str, ArraySpec], folder: Path) -> None:
-        self.specs = dict(specs)
-        self.num_rows = 0
-        self._lock = threading.Lock()
-        self._files: dict[str, IO[bytes]] = {}
-        for name in specs:
-            self._files[name] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-
-    def append(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Adds rows: ``{name: [k, *row_shape]}``."""
-        for name, file in self._files.items():
-            data = np.ascontiguousarray(rows[name]).data.cast("B") if rows[name].size else memoryview(b"")
-            while len(data):
-                data = data[file.write(data) :]
-        self.num_rows += len(rows[_KEY])
-
-    def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Rows ``[start, stop)`` of one array."""
-        spec = self.specs[name]
-        out = np.empty((stop - start, *spec.row_shape), spec.numpy_dtype)
-        with self._lock:
-            file = self._files[name]
-            file.seek(start * spec.row_nbytes)
-            view = out.reshape(-1).view(np.uint8).data
-            while len(view):
-                count = file.readinto(view)  # type: ignore[attr-defined]
-                if not count:
-                    raise DatasetError("a scratch file became shorter while it was being read", "is the disk healthy?")
-                view = view[count:]
-        return out
-
-    def chunks(self, rows: int = _READ_ROWS) -> Iterator[dict[str, NDArray[Any]]]:
-        """Yields all arrays side by side."""
-        for start in range(0, self.num_rows, rows):
-            yield {name: self.read(name, start, min(start + rows, self.num_rows)) for name in self.specs}
-
-    def close(self) -> None:
-        """Gives the disk space back."""
-        for file in self._files.values():
-            file.close()
-
-    def __del__(self) -> None:
-        # Sources are dropped rather than closed; without this an unclosed file would warn.
-        self.close()
 
 
 @dataclass(frozen=True)
@@ -93,15 +43,15 @@ class MergedEdges:
 
     def edge_chunks(self) -> Iterator[NDArray[np.int64]]:
         """Yields ``[2, k]``."""
-        for start in range(0, self.num_edges, _READ_ROWS):
-            keys = self.spool.read(_KEY, start, min(start + _READ_ROWS, self.num_edges))
+        for start in range(0, self.num_edges, READ_ROWS):
+            keys = self.spool.read(_KEY, start, min(start + READ_ROWS, self.num_edges))
             edges = np.empty((2, len(keys)), np.int64)
             np.divmod(keys, self.num_nodes, out=(edges[0], edges[1]))
             yield edges
 
     def array_chunks(self, name: str) -> Iterator[NDArray[Any]]:
         """Yields ``[k, *row_shape]``."""
-        step = max(1, min(_READ_ROWS, (8 << 20) // max(1, self.spool.specs[_array_key(name)].row_nbytes)))
+        step = max(1, min(READ_ROWS, (8 << 20) // max(1, self.spool.specs[_array_key(name)].row_nbytes)))
         for start in range(0, self.num_edges, step):
             yield self.spool.read(_array_key(name), start, min(start + step, self.num_edges))
 

@@ -85,11 +85,15 @@ def open_source(
     with_edge: bool | None,
     store_dir: str | Path | None,
     events: EventSink,
+    usual: Any = "train",
 ) -> Pipeline:
-    """Opens any source, stored where it is not yet; the arguments are those of ``GraphLoader.from_source``."""
+    """Opens any source, stored where it is not yet.
+
+    The arguments are those of ``GraphLoader.from_source``, and ``usual``, the input nodes where nobody says anything.
+    """
     _check_source(source)
     check_flag("with_edge", with_edge, or_none=True)
-    given = sort_options(options, input_nodes, "train", with_build=True)
+    given = sort_options(options, input_nodes, usual, with_build=True)
     loader, build = given.loader, given.build
     if joins_servers(loader.backend):
         served = served_store(loader.backend, events)
@@ -109,11 +113,11 @@ def _check_source(source: Any) -> None:
         return
     module, kind = type(source).__module__.partition(".")[0], type(source).__name__
     if isinstance(source, (str, Path)):
-        hint = "from_store(path) opens a store, from_ogb(name) one of OGB's datasets"
+        hint = "from_tables(path) reads tables, from_store(path) opens a store, from_ogb(name) one of OGB's datasets"
     elif module == "torch_geometric":
         hint = "from_pyg(data) takes it"
-    elif module == "networkx":
-        hint = "torch_geometric.utils.from_networkx(graph) makes a PyG object of it, which from_pyg(data) takes"
+    elif module in ("networkx", "pandas", "polars", "duckdb", "pyarrow") or hasattr(source, "__arrow_c_stream__"):
+        hint = "from_tables(edges, nodes) takes it"
     else:
         hint = "from_pyg(data) takes a PyG object, from_store(path) a store; a source has the methods of gnnkit.source.GraphSource"
     raise PlanError(f"from_source() was given a {kind}, which is no source: {source!r:.60}", hint)

@@ -1,7 +1,7 @@
 """The records of hosts that have built some parts of a store, and the manifest that is made of the records of all parts.
 
-A record is a manifest of which only the files and the cuts of one piece are there: a part, or what every host has (official splits, and
-the books of renumbered nodes). It is small, and all that hosts without a common disk need of each other.
+A record is a manifest of which only the files and the cuts of one piece are there: a part, or what every host has (official splits, keys,
+and the books of renumbered nodes). It is small, and all that hosts without a common disk need of each other.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def _only(manifest: Manifest, part: int | None) -> Manifest:
     nothing = (0,) * manifest.num_parts
     cuts = {t: tuple(row if number == part else nothing for number, row in enumerate(rows)) for t, rows in manifest.cuts.items()}
     files = {name: entry for name, entry in manifest.files.items() if part_of(name) == part}
-    return replace(manifest, cuts=cuts, files=files, link_splits={} if part is not None else manifest.link_splits)
+    own = replace(manifest, cuts=cuts, files=files)
+    return own if part is None else replace(own, link_splits={}, keys={})
 
 
 def read_records(folder: Path) -> dict[int | None, PartRecord]:

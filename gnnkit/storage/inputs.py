@@ -16,6 +16,7 @@ from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType, edge_type_
 from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits
 from gnnkit.storage.arrays import EdgePart
 from gnnkit.storage.files import write_fully
+from gnnkit.storage.keys import NodeKeys
 from gnnkit.storage.layout import index_dtype
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
@@ -47,7 +48,7 @@ class BuildInput(Protocol):
     """A graph that the builder can read, front to back, several times.
 
     Attributes:
-        name, notice, schema, splits, link_splits, metadata: As in ``GraphSource``.
+        name, notice, schema, splits, link_splits, metadata, keys: As in ``GraphSource``.
     """
 
     name: str
@@ -56,6 +57,7 @@ class BuildInput(Protocol):
     splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]]
     link_splits: LinkSplits
     metadata: Mapping[str, Any]
+    keys: Mapping[NodeType, NodeKeys]
 
     def fingerprint(self) -> str:
         """Digest of the dataset's content."""
@@ -153,6 +155,7 @@ class SourceInput:
         self._source = source
         self.name, self.notice, self.schema = source.name, source.notice, source.schema
         self.splits, self.link_splits, self.metadata = source.splits, source.link_splits, source.metadata
+        self.keys: Mapping[NodeType, NodeKeys] = getattr(source, "keys", {})
 
     def fingerprint(self) -> str:
         """See ``GraphSource``."""
@@ -234,6 +237,7 @@ class StoreInput:
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = store.splits
         self.link_splits: LinkSplits = store.link_splits
         self.metadata = store.metadata
+        self.keys: Mapping[NodeType, NodeKeys] = {node_type: store.keys(node_type) for node_type in store.manifest.keys}
         self._dataset_ids: dict[NodeType, NDArray[Any] | None] = {}
 
     def fingerprint(self) -> str:
@@ -302,7 +306,7 @@ class SortedEdgesInput:
     def __init__(self, nodes: BuildInput, edges: Store) -> None:
         self._nodes, self._edges = nodes, StoreInput(edges)
         self.name, self.notice, self.schema = nodes.name, nodes.notice, nodes.schema
-        self.splits, self.link_splits, self.metadata = nodes.splits, nodes.link_splits, nodes.metadata
+        self.splits, self.link_splits, self.metadata, self.keys = nodes.splits, nodes.link_splits, nodes.metadata, nodes.keys
         self.fingerprint = nodes.fingerprint
         self.node_array_chunks = nodes.node_array_chunks
         self.edge_batches = self._edges.edge_batches
@@ -322,6 +326,7 @@ class EdgesOnlyInput:
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {}
         self.link_splits: LinkSplits = {}
         self.metadata: Mapping[str, Any] = {}
+        self.keys: Mapping[NodeType, NodeKeys] = {}
         self.fingerprint = graph.fingerprint
         self.node_array_chunks = graph.node_array_chunks
         self.edge_batches = graph.edge_batches

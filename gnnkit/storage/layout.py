@@ -7,6 +7,7 @@
     book/<type>/store_id.npy
     splits/<type>/<split>.npy
     splits/<source>__<relation>__<target>/<split>.<array>.npy
+    keys/<type>/<array>.npy
 
 Arrays of a part are in the order of its nodes and edges; ``gnnkit.storage.arrays`` describes their contents.
 """
@@ -72,6 +73,11 @@ def book_file(node_type: NodeType) -> str:
 def split_file(node_type: NodeType, split: str) -> str:
     """Path of one official split, relative to the store."""
     return f"splits/{node_type}/{split}.npy"
+
+
+def keys_file(node_type: NodeType, name: str) -> str:
+    """Path of an array of the keys of a node type, relative to the store."""
+    return f"keys/{node_type}/{name}.npy"
 
 
 def link_split_file(edge_type: EdgeType, split: str, name: str) -> str:

@@ -21,6 +21,7 @@ from gnnkit.files import read_bounded
 from gnnkit.schema import EdgeType, GraphSchema, NodeType, edge_type_name
 from gnnkit.storage.edge_values import TIME_NAME, timed_edge_types
 from gnnkit.storage.files import FileEntry, FileSpec, damaged, sync
+from gnnkit.storage.keys import KeySpecs, key_files, keys_from_json, keys_to_json
 from gnnkit.storage.layout import (
     FEATURE_NAME,
     FORMAT,
@@ -58,6 +59,7 @@ class Manifest:
         splits: ``{node type: {split: number of ids}}``.
         link_splits: ``{edge type: {split: {name: dtype and shape}}}``.
         metadata: See ``GraphSource.metadata``.
+        keys: ``{node type: ({column: kind}, {array: dtype and shape})}`` where keys are kept; see ``gnnkit.storage.keys``.
         files: ``{path relative to the store: entry}``.
     """
 
@@ -76,6 +78,7 @@ class Manifest:
     splits: Mapping[NodeType, Mapping[str, int]] = field(default_factory=dict)
     link_splits: LinkSplitSpecs = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    keys: KeySpecs = field(default_factory=dict)
     files: Mapping[str, FileEntry] = field(default_factory=dict)
 
     @property
@@ -103,7 +106,7 @@ class Manifest:
         for node_type, splits in self.splits.items():
             for split, count in splits.items():
                 specs[split_file(node_type, split)] = FileSpec(np.dtype(np.int64), (count,))
-        return {**specs, **link_split_files(self.link_splits)}
+        return {**specs, **link_split_files(self.link_splits), **key_files(self.keys)}
 
     def node_specs(self, node_type: NodeType) -> dict[str, FileSpec]:
         """The same for one node type; needs its bounds and counts of cached nodes."""
@@ -166,6 +169,7 @@ class Manifest:
             "splits": {k: dict(v) for k, v in self.splits.items()},
             "link_splits": specs_to_json(self.link_splits),
             "metadata": dict(self.metadata),
+            **({"keys": keys_to_json(self.keys)} if self.keys else {}),
             "files": {
                 name: {"dtype": e.dtype, "shape": list(e.shape), "size": e.size, "crc32": e.crc32} for name, e in sorted(self.files.items())
             },
@@ -275,6 +279,7 @@ def manifest_from_json(value: Mapping[str, Any]) -> Manifest:
         splits={k: {str(name): _count(n) for name, n in v.items()} for k, v in value["splits"].items()},
         link_splits=specs_from_json(value["link_splits"], names),
         metadata=dict(value["metadata"]),
+        keys=keys_from_json(value.get("keys", {}), {name: nodes.num_nodes for name, nodes in schema.node_types.items()}),
         files={
             str(name): FileEntry(str(e["dtype"]), tuple(map(_count, e["shape"])), _count(e["size"]), _count(e["crc32"]))
             for name, e in value["files"].items()

@@ -19,7 +19,19 @@ from gnnkit.rendering import renderer
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, placeholder
 from gnnkit.storage.files import damaged, map_array
-from gnnkit.storage.layout import EDGE_FILES, FEATURE_NAME, book_file, cache_file, edge_file, node_file, part_folder, part_of, split_file
+from gnnkit.storage.keys import NodeKeys
+from gnnkit.storage.layout import (
+    EDGE_FILES,
+    FEATURE_NAME,
+    book_file,
+    cache_file,
+    edge_file,
+    keys_file,
+    node_file,
+    part_folder,
+    part_of,
+    split_file,
+)
 from gnnkit.storage.link_splits import map_link_splits
 from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.options import BuildOptions
@@ -189,6 +201,46 @@ class Store:
             t: ReplicatedFeatures(self._files[cache_file(part, t, "global_id")], self._files[cache_file(part, t, FEATURE_NAME)])
             for t in self.manifest.cached
         }
+
+    def keys(self, node_type: NodeType | None = None) -> NodeKeys:
+        """The keys of the nodes of a type, as the tables that the graph was made of name them.
+
+        Args:
+            node_type: The type; None where there is only one.
+
+        Raises:
+            PlanError: The store keeps no keys of this type.
+            StoreError: This is an outline of a store: its keys are where its parts are.
+        """
+        kept = self.manifest.keys
+        if node_type is None and len(self.schema.node_types) == 1:
+            (node_type,) = self.schema.node_types
+        if node_type is None or node_type not in kept:
+            raise PlanError(
+                f"the store {self.path} keeps no keys of {node_type!r}{near_matches(str(node_type), list(kept))}",
+                f"node types with keys: {sorted(kept)}" if kept else "gnnkit.tables(...) keeps them; here ids are all that there is",
+            )
+        columns, files = kept[node_type]
+        if self._is_outline:
+            raise StoreError(f"the keys of {node_type!r} are where the store's parts are", "open the store there")
+        return NodeKeys(node_type, columns, {name: self._files[keys_file(node_type, name)] for name in files})
+
+    def add_keys(self, batch: Any) -> Any:
+        """Adds ``key`` to a batch, for each node type whose keys the store keeps: ``transform=store.add_keys`` of a loader.
+
+        Args:
+            batch: A PyG ``Data`` or ``HeteroData`` with ``n_id``.
+
+        Returns:
+            The batch; ``key`` is an int64 tensor as long as ``n_id``, or a list of texts or tuples.
+        """
+        for node_type in self.manifest.keys:
+            nodes = batch[node_type] if node_type in getattr(batch, "node_types", ()) else batch
+            if nodes is batch and not self.schema.is_homogeneous:
+                continue  # this batch has no nodes of the type
+            found = self.keys(node_type)[nodes.n_id.cpu().numpy()]
+            nodes.key = found.tolist() if found.dtype == object else nodes.n_id.new_tensor(found)
+        return batch
 
     def to_store_ids(self, node_type: NodeType, ids: NDArray[Any]) -> NDArray[Any]:
         """Store ids of dataset ids.

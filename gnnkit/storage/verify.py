@@ -17,7 +17,7 @@ from gnnkit.events import EventSink, Stage
 from gnnkit.schema import EdgeType, NodeType
 from gnnkit.storage.edge_values import TIME_NAME
 from gnnkit.storage.files import damaged, file_crc32
-from gnnkit.storage.layout import book_file, cache_file, edge_file, link_split_file, node_file, split_file
+from gnnkit.storage.layout import book_file, cache_file, edge_file, keys_file, link_split_file, node_file, split_file
 from gnnkit.storage.link_splits import id_rows
 from gnnkit.storage.writer import default_threads
 
@@ -56,10 +56,23 @@ def _checks(store: Store) -> Iterator[Check]:
         for split, arrays in by_split.items():
             for name in arrays:
                 yield lambda e=edge_type, s=split, n=name: _check_links(store, e, s, n)  # type: ignore[misc]
+    for node_type in store.manifest.keys:
+        yield lambda t=node_type: _check_keys(store, t)  # type: ignore[misc]
     for part in store.local_parts:
         for node_type, cached in store.cache(part).items():
             name = cache_file(part, node_type, "global_id")
             yield lambda t=node_type, n=name, i=cached.global_id: _check_ascending(store, n, i, t)  # type: ignore[misc]
+
+
+def _check_keys(store: Store, node_type: NodeType) -> None:
+    keys = store.keys(node_type)
+    _check_range(store, keys_file(node_type, "row"), keys.arrays["row"], len(keys))
+    for name, rows in keys.arrays.items():
+        ordered = name == "word" or name.endswith(".end")
+        for first in range(0, len(rows) - 1 if ordered else 0, _STEP):
+            piece = rows[first : first + _STEP + 1]
+            if (piece[1:] < piece[:-1]).any():
+                raise damaged(store.path, f"{keys_file(node_type, name)} does not ascend")
 
 
 def _check_links(store: Store, edge_type: EdgeType, split: str, name: str) -> None:

@@ -23,6 +23,7 @@ from gnnkit.storage.edge_values import TIME_NAME, as_times, check_weights, time_
 from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, sync
 from gnnkit.storage.inputs import BucketSpool, BuildInput, EdgeBatch, EdgesOnlyInput, RowReader, SortedEdgesInput
 from gnnkit.storage.kernels import bucket_order, count_degrees, count_parts, place_edges
+from gnnkit.storage.keys import build_keys
 from gnnkit.storage.layout import (
     FEATURE_NAME,
     book_file,
@@ -63,6 +64,7 @@ class Tables:
     weight_exponents: dict[EdgeType, int] = field(default_factory=dict)
     cached: dict[NodeType, tuple[int, ...]] = field(default_factory=dict)
     link_splits: dict[EdgeType, dict[str, dict[str, FileSpec]]] = field(default_factory=dict)
+    keys: dict[NodeType, tuple[dict[str, str], dict[str, FileSpec]]] = field(default_factory=dict)
     files: dict[str, FileEntry] = field(default_factory=dict)
 
 
@@ -749,6 +751,7 @@ class StoreWriter:
             if None in roots:
                 build_splits(context)
                 build_link_splits(context)
+                build_keys(context)
             context.wait_synced()
         return Written(draft, numbering)
 

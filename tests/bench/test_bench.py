@@ -374,6 +374,17 @@ def test_the_task_build_leaves_nothing(graph: BenchGraph, tmp_path: Path, partit
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("kind", ["int64", "string"])
+def test_the_task_tables_reads_every_edge(tmp_path: Path, kind: str) -> None:
+    small = BenchGraph(0.01, tmp_path, ignore_events)
+    values = bench_tasks.tables(options(small.tables, out=str(tmp_path / "out"), keys=kind))
+    assert values["edges"] == products_like(0.001).schema.num_edges and values["tables_s"] > 0
+    script = [sys.executable, PEERS / "pandas_tables.py", small.tables, "--kind", kind]
+    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1])["edges"] == values["edges"]
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_task_ingest_reads_every_edge(tmp_path: Path) -> None:
     small = BenchGraph(0.01, tmp_path / "graph", ignore_events)
     values = bench_tasks.ingest(options(small.ogb_tree, out=str(tmp_path / "out")))

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+import gnnkit
 from gnnkit.cli.app import run
 from gnnkit.datasets.synthetic import products_like
 from gnnkit.storage.build import build_store
@@ -229,6 +230,46 @@ def test_partition_prepares_what_is_sampled_by(cli: Cli, tmp_path: Path) -> None
     assert any(line.split() == ["times", "time"] for line in out.splitlines()), out
     assert any(line.split() == ["weights", "w"] for line in out.splitlines()) and "x quint8[2]" in out
     assert Store.open(tmp_path / "second").options == BuildOptions(2, feature_dtype="quint8", weight="w", time_attr="time")
+
+
+def test_partition_reads_tables(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text("a,b\n1,2\n2,3\n3,1\n")
+    code, out, _ = cli("partition", tmp_path / "edges.csv", 2, "--json")
+    facts = json.loads(out)
+    assert code == 0 and len(facts["parts"]) == 2
+    assert Store.open(facts["path"]).keys()[[0, 1, 2]].tolist() == [1, 2, 3]
+    (tmp_path / "users.csv").write_text("id,age,name\n1,30,x\n2,40,y\n3,50,z\n")
+    (tmp_path / "graph.yaml").write_text(
+        "nodes: {user: users.csv}\nedges: {'user,knows,user': edges.csv}\nkeys: {user: id}\nfeatures: {user: [age]}\nname: people\n"
+    )
+    code, out, _ = cli("partition", tmp_path / "graph.yaml", 1, "--out", tmp_path / "one", "--json")
+    assert code == 0 and Store.open(tmp_path / "one").name == "people"
+    words = ["--nodes", f"user={tmp_path / 'users.csv'}", "--edges", f"user,knows,user={tmp_path / 'edges.csv'}"]
+    words += ["--keys", "user=id", "--features", "user=age", "--out", str(tmp_path / "two"), "--json"]
+    code, out, _ = cli("partition", 1, *words)
+    assert code == 0 and Store.open(tmp_path / "two").fingerprint == Store.open(tmp_path / "one").fingerprint
+    assert gnnkit.partition(tmp_path / "graph.yaml", 1, out=tmp_path / "three").fingerprint == Store.open(tmp_path / "one").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["edges.csv"], "NUM_PARTS"),
+        (["x", 2, "--edges", "edges.csv"], "NUM_PARTS"),
+        ([2, "--edges", "edges.csv", "--edges", "more.csv"], "TYPE=VALUE"),
+        (["bad.yaml", 2], "featurez"),
+        (["edges.csv", 2, "--src", "c"], "src='c' names no column"),
+    ],
+    ids=["no number", "two sources", "no types", "no argument", "no column"],
+)
+def test_partition_says_what_is_wrong_with_tables(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[object], word: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "edges.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "bad.yaml").write_text("edges: edges.csv\nfeaturez: a\n")
+    code, _, err = cli("partition", *arguments)
+    assert code != 0 and word in err
 
 
 def test_partition_takes_a_name_from_the_store_folder_and_keeps_the_result_there(cli: Cli) -> None:

@@ -133,7 +133,7 @@ def test_what_is_no_backend(backend: Any, says: str) -> None:
     [
         ("edges.csv", "from_store"),
         (Path("edges.csv"), "from_store"),
-        (nx.path_graph(3), "from_networkx"),
+        (nx.path_graph(3), "from_tables"),
         (ring(), "from_pyg"),
         ([1, 2], "GraphSource"),
     ],
@@ -161,7 +161,7 @@ def test_a_file_is_not_taken_for_a_dataset(tmp_path: Path, capfd: pytest.Capture
 
     file = tmp_path / "edges.csv"
     file.write_text("0,1\n")
-    assert run(["partition", str(file), "2"]) != 0
+    assert run(["info", str(file)]) != 0
     assert "neither a store nor the name of a dataset" in capfd.readouterr().err
 
 

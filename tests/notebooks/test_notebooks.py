@@ -18,7 +18,7 @@ from gnnkit.datasets import ogb_names
 from tests.helpers.machine import ROOT, SEARCH_PATH
 from tests.ui.kernels import on_sockets_of_its_own
 
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"), key=lambda path: int(path.name.partition("-")[0]))
 TITLES = (
     "1-quick-start",
     "2-what-a-batch-is",
@@ -29,6 +29,7 @@ TITLES = (
     "7-from-notebook-to-cluster",
     "8-when-things-go-wrong",
     "9-your-own-graph",
+    "10-tables",
 )
 
 

@@ -1,0 +1,410 @@
+"""Columns of tables as the arrays that training needs: features, codes of texts, numbers, times and splits, kept on disk as they come."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gnnkit.datasets.spool import ArrayFile
+from gnnkit.datasets.tables.reading import Piece
+from gnnkit.errors import DatasetError, PlanError
+from gnnkit.schema import ArraySpec
+
+# A vocabulary is part of the store's manifest; a longer one is a node type of its own.
+MOST_CATEGORIES, MOST_ONE_HOT = 1 << 16, 1 << 10
+NO_CATEGORY = -1
+
+
+class Column(Protocol):
+    """One or several columns of a table on their way into an array.
+
+    Attributes:
+        columns: Names of the columns that it reads.
+    """
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See above."""
+        ...
+
+    def convert(self, piece: Piece) -> Any:
+        """Makes arrays of some rows; called by several threads."""
+        ...
+
+    def append(self, converted: Any) -> None:
+        """Keeps what ``convert`` made; called in the order of the rows."""
+        ...
+
+    def finish(self) -> ArraySpec:
+        """Ends the column, and returns its dtype and row shape."""
+        ...
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows ``[start, stop)``, once it is finished."""
+        ...
+
+    def digest(self) -> str:
+        """Hex digest of its values, the same however the rows came in pieces."""
+        ...
+
+    def facts(self) -> Any:
+        """Where its values come from, as JSON."""
+        ...
+
+
+def plain(array: pa.Array) -> pa.Array:
+    """The same values in a type without dictionaries, views and extensions; UUIDs as text."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return plain(array.dictionary_decode())
+    if pa.types.is_run_end_encoded(kind):
+        return plain(pc.run_end_decode(array))
+    if pa.types.is_fixed_size_binary(kind) and kind.byte_width == 16:
+        return _uuid_texts(array)
+    return array.cast(pa.large_string()) if is_text(kind) else array
+
+
+def _uuid_texts(array: pa.FixedSizeBinaryArray) -> pa.Array:
+    data = np.frombuffer(array.buffers()[1], np.uint8)[16 * array.offset : 16 * (array.offset + len(array))].reshape(-1, 16)
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    out = np.full((len(data), 36), ord("-"), np.uint8)
+    places = [place for place in range(36) if place not in (8, 13, 18, 23)]
+    out[:, places[0::2]], out[:, places[1::2]] = digits[data >> 4], digits[data & 15]
+    ends = pa.py_buffer(np.arange(0, 36 * (len(data) + 1), 36, dtype=np.int64))
+    texts = pa.LargeStringArray.from_buffers(len(data), ends, pa.py_buffer(out.reshape(-1)))
+    return pc.if_else(array.is_null(), pa.scalar(None, pa.large_string()), texts) if array.null_count else texts
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of an Arrow type are texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type that ``plain`` gives values of a type."""
+    return plain(pa.nulls(0, kind)).type
+
+
+def column_of(piece: Piece, name: str, types: Mapping[str, pa.DataType]) -> pa.Array:
+    """A column of some rows, plain, in the type that was asked for.
+
+    Raises:
+        DatasetError: A value is none of that type; names the place and the column.
+    """
+    array = plain(piece.rows.column(name))
+    wanted = types.get(name)
+    if wanted is None or array.type == wanted:
+        return array
+    try:
+        return plain(array.cast(wanted))
+    except pa.ArrowException as error:
+        raise DatasetError(f"{piece.where}: column {name!r} is {array.type}, and {wanted} was asked for: {error}") from error
+
+
+def without_nulls(array: pa.Array, name: str, piece: Piece, fills: Mapping[str, Any]) -> pa.Array:
+    """A column with its nulls (and NaN, where it is of fractions) filled in as ``fills`` says.
+
+    Raises:
+        DatasetError: There are nulls, and it says nothing of this column; names the place, the column and the first row.
+        PlanError: The column cannot hold the value.
+    """
+    if pa.types.is_floating(array.type):
+        array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+    if not array.null_count:
+        return array
+    if name not in fills:
+        row = piece.first + int(pc.index(array.is_null(), True).as_py())
+        what = f"{array.null_count} nulls in {len(array)} rows of column {name!r}, the first in row {row}"
+        raise DatasetError(f"{piece.where}: {what}", f"fill={{{name!r}: value}} puts a value in their place")
+    try:
+        return pc.fill_null(array, pa.scalar(fills[name], array.type))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise PlanError(f"fill={{{name!r}: {fills[name]!r}}}: the column is {array.type}") from error
+
+
+class Numbers:
+    """Columns of numbers, booleans or lists of a fixed size side by side.
+
+    Args:
+        columns: Their names.
+        dtype: The dtype they get; None is int64 for whole numbers and booleans, float32 for others.
+        flat: Whether the array is ``[n]``; then there is one column.
+        types: Types that columns are to have.
+        fills: ``{column: value}`` for nulls.
+        folder: Where they are kept.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        dtype: str | None,
+        types: Mapping[str, pa.DataType],
+        fills: Mapping[str, Any],
+        folder: Path,
+        *,
+        flat: bool = False,
+    ) -> None:
+        self.columns = tuple(columns)
+        self._dtype, self._flat, self._types, self._fills, self._folder = dtype, flat, types, fills, folder
+        self._widths: list[int] = []
+        self._file: ArrayFile | None = None
+        self._digest = hashlib.sha256()
+
+    def convert(self, piece: Piece) -> list[NDArray[Any]]:
+        """See ``Column``."""
+        return [self._rows(piece, name) for name in self.columns]
+
+    def append(self, converted: list[NDArray[Any]]) -> None:
+        """See ``Column``."""
+        widths = [rows.shape[1] for rows in converted]
+        if self._file is None:
+            self._widths = widths
+            self._dtype = self._dtype or ("int64" if all(rows.dtype.kind in "iu" for rows in converted) else "float32")
+            self._file = ArrayFile(ArraySpec(self._dtype, () if self._flat else (sum(widths),)), self._folder)
+        for name, width, first in zip(self.columns, widths, self._widths, strict=True):
+            if width != first:
+                raise DatasetError(f"column {name!r} has lists of {width} and of {first} numbers", "all rows of a feature have one length")
+        if self._dtype == "int64" and any(rows.dtype.kind not in "iu" for rows in converted):
+            raise DatasetError(f"columns {list(self.columns)} have whole numbers first and fractions later", "types={...: 'double'}")
+        rows = np.concatenate(converted, axis=1, dtype=np.dtype(self._dtype), casting="same_kind" if self._dtype == "int64" else "unsafe")
+        rows = rows.reshape(-1) if self._flat else rows
+        self._digest.update(rows.data.cast("B") if rows.size else b"")
+        self._file.append(rows)
+
+    def finish(self) -> ArraySpec:
+        """See ``Column``."""
+        if self._file is None:
+            self._dtype = self._dtype or "float32"
+            self._widths = [1] * len(self.columns)
+            self._file = ArrayFile(ArraySpec(self._dtype, () if self._flat else (len(self.columns),)), self._folder)
+        return self._file.spec
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """See ``Column``."""
+        assert self._file is not None
+        return self._file.read(start, stop)
+
+    def digest(self) -> str:
+        """See ``Column``."""
+        return self._digest.hexdigest()
+
+    def facts(self) -> list[Any]:
+        """See ``Column``."""
+        return [name if width == 1 else {"column": name, "width": width} for name, width in zip(self.columns, self._widths, strict=True)]
+
+    def _rows(self, piece: Piece, name: str) -> NDArray[Any]:
+        array = column_of(piece, name, self._types)
+        width = 1
+        kind = array.type
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            if self._flat:
+                raise DatasetError(f"{piece.where}: column {name!r} has lists ({kind}), and one number a row is needed")
+            array = without_nulls(array, name, piece, {})
+            lengths = np.asarray(pc.list_value_length(array)) if len(array) else np.ones(1, np.int64)
+            width = int(lengths[0])
+            if (lengths != width).any():
+                row = int(np.flatnonzero(lengths != width)[0])
+                what = f"a list of {lengths[row]} numbers in row {piece.first + row}, after lists of {width}"
+                raise DatasetError(f"{piece.where}: column {name!r} has {what}", "all rows of a feature have one length")
+            array = plain(array.flatten())
+        if pa.types.is_decimal(array.type):
+            array = array.cast(pa.float64())
+        if pa.types.is_boolean(array.type):
+            array = without_nulls(array, name, piece, self._fills).cast(pa.int64())
+        if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+            hint = f"one_hot or categories take texts; types={{{name!r}: 'float'}} reads them as numbers"
+            raise DatasetError(f"{piece.where}: column {name!r} is {kind}, which is no number", hint)
+        rows = np.asarray(without_nulls(array, name, piece, self._fills))
+        if rows.dtype == np.uint64 and self._dtype is None:
+            rows = rows.astype(np.int64)
+        return rows.reshape(-1, width)
+
+
+class Codes:
+    """A column of texts (or whole numbers, or booleans) as codes: positions in the sorted list of the values that occur.
+
+    Args:
+        column: Its name.
+        types: Types that columns are to have.
+        fills: ``{column: value}`` for nulls; -1 is no category at all.
+        folder: Where they are kept.
+        optional: Whether nulls are no category where ``fills`` says nothing.
+    """
+
+    def __init__(
+        self, column: str, types: Mapping[str, pa.DataType], fills: Mapping[str, Any], folder: Path, *, optional: bool = False
+    ) -> None:
+        self.columns = (column,)
+        self.values: list[Any] = []
+        self._types, self._fills, self._optional = types, fills, optional
+        self._known: dict[Any, int] = {}
+        self._file = ArrayFile(ArraySpec("int32"), folder)
+        self._digest = hashlib.sha256()
+        self._map: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def convert(self, piece: Piece) -> tuple[NDArray[Any], list[Any]]:
+        """See ``Column``."""
+        name = self.columns[0]
+        array = column_of(piece, name, self._types)
+        if not (is_text(array.type) or pa.types.is_integer(array.type) or pa.types.is_boolean(array.type)):
+            raise DatasetError(f"{piece.where}: column {name!r} is {array.type}; categories are texts, whole numbers or booleans")
+        fill = self._fills.get(name, NO_CATEGORY if self._optional else None)
+        if fill is None or (fill != NO_CATEGORY and array.null_count):
+            array = without_nulls(array, name, piece, self._fills)
+        if pa.types.is_boolean(array.type):
+            array = array.cast(pa.int64())
+        encoded = array.dictionary_encode()
+        codes = np.asarray(encoded.indices.fill_null(NO_CATEGORY))
+        return codes, encoded.dictionary.to_pylist()
+
+    def append(self, converted: tuple[NDArray[Any], list[Any]]) -> None:
+        """See ``Column``."""
+        codes, values = converted
+        places = [self._known.setdefault(value, len(self._known)) for value in values]
+        if len(self._known) > MOST_CATEGORIES:
+            raise DatasetError(
+                f"column {self.columns[0]!r} has more than {MOST_CATEGORIES} different values",
+                "make them a node type of their own, or a key",
+            )
+        rows = np.array([*places, NO_CATEGORY], np.int32)[codes]
+        self._digest.update(rows.data.cast("B") if rows.size else b"")
+        self._file.append(rows)
+
+    def finish(self) -> ArraySpec:
+        """See ``Column``."""
+        self.values = sorted(self._known)
+        self._map = np.empty(len(self.values) + 1, np.int64)
+        self._map[[self._known[value] for value in self.values]] = np.arange(len(self.values))
+        self._map[-1] = NO_CATEGORY
+        return ArraySpec("int64")
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """See ``Column``."""
+        rows: NDArray[Any] = self._map[self._file.read(start, stop)]
+        return rows
+
+    def digest(self) -> str:
+        """See ``Column``."""
+        return f"{self._digest.hexdigest()} {list(self._known)}"
+
+    def facts(self) -> dict[str, Any]:
+        """See ``Column``."""
+        return {"column": self.columns[0], "values": self.values}
+
+
+class Features:
+    """Numbers and one-hot columns side by side, as float32.
+
+    Args:
+        numbers: The numbers, or None.
+        one_hot: The columns of which each value becomes one of the array.
+    """
+
+    def __init__(self, numbers: Numbers | None, one_hot: Sequence[Codes]) -> None:
+        self._parts: list[Numbers | Codes] = [*([] if numbers is None else [numbers]), *one_hot]
+        self.columns = tuple(name for part in self._parts for name in part.columns)
+
+    def convert(self, piece: Piece) -> list[Any]:
+        """See ``Column``."""
+        return [part.convert(piece) for part in self._parts]
+
+    def append(self, converted: list[Any]) -> None:
+        """See ``Column``."""
+        for part, value in zip(self._parts, converted, strict=True):
+            part.append(value)
+
+    def finish(self) -> ArraySpec:
+        """See ``Column``."""
+        width = 0
+        for part in self._parts:
+            spec = part.finish()
+            if isinstance(part, Codes) and len(part.values) > MOST_ONE_HOT:
+                raise DatasetError(
+                    f"column {part.columns[0]!r} has {len(part.values)} different values, too many for one_hot (at most {MOST_ONE_HOT})",
+                    "categories={...} keeps them as codes, for an embedding",
+                )
+            width += len(part.values) if isinstance(part, Codes) else spec.row_shape[0]
+        return ArraySpec("float32", (width,))
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """See ``Column``."""
+        blocks = []
+        for part in self._parts:
+            rows = part.rows(start, stop)
+            blocks.append((rows[:, None] == np.arange(len(part.values))).astype(np.float32) if isinstance(part, Codes) else rows)
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
+
+    def digest(self) -> str:
+        """See ``Column``."""
+        return " ".join(part.digest() for part in self._parts)
+
+    def facts(self) -> list[Any]:
+        """See ``Column``."""
+        found: list[Any] = []
+        for part in self._parts:
+            found += [{"one_hot": part.columns[0], "values": part.values}] if isinstance(part, Codes) else part.facts()
+        return found
+
+
+class Times:
+    """A column of times as int64: timestamps and dates since 1970 in one unit, whole numbers as they are.
+
+    Args:
+        column: Its name.
+        unit: "s", "ms", "us" or "ns".
+        types: Types that columns are to have.
+        fills: ``{column: value}`` for nulls.
+        folder: Where they are kept.
+    """
+
+    def __init__(self, column: str, unit: str, types: Mapping[str, pa.DataType], fills: Mapping[str, Any], folder: Path) -> None:
+        self.columns = (column,)
+        self._unit, self._types, self._fills = unit, types, fills
+        self._file, self._digest = ArrayFile(ArraySpec("int64"), folder), hashlib.sha256()
+        self._is_number = False
+
+    def convert(self, piece: Piece) -> tuple[NDArray[Any], bool]:
+        """See ``Column``."""
+        name = self.columns[0]
+        array = column_of(piece, name, self._types)
+        is_number = pa.types.is_integer(array.type)
+        if not (is_number or pa.types.is_timestamp(array.type) or pa.types.is_date(array.type)):
+            hint = f"types={{{name!r}: 'timestamp[us]'}} reads texts as times"
+            raise DatasetError(f"{piece.where}: column {name!r} is {array.type}; times are timestamps, dates or whole numbers", hint)
+        array = without_nulls(array, name, piece, self._fills)
+        try:
+            array = array.cast(pa.int64()) if is_number else array.cast(pa.timestamp(self._unit, getattr(array.type, "tz", None)))
+        except pa.ArrowException as error:
+            raise DatasetError(f"{piece.where}: column {name!r} is finer than {self._unit!r}: {error}", "time_unit='ns'") from error
+        return np.asarray(array.cast(pa.int64())), is_number
+
+    def append(self, converted: tuple[NDArray[Any], bool]) -> None:
+        """See ``Column``."""
+        rows, self._is_number = converted
+        self._digest.update(rows.data.cast("B") if rows.size else b"")
+        self._file.append(rows)
+
+    def finish(self) -> ArraySpec:
+        """See ``Column``."""
+        return self._file.spec
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """See ``Column``."""
+        return self._file.read(start, stop)
+
+    def digest(self) -> str:
+        """See ``Column``."""
+        return self._digest.hexdigest()
+
+    def facts(self) -> dict[str, Any]:
+        """See ``Column``."""
+        return {"column": self.columns[0], **({} if self._is_number else {"unit": self._unit, "since": "1970-01-01 UTC"})}

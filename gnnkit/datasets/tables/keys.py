@@ -1,0 +1,275 @@
+"""Keys of nodes on disk: collected, put in order, checked for doubles, and found for the ends of edges, in bounded memory.
+
+The dictionary of a node type is divided by a digest into as many parts as are needed for one of them to fit the memory; the ends of edges,
+kept on disk as one or two words each, are gone through once for each part.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gnnkit.datasets.spool import ArrayFile
+from gnnkit.datasets.tables.columns import column_of, is_text, plain_type
+from gnnkit.datasets.tables.reading import Piece, Table
+from gnnkit.errors import DatasetError, MemoryLimitError, PlanError
+from gnnkit.schema import ArraySpec, NodeType
+from gnnkit.storage.key_kernels import find_keys, insert_keys
+from gnnkit.storage.keys import INTEGER, TEXT, NodeKeys, key_index
+
+KeyColumn: TypeAlias = "NDArray[np.int64] | tuple[NDArray[np.int64], NDArray[np.uint8]]"
+_STEP = 1 << 20
+_SHOWN = 10
+_MIN_SLOTS = 1 << 11
+
+
+def key_kind(table: Table, column: str, option: str) -> str:
+    """Whether the keys of a column are "int64" or "string".
+
+    Raises:
+        PlanError: They are neither, or there is no such column.
+    """
+    kind = plain_type(table.need(column, option))
+    if pa.types.is_integer(kind):
+        return INTEGER
+    if is_text(kind):
+        return TEXT
+    hint = f"keys are whole numbers, texts or UUIDs; types={{{column!r}: 'string'}} reads a column as text"
+    raise PlanError(f"{option}={column!r} of {table.what} is {kind}, which is no key", hint)
+
+
+def key_array(piece: Piece, column: str, types: Mapping[str, pa.DataType]) -> pa.Array:
+    """A column of keys: int64 or large_string without nulls.
+
+    Raises:
+        DatasetError: There is a null, or a number beyond int64; names the place, the column and the row.
+    """
+    array = column_of(piece, column, types)
+    if array.null_count:
+        row = piece.first + int(pc.index(array.is_null(), True).as_py())
+        what = f"{array.null_count} nulls in {len(array)} rows of the key column {column!r}, the first in row {row}"
+        raise DatasetError(f"{piece.where}: {what}", "every node and every end of an edge needs a key")
+    if is_text(array.type):
+        return array
+    if not pa.types.is_integer(array.type):
+        raise DatasetError(f"{piece.where}: the key column {column!r} is {array.type} here", "all files have one type of keys")
+    try:
+        return array.cast(pa.int64())
+    except pa.ArrowException as error:
+        raise DatasetError(f"{piece.where}: column {column!r} has a key beyond int64: {error}", "types={...: 'string'}") from error
+
+
+def key_column(array: pa.Array) -> KeyColumn:
+    """What ``key_array`` gives, as ``words_of`` takes it."""
+    if not is_text(array.type):
+        return np.asarray(array)
+    _, ends, text = array.buffers()
+    end = np.frombuffer(ends, np.int64, len(array) + 1, 8 * array.offset) if len(array) else np.zeros(1, np.int64)
+    data = np.frombuffer(text, np.uint8)[end[0] : end[-1]] if text is not None else np.empty(0, np.uint8)
+    return end - end[0], data
+
+
+class KeySpool:
+    """The keys of a node type, by id.
+
+    Args:
+        columns: ``{column: "int64" or "string"}``.
+        folder: Where they are kept.
+    """
+
+    def __init__(self, columns: Mapping[str, str], folder: Path) -> None:
+        self.columns = dict(columns)
+        self.words = ArrayFile(ArraySpec("uint64", (1 if list(columns.values()) == [INTEGER] else 2,)), folder)
+        self._files: dict[str, ArrayFile] = {}
+        for number, kind in enumerate(columns.values()):
+            names = {INTEGER: [("value", "int64")], TEXT: [("end", "int64"), ("text", "uint8")]}[kind]
+            self._files |= {f"{number}.{name}": ArrayFile(ArraySpec(dtype), folder) for name, dtype in names}
+        for name, file in self._files.items():
+            if name.endswith(".end"):
+                file.append(np.zeros(1, np.int64))
+        self._digest = {name: hashlib.sha256() for name in self._files}
+
+    @property
+    def num_rows(self) -> int:
+        """Keys so far."""
+        return self.words.num_rows
+
+    def append(self, columns: Sequence[KeyColumn], words: NDArray[np.uint64]) -> None:
+        """Adds keys, with the words by which they are compared."""
+        for number, column in enumerate(columns):
+            if isinstance(column, tuple):
+                self._add(f"{number}.end", column[0][1:] + self._files[f"{number}.text"].num_rows)
+                self._add(f"{number}.text", column[1])
+            else:
+                self._add(f"{number}.value", column)
+        self.words.append(words)
+
+    def digest(self) -> list[str]:
+        """Hex digests of the keys, the same however they came in pieces."""
+        return [digest.hexdigest() for digest in self._digest.values()]
+
+    def key(self, row: int) -> Any:
+        """One key."""
+        parts: list[Any] = []
+        for number, kind in enumerate(self.columns.values()):
+            if kind == INTEGER:
+                parts.append(int(self._files[f"{number}.value"].read(row, row + 1)[0]))
+            else:
+                first, last = map(int, self._files[f"{number}.end"].read(row, row + 2))
+                parts.append(bytes(self._files[f"{number}.text"].read(first, last)).decode())
+        return parts[0] if len(parts) == 1 else tuple(parts)
+
+    def node_keys(self, node_type: NodeType) -> NodeKeys:
+        """The keys as a store keeps them."""
+        arrays = {name: file.mapped() for name, file in self._files.items()}
+        return NodeKeys(node_type, self.columns, {**arrays, **key_index(self.words.mapped())})
+
+    def _add(self, name: str, rows: NDArray[Any]) -> None:
+        rows = np.ascontiguousarray(rows)
+        self._digest[name].update(rows.data.cast("B") if rows.size else b"")
+        self._files[name].append(rows)
+
+
+class DistinctKeys:
+    """The different keys of a column that is too long for memory, in ascending order: sorted runs on disk, merged range by range.
+
+    Args:
+        kind: "int64" or "string".
+        folder: Where runs are kept.
+        memory_bytes: Bytes of keys in memory.
+    """
+
+    def __init__(self, kind: str, folder: Path, memory_bytes: int) -> None:
+        self._type = pa.int64() if kind == INTEGER else pa.large_string()
+        self._folder, self._memory = folder, max(1, memory_bytes)
+        self._pending: list[pa.Array] = []
+        self._pending_bytes = 0
+        self._runs: list[pa.Array] = []
+
+    def add(self, keys: pa.Array) -> None:
+        """Adds keys, each of them once."""
+        self._pending.append(keys)
+        self._pending_bytes += keys.nbytes
+        if self._pending_bytes > self._memory:
+            merged = _once(self._pending, self._type)
+            if merged.nbytes > self._memory // 2:
+                self._spill(_ascending([merged], self._type))
+                merged = pa.array([], self._type)
+            self._pending, self._pending_bytes = [merged], merged.nbytes
+
+    def chunks(self) -> Iterable[pa.Array]:
+        """Yields all keys in ascending order, some at a time."""
+        last = _ascending(self._pending, self._type)
+        self._pending = []
+        if not self._runs:
+            for start in range(0, len(last), _STEP):
+                yield last.slice(start, _STEP)
+            return
+        self._spill(last)
+        total = sum(run.nbytes for run in self._runs)
+        count = max(1, 2 * total // self._memory)
+        # Keys that cut the whole into ranges of about equal size, as those of each run cut it.
+        samples = [run[len(run) * k // (8 * count)] for run in self._runs if len(run) for k in range(8 * count)]
+        cuts = sorted({sample.as_py() for sample in samples}, key=_order)
+        bounds = [cuts[len(cuts) * k // count] for k in range(1, count)]
+        places = [[0, *(_place(run, bound) for bound in bounds), len(run)] for run in self._runs]
+        for k in range(count):
+            pieces = [run.slice(place[k], place[k + 1] - place[k]) for run, place in zip(self._runs, places, strict=True)]
+            merged = _ascending(pieces, self._type)
+            for start in range(0, len(merged), _STEP):
+                yield merged.slice(start, _STEP)
+
+    def _spill(self, run: pa.Array) -> None:
+        import tempfile
+
+        file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
+        schema = pa.schema([("key", self._type)])
+        with pa.ipc.new_stream(file, schema) as writer:
+            writer.write_batch(pa.record_batch([run], schema))
+        file.flush()
+        mapped = np.memmap(file, np.uint8, "r")
+        file.close()
+        self._runs.append(pa.ipc.open_stream(pa.py_buffer(mapped)).read_next_batch().column(0))
+
+
+def _ascending(pieces: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    joined = _once(pieces, kind)
+    if kind == pa.int64():
+        return pa.array(np.sort(np.asarray(joined)))
+    return joined.take(pc.array_sort_indices(joined))
+
+
+def _once(pieces: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    return pc.unique(pa.chunked_array(list(pieces), kind))
+
+
+def _order(key: int | str) -> int | bytes:
+    return key.encode() if isinstance(key, str) else key
+
+
+def _place(run: pa.Array, key: int | str) -> int:
+    return bisect.bisect_left(range(len(run)), _order(key), key=lambda row: _order(run[row].as_py()))
+
+
+# Finding -------------------------------------------------------------------------------------------------------------------
+
+
+def resolve(spool: KeySpool, ends: Sequence[tuple[ArrayFile, ArrayFile]], what: str, memory_bytes: int, pool: ThreadPoolExecutor) -> None:
+    """Finds the ids of the ends of edges.
+
+    Args:
+        spool: The keys, by id.
+        ends: Of each column of ends, its words, and where their ids go: integers, -1 where no node has the key.
+        what: Whose keys these are, for errors.
+        memory_bytes: Size of the table that is held in memory at most.
+        pool: Where finding runs.
+
+    Raises:
+        DatasetError: Two nodes have one key; names the first ten.
+    """
+    words, count = spool.words, spool.num_rows
+    width, dtype = words.spec.row_shape[0], np.dtype(np.int32 if count < 1 << 31 else np.int64)
+    parts = 1
+    while _slots(count, parts) > _MIN_SLOTS and _slots(count, parts) * (8 * width + dtype.itemsize) > memory_bytes:
+        parts += 1
+    size = _slots(count, parts)
+    counts, doubles = np.zeros(2, np.int64), np.empty((_SHOWN, 2), np.int64)
+    slots, rows = np.empty((size, width), np.uint64), np.empty(size, dtype)
+    for part in range(parts):
+        rows.fill(-1)
+        counts[0], first = 0, 0
+        for chunk in words.chunks(_STEP):
+            # Only keys made for the purpose fill a part beyond its share.
+            if not insert_keys(chunk, first, parts, part, slots, rows, counts, doubles):
+                raise MemoryLimitError(f"the keys of {what} do not spread: {size} places for part {part} of {parts} are full")
+            first += len(chunk)
+        if counts[1]:
+            continue
+        for source, target in ends:
+            starts = range(0, source.num_rows, _STEP)
+            list(pool.map(lambda start, s=source, t=target, p=part: _find(s, t, start, parts, p, slots, rows), starts))
+    if doubled := int(counts[1]):
+        named = [f"{spool.key(int(row))!r} (rows {earlier} and {row})" for row, earlier in doubles[: min(doubled, _SHOWN)]]
+        raise DatasetError(f"{what}: {doubled} keys are there more than once: {', '.join(named)}", "a key names one node")
+
+
+def _slots(count: int, parts: int) -> int:
+    """Places of a table for one part: a power of two, at most three quarters full."""
+    share = count if parts == 1 else count // parts + count // (20 * parts) + 1000
+    return max(_MIN_SLOTS, 1 << (share * 4 // 3).bit_length())
+
+
+def _find(source: ArrayFile, target: ArrayFile, start: int, parts: int, part: int, slots: NDArray[np.uint64], rows: NDArray[Any]) -> None:
+    stop = min(start + _STEP, source.num_rows)
+    out = target.read(start, stop) if part else np.full(stop - start, -1, target.spec.numpy_dtype)
+    find_keys(source.read(start, stop), parts, part, slots, rows, out)
+    target.put(start, out)

@@ -1,0 +1,329 @@
+"""Tables in any form, read front to back in record batches: files, Arrow streams, data frames, dictionaries, pairs of arrays."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gnnkit.errors import DatasetError, PlanError, near_matches
+
+# Rows and bytes of a batch at most; wide rows come in smaller batches.
+_BATCH_ROWS, _BATCH_BYTES = 1 << 18, 16 << 20
+_CSV_BLOCK = 8 << 20
+# Streams of these are opened once: pandas converts all of its columns for each, and a reader of pyarrow has only one. Of others, such as
+# DuckDB, a stream that is open may be the only one that a connection gives.
+_KEPT_OPEN = ("pandas", "pyarrow")
+_PARQUET, _ARROW = (".parquet", ".pq"), (".arrow", ".feather", ".ipc", ".arrows")
+_TEXT, _PACKED = (".csv", ".tsv", ".txt"), (".gz", ".zst", ".bz2")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some consecutive rows of a table.
+
+    Attributes:
+        rows: The rows.
+        first: The number of the first one in its table.
+        where: The place it was read from, for errors: "users.parquet, row group 3".
+    """
+
+    rows: pa.RecordBatch
+    first: int
+    where: str
+
+
+@dataclass
+class Table:
+    """A table that can be read.
+
+    Attributes:
+        what: Whose it is, for errors: "nodes 'user'".
+        form: What the user gave.
+        types: Types that columns are to have, by name.
+        files: Its files, in their order; empty where it is an object.
+        schema: Its columns and their types.
+        reads: How often it has been read; a stream that is spent can be read once.
+    """
+
+    what: str
+    form: Any
+    types: Mapping[str, pa.DataType]
+    files: list[str] = field(default_factory=list)
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    reads: int = 0
+    _opened: Any = None
+
+    def need(self, column: str, option: str) -> pa.DataType:
+        """The type of a column.
+
+        Args:
+            column: Its name.
+            option: The option that names it, for the error.
+
+        Raises:
+            PlanError: There is none of that name.
+        """
+        if not isinstance(column, str) or column not in self.schema.names:
+            known = self.schema.names
+            source = f" ({self.files[0]})" if self.files else ""
+            raise PlanError(
+                f"{option}={column!r} names no column of {self.what}{source}{near_matches(str(column), known)}",
+                f"columns: {known}",
+            )
+        return self.types.get(column, self.schema.field(column).type)
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        """Yields all rows of some columns, in order.
+
+        Raises:
+            DatasetError: It cannot be read; names the file and the row group.
+        """
+        self.reads += 1
+        first = 0
+        size = self._batch_rows(columns)
+        for batch, where in self._batches(list(columns), size):
+            for start in range(0, batch.num_rows, size):
+                piece = batch.slice(start, size)
+                yield Piece(piece, first, where)
+                first += piece.num_rows
+
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether another pass gives the rows once more."""
+        return not isinstance(self.form, pa.RecordBatchReader)
+
+    def _batch_rows(self, columns: Sequence[str]) -> int:
+        width = sum(_width(self.schema.field(name).type) for name in columns)
+        return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, width)))
+
+    def _batches(self, columns: list[str], size: int) -> Iterator[tuple[pa.RecordBatch, str]]:
+        for path in self.files:
+            yield from _file_batches(path, columns, size, self)
+        if self.files:
+            return
+        reader, self._opened = self._opened or _open_stream(self), None
+        try:
+            for batch in reader:
+                yield batch.select(columns), self.what
+        except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+            raise DatasetError(f"{self.what} could not be read: {_line(error)}") from error
+        finally:
+            reader.close()
+
+
+def open_table(form: Any, what: str, types: Mapping[str, pa.DataType]) -> Table:
+    """Opens a table, and reads what its columns are.
+
+    Args:
+        form: A path, a glob, a folder or a list of paths; an object with ``__arrow_c_stream__``; a pandas data frame;
+            ``{column: array}``; or two arrays ``(src, dst)`` or one ``[2, n]``.
+        what: Whose it is, for errors.
+        types: Types that columns are to have, by name.
+
+    Raises:
+        PlanError: It is no table.
+        DatasetError: A file is missing or cannot be read.
+    """
+    table = Table(what, form, types)
+    if isinstance(form, (str, Path)) or (isinstance(form, (list, tuple)) and form and all(isinstance(p, (str, Path)) for p in form)):
+        table.files = _files(form, what)
+        table.schema = _file_schema(table.files[0], table)
+        return table
+    table.form = _as_stream(form, what)
+    reader = _open_stream(table)
+    table.schema = reader.schema
+    if type(table.form).__module__.partition(".")[0] in _KEPT_OPEN:
+        table._opened = reader
+    else:
+        reader.close()
+    if doubles := sorted({name for name in table.schema.names if table.schema.names.count(name) > 1}):
+        raise PlanError(f"{what} have several columns called {doubles[0]!r}", "rename them")
+    return table
+
+
+def _open_stream(table: Table) -> pa.RecordBatchReader:
+    try:
+        return pa.RecordBatchReader.from_stream(table.form)
+    except Exception as error:  # whatever the library that the object is of raises
+        raise DatasetError(f"{table.what} could not be read: {_line(error)}") from error
+
+
+def _as_stream(form: Any, what: str) -> Any:
+    """An object with ``__arrow_c_stream__`` of the same rows."""
+    if hasattr(form, "__arrow_c_stream__"):
+        return form
+    try:
+        if type(form).__module__.partition(".")[0] == "pandas":
+            return pa.Table.from_pandas(form, preserve_index=False)
+        if isinstance(form, Mapping):
+            return pa.table({str(name): _column(values) for name, values in form.items()})
+        if (isinstance(form, (tuple, list)) or hasattr(form, "shape")) and len(form) == 2:
+            ends = [np.asarray(end) for end in form]
+            if all(end.ndim == 1 for end in ends) and len(ends[0]) == len(ends[1]):
+                return pa.table({"src": ends[0], "dst": ends[1]})
+            raise PlanError(f"{what} are arrays of the shapes {[end.shape for end in ends]}", "give (src, dst), two arrays of one length")
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        if isinstance(error, PlanError):
+            raise
+        raise DatasetError(f"{what} could not be read: {_line(error)}") from error
+    raise PlanError(
+        f"{what} is no table: {type(form).__name__}",
+        "give a path or a glob, a data frame, anything with __arrow_c_stream__, {column: array}, or (src, dst)",
+    )
+
+
+def _column(values: Any) -> Any:
+    """An Arrow array of a NumPy array or tensor; rows of two dimensions become lists of fixed size."""
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return values
+    rows = np.asarray(values)
+    if rows.ndim == 2:
+        return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
+    return pa.array(rows if rows.dtype != object else list(rows))
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bytes of a value, roughly."""
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _width(kind.value_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return 4096  # its length is not known yet
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return 16
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+# Files ---------------------------------------------------------------------------------------------------------------------
+
+
+def _files(form: Any, what: str) -> list[str]:
+    """The files that paths and globs stand for; those of a glob or folder by name."""
+    found: list[str] = []
+    for name in [form] if isinstance(form, (str, Path)) else form:
+        path = os.fspath(name)
+        if "://" in path:
+            raise PlanError(f"{what}: {path!r} is a URL, and tables are read from this host's disks", "copy the files here")
+        path = os.path.expanduser(path)
+        if os.path.isdir(path):
+            inside = sorted(entry for entry in glob.glob(f"{glob.escape(path)}/**/*", recursive=True) if _format(entry) is not None)
+        else:
+            inside = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+        if not inside:
+            raise DatasetError(f"{what}: there is no file {path!r}", "paths are relative to the working directory; a glob has * in it")
+        found += inside
+    for path in found:
+        if _format(path) is None:
+            known = " ".join((*_PARQUET, *_TEXT, *_ARROW))
+            raise PlanError(f"{what}: {path!r} is of no known format", f"known suffixes: {known}; text also with {' '.join(_PACKED)}")
+    return found
+
+
+def _format(path: str) -> str | None:
+    name = path.lower()
+    if name.endswith(_PARQUET):
+        return "parquet"
+    if name.endswith(_ARROW):
+        return "arrow"
+    for packed in _PACKED:
+        name = name.removesuffix(packed)
+    return "csv" if name.endswith(_TEXT) else None
+
+
+def _file_schema(path: str, table: Table) -> pa.Schema:
+    import pyarrow.parquet as parquet
+
+    try:
+        if _format(path) == "parquet":
+            with parquet.ParquetFile(path) as file:
+                return file.schema_arrow
+        if _format(path) == "arrow":
+            with _open_arrow(path) as reader:
+                return reader.schema
+        with _open_csv(path, None, table.types) as reader:
+            return reader.schema
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(where: str, error: BaseException) -> DatasetError:
+    return DatasetError(f"{where} cannot be read: {_line(error)}", "the file is damaged, cut short, or not what its name says")
+
+
+def _file_batches(path: str, columns: list[str], size: int, table: Table) -> Iterator[tuple[pa.RecordBatch, str]]:
+    """Yields the rows of a file, and where they lie in it."""
+    where = path
+    try:
+        missing = [name for name in columns if name not in (table.schema if path == table.files[0] else _file_schema(path, table)).names]
+        if missing:
+            raise DatasetError(f"{path} has no column {missing[0]!r}, which {table.files[0]} has", f"every file of {table.what} needs it")
+        if _format(path) == "parquet":
+            import pyarrow.parquet as parquet
+
+            with parquet.ParquetFile(path, pre_buffer=False) as file:
+                for group in range(file.num_row_groups):
+                    where = f"{path}, row group {group}"
+                    for batch in file.iter_batches(size, row_groups=[group], columns=columns):
+                        yield batch.select(columns), where
+        elif _format(path) == "arrow":
+            with _open_arrow(path) as reader:
+                count = getattr(reader, "num_record_batches", None)
+                for number, batch in enumerate(reader if count is None else map(reader.get_batch, range(count))):
+                    where = f"{path}, record batch {number}"
+                    yield batch.select(columns), where
+        else:
+            with _open_csv(path, columns, table.types) as reader:
+                for number, batch in enumerate(reader):
+                    where = f"{path}, block {number} of {_CSV_BLOCK >> 20} MB"
+                    yield batch.select(columns), where
+    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
+        raise _unreadable(where, error) from error
+
+
+def _open_arrow(path: str) -> Any:
+    import pyarrow.ipc as ipc
+
+    source = pa.memory_map(path)
+    return ipc.open_file(source) if source.read(6) == b"ARROW1" and not source.seek(0) else ipc.open_stream(pa.memory_map(path))
+
+
+def _open_csv(path: str, columns: list[str] | None, types: Mapping[str, pa.DataType]) -> Any:
+    """A reader of text: an empty field is a null and nothing else is; a first line of numbers alone is no header."""
+    import pyarrow.csv as csv
+
+    skipped, delimiter, has_header = _look(path)
+    read = csv.ReadOptions(block_size=_CSV_BLOCK, skip_rows=skipped, autogenerate_column_names=not has_header)
+    convert = csv.ConvertOptions(
+        column_types=dict(types), null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False, include_columns=columns
+    )
+    source = pa.input_stream(path, compression="detect")
+    return csv.open_csv(source, read, csv.ParseOptions(delimiter=delimiter, newlines_in_values=False), convert)
+
+
+def _look(path: str) -> tuple[int, str, bool]:
+    """Lines of comments (#) at the beginning of a text, its delimiter, and whether the next line names columns."""
+    with pa.input_stream(path, compression="detect") as file:
+        lines = file.read(1 << 16).decode("utf-8", "replace").splitlines()
+    skipped = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    line = lines[skipped] if skipped < len(lines) else ""
+    delimiter = "\t" if "\t" in line and "," not in line else ","
+    return skipped, delimiter, not all(_is_number(value) for value in line.split(delimiter))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
