@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.plan import LABEL_COUNTS, LABEL_KINDS, LABEL_NODES, AnchorLabels, InputAnchors, LabelOutput, LoaderPlan, label_name
 from gnnkit.runtime.buffers import BlockPool
-from gnnkit.sampling.collate import BatchContents, Dequantizer, collate, contents_of, quantizations_of
+from gnnkit.sampling.collate import BatchContents, Dequantizer, collate, contents_of, quantizations_of, with_edge_index
 from gnnkit.sampling.subgraph import NodeKey, SampledSubgraph
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.layout import FEATURE_NAME
@@ -108,4 +108,6 @@ class BatchBuilder:
         if reader is not None:
             contents, labels = reader.take(contents)
             extra = {**extra, **labels}
+        if self.plan.form.is_edge_index:
+            contents = with_edge_index(contents)
         return collate(contents, extra, self.type_extra, homogeneous=self.schema.is_homogeneous, dequantize=self.dequantizer)

@@ -24,6 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # The order in which options are shown: the common ones first.
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Common": ("num_neighbors", "batch_size", "shuffle", "backend", "device", "transform", "seed"),
+    "Form of batches": ("is_edge_index",),
     "Sampling": ("sampler", "replace", "disjoint", "subgraph_type", "temporal_strategy", "input_time"),
     "Links": ("edge_label_index", *LINK_OPTIONS),
     "Order and ranks": ("seed_weights", "drop_last", "remainder", "rank", "world_size"),

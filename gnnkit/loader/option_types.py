@@ -28,6 +28,8 @@ class BesideKeywords(TypedDict, total=False):
     """Called on each batch: before it is copied to ``device``, and on the device where features are cached there."""
     seed: int
     """Random seed; the same seed gives the same batches everywhere."""
+    is_edge_index: bool
+    """Gives ``edge_index`` as PyG's ``EdgeIndex``, with its sort order known where edges are sorted."""
     sampler: Any
     """Another way of sampling instead: ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or ``gnnkit.LayerWise(...)``."""
     replace: bool

@@ -399,6 +399,7 @@ class Pipeline(ProcessBound):
             backend=options.backend_json(placement),
             runtime=options.runtime(),
             placement=placement,
+            form=options.form(),
         )
         return Pipeline(plan, graph, events or self.events, transform=options.transform, device=options.device, cache=self.cache)
 
