@@ -29,6 +29,7 @@ from gnnkit.plan import (
     RuntimeOptions,
     SubgraphType,
     TemporalStrategy,
+    to_pad,
 )
 from gnnkit.samplers import to_options
 from gnnkit.storage.manifest import Manifest, read_manifest
@@ -87,6 +88,8 @@ class LoaderOptions:
         backend: The place of sampling: an object such as ``InProcess(num_threads=4)``, its name, or "auto".
         transform: Called on each batch: before it is copied to ``device``, and on the device where features are cached there.
         device: The device that batches are copied to; None leaves them in memory.
+        pad: "bucket" pads batches to at most four shapes, with masks, so that what is compiled fits them all. Or sizes of shapes:
+            ``[(nodes, edges), ...]``, for typed graphs ``[{type: size}, ...]``. None pads nothing.
         is_edge_index: Gives ``edge_index`` as PyG's ``EdgeIndex``, with its sort order known where edges are sorted.
         feature_cache: Bytes, or a size such as "2GB", of features ``x`` that are kept on ``device``, those of the nodes that batches touch
             most; batches are the same, and come without them. 0 keeps none.
@@ -115,6 +118,7 @@ class LoaderOptions:
     backend: Backend | str = "auto"
     transform: Callable[[Any], Any] | None = None
     device: Any = None
+    pad: Any = None
     is_edge_index: bool = False
     feature_cache: int | str = 0
     rank: int | None = None
@@ -137,6 +141,7 @@ class LoaderOptions:
         check_sampling_options(self)
         self.batching(InputNodes("", ""))
         self.runtime()
+        self.form()
         resolve_backend(self.backend)
         resolve_device(self.device)
         if self.device is None and self.feature_cache:
@@ -173,6 +178,7 @@ class LoaderOptions:
             backend=backend_from_json(plan.backend),
             transform=transform,
             device=device,
+            pad=plan.form.pad,
             is_edge_index=plan.form.is_edge_index,
             rank=batching.rank,
             world_size=batching.world_size,
@@ -209,7 +215,7 @@ class LoaderOptions:
 
     def form(self) -> BatchForm:
         """The form of batches."""
-        return BatchForm(bool(self.is_edge_index))
+        return BatchForm(bool(self.is_edge_index), to_pad(self.pad))
 
     def site(self) -> Site:
         """The hosts of all ranks, and what is placed where; waits for the other ranks where there are several hosts.

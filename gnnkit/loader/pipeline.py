@@ -24,6 +24,7 @@ from gnnkit.loader.graphs import placed_graph
 from gnnkit.loader.history import Control, History, Records
 from gnnkit.loader.inputs import resolve_sampling, to_ids, to_links, with_seed_weights
 from gnnkit.loader.options import LoaderOptions
+from gnnkit.loader.padding import with_shapes
 from gnnkit.loader.planned import checked_inputs
 from gnnkit.loader.served import check_is_here
 from gnnkit.plan import InputLinks, Inputs, LoaderPlan, Sampling
@@ -93,9 +94,14 @@ class Pipeline(ProcessBound):
         check_is_here(backend_from_json(plan.backend), graph)
         opened = open_stream(plan, graph, history, device, cache)
         self.stream, self.cache = opened.stream, opened.cache
-        builder = BatchBuilder(graph.arrays.schema, opened.plan, graph.extra, graph.type_extra)
-        self._steps = BatchSteps.of(builder, transform, device, self.cache)
         self.batches = BatchList(plan, graph)
+        try:
+            self.plan = with_shapes(plan, self.stream, self.batches.schedule().num_batches, graph.arrays.schema, history)
+        except BaseException:
+            self.stream.close()
+            raise
+        builder = BatchBuilder(graph.arrays.schema, replace(opened.plan, form=self.plan.form), graph.extra, graph.type_extra)
+        self._steps = BatchSteps.of(builder, transform, device, self.cache)
         self._closed, self._process = False, os.getpid()
         self.gauge = Gauge(self, graph)
         remember(self)
