@@ -232,8 +232,14 @@ def _clipped(bounds: Sequence[int], size: int) -> tuple[int, ...]:
 def _bounds_by_hop(extents: Sequence[Extent], level: int) -> Shape:
     """Bounds for the end of every hop; what is kept beyond a hop's own nodes and edges costs no padding, so they are generous."""
     first = extents[0]
+    met = [{t for extent in extents for t, sizes in extent.nodes.items() if sizes[0]}]  # types that have nodes by the end of each hop
+    for hop in range(max((len(sizes) for sizes in first.edges.values()), default=0)):
+        met.append(met[hop] | {t[0] for t in first.edges if t[2] in met[hop] and any(extent.edges[t][-1] for extent in extents)})
     edges = {
-        t: [_Spread.of([extent.edges[t][hop] for extent in extents]).bound(level) for hop in range(len(sizes))]
+        t: [
+            _Spread.of([e.edges[t][hop] for e in extents]).bound(level) if t[2] in met[hop] or len(sizes) == 1 else 0
+            for hop in range(len(sizes))
+        ]
         for t, sizes in first.edges.items()
     }
     nodes = {}
@@ -241,7 +247,7 @@ def _bounds_by_hop(extents: Sequence[Extent], level: int) -> Shape:
         own = []
         for hop in range(len(sizes)):
             needed = [max([extent.nodes[node_type][hop], *_reached(extent, node_type, hop - 1, edges)]) for extent in extents]
-            own.append(_Spread.of(needed).bound(level))
+            own.append(_Spread.of(needed).bound(level) if any(needed) or hop else 0)
         nodes[node_type] = _clipped(own, max(own))
     return Shape({t: _clipped(bounds, max(1, *bounds)) for t, bounds in nodes.items()}, {t: _clipped(b, max(b)) for t, b in edges.items()})
 
