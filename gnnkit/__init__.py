@@ -39,6 +39,7 @@ _HOMES = {
     "set_options": "gnnkit.ui.options",
     "split_links": "gnnkit.splitters",
     "split_nodes": "gnnkit.splitters",
+    "unpad": "gnnkit.loader.padding",
     "verify_export": "gnnkit.export.verify",
 }
 
@@ -67,6 +68,7 @@ __all__ = [
     "set_options",
     "split_links",
     "split_nodes",
+    "unpad",
     "verify_export",
 ]
 
@@ -85,6 +87,7 @@ if _typing.TYPE_CHECKING:
     from gnnkit.jobs.context import TrainContext as TrainContext
     from gnnkit.jobs.launching import launch as launch
     from gnnkit.jobs.launching.starting import RunHandle as RunHandle
+    from gnnkit.loader.padding import unpad as unpad
     from gnnkit.partitioning import partition as partition
     from gnnkit.plan import LoaderPlan as LoaderPlan
     from gnnkit.samplers import HGT as HGT

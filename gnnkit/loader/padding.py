@@ -258,7 +258,23 @@ def _reached(extent: Extent, node_type: NodeType, hop: int, edges: Mapping[EdgeT
             yield from (extent.reach(edge_type, end, hop, bounds[hop]) for end in (0, 1) if edge_type[2 * end] == node_type)
 
 
-def with_shapes(plan: LoaderPlan, stream: BatchStream, num_batches: int, schema: GraphSchema, events: EventSink) -> LoaderPlan:
+def check_paddable(plan: LoaderPlan, schema: GraphSchema) -> None:
+    """Checks that batches of a plan can be padded, if they are to be.
+
+    Raises:
+        PlanError: They cannot.
+    """
+    if plan.form.pad is None:
+        return
+    if plan.backend["kind"] == "Glt":
+        raise PlanError(f"pad={_said(plan)}, and batches from Glt() differ from run to run", "use another backend, or leave pad out")
+    for types, mask in ((schema.node_types, NODE_MASK), (schema.edge_types, EDGE_MASK)):
+        for owner, values in types.items():
+            if mask in values.arrays:
+                raise PlanError(f"pad={_said(plan)}, and {owner!r} have an array {mask!r}, the name of a padded batch's mask", "rename it")
+
+
+def with_shapes(plan: LoaderPlan, stream: BatchStream, num_batches: int, events: EventSink) -> LoaderPlan:
     """The plan with the shapes that its batches are padded to, unless it says them already.
 
     Batches of epoch 0 tell the sizes, whatever the rank: every rank samples the same ones.
@@ -267,21 +283,12 @@ def with_shapes(plan: LoaderPlan, stream: BatchStream, num_batches: int, schema:
         plan: The plan.
         stream: Where its batches come from; its epoch does not advance.
         num_batches: Batches of an epoch of all ranks.
-        schema: The graph's.
         events: Receives the stage "shapes".
 
     Raises:
-        PlanError: Batches of this plan cannot be padded.
+        PlanError: There is no batch, or the sizes that were asked for are of other types.
     """
-    if plan.form.pad is None:
-        return plan
-    if plan.backend["kind"] == "Glt":
-        raise PlanError(f"pad={_said(plan)}, and batches from Glt() differ from run to run", "use another backend, or leave pad out")
-    for types, mask in ((schema.node_types, NODE_MASK), (schema.edge_types, EDGE_MASK)):
-        for owner, values in types.items():
-            if mask in values.arrays:
-                raise PlanError(f"pad={_said(plan)}, and {owner!r} have an array {mask!r}, the name of a padded batch's mask", "rename it")
-    if plan.form.shapes:
+    if plan.form.pad is None or plan.form.shapes:
         return plan
     count = min(_TRIALS, num_batches)
     if not count:

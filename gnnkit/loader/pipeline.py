@@ -24,7 +24,7 @@ from gnnkit.loader.graphs import placed_graph
 from gnnkit.loader.history import Control, History, Records
 from gnnkit.loader.inputs import resolve_sampling, to_ids, to_links, with_seed_weights
 from gnnkit.loader.options import LoaderOptions
-from gnnkit.loader.padding import with_shapes
+from gnnkit.loader.padding import check_paddable, with_shapes
 from gnnkit.loader.planned import checked_inputs
 from gnnkit.loader.served import check_is_here
 from gnnkit.plan import InputLinks, Inputs, LoaderPlan, Sampling
@@ -92,11 +92,12 @@ class Pipeline(ProcessBound):
         self._moved = False  # by set_epoch() or load_state_dict() since the last iteration began
         self._state: EpochState | None = None
         check_is_here(backend_from_json(plan.backend), graph)
+        check_paddable(plan, graph.arrays.schema)
         opened = open_stream(plan, graph, history, device, cache)
         self.stream, self.cache = opened.stream, opened.cache
         self.batches = BatchList(plan, graph)
         try:
-            self.plan = with_shapes(plan, self.stream, self.batches.schedule().num_batches, graph.arrays.schema, history)
+            self.plan = with_shapes(plan, self.stream, self.batches.schedule().num_batches, history)
         except BaseException:
             self.stream.close()
             raise
