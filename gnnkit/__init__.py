@@ -40,6 +40,7 @@ _HOMES = {
     "split_links": "gnnkit.splitters",
     "split_nodes": "gnnkit.splitters",
     "tables": "gnnkit.datasets.tables",
+    "unpad": "gnnkit.loader.padding",
     "verify_export": "gnnkit.export.verify",
 }
 
@@ -69,6 +70,7 @@ __all__ = [
     "split_links",
     "split_nodes",
     "tables",
+    "unpad",
     "verify_export",
 ]
 
@@ -88,6 +90,7 @@ if _typing.TYPE_CHECKING:
     from gnnkit.jobs.context import TrainContext as TrainContext
     from gnnkit.jobs.launching import launch as launch
     from gnnkit.jobs.launching.starting import RunHandle as RunHandle
+    from gnnkit.loader.padding import unpad as unpad
     from gnnkit.partitioning import partition as partition
     from gnnkit.plan import LoaderPlan as LoaderPlan
     from gnnkit.samplers import HGT as HGT

@@ -17,7 +17,7 @@ from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError
 from gnnkit.events import ignore_events
 from gnnkit.loader.building import BatchBuilder
 from gnnkit.loader.epoch import BatchSteps, EpochIterator
-from gnnkit.plan import PPRSampling, num_batches
+from gnnkit.plan import BatchForm, PPRSampling, num_batches
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.vendor import glt
 from gnnkit.waiting import Deadline
@@ -70,10 +70,15 @@ class LoaderConnection:
     Attributes:
         loader: The loader.
         format: What messages look like.
+
+    Raises:
+        PlanError: The loader's batches have a form that messages have not.
     """
 
     def __init__(self, loader: Pipeline) -> None:
         plan, schema = loader.plan, loader.schema
+        if plan.form != BatchForm():
+            raise PlanError("messages carry batches as they were sampled: not padded, without EdgeIndex", "leave pad and is_edge_index out")
         self.loader = loader
         nodes, edges = (None, None) if schema.is_homogeneous else (schema.node_types, schema.edge_types)
         self.format = MessageFormat.of(

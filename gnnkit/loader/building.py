@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.loader.padding import Padder, real_counts
 from gnnkit.plan import LABEL_COUNTS, LABEL_KINDS, LABEL_NODES, AnchorLabels, InputAnchors, LabelOutput, LoaderPlan, label_name
 from gnnkit.runtime.buffers import BlockPool
-from gnnkit.sampling.collate import BatchContents, Dequantizer, collate, contents_of, quantizations_of
+from gnnkit.sampling.collate import BatchContents, Dequantizer, collate, contents_of, quantizations_of, with_edge_index
 from gnnkit.sampling.subgraph import NodeKey, SampledSubgraph
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.layout import FEATURE_NAME
@@ -92,6 +93,12 @@ class BatchBuilder:
         pool = BlockPool(_BLOCKS_KEPT * len(found), pinned_for=self.plan.runtime.pin_device)
         return Dequantizer(found, pool.lease) if found else None
 
+    @cached_property
+    def padder(self) -> Padder | None:
+        """Pads batches; None where they stay as they are."""
+        shapes = self.plan.form.shapes
+        return Padder(shapes, BlockPool(_BLOCKS_KEPT, pinned_for=self.plan.runtime.pin_device)) if shapes else None
+
     def contents(self, subgraph: SampledSubgraph) -> BatchContents:
         """The batch's contents; with a seed mask where batches may be repeats that only pad an epoch."""
         batching = self.plan.batching
@@ -103,9 +110,21 @@ class BatchBuilder:
 
     def __call__(self, subgraph: SampledSubgraph) -> Any:
         """``Data`` or ``HeteroData``."""
-        contents, extra = self.contents(subgraph), self.extra
+        contents, extra, type_extra = self.contents(subgraph), self.extra, self.type_extra
         reader = LabelReader.of(self.plan.inputs)
         if reader is not None:
             contents, labels = reader.take(contents)
             extra = {**extra, **labels}
-        return collate(contents, extra, self.type_extra, homogeneous=self.schema.is_homogeneous, dequantize=self.dequantizer)
+        if self.dequantizer is not None:
+            contents = self.dequantizer(contents)
+        if self.padder is not None:
+            padded = self.padder(contents)
+            contents, subgraph.padding, subgraph.is_oversized = padded.contents, padded.padding, padded.is_oversized
+            real = real_counts(padded)
+            if self.schema.is_homogeneous:
+                extra = {**extra, **{name: value for values in real.values() for name, value in values.items()}}
+            else:
+                type_extra = {**type_extra, **{owner: {**type_extra.get(owner, {}), **values} for owner, values in real.items()}}
+        if self.plan.form.is_edge_index:
+            contents = with_edge_index(contents)
+        return collate(contents, extra, type_extra, homogeneous=self.schema.is_homogeneous)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
+from gnnkit.loader.padding import unpad
 from gnnkit.schema import edge_type_name
 
 
@@ -63,8 +64,8 @@ def value_digests(batch: Any) -> dict[str, ValueDigest]:
 
 
 def _attributes(batch: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Node type, edge type or None; name; and value of every attribute."""
-    for store in batch.stores:
+    """Node type, edge type or None; name; and value of every attribute, padding left out."""
+    for store in unpad(batch).stores:
         for name, value in store.items():
             yield store._key, name, value
 

@@ -42,6 +42,8 @@ class EpochStats:
         edges: Edges in them.
         nbytes: Bytes of their tensors as they were sampled.
         cached_nbytes: Bytes of features that they came without, because they were on the device: see ``feature_cache``.
+        padding: Rows and edges of padding that were added to them: see ``pad``.
+        oversized: Batches that fit none of the planned shapes and were padded to a larger one.
         wall_s: From the start of the epoch to the last look.
         paused_s: Held back by ``pause()``.
         wait_s: Waiting for a sampled batch.
@@ -60,6 +62,8 @@ class EpochStats:
     edges: int = 0
     nbytes: int = 0
     cached_nbytes: int = 0
+    padding: int = 0
+    oversized: int = 0
     wall_s: float = 0.0
     paused_s: float = 0.0
     wait_s: float = 0.0
@@ -185,6 +189,8 @@ class EpochState:
             counters.nbytes += size[3]
             cached_nbytes = layout.cached_nbytes
             counters.cached_nbytes += cached_nbytes
+            counters.padding += subgraph.padding
+            counters.oversized += subgraph.is_oversized
             counters.sample_s += subgraph.sample_s
             counters.gather_s += subgraph.gather_s
             before, now = self._booked, counters.spent()

@@ -240,5 +240,5 @@ def _open(
     )
     inputs = with_seed_weights(given.inputs.resolve(sampling, graph), options.seed_weights, graph)
     backend = options.backend_json(placement)
-    plan = LoaderPlan(graph.store, inputs, sampling, options.batching(inputs), backend, options.runtime(), placement)
+    plan = LoaderPlan(graph.store, inputs, sampling, options.batching(inputs), backend, options.runtime(), placement, form=options.form())
     return Pipeline(plan, graph, events, transform=options.transform, device=options.device)

@@ -24,6 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # The order in which options are shown: the common ones first.
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Common": ("num_neighbors", "batch_size", "shuffle", "backend", "device", "transform", "seed"),
+    "Form of batches": ("pad", "is_edge_index"),
     "Sampling": ("sampler", "replace", "disjoint", "subgraph_type", "temporal_strategy", "input_time"),
     "Links": ("edge_label_index", *LINK_OPTIONS),
     "Order and ranks": ("seed_weights", "drop_last", "remainder", "rank", "world_size"),
@@ -35,7 +36,7 @@ _ALL, _OWN = "all", "InProcess, Colocated, GraphStore"
 BACKENDS: Mapping[str, str] = {
     **dict.fromkeys(("sampler", "disjoint", "subgraph_type", "temporal_strategy", "input_time", "weight", "time_attr"), _OWN),
     **dict.fromkeys(("edge_label_index", *LINK_OPTIONS), _OWN),
-    **dict.fromkeys(("memory_budget", "feature_cache"), _OWN),
+    **dict.fromkeys(("memory_budget", "feature_cache", "pad"), _OWN),
     "replace": "all; Glt draws with replacement on processors, whatever it says",
     "seed": "all; Glt's draws differ between runs, its order of seeds does not",
     "placement": 'all; InProcess: "replicate" alone',

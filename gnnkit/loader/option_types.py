@@ -28,6 +28,11 @@ class BesideKeywords(TypedDict, total=False):
     """Called on each batch: before it is copied to ``device``, and on the device where features are cached there."""
     seed: int
     """Random seed; the same seed gives the same batches everywhere."""
+    pad: Any
+    """"bucket" pads batches to at most four shapes, with masks, so that what is compiled fits them all. Or sizes of shapes: ``[(nodes,
+    edges), ...]``, for typed graphs ``[{type: size}, ...]``. None pads nothing."""
+    is_edge_index: bool
+    """Gives ``edge_index`` as PyG's ``EdgeIndex``, with its sort order known where edges are sorted."""
     sampler: Any
     """Another way of sampling instead: ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or ``gnnkit.LayerWise(...)``."""
     replace: bool

@@ -18,6 +18,7 @@ from gnnkit.loader.inputs import HOP_OPTIONS, INPUT_OPTIONS, FanOuts, InputOptio
 from gnnkit.loader.served import is_served
 from gnnkit.loader.transfer import resolve_device
 from gnnkit.plan import (
+    BatchForm,
     Batching,
     InputNodes,
     Inputs,
@@ -28,6 +29,7 @@ from gnnkit.plan import (
     RuntimeOptions,
     SubgraphType,
     TemporalStrategy,
+    to_pad,
 )
 from gnnkit.samplers import to_options
 from gnnkit.storage.manifest import Manifest, read_manifest
@@ -86,6 +88,9 @@ class LoaderOptions:
         backend: The place of sampling: an object such as ``InProcess(num_threads=4)``, its name, or "auto".
         transform: Called on each batch: before it is copied to ``device``, and on the device where features are cached there.
         device: The device that batches are copied to; None leaves them in memory.
+        pad: "bucket" pads batches to at most four shapes, with masks, so that what is compiled fits them all. Or sizes of shapes:
+            ``[(nodes, edges), ...]``, for typed graphs ``[{type: size}, ...]``. None pads nothing.
+        is_edge_index: Gives ``edge_index`` as PyG's ``EdgeIndex``, with its sort order known where edges are sorted.
         feature_cache: Bytes, or a size such as "2GB", of features ``x`` that are kept on ``device``, those of the nodes that batches touch
             most; batches are the same, and come without them. 0 keeps none.
         rank: This trainer's rank; None asks the process group, then torchrun's environment.
@@ -113,6 +118,8 @@ class LoaderOptions:
     backend: Backend | str = "auto"
     transform: Callable[[Any], Any] | None = None
     device: Any = None
+    pad: Any = None
+    is_edge_index: bool = False
     feature_cache: int | str = 0
     rank: int | None = None
     world_size: int | None = None
@@ -124,7 +131,7 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         # Whatever can be found out without the graph is, before anything is downloaded, built or started.
-        for name in ("replace", "disjoint", "drop_last"):
+        for name in ("replace", "disjoint", "drop_last", "is_edge_index"):
             check_flag(name, getattr(self, name))
         check_flag("shuffle", self.shuffle, or_none=True)
         if self.seed_weights is not None and self.shuffle is False:
@@ -134,6 +141,7 @@ class LoaderOptions:
         check_sampling_options(self)
         self.batching(InputNodes("", ""))
         self.runtime()
+        self.form()
         resolve_backend(self.backend)
         resolve_device(self.device)
         if self.device is None and self.feature_cache:
@@ -170,6 +178,8 @@ class LoaderOptions:
             backend=backend_from_json(plan.backend),
             transform=transform,
             device=device,
+            pad=plan.form.pad,
+            is_edge_index=plan.form.is_edge_index,
             rank=batching.rank,
             world_size=batching.world_size,
             prefetch=runtime.prefetch,
@@ -202,6 +212,10 @@ class LoaderOptions:
         none = isinstance(self.feature_cache, int) and self.feature_cache is not False and self.feature_cache == 0
         nbytes = None if none else size_in_bytes("feature_cache", self.feature_cache, "0 keeps no features on the device")
         return RuntimeOptions(self.start_timeout_s, self.batch_timeout_s, self.prefetch, self.memory_budget, feature_cache=nbytes or 0)
+
+    def form(self) -> BatchForm:
+        """The form of batches."""
+        return BatchForm(bool(self.is_edge_index), to_pad(self.pad))
 
     def site(self) -> Site:
         """The hosts of all ranks, and what is placed where; waits for the other ranks where there are several hosts.

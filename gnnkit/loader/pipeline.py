@@ -24,6 +24,7 @@ from gnnkit.loader.graphs import placed_graph
 from gnnkit.loader.history import Control, History, Records
 from gnnkit.loader.inputs import resolve_sampling, to_ids, to_links, with_seed_weights
 from gnnkit.loader.options import LoaderOptions
+from gnnkit.loader.padding import check_paddable, with_shapes
 from gnnkit.loader.planned import checked_inputs
 from gnnkit.loader.served import check_is_here
 from gnnkit.plan import InputLinks, Inputs, LoaderPlan, Sampling
@@ -91,11 +92,17 @@ class Pipeline(ProcessBound):
         self._moved = False  # by set_epoch() or load_state_dict() since the last iteration began
         self._state: EpochState | None = None
         check_is_here(backend_from_json(plan.backend), graph)
+        check_paddable(plan, graph.arrays.schema)
         opened = open_stream(plan, graph, history, device, cache)
         self.stream, self.cache = opened.stream, opened.cache
-        builder = BatchBuilder(graph.arrays.schema, opened.plan, graph.extra, graph.type_extra)
-        self._steps = BatchSteps.of(builder, transform, device, self.cache)
         self.batches = BatchList(plan, graph)
+        try:
+            self.plan = with_shapes(plan, self.stream, self.batches.schedule().num_batches, history)
+        except BaseException:
+            self.stream.close()
+            raise
+        builder = BatchBuilder(graph.arrays.schema, replace(opened.plan, form=self.plan.form), graph.extra, graph.type_extra)
+        self._steps = BatchSteps.of(builder, transform, device, self.cache)
         self._closed, self._process = False, os.getpid()
         self.gauge = Gauge(self, graph)
         remember(self)
@@ -399,6 +406,7 @@ class Pipeline(ProcessBound):
             backend=options.backend_json(placement),
             runtime=options.runtime(),
             placement=placement,
+            form=options.form(),
         )
         return Pipeline(plan, graph, events or self.events, transform=options.transform, device=options.device, cache=self.cache)
 

@@ -3,6 +3,7 @@
 A plan says what is sampled and how; which process samples it is the ``backend``'s affair, and never changes a batch.
 """
 
+from gnnkit.plan.form import BatchForm, PadOption, Shape, to_pad
 from gnnkit.plan.inputs import (
     LABEL_COUNTS,
     LABEL_KINDS,
@@ -41,6 +42,7 @@ from gnnkit.plan.sampling import (
 
 __all__ = [
     "AnchorLabels",
+    "BatchForm",
     "Batching",
     "ExcludeEdges",
     "HGTSampling",
@@ -60,13 +62,16 @@ __all__ = [
     "PLAN_VERSION",
     "PPRChannel",
     "PPRSampling",
+    "PadOption",
     "Placement",
     "Remainder",
     "RuntimeOptions",
     "Sampling",
+    "Shape",
     "StoreRef",
     "SubgraphType",
     "TemporalStrategy",
     "label_name",
     "num_batches",
+    "to_pad",
 ]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import PlanError
 from gnnkit.plan.encoding import array_from_json, array_to_json
 from gnnkit.plan.files import path_from, path_in, read_plan_file, write_plan_file
+from gnnkit.plan.form import BatchForm
 from gnnkit.plan.inputs import Inputs, inputs_from_json
 from gnnkit.plan.sampling import Sampling, sampling_from_json
 from gnnkit.schema import NodeType
@@ -180,6 +181,7 @@ class LoaderPlan:
         placement: Which host holds which parts; None where everything is on one.
         cached: ``{node type: uint64, a bit for each node by store id}``: whose features batches come without, because they are on the
             trainer's device. A loader says it to those who sample for it; its own plan says only how much memory they may take.
+        form: The form in which batches are handed out.
     """
 
     store: StoreRef | None
@@ -190,6 +192,7 @@ class LoaderPlan:
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     placement: Placement | None = None
     cached: Mapping[NodeType, NDArray[np.uint64]] = field(default_factory=dict, compare=False)
+    form: BatchForm = field(default_factory=BatchForm)
 
     def save(self, path: str | Path) -> None:
         """Writes the plan into a file, all at once. ``LoaderPlan.load`` and ``GraphLoader.from_plan`` read it.
@@ -234,6 +237,7 @@ class LoaderPlan:
             "backend": dict(self.backend),
             "runtime": asdict(self.runtime),
             "placement": None if self.placement is None else [list(parts) for parts in self.placement.hosts],
+            **({"form": self.form.to_json()} if self.form != BatchForm() else {}),
             **({"cached": {node_type: array_to_json(words) for node_type, words in self.cached.items()}} if self.cached else {}),
         }
 
@@ -260,6 +264,7 @@ class LoaderPlan:
                 RuntimeOptions(**value["runtime"]),
                 None if value["placement"] is None else Placement(tuple(tuple(map(int, parts)) for parts in value["placement"])),
                 {str(node_type): _words(words) for node_type, words in value.get("cached", {}).items()},
+                BatchForm.from_json(value["form"]) if "form" in value else BatchForm(),
             )
         except PlanError:
             raise

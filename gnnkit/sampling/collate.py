@@ -76,6 +76,24 @@ def contents_of(subgraph: SampledSubgraph, seed_mask: torch.Tensor | None = None
     return BatchContents(arrays, layout.num_sampled_nodes, layout.num_sampled_edges, layout.input_type, layout.num_seeds, seed_mask)
 
 
+def with_edge_index(contents: BatchContents) -> BatchContents:
+    """The contents with PyG's ``EdgeIndex`` in the place of plain tensors.
+
+    Each says how many nodes its types have, and its sort order: "col" where targets ascend, as they do in all batches that list edges for
+    one node after another; "row" where sources do, as with PPR; None where neither does.
+    """
+    from torch_geometric import EdgeIndex
+
+    arrays = dict(contents.arrays)
+    for key, tensor in contents.arrays.items():
+        if key.scope == "edge" and key.name == "edge_index":
+            first, _, last = key.type
+            size = len(arrays[NodeKey(first, "n_id")]), len(arrays[NodeKey(last, "n_id")])
+            order = next((name for name, row in (("col", tensor[1]), ("row", tensor[0])) if bool((row[1:] >= row[:-1]).all())), None)
+            arrays[key] = EdgeIndex(tensor, sparse_size=size, sort_order=order)
+    return replace(contents, arrays=arrays)
+
+
 class Dequantizer:
     """Shows a batch's 8-bit arrays as the float32 that they stand for.
 

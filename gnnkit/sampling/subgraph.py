@@ -125,6 +125,8 @@ class SampledSubgraph:
         worker: Who sampled it, in words; "" where that is not known.
         began_s: When it began to, as ``time.monotonic()`` of this host; nan where that is not known.
         ready: Batches of the epoch that were sampled and waiting when it was asked for, itself included if it was.
+        padding: Rows and edges of padding that were added on its way to the user.
+        is_oversized: Whether it fits none of the shapes that were planned for padded batches.
     """
 
     epoch: int
@@ -137,6 +139,8 @@ class SampledSubgraph:
     worker: str = ""
     began_s: float = math.nan
     ready: int = 0
+    padding: int = 0
+    is_oversized: bool = False
 
     def array(self, field_: Field) -> NDArray[Any]:
         """A view of one array."""

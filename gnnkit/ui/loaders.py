@@ -46,6 +46,8 @@ def loader_card(
         rows.append((_epoch_name(status, stats, num_batches), _speed(stats, num_batches)))
     if stats.cached_nbytes:
         rows.append(("on the device", f"{format_bytes(stats.cached_nbytes)} of features, beside {format_bytes(stats.nbytes)} that came"))
+    if stats.padding:
+        rows.append(("padding", _padding(stats)))
     rows.append(("memory", _memory(status)))
     if plan.placement is not None:
         rows.append(("placement", describe(plan.placement)))
@@ -60,6 +62,11 @@ def loader_card(
         sections.append(("processes", process_table(status.processes)))
     texts = [] if error is None else [("last error", error.trace)]
     return Card(f"GraphLoader {graph.name}", status.state, rows, graph.notice, sections, texts=texts)
+
+
+def _padding(stats: EpochStats) -> str:
+    share = f"{100 * stats.padding / (stats.nodes + stats.edges):.0f} % on top of nodes and edges"
+    return f"{share}; {format_count(stats.oversized)} batches larger than every planned shape" if stats.oversized else share
 
 
 def _epoch_name(status: StreamStatus, stats: EpochStats, num_batches: int) -> str:

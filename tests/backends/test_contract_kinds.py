@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, serve
+from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, serve, unpad
 from gnnkit.backends.base import Backend
 from gnnkit.errors import PlanError
 from gnnkit.schema import EdgeDir
@@ -144,6 +144,20 @@ def test_features_on_the_device_change_no_batch(kind: str, site: Site, expected:
             for batch, other in zip(loader, wanted, strict=True):
                 same(batch, other)
         assert 0 < loader.stats().cached_nbytes < sum(_feature_bytes(batch) for batch in wanted)
+
+
+@pytest.mark.parametrize("site", [s for s in SETTINGS if s.num_parts > 1 and s.graph == "typed"][::2], indirect=True, ids=str)
+@pytest.mark.parametrize("kind", ["node", "link_triplet"])
+def test_padded_batches_are_the_same_everywhere(
+    kind: str, site: Site, expected: Callable[[str, str, EdgeDir], list[Any]], store_of: StoreOf
+) -> None:
+    """With the same shapes, wherever the trial batches that they are found from are sampled."""
+    _, graph, _, edge_dir = site.setting
+    path = store_of(kind, graph, 1, edge_dir).path
+    with site.open(kind, pad="bucket", is_edge_index=True) as loader, kind_loader(kind, graph, path, InProcess(1), pad="bucket") as other:
+        assert loader.plan.form.shapes == other.plan.form.shapes
+        for batch, wanted in zip(loader, expected(kind, graph, edge_dir), strict=True):
+            same(unpad(batch), wanted)
 
 
 @pytest.mark.parametrize("site", [s for s in SETTINGS if s.place == "wire"], indirect=True, ids=str)

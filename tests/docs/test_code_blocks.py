@@ -52,7 +52,7 @@ INSTEAD = {
     "recipes.md": {
         "Accelerator()": "Accelerator(cpu=True)",
         'accelerator="auto", ': 'accelerator="cpu", enable_progress_bar=False, enable_model_summary=False, ',
-        "dynamic=True": 'dynamic=True, backend="eager"',  # traced as ever; what the compiler makes of it is torch's affair
+        "dynamic=False": 'dynamic=False, backend="eager"',  # traced as ever; what the compiler makes of it is torch's affair
     },
     "servers.md": {'"10.0.0.1:7000"': "servers.address"},
     "verifying.md": {", verify=True": ""},  # tests/export/test_verify.py
