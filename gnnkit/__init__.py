@@ -29,6 +29,7 @@ _HOMES = {
     "Store": "gnnkit.storage.store",
     "TrainContext": "gnnkit.jobs.context",
     "add_label_edges": "gnnkit.datasets.label_edges",
+    "check_leakage": "gnnkit.loader.leakage",
     "datasets": "gnnkit.datasets",
     "distributed": "gnnkit.distributed",
     "errors": "gnnkit.errors",
@@ -57,6 +58,7 @@ __all__ = [
     "Store",
     "TrainContext",
     "add_label_edges",
+    "check_leakage",
     "datasets",
     "distributed",
     "errors",
@@ -85,6 +87,7 @@ if _typing.TYPE_CHECKING:
     from gnnkit.jobs.context import TrainContext as TrainContext
     from gnnkit.jobs.launching import launch as launch
     from gnnkit.jobs.launching.starting import RunHandle as RunHandle
+    from gnnkit.loader.leakage import check_leakage as check_leakage
     from gnnkit.partitioning import partition as partition
     from gnnkit.plan import LoaderPlan as LoaderPlan
     from gnnkit.samplers import HGT as HGT

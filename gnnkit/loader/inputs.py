@@ -240,6 +240,47 @@ def with_seed_weights(inputs: Inputs, value: Any, graph: GraphHandle) -> Inputs:
     return replace(inputs, weights=weights)
 
 
+def with_time_window(inputs: Inputs, value: Any, sampling: Sampling, graph: GraphHandle) -> Inputs:
+    """Inputs that each have a time window of their own.
+
+    Args:
+        inputs: The inputs.
+        value: A whole number for each of them or for each place of their mask; None, or a single number, changes nothing.
+        sampling: What is sampled around them.
+        graph: The graph.
+
+    Raises:
+        PlanError: The numbers do not fit the inputs, or time plays no part.
+    """
+    if one_window(value) is not None or value is None:
+        return inputs
+    if sampling.time_attr is None or isinstance(inputs, InputAnchors):
+        raise PlanError("time_window is given, and no times are compared with it", "name the array that holds them: time_attr='time'")
+    window, count = to_array(value, "time_window"), input_rows(inputs, graph).num_inputs
+    if isinstance(inputs, InputNodes) and inputs.is_mask and len(window) == graph.arrays.schema.node_types[inputs.node_type].num_nodes:
+        window = window[inputs.ids]
+    if window.shape != (count,) or window.dtype.kind not in "iu" or (count and not 0 <= window.min() <= window.max() < 1 << 63):
+        raise PlanError(
+            f"time_window must be a whole number of at least 0, or such numbers [{count}], one for each input;"
+            f" got {window.dtype} {list(window.shape)}",
+            "in the unit of the times",
+        )
+    return replace(inputs, window=window.astype(np.int64))
+
+
+def one_window(value: Any) -> int | None:
+    """Returns the time window that all inputs share; None where there is none, or one for each.
+
+    Raises:
+        PlanError: It is a single value, and no whole number.
+    """
+    if value is None or (not np.isscalar(value) and getattr(value, "ndim", 1) != 0):
+        return None
+    if isinstance(value, (str, bytes, bool, np.bool_)) or not float(value).is_integer():
+        raise PlanError(f"time_window must be a whole number of at least 0, in the unit of the times, got {value!r}")
+    return int(value)
+
+
 def _balanced(inputs: Inputs, rows: InputRows, value: str, graph: GraphHandle) -> NDArray[np.float64]:
     """One by the number of inputs of the same class."""
     if value != "balanced":
@@ -377,6 +418,8 @@ HOP_OPTIONS: dict[str, Any] = {
     "disjoint": False,
     "subgraph_type": "directional",
     "temporal_strategy": "uniform",
+    "time_window": None,
+    "temporal_comparison": "<=",
 }
 
 
@@ -393,6 +436,9 @@ def check_sampling_options(options: LoaderOptions) -> None:
         NeighborSampling({}, disjoint=options.disjoint, subgraph_type=options.subgraph_type)
         if options.temporal_strategy not in ("uniform", "last"):
             raise PlanError(f"temporal_strategy must be 'uniform' or 'last', got {options.temporal_strategy!r}")
+        if options.temporal_comparison not in ("<=", "<"):
+            raise PlanError(f"temporal_comparison must be '<=' or '<', got {options.temporal_comparison!r}")
+        one_window(options.time_window)
         return
     if isinstance(options.sampler, type) or not isinstance(options.sampler, Sampler):
         raise PlanError(
@@ -400,9 +446,10 @@ def check_sampling_options(options: LoaderOptions) -> None:
             "num_neighbors=[15, 10, 5] samples hop by hop",
         )
     for name, usual in HOP_OPTIONS.items():
-        if getattr(options, name) != usual:
+        value = getattr(options, name)
+        if type(value) is not type(usual) or value != usual:  # a tensor cannot be compared
             kind = type(options.sampler).__name__
-            raise PlanError(f"{name}={getattr(options, name)!r} and sampler={kind}(...) do not go together", f"leave {name} out")
+            raise PlanError(f"{name}={value!r} and sampler={kind}(...) do not go together", f"leave {name} out")
 
 
 def resolve_sampling(
@@ -436,6 +483,8 @@ def resolve_sampling(
         options.subgraph_type,
         time_attr,
         options.temporal_strategy,
+        one_window(options.time_window),
+        options.temporal_comparison,
     )
 
 

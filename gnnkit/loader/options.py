@@ -27,6 +27,7 @@ from gnnkit.plan import (
     Remainder,
     RuntimeOptions,
     SubgraphType,
+    TemporalComparison,
     TemporalStrategy,
 )
 from gnnkit.samplers import to_options
@@ -80,6 +81,9 @@ class LoaderOptions:
         subgraph_type: "directional" batches hold the edges that were drawn, "bidirectional" also their reverses, "induced" every edge among
             the batch's nodes.
         temporal_strategy: With ``time_attr``: "uniform" draws among the neighbours that are early enough, "last" takes the latest of them.
+        time_window: With ``time_attr``: how much older than its seed a neighbour may be, in the unit of the times: a number, or ``[n]`` of
+            them, one for each input (or for each place of a mask). None is any age.
+        temporal_comparison: With ``time_attr``: whether neighbours of the seed's own time are early enough ("<=") or not ("<").
         seed: Random seed; the same seed gives the same batches everywhere.
         remainder: Handling of batches that are left over when they are dealt to ranks: "drop" (None: when shuffled), "pad" (None:
             otherwise) or "uneven".
@@ -108,6 +112,8 @@ class LoaderOptions:
     disjoint: bool = False
     subgraph_type: SubgraphType = "directional"
     temporal_strategy: TemporalStrategy = "uniform"
+    time_window: Any = None
+    temporal_comparison: TemporalComparison = "<="
     seed: int = 0
     remainder: Remainder | None = None
     backend: Backend | str = "auto"

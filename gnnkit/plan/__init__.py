@@ -36,6 +36,7 @@ from gnnkit.plan.sampling import (
     PPRSampling,
     Sampling,
     SubgraphType,
+    TemporalComparison,
     TemporalStrategy,
 )
 
@@ -66,6 +67,7 @@ __all__ = [
     "Sampling",
     "StoreRef",
     "SubgraphType",
+    "TemporalComparison",
     "TemporalStrategy",
     "label_name",
     "num_batches",

@@ -193,6 +193,7 @@ def _edge_types(value: Any) -> tuple[EdgeType, ...]:
 
 SubgraphType: TypeAlias = Literal["directional", "bidirectional", "induced"]
 TemporalStrategy: TypeAlias = Literal["uniform", "last"]
+TemporalComparison: TypeAlias = Literal["<=", "<"]
 
 
 class Sampling(Protocol):
@@ -243,6 +244,8 @@ class NeighborSampling:
             edge among the batch's nodes.
         time_attr: Name of the node or edge array that keeps later neighbours out of a seed's neighbourhood; implies ``disjoint``.
         temporal_strategy: With ``time_attr``: "uniform" draws among the neighbours that are early enough, "last" takes the latest of them.
+        time_window: With ``time_attr``: how much older than its seed a neighbour may be, in the unit of the times; None is any age.
+        temporal_comparison: With ``time_attr``: whether neighbours of the seed's own time are early enough ("<=") or not ("<").
     """
 
     num_neighbors: Mapping[EdgeType, tuple[int, ...]]
@@ -254,12 +257,17 @@ class NeighborSampling:
     subgraph_type: SubgraphType = "directional"
     time_attr: str | None = None
     temporal_strategy: TemporalStrategy = "uniform"
+    time_window: int | None = None
+    temporal_comparison: TemporalComparison = "<="
 
     def __post_init__(self) -> None:
         if self.subgraph_type not in ("directional", "bidirectional", "induced"):
             raise PlanError(f"subgraph_type must be 'directional', 'bidirectional' or 'induced', got {self.subgraph_type!r}")
         if self.temporal_strategy not in ("uniform", "last"):
             raise PlanError(f"temporal_strategy must be 'uniform' or 'last', got {self.temporal_strategy!r}")
+        if self.temporal_comparison not in ("<=", "<"):
+            raise PlanError(f"temporal_comparison must be '<=' or '<', got {self.temporal_comparison!r}")
+        self._check_window()
         if not isinstance(self.disjoint, bool):
             raise PlanError(f"disjoint must be True or False, got {self.disjoint!r}")
         if self.time_attr is not None and self.subgraph_type == "induced":
@@ -269,6 +277,17 @@ class NeighborSampling:
             )
         if self.temporal_strategy == "last":
             self._check_last()
+
+    def _check_window(self) -> None:
+        """Checks the options that are about times."""
+        window = self.time_window
+        if window is not None and (isinstance(window, bool) or not isinstance(window, int) or not 0 <= window < 1 << 63):
+            raise PlanError(f"time_window must be a whole number of at least 0, in the unit of the times, got {window!r}")
+        if window == 0 and self.temporal_comparison == "<":
+            raise PlanError("time_window=0 with temporal_comparison='<' leaves no time at all", "use a larger window, or '<='")
+        for name, usual in (("time_window", None), ("temporal_comparison", "<=")):
+            if self.time_attr is None and getattr(self, name) != usual:
+                raise PlanError(f"{name}={getattr(self, name)!r} needs times", "name the array that holds them: time_attr='time'")
 
     def _check_last(self) -> None:
         """The latest neighbours are not drawn: nothing can say how."""
@@ -308,6 +327,9 @@ class NeighborSampling:
             "subgraph_type": self.subgraph_type,
             "time_attr": self.time_attr,
             "temporal_strategy": self.temporal_strategy,
+            # Not where they change nothing, so that other plans stay as they are.
+            **({} if self.time_window is None else {"time_window": self.time_window}),
+            **({} if self.temporal_comparison == "<=" else {"temporal_comparison": self.temporal_comparison}),
         }
 
     @classmethod

@@ -119,6 +119,8 @@ class LinkArrays:
             found["label"] = np.ascontiguousarray(self._labels[positions])
         if self._time is not None and not self._num_negatives:
             found["time"] = np.ascontiguousarray(self._time[positions], np.int64)
+        if self._inputs.window is not None:
+            found["window"] = np.ascontiguousarray(self._inputs.window[positions])
         if self._num_negatives:
             found["is_negative"] = positions >= self._num_links
         elif self._is_official:
@@ -263,6 +265,8 @@ class NodeInputRows:
         found: dict[str, NDArray[Any]] = {"node": positions if self._ids is None else self._ids[positions].astype(np.int64)}
         if isinstance(self._inputs, InputNodes) and self._inputs.time is not None:
             found["time"] = self._inputs.time[positions]
+        if isinstance(self._inputs, InputNodes) and self._inputs.window is not None:
+            found["window"] = self._inputs.window[positions]
         if isinstance(self._inputs, InputAnchors):
             found |= self._inputs.given(positions)
         return found

@@ -26,6 +26,7 @@ from gnnkit.sampling.passes import (
     NUM_NEIGHBOR_NODES,
     ROW,
     WEIGHTED,
+    WORK_ROWS,
     choose,
     find_part,
     load_id,
@@ -43,8 +44,8 @@ FULL = -1
 
 
 @kernel(
-    "int64(int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], int64, boolean, boolean, uint64, int64, int64, int64, int64, int64[::1],"
-    " int64[::1], int64[::1], int64[::1])"
+    "int64(int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], int64, boolean, boolean, uint64, int64, int64, int64, int64, int64,"
+    " int64[::1], int64[::1], int64[::1], int64[::1])"
 )
 def expand_owned(
     relation: NDArray[np.int64],
@@ -59,6 +60,7 @@ def expand_owned(
     num_nodes: int,
     roots: int,
     times: int,
+    since: int,
     counts: NDArray[np.int64],
     buffers: NDArray[np.int64],
     picks: NDArray[np.int64],
@@ -79,6 +81,7 @@ def expand_owned(
         num_nodes: How many.
         roots: Address of int64 ``[num_nodes]``, or 0.
         times: Address of int64 ``[num_nodes]``: later edges do not count; or 0.
+        since: Address of int64 ``[num_nodes]``: earlier edges do not count; or 0.
         counts: int64 ``[num_nodes]``, filled: edges of each node.
         buffers: int64 ``[4]``; rows receive the neighbours' store ids, columns are scratch.
         picks: int64, as long as the most edges that a node draws.
@@ -87,11 +90,11 @@ def expand_owned(
     Returns:
         The number of edges, or FULL where the buffers are too small, or DAMAGED where an index leads out of the graph.
     """
-    work = np.empty((4, BLOCK), np.int64)
+    work = np.empty((WORK_ROWS, BLOCK), np.int64)
     row, width, num_edges = buffers[ROW], relation[INDICES_WIDTH], 0
     for first in range(0, num_nodes, BLOCK):
         last = min(num_nodes, first + BLOCK)
-        needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, num_nodes, times, work)
+        needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, num_nodes, times, since, work)
         if needed < 0:
             return DAMAGED
         if num_edges + needed > buffers[CAPACITY]:
@@ -188,7 +191,7 @@ class PartOwner:
             if not 0 <= t < len(tables.node_types):
                 raise BadRequest(f"there is no node type {t}")
             self._check(t, nodes)
-            for given in (request.roots, request.times):
+            for given in (request.roots, request.times, request.since):
                 if given is not None and (t not in given or len(given[t]) != len(nodes)):
                     raise BadRequest("roots or times do not fit the nodes")
         frontier = tables.relations[:, FRONTIER].tolist()
@@ -202,6 +205,7 @@ class PartOwner:
         tables, fan_out, nodes = self.tables, int(request.fan_outs[r]), request.nodes[t]
         roots = NO_IDS if request.roots is None else request.roots[t]
         times = NO_IDS if request.times is None else request.times[t]
+        since = NO_IDS if request.since is None else request.since[t]
         key = fold(fold(request.key, request.hop), int(tables.relation_keys[r]))
         if request.roots is None:
             key = fold(key, 0)
@@ -221,7 +225,7 @@ class PartOwner:
             drawn = expand_owned(
                 relation, tables.parts[r], tables.bounds[t], tables.global_ids[t], fan_out, request.replace, request.last,
                 np.uint64(key), address_of(nodes[piece]), piece.stop - first, _address_or_0(roots[piece]), _address_or_0(times[piece]),
-                self._counts[r][piece], buffers, np.empty(most, np.int64), table,
+                _address_or_0(since[piece]), self._counts[r][piece], buffers, np.empty(most, np.int64), table,
             )  # fmt: skip
             if drawn == DAMAGED:
                 raise damaged(LOOSE_EDGE)

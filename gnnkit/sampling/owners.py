@@ -40,6 +40,7 @@ class Expansion:
         last: Whether a node's latest edges are taken, where they have times, instead of some that are drawn.
         roots: ``{index of a node type: int64 [n]}``, the root of each node; None is 0 for all.
         times: ``{index of a node type: int64 [n]}``: a node's later edges do not count; None where time plays no part.
+        since: The same: a node's earlier edges do not count; None where none is too early.
         wants_position: For each edge type, whether the positions of its edges are wanted; a ``GraphAccess`` fills it in.
     """
 
@@ -52,6 +53,7 @@ class Expansion:
     last: bool = False
     roots: Mapping[int, NDArray[np.int64]] | None = None
     times: Mapping[int, NDArray[np.int64]] | None = None
+    since: Mapping[int, NDArray[np.int64]] | None = None
     wants_position: tuple[bool, ...] = ()
 
 

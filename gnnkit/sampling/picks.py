@@ -62,27 +62,25 @@ def _first_above(prefix: int, degree: int, target: np.uint64) -> int:
 
 
 @helper
-def _weight(prefix: int, position: int) -> np.uint64:
-    """The weight of one position, from its running sums."""
-    value = uint64(load_i64(prefix + position * 8))
-    if position > 0:
-        value -= uint64(load_i64(prefix + (position - 1) * 8))
-    return value
+def _weight(prefix: int, base: int, position: int) -> np.uint64:
+    """The weight of one position, from its running sums, which begin at ``base``."""
+    before = load_i64(prefix + (position - 1) * 8) if position > 0 else base
+    return uint64(load_i64(prefix + position * 8) - before)
 
 
 @helper
-def _remaining(prefix: int, degree: int, picks: NDArray[np.int64], picked: int, draw: np.uint64) -> int:
+def _remaining(prefix: int, base: int, degree: int, picks: NDArray[np.int64], picked: int, draw: np.uint64) -> int:
     """Draws from the weight that ``picks[:picked]`` left over, by one pass over the node's edges."""
-    total = uint64(load_i64(prefix + (degree - 1) * 8))
+    total = uint64(load_i64(prefix + (degree - 1) * 8) - base)
     for q in range(picked):
-        total -= _weight(prefix, picks[q])
+        total -= _weight(prefix, base, picks[q])
     target = uint64(bounded(draw, np.int64(total)))
     for position in range(degree):
         taken = False
         for q in range(picked):
             taken |= picks[q] == position
         if not taken:
-            weight = _weight(prefix, position)
+            weight = _weight(prefix, base, position)
             if target < weight:
                 return position
             target -= weight
@@ -90,18 +88,18 @@ def _remaining(prefix: int, degree: int, picks: NDArray[np.int64], picked: int, 
 
 
 @helper
-def pick_weighted(key: np.uint64, prefix: int, degree: int, count: int, replace: bool, picks: NDArray[np.int64]) -> None:
+def pick_weighted(key: np.uint64, prefix: int, base: int, degree: int, count: int, replace: bool, picks: NDArray[np.int64]) -> None:
     """Draws ``count`` positions with probability proportional to weight; without replacement by redrawing repeats."""
-    total = load_i64(prefix + (degree - 1) * 8)
+    total = load_i64(prefix + (degree - 1) * 8) - base
     draw = 0
     for i in range(count):
         pick, tries = -1, 0
         while pick < 0:
             if not replace and tries == MAX_REDRAWS:
-                pick = _remaining(prefix, degree, picks, i, draw_u64(key, draw))
+                pick = _remaining(prefix, base, degree, picks, i, draw_u64(key, draw))
                 draw += 1
                 break
-            pick = _first_above(prefix, degree, uint64(bounded(draw_u64(key, draw), total)))
+            pick = _first_above(prefix, degree, uint64(bounded(draw_u64(key, draw), total) + base))
             draw += 1
             tries += 1
             if not replace:
@@ -113,11 +111,11 @@ def pick_weighted(key: np.uint64, prefix: int, degree: int, count: int, replace:
 
 
 @helper
-def _count_positive(prefix: int, degree: int, stop: int) -> int:
+def _count_positive(prefix: int, base: int, degree: int, stop: int) -> int:
     """Counts positions with a positive weight, no further than ``stop``."""
     count = 0
     for position in range(degree):
-        if _weight(prefix, position) > uint64(0):
+        if _weight(prefix, base, position) > uint64(0):
             count += 1
             if count == stop:
                 break
@@ -125,26 +123,26 @@ def _count_positive(prefix: int, degree: int, stop: int) -> int:
 
 
 @helper
-def take_positive(prefix: int, degree: int, count: int, picks: NDArray[np.int64]) -> None:
+def take_positive(prefix: int, base: int, degree: int, count: int, picks: NDArray[np.int64]) -> None:
     """The first ``count`` positions of positive weight, in order."""
     taken = 0
     for position in range(degree):
         if taken == count:
             break
-        if _weight(prefix, position) > uint64(0):
+        if _weight(prefix, base, position) > uint64(0):
             picks[taken] = position
             taken += 1
 
 
 @helper
-def num_taken(degree: int, fan_out: int, replace: bool, weighted: bool, prefix: int) -> int:
-    """Returns the number of edges that a node of ``degree`` contributes."""
+def num_taken(degree: int, fan_out: int, replace: bool, weighted: bool, prefix: int, base: int) -> int:
+    """Returns the number of edges that a node of ``degree`` contributes; ``base`` is the running sum of weights before the first."""
     if degree == 0 or fan_out == 0:
         return 0
     if weighted:
         if replace and fan_out > 0:
-            return fan_out if load_i64(prefix + (degree - 1) * 8) > 0 else 0
-        return _count_positive(prefix, degree, degree if fan_out < 0 else fan_out + 1)
+            return fan_out if load_i64(prefix + (degree - 1) * 8) > base else 0
+        return _count_positive(prefix, base, degree, degree if fan_out < 0 else fan_out + 1)
     if fan_out < 0:
         return degree
     return fan_out if replace else degree
@@ -158,11 +156,19 @@ def takes_all(count: int, fan_out: int, replace: bool) -> bool:
 
 @helper
 def pick(
-    key: np.uint64, prefix: int, degree: int, count: int, replace: bool, weighted: bool, picks: NDArray[np.int64], table: NDArray[np.int64]
+    key: np.uint64,
+    prefix: int,
+    base: int,
+    degree: int,
+    count: int,
+    replace: bool,
+    weighted: bool,
+    picks: NDArray[np.int64],
+    table: NDArray[np.int64],
 ) -> None:
     """Draws ``count`` of a node's ``degree`` edges into ``picks``."""
     if weighted:
-        pick_weighted(key, prefix, degree, count, replace, picks)
+        pick_weighted(key, prefix, base, degree, count, replace, picks)
     elif replace:
         for i in range(count):
             picks[i] = bounded(draw_u64(key, i), degree)

@@ -630,6 +630,7 @@ class RemoteGraphAccess(BaseGraphAccess):
                     nodes={t: expansion.nodes[t][places] for t, places in chosen.items()},
                     roots=None if expansion.roots is None else {t: expansion.roots[t][places] for t, places in chosen.items()},
                     times=None if expansion.times is None else {t: expansion.times[t][places] for t, places in chosen.items()},
+                    since=None if expansion.since is None else {t: expansion.since[t][places] for t, places in chosen.items()},
                     wants_position=self.wants_position,
                 )
         answers, found = self._ask(requests), {}

@@ -27,6 +27,7 @@ from gnnkit.sampling.passes import (
     NODES,
     ROW,
     WEIGHTED,
+    WORK_ROWS,
     choose,
     mark_seeds,
     measure,
@@ -61,7 +62,7 @@ def _expand(
     """
     for first in range(begin, end, BLOCK):
         last = min(end, first + BLOCK)
-        needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, end, 0, work)
+        needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, end, 0, 0, work)
         if needed < 0:
             return num_neighbors, DAMAGED
         if num_edges + needed > buffers[CAPACITY]:
@@ -135,7 +136,7 @@ def walk(
     size = 2
     while size < 2 * most and most > LINEAR_FAN_OUT:
         size *= 2
-    picks, table, work = np.empty(most, np.int64), np.empty(size, np.int64), np.empty((4, BLOCK), np.int64)
+    picks, table, work = np.empty(most, np.int64), np.empty(size, np.int64), np.empty((WORK_ROWS, BLOCK), np.int64)
     begin, end = np.zeros_like(num_nodes), num_nodes.copy()
     num_edges = np.zeros(num_relations, np.int64)
     num_sampled_nodes[:, 0] = num_nodes

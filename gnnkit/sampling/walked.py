@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import StoreError
+from gnnkit.plan import TemporalComparison
 from gnnkit.sampling.subgraph import BatchKey
 from gnnkit.schema import EdgeType, NodeType
 
@@ -22,6 +23,30 @@ STRANGE_ID = "a node or an edge has an id that the dataset does not have"
 def damaged(what: str) -> StoreError:
     """The error to raise; ``what`` is one of the texts above, or says as much."""
     return StoreError(f"the graph is damaged: {what}", VERIFY_HINT)
+
+
+def time_limits(
+    time: NDArray[np.int64], window: NDArray[np.int64] | int | None, comparison: TemporalComparison
+) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """The last and the first time that count around seeds.
+
+    Args:
+        time: int64 ``[n]``, the seeds' times.
+        window: How much earlier a time may be: int64 ``[n]``, or one number for all; None is any.
+        comparison: Whether the seeds' own times count.
+
+    Returns:
+        int64 ``[n]`` each; None for the first ones where none is too early. Where nothing counts the first is later than the last.
+    """
+    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    last, first = time, None
+    if window is not None:
+        first = np.where(time < low + window, low, time - window)
+    if comparison == "<":
+        last = np.where(time == low, low, time - 1)
+        if (time == low).any():  # no time is before the earliest one
+            first = np.where(time == low, high, low if first is None else first)
+    return last, first
 
 
 @dataclass(frozen=True)
@@ -67,6 +92,7 @@ class WalkSeeds:
         arrays: Arrays that the batch carries as they are.
         roots: ``{index of a node type: int64 [n]}``, which neighbourhood each seed belongs to; None where all share one.
         times: ``{index of a node type: int64 [n]}``: nothing later is sampled around a seed; None where time plays no part.
+        since: The same: nothing earlier is sampled around a seed; None where nothing is too early.
         batch_of_root: int64 ``[number of roots]``, what ``batch`` shows for each root: of a link's ends, the link; None: the root itself.
         excluded: Edges to leave out.
     """
@@ -77,6 +103,7 @@ class WalkSeeds:
     arrays: dict[BatchKey, NDArray[Any]]
     roots: dict[int, NDArray[np.int64]] | None = None
     times: dict[int, NDArray[np.int64]] | None = None
+    since: dict[int, NDArray[np.int64]] | None = None
     batch_of_root: NDArray[np.int64] | None = None
     excluded: tuple[ExcludedEdges, ...] = ()
 

@@ -100,6 +100,8 @@ def _sampling(sampling: Sampling) -> tuple[str, str]:
     words = [f"[{fan_outs.pop()}]" if len(fan_outs) == 1 else f"per edge type, {sampling.num_hops} hops"]
     words += ["disjoint"] if sampling.has_roots else []
     words += [f"{sampling.temporal_strategy} before {sampling.time_attr}"] if sampling.time_attr else []
+    words += [f"at most {sampling.time_window} older"] if sampling.time_window is not None else []
+    words += ["strictly"] if sampling.temporal_comparison == "<" else []
     words += [sampling.subgraph_type] if sampling.subgraph_type != "directional" else []
     return "num_neighbors", ", ".join(words)
 

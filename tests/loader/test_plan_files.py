@@ -62,7 +62,8 @@ def ids(size: int | None = None) -> st.SearchStrategy[Any]:
 @st.composite
 def nodes(draw: st.DrawFn) -> InputNodes:
     split = draw(st.none() | NAMES)
-    return InputNodes(draw(NAMES), draw(NAMES), split, None if split else draw(st.none() | ids()), draw(st.none() | ids()))
+    times = {name: draw(st.none() | ids()) for name in ("time", "window")}
+    return InputNodes(draw(NAMES), draw(NAMES), split, None if split else draw(st.none() | ids()), **times)
 
 
 @st.composite
@@ -110,7 +111,14 @@ NEIGHBORS = st.builds(
     subgraph_type=st.sampled_from(["directional", "bidirectional"]),
     time_attr=st.none() | NAMES,
 )
-LATEST = st.builds(NeighborSampling, st.dictionaries(EDGE_TYPES, COUNTS, max_size=3), time_attr=NAMES, temporal_strategy=st.just("last"))
+LATEST = st.builds(
+    NeighborSampling,
+    st.dictionaries(EDGE_TYPES, COUNTS, max_size=3),
+    time_attr=NAMES,
+    temporal_strategy=st.just("last"),
+    time_window=st.none() | st.integers(1, 1 << 62),
+    temporal_comparison=st.sampled_from(["<=", "<"]),
+)
 HGT = st.builds(HGTSampling, st.dictionaries(NAMES, COUNTS, max_size=3), DIRECTIONS, st.booleans())
 LAYERS = st.builds(LayerSampling, st.dictionaries(NAMES, COUNTS, max_size=3), DIRECTIONS, st.none() | NAMES, st.booleans())
 TYPE_LISTS = st.lists(EDGE_TYPES, max_size=3).map(tuple)

@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Question, RowsRequest
 
 # Changes with the meaning of messages: hosts that run different versions refuse each other.
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 TOKEN_HEADER = "authorization"
 # Who calls, for whom work under way is counted.
 CLIENT_HEADER = "gnnkit-client"
 _HEAD = b"gnnkit"
 _LARGEST_INT32 = (1 << 31) - 1
+# Fields of ``Expansion`` with a number for each node.
+_BY_NODE = ("roots", "times", "since")
 _QUESTION_ARRAYS = ("nodes", "others", "node_roots", "other_roots")
 
 ROWS_SCHEMA = pa.schema([("rows", pa.uint8())])
@@ -100,9 +102,10 @@ def expand_to_ticket(request: Expansion, fingerprint: str, num_nodes: list[int])
         "positions": request.wants_position,
     }
     arrays: dict[str, NDArray[Any]] = {str(t): narrowed(nodes, num_nodes[t]) for t, nodes in request.nodes.items()}
-    for name, given in (("roots", request.roots), ("times", request.times)):
+    by_node = {name: getattr(request, name) for name in _BY_NODE}
+    for name, given in by_node.items():
         arrays.update({} if given is None else {f"{name}/{t}": values for t, values in given.items()})
-    return to_ticket(head | {"roots": request.roots is not None, "times": request.times is not None}, arrays)
+    return to_ticket(head | {name: given is not None for name, given in by_node.items()}, arrays)
 
 
 def expand_from_ticket(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Expansion:
@@ -117,9 +120,10 @@ def expand_from_ticket(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any
             raise BadRequest("a fan-out is out of range")
         flags = bool(head["replace"]), bool(head["weighted"]), bool(head["last"])
         nodes = {int(name): ids.astype(np.int64) for name, ids in arrays.items() if "/" not in name}
-        roots, times = ({t: arrays[f"{name}/{t}"].astype(np.int64) for t in nodes} if head[name] else None for name in ("roots", "times"))
+        roots, times, since = ({t: arrays[f"{name}/{t}"].astype(np.int64) for t in nodes} if head[name] else None for name in _BY_NODE)
         positions = tuple(map(bool, head["positions"]))
-        return Expansion(int(head["key"]) & ((1 << 64) - 1), int(head["hop"]), fan_outs, nodes, *flags, roots, times, positions)
+        key = int(head["key"]) & ((1 << 64) - 1)
+        return Expansion(key, int(head["hop"]), fan_outs, nodes, *flags, roots, times, since, positions)
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise BadRequest(f"the request cannot be read: {error}") from error
 
