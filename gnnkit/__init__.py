@@ -22,6 +22,7 @@ _HOMES = {
     "GraphStore": "gnnkit.backends.graph_store",
     "HGT": "gnnkit.samplers",
     "InProcess": "gnnkit.backends.inprocess",
+    "Labor": "gnnkit.samplers",
     "LayerWise": "gnnkit.samplers",
     "LoaderPlan": "gnnkit.plan",
     "PPR": "gnnkit.samplers",
@@ -51,6 +52,7 @@ __all__ = [
     "GraphStore",
     "HGT",
     "InProcess",
+    "Labor",
     "LayerWise",
     "LoaderPlan",
     "PPR",
@@ -92,6 +94,7 @@ if _typing.TYPE_CHECKING:
     from gnnkit.plan import LoaderPlan as LoaderPlan
     from gnnkit.samplers import HGT as HGT
     from gnnkit.samplers import PPR as PPR
+    from gnnkit.samplers import Labor as Labor
     from gnnkit.samplers import LayerWise as LayerWise
     from gnnkit.serving import serve as serve
     from gnnkit.splitters import split_links as split_links

@@ -7,8 +7,9 @@ from typing import Any, TypedDict
 
 from gnnkit.backends.base import Backend
 from gnnkit.cluster.placing import PlacementOption
-from gnnkit.loader.inputs import FanOuts, NegativesOption
+from gnnkit.loader.inputs import NegativesOption
 from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalComparison, TemporalStrategy
+from gnnkit.plan.fan_outs import FanOuts
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.options import FeatureDtype, Partitioner
 
@@ -29,7 +30,7 @@ class BesideKeywords(TypedDict, total=False):
     seed: int
     """Random seed; the same seed gives the same batches everywhere."""
     sampler: Any
-    """Another way of sampling instead: ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or ``gnnkit.LayerWise(...)``."""
+    """Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or ``gnnkit.LayerWise(...)``."""
     replace: bool
     """Draws neighbours with replacement."""
     disjoint: bool

@@ -14,7 +14,7 @@ from gnnkit.backends.base import Backend, size_in_bytes
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, find_hosts
 from gnnkit.cluster.placing import PlacementOption, check_placement, place
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.loader.inputs import HOP_OPTIONS, INPUT_OPTIONS, FanOuts, InputOptions, check_sampling_options, resolve_rank
+from gnnkit.loader.inputs import HOP_OPTIONS, INPUT_OPTIONS, InputOptions, check_sampling_options, resolve_rank
 from gnnkit.loader.served import is_served
 from gnnkit.loader.transfer import resolve_device
 from gnnkit.plan import (
@@ -30,6 +30,7 @@ from gnnkit.plan import (
     TemporalComparison,
     TemporalStrategy,
 )
+from gnnkit.plan.fan_outs import FanOuts
 from gnnkit.samplers import to_options
 from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.options import BuildOptions
@@ -70,7 +71,8 @@ class LoaderOptions:
 
     Attributes:
         num_neighbors: Fan-out per hop, one list or ``{edge type: list}``; -1 takes all neighbours, 0 none.
-        sampler: Another way of sampling instead: ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or ``gnnkit.LayerWise(...)``.
+        sampler: Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or
+            ``gnnkit.LayerWise(...)``.
         batch_size: Seeds per batch and rank.
         shuffle: Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only.
         seed_weights: Numbers ``[n]``, one for each input (or for each place of a mask): an epoch draws n inputs in proportion to them, with
@@ -165,7 +167,8 @@ class LoaderOptions:
 
         batching, runtime = plan.batching, plan.runtime
         hops = plan.sampling
-        how = {name: getattr(hops, name) for name in HOP_OPTIONS} if isinstance(hops, NeighborSampling) else {"sampler": to_options(hops)}
+        is_plain = isinstance(hops, NeighborSampling) and hops.labor is None
+        how = {name: getattr(hops, name) for name in HOP_OPTIONS} if is_plain else {"sampler": to_options(hops)}
         return cls(
             **how,
             batch_size=batching.batch_size,

@@ -17,7 +17,6 @@ from gnnkit.loader.inputs import (
     check_reverses,
     checked_anchors,
     checked_links,
-    resolve_fan_outs,
     resolve_input_nodes,
     resolve_rank,
     with_seed_weights,
@@ -27,6 +26,7 @@ from gnnkit.loader.inputs import (
 from gnnkit.loader.options import Site
 from gnnkit.loader.served import is_served, joins_servers, served_store
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Placement, Sampling, StoreRef
+from gnnkit.plan.fan_outs import resolve_fan_outs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import to_options
 from gnnkit.schema import GraphSchema

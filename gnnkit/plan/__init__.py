@@ -30,6 +30,7 @@ from gnnkit.plan.loader import (
 )
 from gnnkit.plan.sampling import (
     HGTSampling,
+    LaborDraws,
     LayerSampling,
     NeighborSampling,
     PPRChannel,
@@ -52,6 +53,7 @@ __all__ = [
     "LABEL_COUNTS",
     "LABEL_KINDS",
     "LABEL_NODES",
+    "LaborDraws",
     "LabelLists",
     "LabelOutput",
     "LayerSampling",

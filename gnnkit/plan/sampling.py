@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
 from gnnkit.errors import PlanError
@@ -230,6 +230,26 @@ class Sampling(Protocol):
 
 
 @dataclass(frozen=True)
+class LaborDraws:
+    """Neighbours that are drawn by numbers of their own, the same whoever draws: LABOR, see ``gnnkit.Labor``.
+
+    Attributes:
+        layer_dependency: Whether a node has the same number in all hops.
+        batch_dependency: Batches for which it keeps it, at least 1.
+    """
+
+    layer_dependency: bool = False
+    batch_dependency: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.layer_dependency, bool):
+            raise PlanError(f"layer_dependency must be True or False, got {self.layer_dependency!r}")
+        number = self.batch_dependency
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < 1 << 31:
+            raise PlanError(f"batch_dependency must be a whole number of at least 1, and below 2**31, got {number!r}")
+
+
+@dataclass(frozen=True)
 class NeighborSampling:
     """Sampling of neighbourhoods, hop by hop.
 
@@ -246,6 +266,7 @@ class NeighborSampling:
         temporal_strategy: With ``time_attr``: "uniform" draws among the neighbours that are early enough, "last" takes the latest of them.
         time_window: With ``time_attr``: how much older than its seed a neighbour may be, in the unit of the times; None is any age.
         temporal_comparison: With ``time_attr``: whether neighbours of the seed's own time are early enough ("<=") or not ("<").
+        labor: How neighbours are drawn that a batch's nodes share; None where every node draws on its own.
     """
 
     num_neighbors: Mapping[EdgeType, tuple[int, ...]]
@@ -259,6 +280,7 @@ class NeighborSampling:
     temporal_strategy: TemporalStrategy = "uniform"
     time_window: int | None = None
     temporal_comparison: TemporalComparison = "<="
+    labor: LaborDraws | None = None
 
     def __post_init__(self) -> None:
         if self.subgraph_type not in ("directional", "bidirectional", "induced"):
@@ -268,6 +290,11 @@ class NeighborSampling:
         if self.temporal_comparison not in ("<=", "<"):
             raise PlanError(f"temporal_comparison must be '<=' or '<', got {self.temporal_comparison!r}")
         self._check_window()
+        if self.labor is not None and (self.replace or self.has_roots or self.subgraph_type != "directional"):
+            raise PlanError(
+                "LABOR takes each neighbour once, for all seeds together, and shows what was drawn",
+                "leave replace, disjoint, time_attr and subgraph_type out",
+            )
         if not isinstance(self.disjoint, bool):
             raise PlanError(f"disjoint must be True or False, got {self.disjoint!r}")
         if self.time_attr is not None and self.subgraph_type == "induced":
@@ -330,13 +357,15 @@ class NeighborSampling:
             # Not where they change nothing, so that other plans stay as they are.
             **({} if self.time_window is None else {"time_window": self.time_window}),
             **({} if self.temporal_comparison == "<=" else {"temporal_comparison": self.temporal_comparison}),
+            **({} if self.labor is None else {"labor": asdict(self.labor)}),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> NeighborSampling:
         """Reverses ``to_json``."""
         fan_outs = {edge_type_from_json(row["edge_type"]): tuple(int(n) for n in row["num_neighbors"]) for row in value["num_neighbors"]}
-        return cls(fan_outs, **{name: given for name, given in value.items() if name not in ("kind", "num_neighbors")})
+        named = {name: given for name, given in value.items() if name not in ("kind", "num_neighbors", "labor")}
+        return cls(fan_outs, labor=LaborDraws(**value["labor"]) if "labor" in value else None, **named)
 
 
 _KINDS: dict[str, Callable[[Mapping[str, Any]], Sampling]] = {

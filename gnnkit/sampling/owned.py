@@ -34,6 +34,7 @@ from gnnkit.sampling.passes import (
 )
 from gnnkit.sampling.picks import LINEAR_FAN_OUT, takes_all
 from gnnkit.sampling.tables import GraphTables, RowTable, address_of
+from gnnkit.sampling.variates import NO_VARIATES
 from gnnkit.sampling.walked import LOOSE_EDGE, damaged
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
@@ -44,8 +45,8 @@ FULL = -1
 
 
 @kernel(
-    "int64(int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], int64, boolean, boolean, uint64, int64, int64, int64, int64, int64,"
-    " int64[::1], int64[::1], int64[::1], int64[::1])"
+    "int64(int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], int64, boolean, boolean, uint64, uint64[::1], int64[::1], int64,"
+    " int64, int64, int64, int64, int64[::1], int64[::1], int64[::1], int64[::1])"
 )
 def expand_owned(
     relation: NDArray[np.int64],
@@ -56,6 +57,8 @@ def expand_owned(
     replace: bool,
     latest: bool,
     key: int,
+    variates: NDArray[np.uint64],
+    ids: NDArray[np.int64],
     nodes: int,
     num_nodes: int,
     roots: int,
@@ -77,6 +80,8 @@ def expand_owned(
         replace: Whether an edge may be drawn more than once.
         latest: Whether a node's last edges are taken, where they have times, instead of some that are drawn.
         key: Of batch, hop and edge type; and of the root, where ``roots`` is 0.
+        variates: uint64 ``[4]`` or ``[0]``, of the edge type.
+        ids: int64 ``[2]``, of the neighbours' type.
         nodes: Address of int64 ``[num_nodes]`` store ids, all of local parts.
         num_nodes: How many.
         roots: Address of int64 ``[num_nodes]``, or 0.
@@ -100,8 +105,8 @@ def expand_owned(
         if num_edges + needed > buffers[CAPACITY]:
             return FULL
         end = choose(
-            relation, parts, bounds, global_id, fan_out, replace, latest, uint64(key), nodes, roots, first, last, buffers, num_edges, work,
-            picks, table,
+            relation, parts, bounds, global_id, fan_out, replace, latest, uint64(key), variates, ids, nodes, roots, first, last,
+            buffers, num_edges, work, picks, table,
         )  # fmt: skip
         for i in range(first, last):
             count = work[COUNT, i - first]
@@ -209,6 +214,8 @@ class PartOwner:
         key = fold(fold(request.key, request.hop), int(tables.relation_keys[r]))
         if request.roots is None:
             key = fold(key, 0)
+        variates = NO_VARIATES if request.variates is None else request.variates.table(tables, request.hop)[r]
+        ids = tables.dataset_ids[tables.neighbor_types[r]] if len(variates) else np.zeros(2, np.int64)
         relation = tables.relations[r].copy()
         relation[WEIGHTED] &= request.weighted
         if len(self._counts[r]) < len(nodes):
@@ -224,8 +231,8 @@ class PartOwner:
             buffers = np.array([row, col, position if request.wants_position[r] else 0, capacity], np.int64)
             drawn = expand_owned(
                 relation, tables.parts[r], tables.bounds[t], tables.global_ids[t], fan_out, request.replace, request.last,
-                np.uint64(key), address_of(nodes[piece]), piece.stop - first, _address_or_0(roots[piece]), _address_or_0(times[piece]),
-                _address_or_0(since[piece]), self._counts[r][piece], buffers, np.empty(most, np.int64), table,
+                np.uint64(key), variates, ids, address_of(nodes[piece]), piece.stop - first, _address_or_0(roots[piece]),
+                _address_or_0(times[piece]), _address_or_0(since[piece]), self._counts[r][piece], buffers, np.empty(most, np.int64), table,
             )  # fmt: skip
             if drawn == DAMAGED:
                 raise damaged(LOOSE_EDGE)

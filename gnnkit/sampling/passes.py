@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from gnnkit.kernels.jit import helper
 from gnnkit.kernels.native import load_i32, load_i64, prefetch, store_i32, store_i64
 from gnnkit.kernels.stream import fold_u64
-from gnnkit.sampling.picks import num_taken, pick, take_positive, takes_all
+from gnnkit.sampling.picks import load_id as load_id
+from gnnkit.sampling.picks import num_taken, pick, pick_smallest, take_positive, takes_all
 
 # Columns of ``relations`` [num_edge_types, 6].
 FRONTIER, NEIGHBOR, INDPTR_WIDTH, INDICES_WIDTH, WEIGHTED, NUM_NEIGHBOR_NODES = range(6)
@@ -38,14 +39,6 @@ _EARLIEST = -(1 << 63)
 
 # What ``walk`` returns when it is done, and when an index led out of the graph; 0 and above is an edge type whose buffers are full.
 DONE, DAMAGED = -1, -2
-
-
-@helper
-def load_id(address: int, index: int, width: int) -> int:
-    """Element ``index`` of an int32 (``width`` 4) or int64 array."""
-    if width == 4:
-        return load_i32(address + index * 4)
-    return load_i64(address + index * 8)
 
 
 @helper
@@ -163,6 +156,21 @@ def pick_some(
 
 
 @helper
+def ask_for_all(neighbors: int, num_bytes: int) -> None:
+    """Asks memory for a node's neighbour ids, of which all are read and not those alone that are taken; but for the first ones."""
+    for offset in range(64, min(num_bytes, 1024), 64):
+        prefetch(neighbors + offset)
+
+
+@helper
+def note_positions(parts: NDArray[np.int64], p: int, width: int, row: int, position: int, begin: int, end: int) -> None:
+    """Writes the positions of edges of part ``p`` whose neighbours' addresses are in the rows."""
+    shift = 2 if width == 4 else 3
+    for q in range(begin, end):
+        store_i64(position + q * 8, parts[p, FIRST_POSITION] + ((load_i64(row + q * 8) - parts[p, INDICES]) >> shift))
+
+
+@helper
 def choose(
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
@@ -172,6 +180,8 @@ def choose(
     replace: bool,
     latest: bool,
     key: np.uint64,
+    variates: NDArray[np.uint64],
+    ids: NDArray[np.int64],
     nodes: int,
     roots: int,
     first: int,
@@ -185,8 +195,11 @@ def choose(
     """Second pass: which edges, as addresses of their neighbour ids, asked of memory; returns the new number of edges.
 
     ``latest`` takes a node's last edges, where they have times, instead of drawing some. ``roots`` is the address of an int64 for each
-    node; where it is 0 the root, 0, is part of ``key``.
+    node; where it is 0 the root, 0, is part of ``key``. With ``variates`` (see ``picks``) edges are those of the smallest, instead.
     """
+    shared = variates.size > 0
+    room = 2 * max(fan_out, 0) + 4 * BLOCK if shared else 0
+    ranks, places, chunk = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(BLOCK if shared else 0, np.uint64)
     row, col, position = buffers[ROW], buffers[COL], buffers[POSITION]
     width, weighted = relation[INDICES_WIDTH], relation[WEIGHTED] == 1
     for i in range(first, last):
@@ -194,31 +207,36 @@ def choose(
         p, start, degree, count = work[PART, b], work[START, b], work[DEGREE, b], work[COUNT, b]
         if count == 0:
             continue
-        ids, prefix, base = parts[p, INDICES] + start * width, parts[p, WEIGHT_PREFIX] + start * 8, work[WEIGHT_BASE, b]
+        neighbors, prefix, base = parts[p, INDICES] + start * width, parts[p, WEIGHT_PREFIX] + start * 8, work[WEIGHT_BASE, b]
         everything = takes_all(count, fan_out, replace)
         taken = count if everything else fan_out
         if everything and not weighted:
             for q in range(taken):
-                store_i64(row + (e + q) * 8, ids + q * width)
+                store_i64(row + (e + q) * 8, neighbors + q * width)
             for q in range(16, taken, 16):
-                prefetch(ids + q * width)
+                prefetch(neighbors + q * width)
         else:
             if everything:
                 take_positive(prefix, base, degree, taken, picks)
+            elif shared:
+                if i + 2 < last:
+                    ask_for_all(parts[work[PART, b + 2], INDICES] + work[START, b + 2] * width, work[DEGREE, b + 2] * width)
+                pick_smallest(
+                    variates, ids, relation[NUM_NEIGHBOR_NODES], neighbors, width, prefix, base, degree, taken, weighted, picks, ranks,
+                    places, chunk,
+                )  # fmt: skip
             else:
                 pick_some(
                     parts, bounds, global_id, replace, weighted, latest, key, nodes, roots, i, p, prefix, base, degree, taken, picks, table
                 )  # fmt: skip
             for q in range(taken):
-                address = ids + picks[q] * width
+                address = neighbors + picks[q] * width
                 prefetch(address)
                 store_i64(row + (e + q) * 8, address)
         for q in range(e, e + taken):
             store_i64(col + q * 8, i)
         if position != 0:
-            shift = 2 if width == 4 else 3
-            for q in range(e, e + taken):
-                store_i64(position + q * 8, parts[p, FIRST_POSITION] + ((load_i64(row + q * 8) - parts[p, INDICES]) >> shift))
+            note_positions(parts, p, width, row, position, e, e + taken)
         e += taken
     return e
 

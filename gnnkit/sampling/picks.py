@@ -10,7 +10,7 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper
-from gnnkit.kernels.native import load_i64
+from gnnkit.kernels.native import load_i32, load_i64
 from gnnkit.kernels.stream import bounded, draw_u64, fold_u64
 
 # Above this fan-out, repeats among a node's picks are looked up in a table instead of compared one by one.
@@ -174,3 +174,150 @@ def pick(
             picks[i] = bounded(draw_u64(key, i), degree)
     else:
         pick_uniform(key, degree, count, picks, table)
+
+
+# Columns of ``variates`` [R, 4] of an edge type: the key of its neighbours' variates, that of those which have changed to the next period
+# already, the largest hash of those which have not, and the key of hashes. Without columns edges are drawn by who draws.
+KEY, NEXT_KEY, LAST_HASH, HASH_KEY = range(4)
+NO_CHANGE = (1 << 64) - 1
+# Columns of ``ids`` [T, 2]: the address of the dataset's ids by store id, 0 where they are the same, and their width.
+IDS, IDS_WIDTH = range(2)
+
+
+@helper
+def load_id(address: int, index: int, width: int) -> int:
+    """Element ``index`` of an int32 (``width`` 4) or int64 array."""
+    if width == 4:
+        return load_i32(address + index * 4)
+    return load_i64(address + index * 8)
+
+
+@helper
+def _rank_chunk(
+    variates: NDArray[np.uint64],
+    ids: NDArray[np.int64],
+    num_ids: int,
+    neighbors: int,
+    width: int,
+    prefix: int,
+    base: int,
+    first: int,
+    last: int,
+    weighted: bool,
+    chunk: NDArray[np.uint64],
+) -> None:
+    """Writes the numbers by which neighbours ``first``, ..., ``last - 1`` compete, of which the smallest win; the largest without weight.
+
+    Three loops, so that the second one, which multiplies, becomes one of vector instructions.
+    """
+    count, table, table_width = last - first, ids[IDS], ids[IDS_WIDTH]
+    for i in range(count):
+        node = load_id(neighbors, first + i, width)
+        if table != 0:  # an id that is none is found where it is numbered
+            node = load_id(table, node if uint64(node) < uint64(num_ids) else 0, table_width)
+        chunk[i] = uint64(node)
+    key, next_key, last_hash, hash_key = variates[KEY], variates[NEXT_KEY], variates[LAST_HASH], variates[HASH_KEY]
+    if last_hash == uint64(NO_CHANGE):
+        for i in range(count):
+            chunk[i] = fold_u64(key, chunk[i])
+    else:
+        for i in range(count):
+            chunk[i] = fold_u64(key if fold_u64(hash_key, chunk[i]) <= last_hash else next_key, chunk[i])
+    if weighted:
+        for i in range(count):
+            weight = _weight(prefix, base, first + i)
+            chunk[i] = chunk[i] // weight if weight > uint64(0) else uint64(NO_CHANGE)
+
+
+@helper
+def _count_out(ranks: NDArray[np.uint64], places: NDArray[np.int64], found: int, count: int, picks: NDArray[np.int64]) -> None:
+    """Takes the ``count`` places with the smallest ranks of ``found``, in order; of equal ones the first."""
+    largest, below = uint64(0), 0  # the largest rank that is taken, and how many are smaller
+    for i in range(found):
+        rank, smaller = ranks[i], 0
+        for j in range(found):
+            smaller += 1 if ranks[j] < rank else 0
+        if smaller < count and rank >= largest:
+            largest, below = rank, smaller
+    taken, equal = 0, count - below
+    for i in range(found):
+        if ranks[i] < largest or (ranks[i] == largest and equal > 0):
+            equal -= 1 if ranks[i] == largest else 0
+            picks[taken] = places[i]
+            taken += 1
+
+
+@helper
+def _insert(ranks: NDArray[np.uint64], places: NDArray[np.int64], last: int, rank: np.uint64, position: int) -> None:
+    """Puts a place behind those that are not larger; what is at ``last`` goes."""
+    place = last
+    while place > 0 and ranks[place - 1] > rank:
+        ranks[place], places[place] = ranks[place - 1], places[place - 1]
+        place -= 1
+    ranks[place], places[place] = rank, position
+
+
+@helper
+def pick_smallest(
+    variates: NDArray[np.uint64],
+    ids: NDArray[np.int64],
+    num_ids: int,
+    neighbors: int,
+    width: int,
+    prefix: int,
+    base: int,
+    degree: int,
+    count: int,
+    weighted: bool,
+    picks: NDArray[np.int64],
+    ranks: NDArray[np.uint64],
+    places: NDArray[np.int64],
+    chunk: NDArray[np.uint64],
+) -> None:
+    """Takes the ``count`` edges whose neighbours have the smallest variates, relative to the edges' weights, in order.
+
+    Most nodes are done in one pass: neighbours below a bound, under which a few more than ``count`` are expected, are noted without a
+    branch, and counted out. Where they are too few or too many, an exact pass begins again.
+
+    Args:
+        variates: uint64 ``[4]``, see the column names above.
+        ids: int64 ``[2]``, likewise, of the neighbours' type.
+        num_ids: Nodes of this type.
+        neighbors: Address of the node's neighbour ids, of ``width`` bytes each.
+        width: See ``neighbors``.
+        prefix: Address of the running sums of weights, from ``base`` on; only where ``weighted``.
+        base: See ``prefix``.
+        degree: Edges of the node; more than ``count`` of them have a weight.
+        count: How many are taken.
+        weighted: Whether edges have weights.
+        picks: int64, at least ``[count]``, filled: positions, ascending.
+        ranks: uint64 scratch, of ``count`` and more than two chunks.
+        places: int64 scratch, as long.
+        chunk: uint64 scratch, of the length of a chunk.
+    """
+    total = np.float64(load_i64(prefix + (degree - 1) * 8) - base) if weighted else np.float64(degree)
+    share = (count + 2.5 * np.sqrt(np.float64(count)) + 2.0) / total
+    bound = uint64(NO_CHANGE) if share >= 0.999 else uint64(share * 18446744073709551616.0)
+    found = 0
+    for first in range(0, degree, chunk.size):
+        last = min(degree, first + chunk.size)
+        if found > ranks.size - chunk.size:
+            break
+        _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, chunk)
+        for i in range(last - first):
+            ranks[found], places[found] = chunk[i], first + i
+            found += 1 if chunk[i] < bound else 0
+    if count <= found <= ranks.size - chunk.size:
+        _count_out(ranks, places, found, count, picks)
+        return
+    found = 0
+    for first in range(0, degree, chunk.size):
+        last = min(degree, first + chunk.size)
+        _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, chunk)
+        for i in range(last - first):
+            has_weight = not weighted or _weight(prefix, base, first + i) > uint64(0)
+            if has_weight and (found < count or chunk[i] < ranks[found - 1]):
+                found = min(found + 1, count)
+                _insert(ranks, places, found - 1, chunk[i], first + i)
+    places[:count].sort()
+    picks[:count] = places[:count]

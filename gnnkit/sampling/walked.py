@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import StoreError
 from gnnkit.plan import TemporalComparison
 from gnnkit.sampling.subgraph import BatchKey
+from gnnkit.sampling.variates import Variates
 from gnnkit.schema import EdgeType, NodeType
 
 VERIFY_HINT = "gnnkit info --verify names the file"
@@ -57,12 +58,14 @@ class SampleRequest:
         key: ``stream.batch_key`` of the batch.
         input_id: int64 ``[b]``, positions in the loader's inputs.
         arrays: The inputs' arrays for them, ``[b]`` or ``[b, k]`` each, nodes in the dataset's ids; see the seeder of their kind.
+        variates: What neighbours compete by; None where every node draws from them on its own.
         waited_s: Seconds that another process has taken to choose the batch already.
     """
 
     key: int
     input_id: NDArray[np.int64]
     arrays: Mapping[str, NDArray[Any]]
+    variates: Variates | None = None
     waited_s: float = 0.0
 
 
@@ -95,6 +98,7 @@ class WalkSeeds:
         since: The same: nothing earlier is sampled around a seed; None where nothing is too early.
         batch_of_root: int64 ``[number of roots]``, what ``batch`` shows for each root: of a link's ends, the link; None: the root itself.
         excluded: Edges to leave out.
+        variates: See ``SampleRequest``.
     """
 
     nodes: dict[int, NDArray[np.int64]]
@@ -106,6 +110,7 @@ class WalkSeeds:
     since: dict[int, NDArray[np.int64]] | None = None
     batch_of_root: NDArray[np.int64] | None = None
     excluded: tuple[ExcludedEdges, ...] = ()
+    variates: Variates | None = None
 
 
 @dataclass
