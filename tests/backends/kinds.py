@@ -34,6 +34,8 @@ NODE_KINDS: dict[str, dict[str, Any]] = {
     "temporal_window": {"num_neighbors": [2, 2], "time_attr": "time", "weight": "weight", "temporal_comparison": "<"},
     "induced": {**NEIGHBORS, "subgraph_type": "induced"},
     "bidirectional": {**NEIGHBORS, "subgraph_type": "bidirectional"},
+    "labor": {"sampler": gnnkit.Labor([4, 3], batch_dependency=2), "weight": "weight"},
+    "labor_layers": {"sampler": gnnkit.Labor([3, 3], layer_dependency=True)},
     "ppr": {"sampler": gnnkit.PPR(alpha=0.25, max_ppr_nodes=6, num_neighbors_per_hop=9)},
     "hgt": {"sampler": gnnkit.HGT(num_samples=[7, 5])},
     "layer_wise": {"sampler": gnnkit.LayerWise(num_nodes=[7, 5])},
