@@ -89,7 +89,7 @@ def expand_owned(
         since: Address of int64 ``[num_nodes]``: earlier edges do not count; or 0.
         counts: int64 ``[num_nodes]``, filled: edges of each node.
         buffers: int64 ``[4]``; rows receive the neighbours' store ids, columns are scratch.
-        picks: int64, as long as the most edges that a node draws.
+        picks: int64, longer than the most edges that a node draws.
         table: int64, scratch of ``picks.pick_uniform``.
 
     Returns:
@@ -232,7 +232,8 @@ class PartOwner:
             drawn = expand_owned(
                 relation, tables.parts[r], tables.bounds[t], tables.global_ids[t], fan_out, request.replace, request.last,
                 np.uint64(key), variates, ids, address_of(nodes[piece]), piece.stop - first, _address_or_0(roots[piece]),
-                _address_or_0(times[piece]), _address_or_0(since[piece]), self._counts[r][piece], buffers, np.empty(most, np.int64), table,
+                _address_or_0(times[piece]), _address_or_0(since[piece]), self._counts[r][piece], buffers,
+                np.empty(most + 1, np.int64), table,
             )  # fmt: skip
             if drawn == DAMAGED:
                 raise damaged(LOOSE_EDGE)

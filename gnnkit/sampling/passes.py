@@ -35,6 +35,8 @@ PART, START, DEGREE, COUNT, WEIGHT_BASE = range(5)
 WORK_ROWS = 5
 
 BLOCK = 64
+# Neighbours whose variates are worked out together.
+CHUNK = 256
 _EARLIEST = -(1 << 63)
 
 # What ``walk`` returns when it is done, and when an index led out of the graph; 0 and above is an edge type whose buffers are full.
@@ -198,8 +200,8 @@ def choose(
     node; where it is 0 the root, 0, is part of ``key``. With ``variates`` (see ``picks``) edges are those of the smallest, instead.
     """
     shared = variates.size > 0
-    room = 2 * max(fan_out, 0) + 4 * BLOCK if shared else 0
-    ranks, places, chunk = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(BLOCK if shared else 0, np.uint64)
+    room = 2 * max(fan_out, 0) + 2 * CHUNK if shared else 0
+    ranks, places, chunk = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(CHUNK if shared else 0, np.uint64)
     row, col, position = buffers[ROW], buffers[COL], buffers[POSITION]
     width, weighted = relation[INDICES_WIDTH], relation[WEIGHTED] == 1
     for i in range(first, last):

@@ -180,6 +180,8 @@ def pick(
 # already, the largest hash of those which have not, and the key of hashes. Without columns edges are drawn by who draws.
 KEY, NEXT_KEY, LAST_HASH, HASH_KEY = range(4)
 NO_CHANGE = (1 << 64) - 1
+# Steps by the average distance of ranks before what is left is halved: they may be spread unevenly.
+_STEPS = 12
 # Columns of ``ids`` [T, 2]: the address of the dataset's ids by store id, 0 where they are the same, and their width.
 IDS, IDS_WIDTH = range(2)
 
@@ -230,20 +232,39 @@ def _rank_chunk(
 
 
 @helper
-def _count_out(ranks: NDArray[np.uint64], places: NDArray[np.int64], found: int, count: int, picks: NDArray[np.int64]) -> None:
-    """Takes the ``count`` places with the smallest ranks of ``found``, in order; of equal ones the first."""
-    largest, below = uint64(0), 0  # the largest rank that is taken, and how many are smaller
+def _take_smallest(ranks: NDArray[np.uint64], found: int, count: int, bound: np.uint64, picks: NDArray[np.int64]) -> None:
+    """Takes the places of the ``count`` smallest of ``found`` ranks, in order; of equal ones the first.
+
+    It looks for a limit that as many ranks are below, at first by their average distance, because they are spread evenly: a few passes of
+    vector instructions. One more pass takes them without a branch, for which ``picks`` has a place to spare. At least ``count`` ranks are
+    below ``bound``.
+    """
+    low, high, limit, below_low, below, passes = uint64(0), bound, bound, 0, found, 0
+    step = max(bound // uint64(found), uint64(1))  # from one rank to the next, on average
+    while below != count and high - low > uint64(1):
+        # Towards where the limit is by that distance; halfway where that is out of the range, or where it took too many passes.
+        away = step * uint64(abs(count - below)) if passes else step * uint64(found - count) - step // uint64(2)
+        room = limit - low if below > count else high - limit
+        near = limit - away if below > count else limit + away
+        limit = low + (high - low) // uint64(2) if away >= room or passes >= _STEPS else near
+        below = 0
+        for i in range(found):
+            below += 1 if ranks[i] < limit else 0
+        if below > count:
+            high = limit
+        else:
+            low, below_low = limit, below
+        passes += 1
+    taken, equal = 0, count - below_low  # ranks of ``low`` that are taken where ranks are equal
+    if below == count:
+        for i in range(found):
+            picks[taken] = i
+            taken += 1 if ranks[i] < limit else 0
+        return
     for i in range(found):
-        rank, smaller = ranks[i], 0
-        for j in range(found):
-            smaller += 1 if ranks[j] < rank else 0
-        if smaller < count and rank >= largest:
-            largest, below = rank, smaller
-    taken, equal = 0, count - below
-    for i in range(found):
-        if ranks[i] < largest or (ranks[i] == largest and equal > 0):
-            equal -= 1 if ranks[i] == largest else 0
-            picks[taken] = places[i]
+        if ranks[i] < low or (ranks[i] == low and equal > 0):
+            equal -= 1 if ranks[i] == low else 0
+            picks[taken] = i
             taken += 1
 
 
@@ -255,6 +276,58 @@ def _insert(ranks: NDArray[np.uint64], places: NDArray[np.int64], last: int, ran
         ranks[place], places[place] = ranks[place - 1], places[place - 1]
         place -= 1
     ranks[place], places[place] = rank, position
+
+
+@helper
+def _pick_of_many(
+    variates: NDArray[np.uint64],
+    ids: NDArray[np.int64],
+    num_ids: int,
+    neighbors: int,
+    width: int,
+    prefix: int,
+    base: int,
+    degree: int,
+    count: int,
+    weighted: bool,
+    picks: NDArray[np.int64],
+    ranks: NDArray[np.uint64],
+    places: NDArray[np.int64],
+    chunk: NDArray[np.uint64],
+) -> None:
+    """Does for more neighbours than fit ``chunk`` as ``pick_smallest`` says.
+
+    Those below a bound are noted first, under which a few more than ``count`` are expected. Where they are too few or too many, an exact
+    pass begins again.
+    """
+    total = np.float64(load_i64(prefix + (degree - 1) * 8) - base) if weighted else np.float64(degree)
+    share = (count + 2.5 * np.sqrt(np.float64(count)) + 2.0) / total
+    bound = uint64(NO_CHANGE) if share >= 0.999 else uint64(share * 18446744073709551616.0)
+    found = 0
+    for first in range(0, degree, chunk.size):
+        last = min(degree, first + chunk.size)
+        if found > ranks.size - chunk.size:
+            break
+        _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, chunk)
+        for i in range(last - first):
+            ranks[found], places[found] = chunk[i], first + i
+            found += 1 if chunk[i] < bound else 0
+    if count <= found <= ranks.size - chunk.size:
+        _take_smallest(ranks, found, count, bound, picks)
+        for i in range(count):
+            picks[i] = places[picks[i]]
+        return
+    found = 0
+    for first in range(0, degree, chunk.size):
+        last = min(degree, first + chunk.size)
+        _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, chunk)
+        for i in range(last - first):
+            has_weight = not weighted or _weight(prefix, base, first + i) > uint64(0)
+            if has_weight and (found < count or chunk[i] < ranks[found - 1]):
+                found = min(found + 1, count)
+                _insert(ranks, places, found - 1, chunk[i], first + i)
+    places[:count].sort()
+    picks[:count] = places[:count]
 
 
 @helper
@@ -276,9 +349,6 @@ def pick_smallest(
 ) -> None:
     """Takes the ``count`` edges whose neighbours have the smallest variates, relative to the edges' weights, in order.
 
-    Most nodes are done in one pass: neighbours below a bound, under which a few more than ``count`` are expected, are noted without a
-    branch, and counted out. Where they are too few or too many, an exact pass begins again.
-
     Args:
         variates: uint64 ``[4]``, see the column names above.
         ids: int64 ``[2]``, likewise, of the neighbours' type.
@@ -290,34 +360,15 @@ def pick_smallest(
         degree: Edges of the node; more than ``count`` of them have a weight.
         count: How many are taken.
         weighted: Whether edges have weights.
-        picks: int64, at least ``[count]``, filled: positions, ascending.
+        picks: int64, longer than ``count``, filled: positions, ascending.
         ranks: uint64 scratch, of ``count`` and more than two chunks.
         places: int64 scratch, as long.
-        chunk: uint64 scratch, of the length of a chunk.
+        chunk: uint64 scratch, of any length.
     """
-    total = np.float64(load_i64(prefix + (degree - 1) * 8) - base) if weighted else np.float64(degree)
-    share = (count + 2.5 * np.sqrt(np.float64(count)) + 2.0) / total
-    bound = uint64(NO_CHANGE) if share >= 0.999 else uint64(share * 18446744073709551616.0)
-    found = 0
-    for first in range(0, degree, chunk.size):
-        last = min(degree, first + chunk.size)
-        if found > ranks.size - chunk.size:
-            break
-        _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, chunk)
-        for i in range(last - first):
-            ranks[found], places[found] = chunk[i], first + i
-            found += 1 if chunk[i] < bound else 0
-    if count <= found <= ranks.size - chunk.size:
-        _count_out(ranks, places, found, count, picks)
+    if degree <= chunk.size:
+        _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, 0, degree, weighted, chunk)
+        _take_smallest(chunk, degree, count, uint64(NO_CHANGE), picks)
         return
-    found = 0
-    for first in range(0, degree, chunk.size):
-        last = min(degree, first + chunk.size)
-        _rank_chunk(variates, ids, num_ids, neighbors, width, prefix, base, first, last, weighted, chunk)
-        for i in range(last - first):
-            has_weight = not weighted or _weight(prefix, base, first + i) > uint64(0)
-            if has_weight and (found < count or chunk[i] < ranks[found - 1]):
-                found = min(found + 1, count)
-                _insert(ranks, places, found - 1, chunk[i], first + i)
-    places[:count].sort()
-    picks[:count] = places[:count]
+    _pick_of_many(
+        variates, ids, num_ids, neighbors, width, prefix, base, degree, count, weighted, picks, ranks, places, chunk
+    )  # fmt: skip

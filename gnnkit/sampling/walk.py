@@ -143,7 +143,7 @@ def walk(
     size = 2
     while size < 2 * most and most > LINEAR_FAN_OUT:
         size *= 2
-    picks, table, work = np.empty(most, np.int64), np.empty(size, np.int64), np.empty((WORK_ROWS, BLOCK), np.int64)
+    picks, table, work = np.empty(most + 1, np.int64), np.empty(size, np.int64), np.empty((WORK_ROWS, BLOCK), np.int64)
     begin, end = np.zeros_like(num_nodes), num_nodes.copy()
     num_edges = np.zeros(num_relations, np.int64)
     num_sampled_nodes[:, 0] = num_nodes
