@@ -22,6 +22,7 @@ _HOMES = {
     "GraphStore": "gnnkit.backends.graph_store",
     "HGT": "gnnkit.samplers",
     "InProcess": "gnnkit.backends.inprocess",
+    "Labor": "gnnkit.samplers",
     "LayerWise": "gnnkit.samplers",
     "LoaderPlan": "gnnkit.plan",
     "PPR": "gnnkit.samplers",
@@ -29,6 +30,7 @@ _HOMES = {
     "Store": "gnnkit.storage.store",
     "TrainContext": "gnnkit.jobs.context",
     "add_label_edges": "gnnkit.datasets.label_edges",
+    "check_leakage": "gnnkit.loader.leakage",
     "datasets": "gnnkit.datasets",
     "distributed": "gnnkit.distributed",
     "errors": "gnnkit.errors",
@@ -52,6 +54,7 @@ __all__ = [
     "GraphStore",
     "HGT",
     "InProcess",
+    "Labor",
     "LayerWise",
     "LoaderPlan",
     "PPR",
@@ -59,6 +62,7 @@ __all__ = [
     "Store",
     "TrainContext",
     "add_label_edges",
+    "check_leakage",
     "datasets",
     "distributed",
     "errors",
@@ -91,10 +95,12 @@ if _typing.TYPE_CHECKING:
     from gnnkit.jobs.launching import launch as launch
     from gnnkit.jobs.launching.starting import RunHandle as RunHandle
     from gnnkit.loader.padding import unpad as unpad
+    from gnnkit.loader.leakage import check_leakage as check_leakage
     from gnnkit.partitioning import partition as partition
     from gnnkit.plan import LoaderPlan as LoaderPlan
     from gnnkit.samplers import HGT as HGT
     from gnnkit.samplers import PPR as PPR
+    from gnnkit.samplers import Labor as Labor
     from gnnkit.samplers import LayerWise as LayerWise
     from gnnkit.serving import serve as serve
     from gnnkit.splitters import split_links as split_links

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gnnkit.loader.advice.profile import Profile
     from gnnkit.loader.feature_cache import FeatureCache
     from gnnkit.loader.inference import Embeddings, Layer
+    from gnnkit.loader.leakage import LeakageCheck
     from gnnkit.loader.option_types import BesideKeywords, BuildKeywords, ConstructorKeywords, LinkKeywords, LoaderKeywords
     from gnnkit.plan import LabelOutput
     from gnnkit.source import GraphSource
@@ -663,6 +664,24 @@ class GraphLoader(ProcessBound, Shown):
         from gnnkit.loader.advice.autotune import autotune  # rarely used
 
         return autotune(self.pipeline, seconds, train_step, lambda line: write_now(sys.stdout, line + "\n"), name_of(self) or "loader")
+
+    def check_leakage(self, batches: int = 100) -> LeakageCheck:
+        """Compares the edges of batches with the times of their seeds, from what the batches show: nothing may be later than its seed.
+
+        The batches are the first ones of the next epoch, which does not advance. With several ranks, each checks its own.
+
+        Args:
+            batches: How many, at most.
+
+        Returns:
+            How many edges were compared, how many are later, and the first of these; see ``gnnkit.check_leakage``.
+
+        Raises:
+            PlanError: The loader does not follow times, or its batches show edges that nobody has drawn.
+        """
+        from gnnkit.loader.leakage import check_loader  # rarely used
+
+        return check_loader(self.pipeline, batches)
 
     def plot_batch(self, seed: Any = None, batch: Any = None) -> Picture:
         """One seed's sampled neighbourhood, hop by hop; see ``gnnkit.ui.plots.batch``.

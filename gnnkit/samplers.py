@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.plan import HGTSampling, LayerSampling, PPRChannel, PPRSampling, Sampling
+from gnnkit.plan import HGTSampling, LaborDraws, LayerSampling, NeighborSampling, PPRChannel, PPRSampling, Sampling
+from gnnkit.plan.fan_outs import FanOuts, check_fan_outs, resolve_fan_outs
 from gnnkit.plan.sampling import PPR_RELATION
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
 
@@ -65,6 +66,49 @@ class HGT:
             if value is not None:
                 raise PlanError(f"{name}={value!r}, but HGT sampling does not follow it", f"leave {name} out, or sample with num_neighbors")
         return HGTSampling(_by_type(self.num_samples, "num_samples", schema), edge_dir, with_edge)
+
+
+@dataclass(frozen=True)
+class Labor:
+    """Neighbours drawn by numbers of their own, so that a batch's nodes take the same ones: LABOR-0 (Balin and Çatalyürek, NeurIPS 2023).
+
+    A node takes exactly as many neighbours as with ``num_neighbors``, each as likely, but nodes that have neighbours in common take
+    common ones: batches have fewer nodes, and fewer features to move. Weights are followed as ``weight=`` says. See
+    ``docs/sampling.md``.
+
+    Attributes:
+        num_neighbors: Fan-out per hop, one list or ``{edge type: list}``; -1 takes all neighbours, 0 none.
+        layer_dependency: Whether a node has the same number in all hops: still fewer nodes, and hops that depend on each other.
+        batch_dependency: Batches, counted over all ranks, for which a node keeps its number, each from another batch on: batches that
+            follow each other share more nodes, for caches.
+
+    Raises:
+        PlanError: A value is not as described.
+    """
+
+    num_neighbors: FanOuts
+    layer_dependency: bool = False
+    batch_dependency: int = 1
+
+    def __post_init__(self) -> None:
+        check_fan_outs(self.num_neighbors)
+        self._draws()
+
+    def _draws(self) -> LaborDraws:
+        number: Any = self.batch_dependency
+        return LaborDraws(self.layer_dependency, int(number) if isinstance(number, np.integer) else number)
+
+    def sampling(
+        self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
+    ) -> NeighborSampling:
+        """See ``Sampler.sampling``."""
+        if time_attr is not None:
+            raise PlanError(
+                f"time_attr={time_attr!r}, but seeds with times of their own share no neighbours",
+                "sample with num_neighbors",
+            )
+        fan_outs = resolve_fan_outs(self.num_neighbors, schema)
+        return NeighborSampling(fan_outs, edge_dir=edge_dir, weight=weight, with_edge=with_edge, labor=self._draws())
 
 
 @dataclass(frozen=True)
@@ -271,6 +315,8 @@ def to_options(sampling: Sampling) -> Sampler:
         return HGT(sampling.num_samples)
     if isinstance(sampling, LayerSampling):
         return LayerWise(sampling.num_nodes)
+    if isinstance(sampling, NeighborSampling) and sampling.labor is not None:
+        return Labor(sampling.num_neighbors, sampling.labor.layer_dependency, sampling.labor.batch_dependency)
     if isinstance(sampling, PPRSampling):
         return PPR(
             sampling.alpha,

@@ -28,7 +28,7 @@ def listed(graph, edge_type, near, far, time_attr):
     return found
 
 
-def walk(graph, key, seeds, fan_outs, *, edge_dir, replace, weight, times, time_attr, last):
+def walk(graph, key, seeds, fan_outs, *, edge_dir, replace, weight, times, time_attr, last, windows=None, strict=False):
     """Nodes as (root, id) pairs by type, counts of each hop, and edges as (edge, neighbour, node) by type and hop."""
     near, far = (1, 0) if edge_dir == "in" else (0, 1)
     num_hops = max(map(len, fan_outs.values()), default=0)
@@ -48,7 +48,10 @@ def walk(graph, key, seeds, fan_outs, *, edge_dir, replace, weight, times, time_
                 edges, k = incident[edge_type].get(v, []), fan_outs[edge_type][h]
                 if times is not None:
                     pairs = [(edge, time_of(graph, edge_type, edge, far, time_attr)) for edge in edges]
-                    edges = [edge for edge, time in pairs if time is None or time <= times[root]]
+                    counts = [time is None or time < times[root] or (time == times[root] and not strict) for _, time in pairs]
+                    if windows is not None:
+                        counts = [c and (t is None or times[root] - t <= windows[root]) for c, (_, t) in zip(counts, pairs, strict=True)]
+                    edges = [edge for edge, counted in zip(edges, counts, strict=True) if counted]
                 if last and k >= 0 and (not edges or time_of(graph, edge_type, edges[0], far, time_attr) is not None):
                     picks = list(range(max(0, len(edges) - k), len(edges)))
                 else:
@@ -114,6 +117,7 @@ def turned(edges):
 def sample(
     graph, key, input_type, seeds, positions, fan_outs, *, edge_dir="in", replace=False, weight=None, disjoint=False,
     subgraph_type="directional", time_attr=None, input_time=None, temporal_strategy="uniform",
+    time_window=None, temporal_comparison="<=",
 ):  # fmt: skip
     """A batch: see ``reference_sampler.sample``; node types also have a "batch", and the batch a "seed_time"."""
     rooted, times = disjoint or time_attr is not None, None
@@ -121,7 +125,8 @@ def sample(
         times = input_time if input_time is not None else [graph["nodes"][input_type]["rows"][time_attr][v] for v in seeds]
     nodes, number, sampled, taken = walk(
         graph, key, {input_type: [(i if rooted else 0, v) for i, v in enumerate(seeds)]}, fan_outs, edge_dir=edge_dir, replace=replace,
-        weight=weight, times=times, time_attr=time_attr, last=temporal_strategy == "last",
+        weight=weight, times=times, time_attr=time_attr, last=temporal_strategy == "last", strict=temporal_comparison == "<",
+        windows=[time_window] * len(seeds) if isinstance(time_window, int) else time_window,
     )  # fmt: skip
     sampled_edges = {t: list(map(len, hops)) for t, hops in taken.items()}
     edges = {t: [edge for hop in hops for edge in hop] for t, hops in taken.items()}

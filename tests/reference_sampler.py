@@ -88,6 +88,26 @@ def choose(key, d, k, replace, q):
     return picks
 
 
+def labor(seed, name, epoch, index, *, layer_dependency=False, batch_dependency=1):
+    """Batch ``index``'s variate of node u of a type in hop h, as a function of these three."""
+    stream = fold(fold(fold(0, 1), seed), text(name))
+
+    def variate(h, node_type, u):
+        period = (index + bounded(fold(text(node_type), u), batch_dependency)) // batch_dependency
+        key = fold(fold(fold(fold(stream, epoch), 2), period), 0 if layer_dependency else h)
+        return fold(fold(key, text(node_type)), u)
+
+    return variate
+
+
+def choose_smallest(variates, k, q):
+    """Which edges are taken, in order, of those whose neighbours have these variates; q are their integer weights, or None."""
+    positive = [i for i in range(len(variates)) if q is None or q[i] > 0]
+    if k == -1 or len(positive) <= k:
+        return positive
+    return sorted(sorted(positive, key=lambda i: (variates[i] // (1 if q is None else q[i]), i))[:k])
+
+
 def shown(edge_type, edge_dir):
     a, r, b = edge_type
     if edge_dir == "in" or a == b:
@@ -98,7 +118,7 @@ def shown(edge_type, edge_dir):
     return b, r[4:] if prefixes % 2 else "rev_" + r, a
 
 
-def sample(graph, key, input_type, seeds, positions, fan_outs, *, edge_dir="in", replace=False, weight=None):
+def sample(graph, key, input_type, seeds, positions, fan_outs, *, edge_dir="in", replace=False, weight=None, variate=None):
     """A batch: {"nodes": {type: {attribute: list}}, "edges": {shown type: {attribute: list}}, "input_id": list}."""
     near, far = (1, 0) if edge_dir == "in" else (0, 1)
     num_hops = max(map(len, fan_outs.values()), default=0)
@@ -120,7 +140,11 @@ def sample(graph, key, input_type, seeds, positions, fan_outs, *, edge_dir="in",
                 v = n_id[frontier][i]
                 edges = incident[edge_type].get(v, [])
                 q = [weights[edge_type][e] for e in edges] if edge_type in weights else None
-                for pick in choose(fold(walk, v), len(edges), fan_outs[edge_type][h], replace, q):
+                picks = choose(fold(walk, v), len(edges), fan_outs[edge_type][h], replace, q)
+                if variate is not None:
+                    others = [graph["edges"][edge_type]["ends"][edge][far] for edge in edges]
+                    picks = choose_smallest([variate(h, neighbor, u) for u in others], fan_outs[edge_type][h], q)
+                for pick in picks:
                     u = graph["edges"][edge_type]["ends"][edges[pick]][far]
                     if u not in number[neighbor]:
                         number[neighbor][u] = len(n_id[neighbor])

@@ -14,9 +14,9 @@ from typing import Any, Literal
 from gnnkit.cluster.placing import REPLICATED_SHARE
 from gnnkit.errors import PlanError
 from gnnkit.files import read_json
-from gnnkit.loader.inputs import resolve_fan_outs
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.plan.batch_size import BatchSize, most
+from gnnkit.plan.fan_outs import resolve_fan_outs
 from gnnkit.runtime.limits import start_memory
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.layout import FEATURE_NAME, MANIFEST_NAME, check_buildable, part_of, store_schema, weighted_edge_types

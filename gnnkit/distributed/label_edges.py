@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.loader.inputs import check_fan_outs
+from gnnkit.plan.fan_outs import check_fan_outs
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
     HOMOGENEOUS_NODE_TYPE,

@@ -10,9 +10,10 @@ from gnnkit.distributed.loader_options import PPRSamplerOptions, SamplerOptions
 from gnnkit.distributed.resolve import DistributedRuntimeInfo
 from gnnkit.errors import PlanError
 from gnnkit.loader.graphs import open_store
-from gnnkit.loader.inputs import resolve_fan_outs, resolve_input_nodes
+from gnnkit.loader.inputs import resolve_input_nodes
 from gnnkit.loader.planned import check_store_has
 from gnnkit.plan import Batching, Inputs, LoaderPlan, NeighborSampling, Placement, RuntimeOptions, Sampling, SubgraphType
+from gnnkit.plan.fan_outs import resolve_fan_outs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import EdgeType
 from gnnkit.storage.store import Store

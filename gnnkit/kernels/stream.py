@@ -24,6 +24,7 @@ _MASK = (1 << 64) - 1
 
 PURPOSE_ORDER = 0
 PURPOSE_NEIGHBORS = 1
+PURPOSE_VARIATES = 2
 # Folded into a batch's key, where hops are folded too: above every hop.
 PURPOSE_NEGATIVES = 1 << 32
 PURPOSE_BUDGETS = (1 << 32) + 1
@@ -64,6 +65,11 @@ def order_key(stream: int, epoch: int) -> int:
 def batch_key(stream: int, epoch: int, batch_index: int) -> int:
     """The key from which every neighbour in a batch is drawn."""
     return fold(fold(fold(stream, epoch), PURPOSE_NEIGHBORS), batch_index)
+
+
+def variates_key(stream: int, epoch: int, period: int) -> int:
+    """The key from which the variates of nodes are made, of batches whose number, divided by their dependency, is ``period``."""
+    return fold(fold(fold(stream, epoch), PURPOSE_VARIATES), period)
 
 
 @helper

@@ -28,6 +28,7 @@ from gnnkit.plan import (
     Sampling,
     SubgraphType,
 )
+from gnnkit.plan.fan_outs import check_fan_outs, resolve_fan_outs
 from gnnkit.runtime.batches import OWN_NEGATIVES, InputRows, input_rows, missing_edge_ids
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import Sampler
@@ -51,65 +52,6 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
     from gnnkit.loader.options import LoaderOptions
-
-FanOuts: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
-# Room is made for as many edges as may be drawn: from here on there would be none.
-_TOO_MANY = 1 << 31
-
-
-def _fan_out(value: Any, where: str) -> tuple[int, ...]:
-    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
-        raise PlanError(f"num_neighbors{where} must be a list with one number per hop, got {value!r}", "for example [15, 10, 5]")
-    for number in value:
-        if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or not -1 <= number < _TOO_MANY:
-            raise PlanError(
-                f"num_neighbors{where} holds {number!r}", "a fan-out is a whole number below 2**31; -1 takes all neighbours, 0 none"
-            )
-    return tuple(int(number) for number in value)
-
-
-def check_fan_outs(num_neighbors: FanOuts) -> None:
-    """Checks what can be checked without a schema.
-
-    Raises:
-        PlanError: A fan-out is empty or no list, hop counts differ, or a number is below -1 or no whole number.
-    """
-    if not isinstance(num_neighbors, Mapping):
-        if not _fan_out(num_neighbors, ""):
-            raise PlanError("num_neighbors is empty", "give one number per hop, for example [15, 10, 5]")
-        return
-    fan_outs = {edge_type: _fan_out(value, f"[{edge_type}]") for edge_type, value in num_neighbors.items()}
-    if len({len(fan_out) for fan_out in fan_outs.values()}) != 1 or not all(fan_outs.values()):
-        raise PlanError(f"num_neighbors has different numbers of hops: { {str(t): len(f) for t, f in fan_outs.items()} }", "pad with 0")
-
-
-def resolve_fan_outs(num_neighbors: FanOuts, schema: GraphSchema) -> dict[EdgeType, tuple[int, ...]]:
-    """``{edge type: fan-out per hop}`` for every edge type.
-
-    Args:
-        num_neighbors: One list for all edge types, or a list for each.
-        schema: The graph's schema.
-
-    Raises:
-        PlanError: A type is unknown or missing, hop counts differ, or a number is below -1 or no whole number.
-    """
-    check_fan_outs(num_neighbors)
-    if not isinstance(num_neighbors, Mapping):
-        fan_out = _fan_out(num_neighbors, "")
-        # Labels are for supervision: messages pass along them only where somebody says so of their type.
-        return {t: (0,) * len(fan_out) if is_label_edge_type(t) else fan_out for t in schema.edge_types}
-    if schema.is_homogeneous and set(num_neighbors) != {HOMOGENEOUS_EDGE_TYPE}:
-        raise PlanError("num_neighbors is a dict, but the graph is homogeneous", "give a list, for example [15, 10, 5]")
-    names = [str(edge_type) for edge_type in schema.edge_types]
-    for edge_type in num_neighbors:
-        if edge_type not in schema.edge_types:
-            raise PlanError(
-                f"num_neighbors names the unknown edge type {edge_type!r}{near_matches(str(edge_type), names)}", f"known: {names}"
-            )
-    missing = [edge_type for edge_type in schema.edge_types if edge_type not in num_neighbors]
-    if missing:
-        raise PlanError(f"num_neighbors says nothing about the edge types {missing}", "give [0, ...] to leave a type out")
-    return {edge_type: _fan_out(value, f"[{edge_type}]") for edge_type, value in num_neighbors.items()}
 
 
 def to_ids(value: Any, num_nodes: int, what: str) -> NDArray[np.int64]:
@@ -238,6 +180,47 @@ def with_seed_weights(inputs: Inputs, value: Any, graph: GraphHandle) -> Inputs:
             weights = weights[inputs.ids]
     integer_weights(weights, rows.num_inputs, "seed_weights", "inputs")
     return replace(inputs, weights=weights)
+
+
+def with_time_window(inputs: Inputs, value: Any, sampling: Sampling, graph: GraphHandle) -> Inputs:
+    """Inputs that each have a time window of their own.
+
+    Args:
+        inputs: The inputs.
+        value: A whole number for each of them or for each place of their mask; None, or a single number, changes nothing.
+        sampling: What is sampled around them.
+        graph: The graph.
+
+    Raises:
+        PlanError: The numbers do not fit the inputs, or time plays no part.
+    """
+    if one_window(value) is not None or value is None:
+        return inputs
+    if sampling.time_attr is None or isinstance(inputs, InputAnchors):
+        raise PlanError("time_window is given, and no times are compared with it", "name the array that holds them: time_attr='time'")
+    window, count = to_array(value, "time_window"), input_rows(inputs, graph).num_inputs
+    if isinstance(inputs, InputNodes) and inputs.is_mask and len(window) == graph.arrays.schema.node_types[inputs.node_type].num_nodes:
+        window = window[inputs.ids]
+    if window.shape != (count,) or window.dtype.kind not in "iu" or (count and not 0 <= window.min() <= window.max() < 1 << 63):
+        raise PlanError(
+            f"time_window must be a whole number of at least 0, or such numbers [{count}], one for each input;"
+            f" got {window.dtype} {list(window.shape)}",
+            "in the unit of the times",
+        )
+    return replace(inputs, window=window.astype(np.int64))
+
+
+def one_window(value: Any) -> int | None:
+    """Returns the time window that all inputs share; None where there is none, or one for each.
+
+    Raises:
+        PlanError: It is a single value, and no whole number.
+    """
+    if value is None or (not np.isscalar(value) and getattr(value, "ndim", 1) != 0):
+        return None
+    if isinstance(value, (str, bytes, bool, np.bool_)) or not float(value).is_integer():
+        raise PlanError(f"time_window must be a whole number of at least 0, in the unit of the times, got {value!r}")
+    return int(value)
 
 
 def _balanced(inputs: Inputs, rows: InputRows, value: str, graph: GraphHandle) -> NDArray[np.float64]:
@@ -377,6 +360,8 @@ HOP_OPTIONS: dict[str, Any] = {
     "disjoint": False,
     "subgraph_type": "directional",
     "temporal_strategy": "uniform",
+    "time_window": None,
+    "temporal_comparison": "<=",
 }
 
 
@@ -393,16 +378,20 @@ def check_sampling_options(options: LoaderOptions) -> None:
         NeighborSampling({}, disjoint=options.disjoint, subgraph_type=options.subgraph_type)
         if options.temporal_strategy not in ("uniform", "last"):
             raise PlanError(f"temporal_strategy must be 'uniform' or 'last', got {options.temporal_strategy!r}")
+        if options.temporal_comparison not in ("<=", "<"):
+            raise PlanError(f"temporal_comparison must be '<=' or '<', got {options.temporal_comparison!r}")
+        one_window(options.time_window)
         return
     if isinstance(options.sampler, type) or not isinstance(options.sampler, Sampler):
         raise PlanError(
-            f"sampler must be a way of sampling such as gnnkit.PPR(), gnnkit.HGT(...) or gnnkit.LayerWise(...), got {options.sampler!r}",
+            f"sampler must be a way of sampling such as gnnkit.Labor(...), gnnkit.PPR() or gnnkit.HGT(...), got {options.sampler!r}",
             "num_neighbors=[15, 10, 5] samples hop by hop",
         )
     for name, usual in HOP_OPTIONS.items():
-        if getattr(options, name) != usual:
+        value = getattr(options, name)
+        if type(value) is not type(usual) or value != usual:  # a tensor cannot be compared
             kind = type(options.sampler).__name__
-            raise PlanError(f"{name}={getattr(options, name)!r} and sampler={kind}(...) do not go together", f"leave {name} out")
+            raise PlanError(f"{name}={value!r} and sampler={kind}(...) do not go together", f"leave {name} out")
 
 
 def resolve_sampling(
@@ -436,6 +425,8 @@ def resolve_sampling(
         options.subgraph_type,
         time_attr,
         options.temporal_strategy,
+        one_window(options.time_window),
+        options.temporal_comparison,
     )
 
 

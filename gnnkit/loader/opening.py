@@ -26,6 +26,7 @@ from gnnkit.loader.inputs import (
     resolve_sampling,
     wants_all_edges,
     with_seed_weights,
+    with_time_window,
     without_labels,
     without_links,
 )
@@ -238,7 +239,8 @@ def _open(
     sampling = resolve_sampling(
         options, arrays.schema, edge_dir=arrays.edge_dir, weight=weight, time_attr=time_attr, with_edge=bool(with_edge)
     )
-    inputs = with_seed_weights(given.inputs.resolve(sampling, graph), options.seed_weights, graph)
+    inputs = with_time_window(given.inputs.resolve(sampling, graph), options.time_window, sampling, graph)
+    inputs = with_seed_weights(inputs, options.seed_weights, graph)
     backend = options.backend_json(placement)
     plan = LoaderPlan(graph.store, inputs, sampling, options.batching(inputs), backend, options.runtime(), placement, form=options.form())
     return Pipeline(plan, graph, events, transform=options.transform, device=options.device)

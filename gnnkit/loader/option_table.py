@@ -25,7 +25,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Common": ("num_neighbors", "batch_size", "shuffle", "backend", "device", "transform", "seed"),
     "Form of batches": ("pad", "is_edge_index"),
-    "Sampling": ("sampler", "replace", "disjoint", "subgraph_type", "temporal_strategy", "input_time"),
+    "Sampling": (
+        "sampler",
+        "replace",
+        "disjoint",
+        "subgraph_type",
+        "temporal_strategy",
+        "time_window",
+        "temporal_comparison",
+        "input_time",
+    ),
     "Links": ("edge_label_index", *LINK_OPTIONS),
     "Order and ranks": ("seed_weights", "drop_last", "remainder", "rank", "world_size"),
     "Memory and time": ("prefetch", "memory_budget", "feature_cache", "placement", "start_timeout_s", "batch_timeout_s"),
@@ -35,6 +44,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 _ALL, _OWN = "all", "InProcess, Colocated, GraphStore"
 BACKENDS: Mapping[str, str] = {
     **dict.fromkeys(("sampler", "disjoint", "subgraph_type", "temporal_strategy", "input_time", "weight", "time_attr"), _OWN),
+    **dict.fromkeys(("time_window", "temporal_comparison"), _OWN),
     **dict.fromkeys(("edge_label_index", *LINK_OPTIONS), _OWN),
     **dict.fromkeys(("memory_budget", "feature_cache", "pad"), _OWN),
     "replace": "all; Glt draws with replacement on processors, whatever it says",

@@ -7,8 +7,9 @@ from typing import Any, TypedDict
 
 from gnnkit.backends.base import Backend
 from gnnkit.cluster.placing import PlacementOption
-from gnnkit.loader.inputs import FanOuts, NegativesOption
-from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalStrategy
+from gnnkit.loader.inputs import NegativesOption
+from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalComparison, TemporalStrategy
+from gnnkit.plan.fan_outs import FanOuts
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.options import FeatureDtype, Partitioner
 
@@ -34,7 +35,7 @@ class BesideKeywords(TypedDict, total=False):
     is_edge_index: bool
     """Gives ``edge_index`` as PyG's ``EdgeIndex``, with its sort order known where edges are sorted."""
     sampler: Any
-    """Another way of sampling instead: ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or ``gnnkit.LayerWise(...)``."""
+    """Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or ``gnnkit.LayerWise(...)``."""
     replace: bool
     """Draws neighbours with replacement."""
     disjoint: bool
@@ -44,6 +45,11 @@ class BesideKeywords(TypedDict, total=False):
     nodes."""
     temporal_strategy: TemporalStrategy
     """With ``time_attr``: "uniform" draws among the neighbours that are early enough, "last" takes the latest of them."""
+    time_window: Any
+    """With ``time_attr``: how much older than its seed a neighbour may be, in the unit of the times: a number, or ``[n]`` of them, one
+    for each input (or for each place of a mask). None is any age."""
+    temporal_comparison: TemporalComparison
+    """With ``time_attr``: whether neighbours of the seed's own time are early enough ("<=") or not ("<")."""
     seed_weights: Any
     """Numbers ``[n]``, one for each input (or for each place of a mask): an epoch draws n inputs in proportion to them, with
     replacement; "balanced" makes all classes of the labels ``y`` equally likely. None visits each input once."""

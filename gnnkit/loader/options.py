@@ -14,7 +14,7 @@ from gnnkit.backends.base import Backend, size_in_bytes
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, find_hosts
 from gnnkit.cluster.placing import PlacementOption, check_placement, place
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.loader.inputs import HOP_OPTIONS, INPUT_OPTIONS, FanOuts, InputOptions, check_sampling_options, resolve_rank
+from gnnkit.loader.inputs import HOP_OPTIONS, INPUT_OPTIONS, InputOptions, check_sampling_options, resolve_rank
 from gnnkit.loader.served import is_served
 from gnnkit.loader.transfer import resolve_device
 from gnnkit.plan import (
@@ -28,9 +28,11 @@ from gnnkit.plan import (
     Remainder,
     RuntimeOptions,
     SubgraphType,
+    TemporalComparison,
     TemporalStrategy,
     to_pad,
 )
+from gnnkit.plan.fan_outs import FanOuts
 from gnnkit.samplers import to_options
 from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.options import BuildOptions
@@ -71,7 +73,8 @@ class LoaderOptions:
 
     Attributes:
         num_neighbors: Fan-out per hop, one list or ``{edge type: list}``; -1 takes all neighbours, 0 none.
-        sampler: Another way of sampling instead: ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or ``gnnkit.LayerWise(...)``.
+        sampler: Another way of sampling instead: ``gnnkit.Labor(...)``, ``gnnkit.PPR(...)``, ``gnnkit.HGT(...)`` or
+            ``gnnkit.LayerWise(...)``.
         batch_size: Seeds per batch and rank.
         shuffle: Whether an epoch visits the seeds in a fresh order; None shuffles the split "train" only.
         seed_weights: Numbers ``[n]``, one for each input (or for each place of a mask): an epoch draws n inputs in proportion to them, with
@@ -82,6 +85,9 @@ class LoaderOptions:
         subgraph_type: "directional" batches hold the edges that were drawn, "bidirectional" also their reverses, "induced" every edge among
             the batch's nodes.
         temporal_strategy: With ``time_attr``: "uniform" draws among the neighbours that are early enough, "last" takes the latest of them.
+        time_window: With ``time_attr``: how much older than its seed a neighbour may be, in the unit of the times: a number, or ``[n]`` of
+            them, one for each input (or for each place of a mask). None is any age.
+        temporal_comparison: With ``time_attr``: whether neighbours of the seed's own time are early enough ("<=") or not ("<").
         seed: Random seed; the same seed gives the same batches everywhere.
         remainder: Handling of batches that are left over when they are dealt to ranks: "drop" (None: when shuffled), "pad" (None:
             otherwise) or "uneven".
@@ -113,6 +119,8 @@ class LoaderOptions:
     disjoint: bool = False
     subgraph_type: SubgraphType = "directional"
     temporal_strategy: TemporalStrategy = "uniform"
+    time_window: Any = None
+    temporal_comparison: TemporalComparison = "<="
     seed: int = 0
     remainder: Remainder | None = None
     backend: Backend | str = "auto"
@@ -167,7 +175,8 @@ class LoaderOptions:
 
         batching, runtime = plan.batching, plan.runtime
         hops = plan.sampling
-        how = {name: getattr(hops, name) for name in HOP_OPTIONS} if isinstance(hops, NeighborSampling) else {"sampler": to_options(hops)}
+        is_plain = isinstance(hops, NeighborSampling) and hops.labor is None
+        how = {name: getattr(hops, name) for name in HOP_OPTIONS} if is_plain else {"sampler": to_options(hops)}
         return cls(
             **how,
             batch_size=batching.batch_size,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, StreamStatus, check_owner
@@ -22,12 +23,12 @@ from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStat
 from gnnkit.loader.feature_cache import open_stream
 from gnnkit.loader.graphs import placed_graph
 from gnnkit.loader.history import Control, History, Records
-from gnnkit.loader.inputs import resolve_sampling, to_ids, to_links, with_seed_weights
+from gnnkit.loader.inputs import resolve_sampling, to_ids, to_links, with_seed_weights, with_time_window
 from gnnkit.loader.options import LoaderOptions
 from gnnkit.loader.padding import check_paddable, with_shapes
 from gnnkit.loader.planned import checked_inputs
 from gnnkit.loader.served import check_is_here
-from gnnkit.plan import InputLinks, Inputs, LoaderPlan, Sampling
+from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, Sampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.collate import load_batch_classes
@@ -198,6 +199,11 @@ class Pipeline(ProcessBound):
                 raise PlanError(
                     f"{inputs.node_type!r} nodes have no {time_attr!r} of their own, so sample() does not know their times",
                     "make a loader with input_nodes=... and input_time=... of them",
+                )
+            if _window_of(inputs) is not None:
+                raise PlanError(
+                    "time_window is one for each of the loader's inputs, so sample() does not know that of others",
+                    "make a loader of them: for_split(input_nodes, time_window=...)",
                 )
             ids = to_ids(input_nodes, schema.num_nodes, "input_nodes")
         with self.history.noting():
@@ -396,6 +402,9 @@ class Pipeline(ProcessBound):
             with_edge=before.with_edge,
         )
         inputs, sampling = inputs_on(sampling)
+        inputs = with_time_window(inputs, options.time_window, sampling, self.graph)
+        if _window_of(self.plan.inputs) is not None and _window_of(inputs) is None and "time_window" not in changes:
+            raise PlanError("this loader's time_window is one for each of its own inputs", "say that of the others: time_window=...")
         inputs = with_seed_weights(inputs, options.seed_weights, self.graph)
         graph, placement = placed_graph(self.graph, options) if "placement" in changes else (self.graph, self.plan.placement)
         plan = replace(
@@ -438,6 +447,11 @@ class Pipeline(ProcessBound):
         check_owner(self._process)
         if self._closed:
             raise LoaderClosed("the loader is closed", "create a new one")
+
+
+def _window_of(inputs: Inputs) -> NDArray[np.int64] | None:
+    """The time windows of the inputs, where each has its own."""
+    return None if isinstance(inputs, InputAnchors) else inputs.window
 
 
 def _whole_number(value: Any, what: str) -> int:

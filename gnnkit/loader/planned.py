@@ -17,15 +17,16 @@ from gnnkit.loader.inputs import (
     check_reverses,
     checked_anchors,
     checked_links,
-    resolve_fan_outs,
     resolve_input_nodes,
     resolve_rank,
     with_seed_weights,
+    with_time_window,
     without_labels,
 )
 from gnnkit.loader.options import Site
 from gnnkit.loader.served import is_served, joins_servers, served_store
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Placement, Sampling, StoreRef
+from gnnkit.plan.fan_outs import resolve_fan_outs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import to_options
 from gnnkit.schema import GraphSchema
@@ -204,7 +205,8 @@ def checked_inputs(inputs: Inputs, sampling: Sampling, graph: GraphHandle) -> tu
     if not isinstance(inputs.stream, str):
         raise PlanError(f"the plan's inputs need a stream, got {inputs.stream!r}")
     if isinstance(inputs, InputLinks):
-        return with_seed_weights(checked_links(inputs, sampling, graph), inputs.weights, graph), sampling
+        links = with_time_window(checked_links(inputs, sampling, graph), inputs.window, sampling, graph)
+        return with_seed_weights(links, inputs.weights, graph), sampling
     if isinstance(inputs, InputAnchors):
         anchors = with_seed_weights(checked_anchors(inputs, graph), inputs.weights, graph)
         return anchors, without_labels(sampling, inputs.label_types)
@@ -215,4 +217,5 @@ def checked_inputs(inputs: Inputs, sampling: Sampling, graph: GraphHandle) -> tu
     resolved = resolve_input_nodes(which, graph, inputs.time, sampling.time_attr)
     # The stream decides the draws: it stays as it was written.
     nodes = replace(resolved, stream=inputs.stream, is_mask=inputs.is_mask)
-    return with_seed_weights(nodes, inputs.weights, graph), sampling
+    nodes_in_time = with_time_window(nodes, inputs.window, sampling, graph)
+    return with_seed_weights(nodes_in_time, inputs.weights, graph), sampling

@@ -31,12 +31,14 @@ from gnnkit.plan.loader import (
 )
 from gnnkit.plan.sampling import (
     HGTSampling,
+    LaborDraws,
     LayerSampling,
     NeighborSampling,
     PPRChannel,
     PPRSampling,
     Sampling,
     SubgraphType,
+    TemporalComparison,
     TemporalStrategy,
 )
 
@@ -53,6 +55,7 @@ __all__ = [
     "LABEL_COUNTS",
     "LABEL_KINDS",
     "LABEL_NODES",
+    "LaborDraws",
     "LabelLists",
     "LabelOutput",
     "LayerSampling",
@@ -70,6 +73,7 @@ __all__ = [
     "Shape",
     "StoreRef",
     "SubgraphType",
+    "TemporalComparison",
     "TemporalStrategy",
     "label_name",
     "num_batches",

@@ -90,6 +90,7 @@ class InputLinks:
         neg_sampling: What they are told apart from; None: nothing.
         exclude_edges: Whether the links themselves ("self"), or they and their reverses ("reverse"), are left out of what is sampled.
         weights: float64 ``[n]``: an epoch draws its links in proportion to them, with replacement; None visits each once.
+        window: int64 ``[n]``: a time window for each; None is that of the sampling.
     """
 
     edge_type: EdgeType
@@ -101,6 +102,7 @@ class InputLinks:
     neg_sampling: NegativeSampling | None = None
     exclude_edges: ExcludeEdges | None = None
     weights: NDArray[np.float64] | None = None
+    window: NDArray[np.int64] | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, InputLinks) and self.to_json() == other.to_json()
@@ -122,7 +124,7 @@ class InputLinks:
             "edge_label_time": array_to_json(self.edge_label_time),
             "neg_sampling": None if self.neg_sampling is None else self.neg_sampling.to_json(),
             "exclude_edges": self.exclude_edges,
-            **_weights_to_json(self.weights),
+            **_arrays_to_json(weights=self.weights, window=self.window),
         }
 
     @classmethod
@@ -138,6 +140,7 @@ class InputLinks:
             NegativeSampling.from_json(value["neg_sampling"]),
             value["exclude_edges"],
             array_from_json(value.get("weights")),
+            array_from_json(value.get("window")),
         )
 
 
@@ -288,7 +291,7 @@ class InputAnchors:
             "ids": array_to_json(self.ids),
             "cap": self.cap,
             "output": self.output,
-            **_weights_to_json(self.weights),
+            **_arrays_to_json(weights=self.weights),
         }
 
     @classmethod
@@ -333,6 +336,7 @@ class InputNodes:
         time: int64 ``[n]``, for temporal sampling: nothing later is sampled around a node; None is the node's own time.
         is_mask: Whether ``ids`` are where a mask is true: ``input_id`` of a batch then holds positions in the mask, as in PyG.
         weights: float64 ``[n]``: an epoch draws its nodes in proportion to them, with replacement; None visits each once.
+        window: int64 ``[n]``: a time window for each; None is that of the sampling.
     """
 
     node_type: NodeType
@@ -342,6 +346,7 @@ class InputNodes:
     time: NDArray[np.int64] | None = None
     is_mask: bool = False
     weights: NDArray[np.float64] | None = None
+    window: NDArray[np.int64] | None = None
 
     @property
     def input_type(self) -> NodeType:
@@ -361,20 +366,20 @@ class InputNodes:
             "ids": array_to_json(self.ids),
             "time": array_to_json(self.time),
             **({"is_mask": True} if self.is_mask else {}),
-            **_weights_to_json(self.weights),
+            **_arrays_to_json(weights=self.weights, window=self.window),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> InputNodes:
         """Reverses ``to_json``."""
         ids, time = array_from_json(value["ids"]), array_from_json(value["time"])
-        weights = array_from_json(value.get("weights"))
-        return cls(value["node_type"], value["stream"], value["split"], ids, time, value.get("is_mask", False), weights)
+        weights, window = array_from_json(value.get("weights")), array_from_json(value.get("window"))
+        return cls(value["node_type"], value["stream"], value["split"], ids, time, value.get("is_mask", False), weights, window)
 
 
-def _weights_to_json(weights: NDArray[np.float64] | None) -> dict[str, Any]:
-    """Nothing where there are none, so that other plans stay as they are."""
-    return {} if weights is None else {"weights": array_to_json(weights)}
+def _arrays_to_json(**arrays: NDArray[Any] | None) -> dict[str, Any]:
+    """Nothing for those that are None, so that other plans stay as they are."""
+    return {name: array_to_json(array) for name, array in arrays.items() if array is not None}
 
 
 Inputs: TypeAlias = InputNodes | InputLinks | InputAnchors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
 from gnnkit.errors import PlanError
@@ -193,6 +193,7 @@ def _edge_types(value: Any) -> tuple[EdgeType, ...]:
 
 SubgraphType: TypeAlias = Literal["directional", "bidirectional", "induced"]
 TemporalStrategy: TypeAlias = Literal["uniform", "last"]
+TemporalComparison: TypeAlias = Literal["<=", "<"]
 
 
 class Sampling(Protocol):
@@ -229,6 +230,26 @@ class Sampling(Protocol):
 
 
 @dataclass(frozen=True)
+class LaborDraws:
+    """Neighbours that are drawn by numbers of their own, the same whoever draws: LABOR, see ``gnnkit.Labor``.
+
+    Attributes:
+        layer_dependency: Whether a node has the same number in all hops.
+        batch_dependency: Batches for which it keeps it, at least 1.
+    """
+
+    layer_dependency: bool = False
+    batch_dependency: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.layer_dependency, bool):
+            raise PlanError(f"layer_dependency must be True or False, got {self.layer_dependency!r}")
+        number = self.batch_dependency
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < 1 << 31:
+            raise PlanError(f"batch_dependency must be a whole number of at least 1, and below 2**31, got {number!r}")
+
+
+@dataclass(frozen=True)
 class NeighborSampling:
     """Sampling of neighbourhoods, hop by hop.
 
@@ -243,6 +264,9 @@ class NeighborSampling:
             edge among the batch's nodes.
         time_attr: Name of the node or edge array that keeps later neighbours out of a seed's neighbourhood; implies ``disjoint``.
         temporal_strategy: With ``time_attr``: "uniform" draws among the neighbours that are early enough, "last" takes the latest of them.
+        time_window: With ``time_attr``: how much older than its seed a neighbour may be, in the unit of the times; None is any age.
+        temporal_comparison: With ``time_attr``: whether neighbours of the seed's own time are early enough ("<=") or not ("<").
+        labor: How neighbours are drawn that a batch's nodes share; None where every node draws on its own.
     """
 
     num_neighbors: Mapping[EdgeType, tuple[int, ...]]
@@ -254,12 +278,23 @@ class NeighborSampling:
     subgraph_type: SubgraphType = "directional"
     time_attr: str | None = None
     temporal_strategy: TemporalStrategy = "uniform"
+    time_window: int | None = None
+    temporal_comparison: TemporalComparison = "<="
+    labor: LaborDraws | None = None
 
     def __post_init__(self) -> None:
         if self.subgraph_type not in ("directional", "bidirectional", "induced"):
             raise PlanError(f"subgraph_type must be 'directional', 'bidirectional' or 'induced', got {self.subgraph_type!r}")
         if self.temporal_strategy not in ("uniform", "last"):
             raise PlanError(f"temporal_strategy must be 'uniform' or 'last', got {self.temporal_strategy!r}")
+        if self.temporal_comparison not in ("<=", "<"):
+            raise PlanError(f"temporal_comparison must be '<=' or '<', got {self.temporal_comparison!r}")
+        self._check_window()
+        if self.labor is not None and (self.replace or self.has_roots or self.subgraph_type != "directional"):
+            raise PlanError(
+                "LABOR takes each neighbour once, for all seeds together, and shows what was drawn",
+                "leave replace, disjoint, time_attr and subgraph_type out",
+            )
         if not isinstance(self.disjoint, bool):
             raise PlanError(f"disjoint must be True or False, got {self.disjoint!r}")
         if self.time_attr is not None and self.subgraph_type == "induced":
@@ -269,6 +304,17 @@ class NeighborSampling:
             )
         if self.temporal_strategy == "last":
             self._check_last()
+
+    def _check_window(self) -> None:
+        """Checks the options that are about times."""
+        window = self.time_window
+        if window is not None and (isinstance(window, bool) or not isinstance(window, int) or not 0 <= window < 1 << 63):
+            raise PlanError(f"time_window must be a whole number of at least 0, in the unit of the times, got {window!r}")
+        if window == 0 and self.temporal_comparison == "<":
+            raise PlanError("time_window=0 with temporal_comparison='<' leaves no time at all", "use a larger window, or '<='")
+        for name, usual in (("time_window", None), ("temporal_comparison", "<=")):
+            if self.time_attr is None and getattr(self, name) != usual:
+                raise PlanError(f"{name}={getattr(self, name)!r} needs times", "name the array that holds them: time_attr='time'")
 
     def _check_last(self) -> None:
         """The latest neighbours are not drawn: nothing can say how."""
@@ -308,13 +354,18 @@ class NeighborSampling:
             "subgraph_type": self.subgraph_type,
             "time_attr": self.time_attr,
             "temporal_strategy": self.temporal_strategy,
+            # Not where they change nothing, so that other plans stay as they are.
+            **({} if self.time_window is None else {"time_window": self.time_window}),
+            **({} if self.temporal_comparison == "<=" else {"temporal_comparison": self.temporal_comparison}),
+            **({} if self.labor is None else {"labor": asdict(self.labor)}),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> NeighborSampling:
         """Reverses ``to_json``."""
         fan_outs = {edge_type_from_json(row["edge_type"]): tuple(int(n) for n in row["num_neighbors"]) for row in value["num_neighbors"]}
-        return cls(fan_outs, **{name: given for name, given in value.items() if name not in ("kind", "num_neighbors")})
+        named = {name: given for name, given in value.items() if name not in ("kind", "num_neighbors", "labor")}
+        return cls(fan_outs, labor=LaborDraws(**value["labor"]) if "labor" in value else None, **named)
 
 
 _KINDS: dict[str, Callable[[Mapping[str, Any]], Sampling]] = {

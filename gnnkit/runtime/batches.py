@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.kernels import stream
-from gnnkit.plan import InputAnchors, InputLinks, InputNodes, Inputs, LoaderPlan
+from gnnkit.plan import InputAnchors, InputLinks, InputNodes, Inputs, LoaderPlan, NeighborSampling
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.schedule import Schedule, epoch_order
 from gnnkit.sampling.seeders.links import integer_weights
+from gnnkit.sampling.variates import Variates
 from gnnkit.sampling.walked import VERIFY_HINT, SampleRequest, damaged
 from gnnkit.schema import EdgeType
 from gnnkit.storage.arrays import GraphArrays
@@ -119,6 +120,8 @@ class LinkArrays:
             found["label"] = np.ascontiguousarray(self._labels[positions])
         if self._time is not None and not self._num_negatives:
             found["time"] = np.ascontiguousarray(self._time[positions], np.int64)
+        if self._inputs.window is not None:
+            found["window"] = np.ascontiguousarray(self._inputs.window[positions])
         if self._num_negatives:
             found["is_negative"] = positions >= self._num_links
         elif self._is_official:
@@ -263,6 +266,8 @@ class NodeInputRows:
         found: dict[str, NDArray[Any]] = {"node": positions if self._ids is None else self._ids[positions].astype(np.int64)}
         if isinstance(self._inputs, InputNodes) and self._inputs.time is not None:
             found["time"] = self._inputs.time[positions]
+        if isinstance(self._inputs, InputNodes) and self._inputs.window is not None:
+            found["window"] = self._inputs.window[positions]
         if isinstance(self._inputs, InputAnchors):
             found |= self._inputs.given(positions)
         return found
@@ -327,7 +332,7 @@ class BatchList:
         positions = np.arange(where.start, where.stop, dtype=np.int64) if order is None else np.ascontiguousarray(order[where])
         arrays, inputs = self._inputs.arrays(positions), self._plan.inputs
         input_id = arrays["node"] if isinstance(inputs, InputNodes) and inputs.is_mask else positions
-        return SampleRequest(stream.batch_key(self._stream, epoch, batch_index), input_id, arrays)
+        return self._request(self._stream, epoch, batch_index, input_id, arrays)
 
     def _order_of(self, epoch: int) -> NDArray[np.int64] | None:
         """The order of an epoch's inputs, see ``epoch_order``; that of the last epoch is kept."""
@@ -345,4 +350,10 @@ class BatchList:
         """Returns the request for a batch around given inputs, see ``InputRows.given``; such batches have a stream of their own."""
         arrays = self._inputs.given(values)
         count = len(next(iter(arrays.values())))
-        return SampleRequest(stream.batch_key(self._now_stream, epoch, index), np.arange(count, dtype=np.int64), arrays)
+        return self._request(self._now_stream, epoch, index, np.arange(count, dtype=np.int64), arrays)
+
+    def _request(self, key: int, epoch: int, index: int, input_id: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]) -> SampleRequest:
+        sampling = self._plan.sampling
+        labor = sampling.labor if isinstance(sampling, NeighborSampling) else None
+        variates = None if labor is None else Variates.of(labor, key, epoch, index)
+        return SampleRequest(stream.batch_key(key, epoch, index), input_id, arrays, variates)

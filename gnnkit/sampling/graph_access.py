@@ -278,11 +278,14 @@ class LocalGraphAccess(BaseGraphAccess):
         num_nodes = np.zeros((len(tables.node_types), num_hops + 1), np.int64)
         num_edges = np.zeros((num_relations, num_hops), np.int64)
         self.reserve(fan_outs, sum(map(len, seeds.nodes.values())))
+        variates, ids = np.empty((num_hops, num_relations, 0), np.uint64), np.zeros((len(tables.node_types), 2), np.int64)
+        if seeds.variates is not None and num_hops:
+            variates, ids = np.stack([seeds.variates.table(tables, hop) for hop in range(num_hops)]), tables.dataset_ids
         while True:
             scratch.begin(seeds.nodes)
             outcome = walk(
                 tables.relations, tables.parts, tables.bounds, tables.global_ids, tables.relation_keys, fan_outs, sampling.replace,
-                np.uint64(key), scratch.buffers, self.edges.table, scratch.num_nodes, num_nodes, num_edges,
+                np.uint64(key), variates, ids, scratch.buffers, self.edges.table, scratch.num_nodes, num_nodes, num_edges,
             )  # fmt: skip
             if outcome == DONE:
                 return self.walked(seeds, num_nodes, num_edges)

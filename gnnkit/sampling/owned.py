@@ -26,6 +26,7 @@ from gnnkit.sampling.passes import (
     NUM_NEIGHBOR_NODES,
     ROW,
     WEIGHTED,
+    WORK_ROWS,
     choose,
     find_part,
     load_id,
@@ -33,6 +34,7 @@ from gnnkit.sampling.passes import (
 )
 from gnnkit.sampling.picks import LINEAR_FAN_OUT, takes_all
 from gnnkit.sampling.tables import GraphTables, RowTable, address_of
+from gnnkit.sampling.variates import NO_VARIATES
 from gnnkit.sampling.walked import LOOSE_EDGE, damaged
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
@@ -43,8 +45,8 @@ FULL = -1
 
 
 @kernel(
-    "int64(int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], int64, boolean, boolean, uint64, int64, int64, int64, int64, int64[::1],"
-    " int64[::1], int64[::1], int64[::1])"
+    "int64(int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], int64, boolean, boolean, uint64, uint64[::1], int64[::1], int64,"
+    " int64, int64, int64, int64, int64[::1], int64[::1], int64[::1], int64[::1])"
 )
 def expand_owned(
     relation: NDArray[np.int64],
@@ -55,10 +57,13 @@ def expand_owned(
     replace: bool,
     latest: bool,
     key: int,
+    variates: NDArray[np.uint64],
+    ids: NDArray[np.int64],
     nodes: int,
     num_nodes: int,
     roots: int,
     times: int,
+    since: int,
     counts: NDArray[np.int64],
     buffers: NDArray[np.int64],
     picks: NDArray[np.int64],
@@ -75,30 +80,33 @@ def expand_owned(
         replace: Whether an edge may be drawn more than once.
         latest: Whether a node's last edges are taken, where they have times, instead of some that are drawn.
         key: Of batch, hop and edge type; and of the root, where ``roots`` is 0.
+        variates: uint64 ``[4]`` or ``[0]``, of the edge type.
+        ids: int64 ``[2]``, of the neighbours' type.
         nodes: Address of int64 ``[num_nodes]`` store ids, all of local parts.
         num_nodes: How many.
         roots: Address of int64 ``[num_nodes]``, or 0.
         times: Address of int64 ``[num_nodes]``: later edges do not count; or 0.
+        since: Address of int64 ``[num_nodes]``: earlier edges do not count; or 0.
         counts: int64 ``[num_nodes]``, filled: edges of each node.
         buffers: int64 ``[4]``; rows receive the neighbours' store ids, columns are scratch.
-        picks: int64, as long as the most edges that a node draws.
+        picks: int64, longer than the most edges that a node draws.
         table: int64, scratch of ``picks.pick_uniform``.
 
     Returns:
         The number of edges, or FULL where the buffers are too small, or DAMAGED where an index leads out of the graph.
     """
-    work = np.empty((4, BLOCK), np.int64)
+    work = np.empty((WORK_ROWS, BLOCK), np.int64)
     row, width, num_edges = buffers[ROW], relation[INDICES_WIDTH], 0
     for first in range(0, num_nodes, BLOCK):
         last = min(num_nodes, first + BLOCK)
-        needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, num_nodes, times, work)
+        needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, num_nodes, times, since, work)
         if needed < 0:
             return DAMAGED
         if num_edges + needed > buffers[CAPACITY]:
             return FULL
         end = choose(
-            relation, parts, bounds, global_id, fan_out, replace, latest, uint64(key), nodes, roots, first, last, buffers, num_edges, work,
-            picks, table,
+            relation, parts, bounds, global_id, fan_out, replace, latest, uint64(key), variates, ids, nodes, roots, first, last,
+            buffers, num_edges, work, picks, table,
         )  # fmt: skip
         for i in range(first, last):
             count = work[COUNT, i - first]
@@ -188,7 +196,7 @@ class PartOwner:
             if not 0 <= t < len(tables.node_types):
                 raise BadRequest(f"there is no node type {t}")
             self._check(t, nodes)
-            for given in (request.roots, request.times):
+            for given in (request.roots, request.times, request.since):
                 if given is not None and (t not in given or len(given[t]) != len(nodes)):
                     raise BadRequest("roots or times do not fit the nodes")
         frontier = tables.relations[:, FRONTIER].tolist()
@@ -202,9 +210,12 @@ class PartOwner:
         tables, fan_out, nodes = self.tables, int(request.fan_outs[r]), request.nodes[t]
         roots = NO_IDS if request.roots is None else request.roots[t]
         times = NO_IDS if request.times is None else request.times[t]
+        since = NO_IDS if request.since is None else request.since[t]
         key = fold(fold(request.key, request.hop), int(tables.relation_keys[r]))
         if request.roots is None:
             key = fold(key, 0)
+        variates = NO_VARIATES if request.variates is None else request.variates.table(tables, request.hop)[r]
+        ids = tables.dataset_ids[tables.neighbor_types[r]] if len(variates) else np.zeros(2, np.int64)
         relation = tables.relations[r].copy()
         relation[WEIGHTED] &= request.weighted
         if len(self._counts[r]) < len(nodes):
@@ -220,8 +231,9 @@ class PartOwner:
             buffers = np.array([row, col, position if request.wants_position[r] else 0, capacity], np.int64)
             drawn = expand_owned(
                 relation, tables.parts[r], tables.bounds[t], tables.global_ids[t], fan_out, request.replace, request.last,
-                np.uint64(key), address_of(nodes[piece]), piece.stop - first, _address_or_0(roots[piece]), _address_or_0(times[piece]),
-                self._counts[r][piece], buffers, np.empty(most, np.int64), table,
+                np.uint64(key), variates, ids, address_of(nodes[piece]), piece.stop - first, _address_or_0(roots[piece]),
+                _address_or_0(times[piece]), _address_or_0(since[piece]), self._counts[r][piece], buffers,
+                np.empty(most + 1, np.int64), table,
             )  # fmt: skip
             if drawn == DAMAGED:
                 raise damaged(LOOSE_EDGE)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import SamplingError
 from gnnkit.sampling.tables import address_of
+from gnnkit.sampling.variates import Variates
 
 # Rows travel in messages of about so many bytes: large enough to be worth sending (with half of it both ends took 7 %
 # more processor time), small enough to stay in the last cache.
@@ -40,6 +41,8 @@ class Expansion:
         last: Whether a node's latest edges are taken, where they have times, instead of some that are drawn.
         roots: ``{index of a node type: int64 [n]}``, the root of each node; None is 0 for all.
         times: ``{index of a node type: int64 [n]}``: a node's later edges do not count; None where time plays no part.
+        since: The same: a node's earlier edges do not count; None where none is too early.
+        variates: What neighbours compete by; None where a node draws from them on its own. Not with ``roots`` or ``times``.
         wants_position: For each edge type, whether the positions of its edges are wanted; a ``GraphAccess`` fills it in.
     """
 
@@ -52,6 +55,8 @@ class Expansion:
     last: bool = False
     roots: Mapping[int, NDArray[np.int64]] | None = None
     times: Mapping[int, NDArray[np.int64]] | None = None
+    since: Mapping[int, NDArray[np.int64]] | None = None
+    variates: Variates | None = None
     wants_position: tuple[bool, ...] = ()
 
 

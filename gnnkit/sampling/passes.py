@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from gnnkit.kernels.jit import helper
 from gnnkit.kernels.native import load_i32, load_i64, prefetch, store_i32, store_i64
 from gnnkit.kernels.stream import fold_u64
-from gnnkit.sampling.picks import num_taken, pick, take_positive, takes_all
+from gnnkit.sampling.picks import load_id as load_id
+from gnnkit.sampling.picks import num_taken, pick, pick_smallest, take_positive, takes_all
 
 # Columns of ``relations`` [num_edge_types, 6].
 FRONTIER, NEIGHBOR, INDPTR_WIDTH, INDICES_WIDTH, WEIGHTED, NUM_NEIGHBOR_NODES = range(6)
@@ -28,21 +29,18 @@ ROW, COL, POSITION, CAPACITY = range(4)
 # Columns of ``node_buffers`` [num_node_types, 3]: two addresses and a number.
 LOCAL_OF, NODES, BASE = range(3)
 
-# Rows of ``work`` [4, BLOCK]: of each node of a block, its part, first edge, degree and number of edges to take.
-PART, START, DEGREE, COUNT = range(4)
+# Rows of ``work`` [5, BLOCK]: of each node of a block, its part, first edge that counts, number of those, number to take, and the
+# running sum of weights before them.
+PART, START, DEGREE, COUNT, WEIGHT_BASE = range(5)
+WORK_ROWS = 5
 
 BLOCK = 64
+# Neighbours whose variates are worked out together.
+CHUNK = 256
+_EARLIEST = -(1 << 63)
 
 # What ``walk`` returns when it is done, and when an index led out of the graph; 0 and above is an edge type whose buffers are full.
 DONE, DAMAGED = -1, -2
-
-
-@helper
-def load_id(address: int, index: int, width: int) -> int:
-    """Element ``index`` of an int32 (``width`` 4) or int64 array."""
-    if width == 4:
-        return load_i32(address + index * 4)
-    return load_i64(address + index * 8)
 
 
 @helper
@@ -72,6 +70,12 @@ def num_until(times: int, count: int, limit: int) -> int:
 
 
 @helper
+def num_before(times: int, count: int, limit: int) -> int:
+    """Counts those of ``count`` ascending times that are earlier than ``limit``."""
+    return 0 if limit == _EARLIEST else num_until(times, count, limit - 1)
+
+
+@helper
 def measure(
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
@@ -83,12 +87,14 @@ def measure(
     last: int,
     end: int,
     times: int,
+    since: int,
     work: NDArray[np.int64],
 ) -> int:
     """First pass over a block: each node's part, first edge, degree and number of edges to take; returns how many at most, or DAMAGED.
 
     Asks memory for the next block's row bounds and for this block's first neighbour ids. ``times`` is the address of an int64 for each
-    node: edges that are later do not count; 0 where time plays no part.
+    node: edges that are later do not count; 0 where time plays no part. ``since`` is that of another: edges that are earlier do not
+    count; 0 where none is too early.
     """
     indptr_width, width, weighted = relation[INDPTR_WIDTH], relation[INDICES_WIDTH], relation[WEIGHTED] == 1
     single = bounds.size == 2
@@ -104,12 +110,16 @@ def measure(
         stop = load_id(parts[p, INDPTR], v - bounds[p] + 1, indptr_width)
         if start < 0 or stop < start or stop > parts[p, NUM_EDGES]:
             return DAMAGED
-        degree = stop - start
+        degree, base = stop - start, 0
         if times != 0 and parts[p, TIME] != 0:
-            degree = num_until(parts[p, TIME] + start * 8, degree, load_i64(times + i * 8))
-        count = num_taken(degree, fan_out, replace, weighted, parts[p, WEIGHT_PREFIX] + start * 8)
+            until = num_until(parts[p, TIME] + start * 8, degree, load_i64(times + i * 8))
+            before = 0 if since == 0 else min(until, num_before(parts[p, TIME] + start * 8, degree, load_i64(since + i * 8)))
+            if weighted and before > 0:
+                base = load_i64(parts[p, WEIGHT_PREFIX] + (start + before - 1) * 8)
+            start, degree = start + before, until - before
+        count = num_taken(degree, fan_out, replace, weighted, parts[p, WEIGHT_PREFIX] + start * 8, base)
         b = i - first
-        work[PART, b], work[START, b], work[DEGREE, b], work[COUNT, b] = p, start, degree, count
+        work[PART, b], work[START, b], work[DEGREE, b], work[COUNT, b], work[WEIGHT_BASE, b] = p, start, degree, count, base
         prefetch(parts[p, INDICES] + start * width)
         needed += min(count, fan_out) if fan_out >= 0 else count
     return needed
@@ -129,6 +139,7 @@ def pick_some(
     i: int,
     p: int,
     prefix: int,
+    base: int,
     degree: int,
     taken: int,
     picks: NDArray[np.int64],
@@ -143,7 +154,22 @@ def pick_some(
     if global_id[p, 0] != 0:
         node = load_id(global_id[p, 0], node - bounds[p], global_id[p, 1])
     rooted = key if roots == 0 else fold_u64(key, uint64(load_i64(roots + i * 8)))
-    pick(fold_u64(rooted, uint64(node)), prefix, degree, taken, replace, weighted, picks, table)
+    pick(fold_u64(rooted, uint64(node)), prefix, base, degree, taken, replace, weighted, picks, table)
+
+
+@helper
+def ask_for_all(neighbors: int, num_bytes: int) -> None:
+    """Asks memory for a node's neighbour ids, of which all are read and not those alone that are taken; but for the first ones."""
+    for offset in range(64, min(num_bytes, 1024), 64):
+        prefetch(neighbors + offset)
+
+
+@helper
+def note_positions(parts: NDArray[np.int64], p: int, width: int, row: int, position: int, begin: int, end: int) -> None:
+    """Writes the positions of edges of part ``p`` whose neighbours' addresses are in the rows."""
+    shift = 2 if width == 4 else 3
+    for q in range(begin, end):
+        store_i64(position + q * 8, parts[p, FIRST_POSITION] + ((load_i64(row + q * 8) - parts[p, INDICES]) >> shift))
 
 
 @helper
@@ -156,6 +182,8 @@ def choose(
     replace: bool,
     latest: bool,
     key: np.uint64,
+    variates: NDArray[np.uint64],
+    ids: NDArray[np.int64],
     nodes: int,
     roots: int,
     first: int,
@@ -169,8 +197,11 @@ def choose(
     """Second pass: which edges, as addresses of their neighbour ids, asked of memory; returns the new number of edges.
 
     ``latest`` takes a node's last edges, where they have times, instead of drawing some. ``roots`` is the address of an int64 for each
-    node; where it is 0 the root, 0, is part of ``key``.
+    node; where it is 0 the root, 0, is part of ``key``. With ``variates`` (see ``picks``) edges are those of the smallest, instead.
     """
+    shared = variates.size > 0
+    room = 2 * max(fan_out, 0) + 2 * CHUNK if shared else 0
+    ranks, places, chunk = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(CHUNK if shared else 0, np.uint64)
     row, col, position = buffers[ROW], buffers[COL], buffers[POSITION]
     width, weighted = relation[INDICES_WIDTH], relation[WEIGHTED] == 1
     for i in range(first, last):
@@ -178,31 +209,36 @@ def choose(
         p, start, degree, count = work[PART, b], work[START, b], work[DEGREE, b], work[COUNT, b]
         if count == 0:
             continue
-        base, prefix = parts[p, INDICES] + start * width, parts[p, WEIGHT_PREFIX] + start * 8
+        neighbors, prefix, base = parts[p, INDICES] + start * width, parts[p, WEIGHT_PREFIX] + start * 8, work[WEIGHT_BASE, b]
         everything = takes_all(count, fan_out, replace)
         taken = count if everything else fan_out
         if everything and not weighted:
             for q in range(taken):
-                store_i64(row + (e + q) * 8, base + q * width)
+                store_i64(row + (e + q) * 8, neighbors + q * width)
             for q in range(16, taken, 16):
-                prefetch(base + q * width)
+                prefetch(neighbors + q * width)
         else:
             if everything:
-                take_positive(prefix, degree, taken, picks)
+                take_positive(prefix, base, degree, taken, picks)
+            elif shared:
+                if i + 2 < last:
+                    ask_for_all(parts[work[PART, b + 2], INDICES] + work[START, b + 2] * width, work[DEGREE, b + 2] * width)
+                pick_smallest(
+                    variates, ids, relation[NUM_NEIGHBOR_NODES], neighbors, width, prefix, base, degree, taken, weighted, picks, ranks,
+                    places, chunk,
+                )  # fmt: skip
             else:
                 pick_some(
-                    parts, bounds, global_id, replace, weighted, latest, key, nodes, roots, i, p, prefix, degree, taken, picks, table
+                    parts, bounds, global_id, replace, weighted, latest, key, nodes, roots, i, p, prefix, base, degree, taken, picks, table
                 )  # fmt: skip
             for q in range(taken):
-                address = base + picks[q] * width
+                address = neighbors + picks[q] * width
                 prefetch(address)
                 store_i64(row + (e + q) * 8, address)
         for q in range(e, e + taken):
             store_i64(col + q * 8, i)
         if position != 0:
-            shift = 2 if width == 4 else 3
-            for q in range(e, e + taken):
-                store_i64(position + q * 8, parts[p, FIRST_POSITION] + ((load_i64(row + q * 8) - parts[p, INDICES]) >> shift))
+            note_positions(parts, p, width, row, position, e, e + taken)
         e += taken
     return e
 

@@ -553,9 +553,9 @@ class RemoteGraphAccess(BaseGraphAccess):
         num_sampled_nodes[:, 0] = end
         for hop in range(num_hops):
             before = num_edges.copy()
-            self._take_hop(
-                Expansion(key, hop, fan_outs[:, hop].copy(), {}, sampling.replace, sampling.weight is not None), begin, end, num_edges
-            )
+            weighted, variates = sampling.weight is not None, seeds.variates
+            expansion = Expansion(key, hop, fan_outs[:, hop].copy(), {}, sampling.replace, weighted, variates=variates)
+            self._take_hop(expansion, begin, end, num_edges)
             num_sampled_edges[:, hop] = num_edges - before
             num_sampled_nodes[:, hop + 1] = scratch.num_nodes - end
             begin, end = end, scratch.num_nodes.copy()
@@ -630,6 +630,7 @@ class RemoteGraphAccess(BaseGraphAccess):
                     nodes={t: expansion.nodes[t][places] for t, places in chosen.items()},
                     roots=None if expansion.roots is None else {t: expansion.roots[t][places] for t, places in chosen.items()},
                     times=None if expansion.times is None else {t: expansion.times[t][places] for t, places in chosen.items()},
+                    since=None if expansion.since is None else {t: expansion.since[t][places] for t, places in chosen.items()},
                     wants_position=self.wants_position,
                 )
         answers, found = self._ask(requests), {}

@@ -51,6 +51,7 @@ class StagedChooser:
     def choose(self, request: SampleRequest) -> Walked:
         """See ``Chooser.choose``."""
         seeds = self._seeder.seeds(request, self._reach)
+        seeds.variates = request.variates
         return finish(self._walker.walk(seeds, request.key, self._reach), self._reach)
 
 

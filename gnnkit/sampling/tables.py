@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gnnkit.kernels.stream import text_key
 from gnnkit.schema import EdgeType, NodeType, edge_type_name, reverse_edge_type
 from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.part_ids import all_dataset_ids
 
 
 def address_of(array: NDArray[Any] | None) -> int:
@@ -90,7 +91,26 @@ class GraphTables:
                 arrays = (edge_part.indptr, edge_part.indices, edge_part.weight_prefix if has_weights else None, edge_part.time)
                 *addresses, time = map(address_of, arrays) if p in graph.local_parts else (0, 0, 0, 0)
                 self.parts[r, p] = (*addresses, graph.edge_bounds[edge_type][p], len(edge_part.indices), time)
+        # The neighbours' type of each edge type, and keys of node types, as ``Variates`` wants them.
+        self.neighbor_types: list[int] = self.relations[:, 1].tolist()
+        self.node_keys = [text_key(node_type) for node_type in self.node_types]
+        self._dataset_ids: list[NDArray[Any]] = []  # added to only: threads may work them out at the same time
         self._collect_rows()
+
+    @cached_property
+    def dataset_ids(self) -> NDArray[np.int64]:
+        """int64 ``[T, 2]``: the address of the dataset's ids by store id, 0 where they are the same, and their width in bytes.
+
+        They are worked out where they are needed first, once for all threads of a process: 4 bytes for each node of such a type.
+        """
+        found = np.zeros((len(self.node_types), 2), np.int64)
+        for t, node_type in enumerate(self.node_types):
+            if self.graph.store_id[node_type] is not None:
+                ids = all_dataset_ids(self.graph, node_type)
+                ids = ids.astype(np.int32) if len(ids) <= 1 << 31 else ids
+                self._dataset_ids.append(ids)
+                found[t] = address_of(ids), ids.itemsize
+        return found
 
     def shown_type(self, edge_type: EdgeType) -> EdgeType:
         """The type under which a batch shows sampled edges: they always point from the neighbour to the seed side."""

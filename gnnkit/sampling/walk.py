@@ -27,6 +27,7 @@ from gnnkit.sampling.passes import (
     NODES,
     ROW,
     WEIGHTED,
+    WORK_ROWS,
     choose,
     mark_seeds,
     measure,
@@ -44,6 +45,8 @@ def _expand(
     fan_out: int,
     replace: bool,
     key: np.uint64,
+    variates: NDArray[np.uint64],
+    ids: NDArray[np.int64],
     nodes: int,
     begin: int,
     end: int,
@@ -61,13 +64,14 @@ def _expand(
     """
     for first in range(begin, end, BLOCK):
         last = min(end, first + BLOCK)
-        needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, end, 0, work)
+        needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, end, 0, 0, work)
         if needed < 0:
             return num_neighbors, DAMAGED
         if num_edges + needed > buffers[CAPACITY]:
             return num_neighbors, -1
         e = choose(
-            relation, parts, bounds, global_id, fan_out, replace, False, key, nodes, 0, first, last, buffers, num_edges, work, picks, table
+            relation, parts, bounds, global_id, fan_out, replace, False, key, variates, ids, nodes, 0, first, last, buffers, num_edges,
+            work, picks, table,
         )  # fmt: skip
         numbered = number(relation, buffers[ROW], num_edges, e, neighbor, num_neighbors)
         if numbered < 0:
@@ -90,7 +94,7 @@ def _most_picks(relations: NDArray[np.int64], fan_outs: NDArray[np.int64], edge_
 
 @kernel(
     "int64(int64[:, ::1], int64[:, :, ::1], int64[:, ::1], int64[:, :, ::1], uint64[::1], int64[:, ::1], boolean, uint64,"
-    " int64[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1], int64[:, ::1])"
+    " uint64[:, :, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1], int64[:, ::1])"
 )
 def walk(
     relations: NDArray[np.int64],
@@ -101,6 +105,8 @@ def walk(
     fan_outs: NDArray[np.int64],
     replace: bool,
     key: int,
+    variates: NDArray[np.uint64],
+    ids: NDArray[np.int64],
     node_buffers: NDArray[np.int64],
     edge_buffers: NDArray[np.int64],
     num_nodes: NDArray[np.int64],
@@ -118,6 +124,8 @@ def walk(
         fan_outs: int64 ``[R, H]``, -1 for all neighbours.
         replace: Whether a neighbour may be drawn more than once.
         key: ``batch_key``.
+        variates: uint64 ``[H, R, 4]``, see ``picks``; ``[H, R, 0]`` where edges are drawn by who draws.
+        ids: int64 ``[T, 2]``, likewise; the dataset's ids are read with ``variates`` alone.
         node_buffers: int64 ``[T, 3]``, see the column names above: an int32 relabelling table ``[number of nodes]``, an int64 array
             of nodes in the order of their numbers, long enough for every node and seed, and the base: entries up to it are of
             earlier calls, and ``base + 1 + number`` stands for a number of this one.
@@ -135,7 +143,7 @@ def walk(
     size = 2
     while size < 2 * most and most > LINEAR_FAN_OUT:
         size *= 2
-    picks, table, work = np.empty(most, np.int64), np.empty(size, np.int64), np.empty((4, BLOCK), np.int64)
+    picks, table, work = np.empty(most + 1, np.int64), np.empty(size, np.int64), np.empty((WORK_ROWS, BLOCK), np.int64)
     begin, end = np.zeros_like(num_nodes), num_nodes.copy()
     num_edges = np.zeros(num_relations, np.int64)
     num_sampled_nodes[:, 0] = num_nodes
@@ -148,8 +156,9 @@ def walk(
             if outcome == DONE and fan_outs[r, hop] != 0:
                 relation_key = fold_u64(fold_u64(hop_key, relation_keys[r]), uint64(0))  # the root is 0: batches are not disjoint
                 num_nodes[n], num_edges[r] = _expand(
-                    relations[r], parts[r], bounds[f], global_ids[f], fan_outs[r, hop], replace, relation_key, node_buffers[f, NODES],
-                    begin[f], end[f], node_buffers[n], num_nodes[n], edge_buffers[r], num_edges[r], work, picks, table,
+                    relations[r], parts[r], bounds[f], global_ids[f], fan_outs[r, hop], replace, relation_key, variates[hop, r],
+                    ids[n], node_buffers[f, NODES], begin[f], end[f], node_buffers[n], num_nodes[n], edge_buffers[r], num_edges[r], work,
+                    picks, table,
                 )  # fmt: skip
                 if num_edges[r] < 0:
                     outcome = DAMAGED if num_edges[r] == DAMAGED else r

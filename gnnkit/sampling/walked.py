@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import StoreError
+from gnnkit.plan import TemporalComparison
 from gnnkit.sampling.subgraph import BatchKey
+from gnnkit.sampling.variates import Variates
 from gnnkit.schema import EdgeType, NodeType
 
 VERIFY_HINT = "gnnkit info --verify names the file"
@@ -24,6 +26,30 @@ def damaged(what: str) -> StoreError:
     return StoreError(f"the graph is damaged: {what}", VERIFY_HINT)
 
 
+def time_limits(
+    time: NDArray[np.int64], window: NDArray[np.int64] | int | None, comparison: TemporalComparison
+) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """The last and the first time that count around seeds.
+
+    Args:
+        time: int64 ``[n]``, the seeds' times.
+        window: How much earlier a time may be: int64 ``[n]``, or one number for all; None is any.
+        comparison: Whether the seeds' own times count.
+
+    Returns:
+        int64 ``[n]`` each; None for the first ones where none is too early. Where nothing counts the first is later than the last.
+    """
+    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    last, first = time, None
+    if window is not None:
+        first = np.where(time < low + window, low, time - window)
+    if comparison == "<":
+        last = np.where(time == low, low, time - 1)
+        if (time == low).any():  # no time is before the earliest one
+            first = np.where(time == low, high, low if first is None else first)
+    return last, first
+
+
 @dataclass(frozen=True)
 class SampleRequest:
     """The key and the inputs that one batch is sampled from.
@@ -32,12 +58,14 @@ class SampleRequest:
         key: ``stream.batch_key`` of the batch.
         input_id: int64 ``[b]``, positions in the loader's inputs.
         arrays: The inputs' arrays for them, ``[b]`` or ``[b, k]`` each, nodes in the dataset's ids; see the seeder of their kind.
+        variates: What neighbours compete by; None where every node draws from them on its own.
         waited_s: Seconds that another process has taken to choose the batch already.
     """
 
     key: int
     input_id: NDArray[np.int64]
     arrays: Mapping[str, NDArray[Any]]
+    variates: Variates | None = None
     waited_s: float = 0.0
 
 
@@ -67,8 +95,10 @@ class WalkSeeds:
         arrays: Arrays that the batch carries as they are.
         roots: ``{index of a node type: int64 [n]}``, which neighbourhood each seed belongs to; None where all share one.
         times: ``{index of a node type: int64 [n]}``: nothing later is sampled around a seed; None where time plays no part.
+        since: The same: nothing earlier is sampled around a seed; None where nothing is too early.
         batch_of_root: int64 ``[number of roots]``, what ``batch`` shows for each root: of a link's ends, the link; None: the root itself.
         excluded: Edges to leave out.
+        variates: See ``SampleRequest``.
     """
 
     nodes: dict[int, NDArray[np.int64]]
@@ -77,8 +107,10 @@ class WalkSeeds:
     arrays: dict[BatchKey, NDArray[Any]]
     roots: dict[int, NDArray[np.int64]] | None = None
     times: dict[int, NDArray[np.int64]] | None = None
+    since: dict[int, NDArray[np.int64]] | None = None
     batch_of_root: NDArray[np.int64] | None = None
     excluded: tuple[ExcludedEdges, ...] = ()
+    variates: Variates | None = None
 
 
 @dataclass

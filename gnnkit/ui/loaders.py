@@ -104,8 +104,11 @@ def _sampling(sampling: Sampling) -> tuple[str, str]:
         return "sampler", type(sampling).__name__.removesuffix("Sampling")
     fan_outs = {",".join(map(str, fan_out)) for fan_out in sampling.num_neighbors.values()}
     words = [f"[{fan_outs.pop()}]" if len(fan_outs) == 1 else f"per edge type, {sampling.num_hops} hops"]
+    words += [] if sampling.labor is None else ["LABOR"]
     words += ["disjoint"] if sampling.has_roots else []
     words += [f"{sampling.temporal_strategy} before {sampling.time_attr}"] if sampling.time_attr else []
+    words += [f"at most {sampling.time_window} older"] if sampling.time_window is not None else []
+    words += ["strictly"] if sampling.temporal_comparison == "<" else []
     words += [sampling.subgraph_type] if sampling.subgraph_type != "directional" else []
     return "num_neighbors", ", ".join(words)
 

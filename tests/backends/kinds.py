@@ -31,8 +31,11 @@ NODE_KINDS: dict[str, dict[str, Any]] = {
     # Few, so that nodes have more early neighbours than they take.
     "temporal": {"num_neighbors": [2, 2], "time_attr": "time"},
     "temporal_last": {"num_neighbors": [2, 2], "time_attr": "time", "temporal_strategy": "last"},
+    "temporal_window": {"num_neighbors": [2, 2], "time_attr": "time", "weight": "weight", "temporal_comparison": "<"},
     "induced": {**NEIGHBORS, "subgraph_type": "induced"},
     "bidirectional": {**NEIGHBORS, "subgraph_type": "bidirectional"},
+    "labor": {"sampler": gnnkit.Labor([4, 3], batch_dependency=2), "weight": "weight"},
+    "labor_layers": {"sampler": gnnkit.Labor([3, 3], layer_dependency=True)},
     "ppr": {"sampler": gnnkit.PPR(alpha=0.25, max_ppr_nodes=6, num_neighbors_per_hop=9)},
     "hgt": {"sampler": gnnkit.HGT(num_samples=[7, 5])},
     "layer_wise": {"sampler": gnnkit.LayerWise(num_nodes=[7, 5])},
@@ -148,6 +151,8 @@ def kind_loader(kind: str, graph: str, path: Path | None, backend: Backend, **ch
         with open_store(input_nodes=(first, input_ids(size)), **NEIGHBORS) as nodes:
             return nodes.for_anchors(positive, negative, input_nodes=input_ids(size // 2), cap=5, shuffle=True)
     words = dict(NODE_KINDS[kind])
+    if kind == "temporal_window":
+        words["time_window"] = np.arange(5, 45, 2)
     if "time_attr" in words and graph == "homogeneous":  # a typed graph's nodes have times of their own
         words["input_time"] = np.arange(20, 60, 2)
     return open_store(input_nodes=(first, input_ids(size)), **words)

@@ -160,18 +160,20 @@ def expected_epoch(
     replace: bool = False,
     weight: str | None = None,
     with_edge: bool = True,
+    labor: Mapping[str, Any] | None = None,
 ) -> list[Data | HeteroData]:
-    """An epoch's batches, worked out by the reference sampler."""
+    """An epoch's batches, worked out by the reference sampler; ``labor`` is what ``gnnkit.Labor`` is told beside fan-outs."""
     graph = to_reference(source)
     fan_outs = num_neighbors if isinstance(num_neighbors, Mapping) else dict.fromkeys(source.edges, list(num_neighbors))
     batches = reference_sampler.epoch_batches(
         len(input_nodes), batch_size, seed=seed, name=f"node/{input_type}/{stream}", epoch=epoch, shuffle=shuffle, drop_last=drop_last
     )
-    expected = []
-    for key, positions in batches:
+    expected, name = [], f"node/{input_type}/{stream}"
+    for index, (key, positions) in enumerate(batches):
         seeds = [input_nodes[p] for p in positions]
+        variate = None if labor is None else reference_sampler.labor(seed, name, epoch, index, **labor)
         sampled = reference_sampler.sample(
-            graph, key, input_type, seeds, positions, fan_outs, edge_dir=edge_dir, replace=replace, weight=weight
+            graph, key, input_type, seeds, positions, fan_outs, edge_dir=edge_dir, replace=replace, weight=weight, variate=variate
         )  # fmt: skip
         expected.append(expected_batch(source, sampled, input_type, edge_dir, with_edge))
     return expected

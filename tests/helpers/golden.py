@@ -42,7 +42,23 @@ GOLDEN_CASES: dict[str, dict[str, Any]] = {
     "weight": {"num_neighbors": [3, 3], "weight": "weight"},
     "weight, replace": {"num_neighbors": [3, 3], "weight": "weight", "replace": True},
     "all": {"num_neighbors": [-1, -1]},
+    "labor": {"num_neighbors": [5, 3, 2], "labor": {}},
+    "labor, weight, dependent": {
+        "num_neighbors": [3, 3],
+        "weight": "weight",
+        "labor": {"layer_dependency": True, "batch_dependency": 4},
+    },
 }
+
+
+def as_options(case: dict[str, Any]) -> dict[str, Any]:
+    """A loader's options for a case: ``labor`` is what ``Labor`` is told beside the fan-outs."""
+    from gnnkit import Labor
+
+    if case.get("labor") is None:
+        return {name: value for name, value in case.items() if name != "labor"}
+    left = {name: value for name, value in case.items() if name not in ("labor", "num_neighbors")}
+    return {**left, "sampler": Labor(case["num_neighbors"], **case["labor"])}
 
 
 def golden_digests() -> dict[str, str]:
@@ -51,7 +67,7 @@ def golden_digests() -> dict[str, str]:
 
     data, input_nodes, digests = to_pyg(golden_source()), ("user", np.array(GOLDEN_INPUT_NODES)), {}
     for name, case in GOLDEN_CASES.items():
-        options = {**GOLDEN_OPTIONS, **case}
+        options = as_options({**GOLDEN_OPTIONS, **case})
         epoch = options.pop("epoch")
         with GraphLoader.from_pyg(data, input_nodes=input_nodes, with_edge=True, progress=False, **options) as loader:
             loader.set_epoch(epoch)

@@ -15,7 +15,17 @@ from tests.helpers.batches import items, to_pyg, to_reference
 from tests.helpers.graphs import ArraySource
 
 # Words of the loader that the reference takes as they are.
-SHARED = ("edge_dir", "replace", "weight", "disjoint", "subgraph_type", "time_attr", "temporal_strategy")
+SHARED = (
+    "edge_dir",
+    "replace",
+    "weight",
+    "disjoint",
+    "subgraph_type",
+    "time_attr",
+    "temporal_strategy",
+    "temporal_comparison",
+    "time_window",
+)
 
 
 def epoch_of(source: ArraySource, input_type: str, ids: list[int], **options: Any) -> list[Data | HeteroData]:
@@ -34,12 +44,13 @@ def check(
     fan_outs = num_neighbors if isinstance(num_neighbors, Mapping) else dict.fromkeys(source.edges, list(num_neighbors))
     words = {name: value for name, value in options.items() if name in SHARED}
     batches = reference_sampler.epoch_batches(len(ids), batch_size, seed=seed, name=f"node/{input_type}/ids", epoch=0, shuffle=False)
-    graph, times = to_reference(source), options.get("input_time")
+    graph, times, windows = to_reference(source), options.get("input_time"), options.get("time_window")
     assert len(got) == len(batches)
     for batch, (key, positions) in zip(got, batches, strict=True):
         wanted = reference_rooted.sample(
             graph, key, input_type, [ids[p] for p in positions], positions, fan_outs,
-            input_time=None if times is None else [int(times[p]) for p in positions], **words,
+            **words | {"time_window": [int(windows[p]) for p in positions] if isinstance(windows, torch.Tensor) else windows},
+            input_time=None if times is None else [int(times[p]) for p in positions],
         )  # fmt: skip
         assert found(batch) == expected(source, input_type, wanted)
     return got

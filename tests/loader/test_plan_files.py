@@ -29,6 +29,7 @@ from gnnkit.plan import (
     InputLinks,
     InputNodes,
     LabelLists,
+    LaborDraws,
     LayerSampling,
     LoaderPlan,
     NegativeSampling,
@@ -62,7 +63,8 @@ def ids(size: int | None = None) -> st.SearchStrategy[Any]:
 @st.composite
 def nodes(draw: st.DrawFn) -> InputNodes:
     split = draw(st.none() | NAMES)
-    return InputNodes(draw(NAMES), draw(NAMES), split, None if split else draw(st.none() | ids()), draw(st.none() | ids()))
+    times = {name: draw(st.none() | ids()) for name in ("time", "window")}
+    return InputNodes(draw(NAMES), draw(NAMES), split, None if split else draw(st.none() | ids()), **times)
 
 
 @st.composite
@@ -110,7 +112,20 @@ NEIGHBORS = st.builds(
     subgraph_type=st.sampled_from(["directional", "bidirectional"]),
     time_attr=st.none() | NAMES,
 )
-LATEST = st.builds(NeighborSampling, st.dictionaries(EDGE_TYPES, COUNTS, max_size=3), time_attr=NAMES, temporal_strategy=st.just("last"))
+LATEST = st.builds(
+    NeighborSampling,
+    st.dictionaries(EDGE_TYPES, COUNTS, max_size=3),
+    time_attr=NAMES,
+    temporal_strategy=st.just("last"),
+    time_window=st.none() | st.integers(1, 1 << 62),
+    temporal_comparison=st.sampled_from(["<=", "<"]),
+)
+LABOR = st.builds(
+    NeighborSampling,
+    st.dictionaries(EDGE_TYPES, COUNTS, max_size=3),
+    weight=st.none() | NAMES,
+    labor=st.builds(LaborDraws, st.booleans(), st.integers(1, 1 << 30)),
+)
 HGT = st.builds(HGTSampling, st.dictionaries(NAMES, COUNTS, max_size=3), DIRECTIONS, st.booleans())
 LAYERS = st.builds(LayerSampling, st.dictionaries(NAMES, COUNTS, max_size=3), DIRECTIONS, st.none() | NAMES, st.booleans())
 TYPE_LISTS = st.lists(EDGE_TYPES, max_size=3).map(tuple)
@@ -130,7 +145,7 @@ PLANS = st.builds(
     LoaderPlan,
     st.builds(StoreRef, NAMES.filter(lambda name: name.isalnum()).map("/data/stores/{}".format), NAMES, NAMES),
     nodes() | links() | anchors(),
-    NEIGHBORS | LATEST | HGT | LAYERS | PPR,
+    NEIGHBORS | LATEST | LABOR | HGT | LAYERS | PPR,
     st.builds(Batching, st.integers(1, 9999), st.booleans(), seed=st.integers(0, (1 << 64) - 1), rank=st.just(2), world_size=st.just(3)),
     BACKENDS.map(lambda backend: backend.to_json()),
     st.builds(RuntimeOptions, st.floats(0.1, 1e6), prefetch=st.integers(0, 9), memory_budget=st.none() | st.integers(0, 1 << 50)),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnnkit import HGT, PPR, GraphLoader, LayerWise
+from gnnkit import HGT, PPR, Glt, GraphLoader, Labor, LayerWise
 from gnnkit.errors import PlanError
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
@@ -20,6 +20,7 @@ from tests.helpers.graphs import ArraySource
 # The second channel is so small that none of five nodes is its own.
 CHANNELS = {(BUYS, REV_BUYS): 0.95, KNOWS: 0.05}
 SAMPLERS: dict[str, Any] = {
+    "LABOR": Labor([2, 3], layer_dependency=True, batch_dependency=3),
     "HGT": HGT({"user": [3, 2], "item": [2, 0]}),
     "layer-wise": LayerWise({"item": [4, 3]}),
     "PPR": PPR(0.25, 1e-3, 5, False, 7, 4, edge_types=[BUYS, REV_BUYS]),
@@ -48,6 +49,8 @@ def test_a_plan_in_a_file_gives_the_same_batches(name: str, store: Store, tmp_pa
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
+        ("LABOR", {"labor": {"layer_dependency": False, "batch_dependency": 0}}, "batch_dependency"),
+        ("LABOR", {"disjoint": True}, "LABOR takes each neighbour once"),
         ("HGT", {"num_samples": {"shop": [3, 2]}}, "shop"),
         ("layer-wise", {"num_nodes": {"item": [-1, 2]}}, "-1"),
         ("PPR", {"alpha": 2.0}, "alpha"),
@@ -61,3 +64,32 @@ def test_an_edited_plan_is_checked(name: str, changes: dict[str, Any], message: 
     (tmp_path / "plan.json").write_text(json.dumps(written))
     with pytest.raises(PlanError, match=message):
         GraphLoader.from_plan(tmp_path / "plan.json", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Labor([]), "num_neighbors is empty"),
+        (lambda: Labor([2, -2]), "-2"),
+        (lambda: Labor([2], layer_dependency=1), "layer_dependency"),  # type: ignore[arg-type]
+        (lambda: Labor([2], batch_dependency=0), "batch_dependency"),
+        (lambda: Labor([2], batch_dependency=1.5), "batch_dependency"),  # type: ignore[arg-type]
+        (lambda: Labor({("user", "sells", "item"): [2]}), "sells"),
+    ],
+)
+def test_what_labor_cannot_be(make: Any, message: str, store: Store) -> None:
+    with pytest.raises(PlanError, match=message):
+        GraphLoader.from_store(store.path, progress=False, sampler=make(), input_nodes=("user", range(20)))
+
+
+def test_labor_goes_on_with_other_inputs_and_ends_with_other_sampling(store: Store) -> None:
+    with GraphLoader.from_store(store.path, progress=False, sampler=Labor([2, 2]), input_nodes=("user", range(20))) as loader:
+        with loader.for_split(("user", range(9))) as other:
+            assert other.plan.sampling == loader.plan.sampling
+        with loader.for_split(("user", range(9)), num_neighbors=[2, 2]) as other:
+            assert other.plan.sampling != loader.plan.sampling
+        for words in ({"disjoint": True}, {"replace": True}, {"time_window": [1] * 9}):
+            with pytest.raises(PlanError, match="do not go together"):
+                loader.for_split(("user", range(9)), **words)
+        with pytest.raises(PlanError, match="shares draws|graphlearn-torch"):
+            loader.with_backend(Glt())

@@ -76,7 +76,9 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     with_times(source, rng, level)
     if not any("time" in arrays for arrays in (*source.node_arrays.values(), *source.edge_arrays.values())):
         return {**case, "disjoint": True}
-    case["time_attr"] = "time"
+    case |= {"time_attr": "time", "temporal_comparison": draw(st.sampled_from(["<=", "<"]))}
+    window = draw(st.none() | st.integers(1, 6) | st.lists(st.integers(0, 6), min_size=len(ids), max_size=len(ids)))
+    case["time_window"] = torch.tensor(window, dtype=torch.int64) if isinstance(window, list) else window
     if draw(st.booleans()):
         case |= {"temporal_strategy": "last", "replace": False, "weight": None}
     if "time" not in source.node_arrays.get(input_type, {}) or draw(st.booleans()):

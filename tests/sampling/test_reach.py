@@ -83,13 +83,13 @@ class Truth:
         end: int = self.graph["edges"][edge_type]["ends"][edge][self.far]
         return end
 
-    def drawn(self, edge_type: Any, root: int, v: int, time: int | None, expansion: Expansion) -> list[int]:
+    def drawn(self, edge_type: Any, root: int, v: int, limits: tuple[int, int] | None, expansion: Expansion) -> list[int]:
         """The edges that a node draws."""
         edges, k = self.listed[edge_type].get(v, []), int(expansion.fan_outs[self.edge_types.index(edge_type)])
         times = {edge: reference_rooted.time_of(self.graph, edge_type, edge, self.far, self.options.time_attr) for edge in edges}
         has_times = self.options.time_attr is not None and None not in times.values()
-        if time is not None and has_times:
-            edges = [edge for edge in edges if times[edge] <= time]
+        if limits is not None and has_times:
+            edges = [edge for edge in edges if limits[0] <= times[edge] <= limits[1]]
         if expansion.last and has_times and k >= 0:
             return edges[max(0, len(edges) - k) :]
         rows, weights = self.graph["edges"][edge_type]["rows"], None
@@ -159,6 +159,7 @@ def check_batches(store: Store, placement: dict[int, tuple[int, ...]], asked: An
 def check_expand(reach: Any, store: Store, truth: Truth, asked: Any, roots: Any, times: Any, rng: np.random.Generator) -> None:
     ids = {t: store.to_store_ids(name, asked[name]).astype(np.int64) for t, name in enumerate(truth.types) if name in asked}
     last = times is not None and truth.options.weight is None and bool(rng.random() < 0.5)
+    since = {} if times is None else {name: values - rng.integers(-1, 9, len(values)) for name, values in times.items()}
     by_index = {t: name for t, name in enumerate(truth.types) if name in asked}
     expansion = Expansion(
         int(rng.integers(1 << 62)),
@@ -170,6 +171,7 @@ def check_expand(reach: Any, store: Store, truth: Truth, asked: Any, roots: Any,
         last,
         {t: roots[name] for t, name in by_index.items()},
         None if times is None else {t: times[name] for t, name in by_index.items()},
+        None if times is None else {t: since[name] for t, name in by_index.items()},
     )
     answer = reach.expand(expansion)
     for r, edge_type in enumerate(truth.edge_types):
@@ -178,7 +180,9 @@ def check_expand(reach: Any, store: Store, truth: Truth, asked: Any, roots: Any,
             assert r not in answer
             continue
         wanted = [
-            truth.drawn(edge_type, int(root), int(v), None if times is None else int(times[frontier][i]), expansion)
+            truth.drawn(
+                edge_type, int(root), int(v), None if times is None else (int(since[frontier][i]), int(times[frontier][i])), expansion
+            )
             for i, (root, v) in enumerate(zip(roots[frontier], asked[frontier], strict=True))
         ]
         picks = answer[r]

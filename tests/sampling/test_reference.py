@@ -18,7 +18,7 @@ from gnnkit import GraphLoader, InProcess
 from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from tests import reference_sampler
 from tests.helpers.batches import digest, expected_batch, expected_epoch, same, to_pyg, to_reference
-from tests.helpers.golden import GOLDEN_CASES, GOLDEN_INPUT_NODES, GOLDEN_OPTIONS, golden_source
+from tests.helpers.golden import GOLDEN_CASES, GOLDEN_INPUT_NODES, GOLDEN_OPTIONS, as_options, golden_source
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source, spec_of
 
 FAN_OUTS = ([3, 2], [1], [-1, -1], [4, 0, 3], [-1, 2, 1], [40, 2], [0, 0])
@@ -38,7 +38,8 @@ def check(
 ) -> list[Data | HeteroData]:
     """Compares an epoch of a loader with the reference; returns its batches."""
     input_nodes = np.array(ids, np.int64) if source.schema.is_homogeneous else (input_type, np.array(ids, np.int64))
-    got = epoch_of(source, threads=threads, epoch=epoch, input_nodes=input_nodes, num_neighbors=num_neighbors, **options)
+    words = as_options({"num_neighbors": num_neighbors, **options})
+    got = epoch_of(source, threads=threads, epoch=epoch, input_nodes=input_nodes, **words)
     expected = expected_epoch(source, num_neighbors=num_neighbors, input_type=input_type, input_nodes=ids, epoch=epoch, **options)
     assert len(got) == len(expected)
     for batch, wanted in zip(got, expected, strict=True):
@@ -62,14 +63,17 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     hops = draw(st.integers(1, 3))
     fan_out = st.lists(st.integers(-1, 6) | st.just(45), min_size=hops, max_size=hops)
     num_neighbors = draw(fan_out) if draw(st.booleans()) else {edge_type: draw(fan_out) for edge_type in source.edges}
+    dependency = {"layer_dependency": draw(st.booleans()), "batch_dependency": draw(st.integers(1, 5))}
+    labor = draw(st.none() | st.just(dependency))
     return {
+        "labor": labor,
         "source": source,
         "input_type": input_type,
         "ids": draw(st.lists(st.integers(0, num_nodes - 1), max_size=24)),
         "num_neighbors": num_neighbors,
         "batch_size": draw(st.integers(1, 9)),
         "edge_dir": draw(st.sampled_from(["in", "out"])),
-        "replace": draw(st.booleans()),
+        "replace": labor is None and draw(st.booleans()),
         "weight": draw(st.sampled_from([None, "weight"])),
         "shuffle": draw(st.booleans()),
         "drop_last": draw(st.booleans()),
@@ -93,6 +97,19 @@ def hub_source(num_nodes: int = 60, num_edges: int = 700) -> ArraySource:
     edge_arrays = {"edge_attr": rng.standard_normal((num_edges, 3)).astype(np.float32), "weight": weight}
     x, y = rng.standard_normal((num_nodes, 5)).astype(np.float32), rng.integers(0, 9, num_nodes)
     return homogeneous_source(edge_index, num_nodes, edge_arrays=edge_arrays, x=x, y=y)
+
+
+@pytest.mark.parametrize("weight", [None, "weight"])
+@pytest.mark.parametrize("fan_out", [1, 3, 10, 40, 300])
+def test_labor_at_hubs(fan_out: int, weight: str | None) -> None:
+    """Nodes with thousands of neighbours, some of them many times: below the bound are too few, or more than there is room for."""
+    rng = np.random.default_rng(fan_out)
+    degrees = [30, 64, 65, 200, 700, 3000]
+    target = np.repeat(np.arange(len(degrees)), degrees)
+    source = np.where(target % 2 == 0, rng.integers(6, 2000, len(target)), rng.integers(6, 12, len(target)))
+    weights = rng.pareto(0.5, len(target)) * (rng.random(len(target)) < 0.8)
+    graph = homogeneous_source(np.stack([source, target]), 2000, edge_arrays={"weight": weights})
+    check(graph, "node", list(range(6)), num_neighbors=[fan_out, 2], batch_size=4, weight=weight, labor={"batch_dependency": 3})
 
 
 @pytest.mark.parametrize("weight", [None, "weight"])

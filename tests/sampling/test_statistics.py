@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data, HeteroData
 
-from gnnkit import GraphLoader
+from gnnkit import GraphLoader, Labor
 from tests.helpers.chi_square import check_counts, check_independent, check_statistic, check_subsets
 
 NUM_ROOTS = 6000
@@ -54,7 +54,9 @@ def sample_roots(
     """int64 ``[draws * num_roots, fan_out]``: positions among each root's edges."""
     roots = roots_of(num_roots, degree)
     name = None if weight is None else "edge_weight"
-    with GraphLoader.from_pyg(star(num_roots, degree, weight), num_neighbors=[fan_out], weight=name, progress=False, **options) as loader:
+    if "sampler" not in options:
+        options["num_neighbors"] = [fan_out]
+    with GraphLoader.from_pyg(star(num_roots, degree, weight), weight=name, progress=False, **options) as loader:
         return np.concatenate([picks(loader.sample(roots, index=index), roots, fan_out) for index in range(draws)])
 
 
@@ -312,3 +314,69 @@ def test_the_test_would_notice() -> None:
         check_independent(left, right, DEGREE)
     with pytest.raises(AssertionError, match="chi-square"):
         check_counts(np.full(100, 50) + np.tile([1, -1], 50))
+
+
+# LABOR: nodes that have neighbours in common draw the same ones, so a batch's roots have neighbours of their own here.
+
+
+def bouquet(num_roots: int, degree: int, weight: NDArray[Any] | None = None) -> Data:
+    """Nodes 0, 1, ..., each with ``degree`` neighbours of its own; then heads, each with a root as its only neighbour."""
+    roots, leaves = torch.arange(num_roots), num_roots + torch.arange(num_roots * degree)
+    heads = num_roots * (degree + 1) + roots
+    edge_index = torch.cat([torch.stack([leaves, roots.repeat_interleave(degree)]), torch.stack([roots, heads])], 1)
+    data = Data(edge_index=edge_index, num_nodes=num_roots * (degree + 2))
+    if weight is not None:
+        data.edge_weight = torch.tensor(np.concatenate([np.tile(weight, num_roots), np.full(num_roots, weight.max())]))
+    return data
+
+
+def labor_picks(
+    num_roots: int, degree: int, fan_out: int, index: int = 0, *, hop: int = 0, weight: NDArray[Any] | None = None, **options: Any
+) -> NDArray[np.int64]:
+    """int64 ``[num_roots, fan_out]``: the places of the neighbours that each root takes, in the first hop or in the second."""
+    sampler, name = Labor([1] * hop + [fan_out], **options), None if weight is None else "edge_weight"
+    with GraphLoader.from_pyg(bouquet(num_roots, degree, weight), sampler=sampler, weight=name, progress=False) as loader:
+        seeds = np.arange(num_roots) + hop * num_roots * (degree + 1)
+        return (picks(loader.sample(seeds, index=index), np.arange(num_roots), fan_out) - num_roots) % degree
+
+
+@pytest.mark.parametrize(("degree", "fan_out"), [(6, 3), (7, 1), (7, 6), (9, 4), (40, 2)])
+def test_labor_every_subset_is_equally_likely(degree: int, fan_out: int) -> None:
+    subsets = {subset: i for i, subset in enumerate(itertools.combinations(range(degree), fan_out))}
+    drawn = labor_picks(2 * NUM_ROOTS, degree, fan_out)
+    check_counts(np.bincount([subsets[tuple(row)] for row in drawn.tolist()], minlength=len(subsets)))
+
+
+def test_labor_nodes_with_the_same_neighbours_take_the_same() -> None:
+    drawn = sample_roots(200, 30, 4, sampler=Labor([4]))
+    assert (drawn == drawn[0]).all() and len(set(sample_roots(1, 30, 4, draws=50, sampler=Labor([4])).ravel())) == 30
+
+
+def test_labor_weights() -> None:
+    """A neighbour wins with the probability that a number between 0 and 1/w is the smallest; twice the weight is not twice that."""
+    weight = np.array([1.0, 2.0, 0.0, 4.0, 3.0])
+    probabilities = []
+    for i in range(len(weight)):
+        density = np.polynomial.Polynomial([weight[i]])
+        for j in range(len(weight)):
+            density *= np.polynomial.Polynomial([1.0, -weight[j]]) if j != i else 1.0
+        probabilities.append(float(density.integ()(1 / weight.max())))
+    check_counts(np.bincount(labor_picks(NUM_ROOTS, 5, 1, weight=weight).ravel(), minlength=5), probabilities)
+    assert (labor_picks(50, 5, 4, weight=weight) == [0, 1, 3, 4]).all()
+
+
+def test_labor_hops_are_independent_unless_they_are_to_depend() -> None:
+    first, second = labor_picks(NUM_ROOTS, 4, 1), labor_picks(NUM_ROOTS, 4, 1, hop=1)
+    check_independent(first[:, 0], second[:, 0], 4)
+    options: dict[str, Any] = {"layer_dependency": True}
+    assert (labor_picks(300, 4, 1, **options) == labor_picks(300, 4, 1, hop=1, **options)).all()
+
+
+def test_labor_batches_change_slowly_and_then_wholly() -> None:
+    """A quarter of the variates changes with each batch: of two neighbours none, one or both; and after four batches all have."""
+    same = 9 / 16 + 6 / 16 * 2 / 3 + 1 / 16 / 2
+    drawn = [labor_picks(NUM_ROOTS, 2, 1, index, batch_dependency=4)[:, 0] for index in (5, 6, 9)]
+    check_counts(np.bincount(drawn[0] == drawn[1], minlength=2), [1 - same, same])
+    check_independent(drawn[0], drawn[2], 2)
+    alone = [labor_picks(NUM_ROOTS, 2, 1, index)[:, 0] for index in (5, 6)]
+    check_independent(*alone, 2)

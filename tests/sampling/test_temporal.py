@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
+import gnnkit
 from gnnkit import GraphLoader
 from gnnkit.errors import PlanError
 from tests.helpers.chi_square import check_counts, check_subsets
@@ -116,6 +117,110 @@ def test_extreme_times() -> None:
         assert np.flatnonzero(drawn(data, 1, time, num_neighbors=[-1])).tolist() == wanted
 
 
+def test_windows_begin_where_they_say() -> None:
+    """From ``seed - window`` on, that time included; at the ends of 64 bits, too."""
+    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    data = star([low, -3, 0, 2, 2, 5, high])
+    for comparison, time, window, wanted in (
+        ("<=", 2, 2, [2, 3, 4]),
+        ("<", 2, 2, [2]),
+        ("<=", 2, 0, [3, 4]),
+        ("<", 3, 1, [3, 4]),
+        ("<", high, high, [2, 3, 4, 5]),
+        ("<=", low, 1, [0]),
+        ("<", low, 1, []),
+        ("<", low, None, []),
+        ("<", high, None, [0, 1, 2, 3, 4, 5]),
+    ):
+        options: dict[str, Any] = {"num_neighbors": [-1], "temporal_comparison": comparison, "time_window": window}
+        assert np.flatnonzero(drawn(data, 1, time, **options)).tolist() == wanted
+
+
+def test_draws_within_a_window_follow_weights_and_are_uniform() -> None:
+    data = star([5, 1, 9, 3, 2, 5, 4], weight=torch.tensor([1.0, 50.0, 100.0, 3.0, 2.0, 0.0, 4.0]))
+    options: dict[str, Any] = {"time_window": 4, "temporal_comparison": "<"}  # of times 2, 3, 4 and 5
+    check_counts(drawn(data, 6000, 6, num_neighbors=[1], weight="weight", **options).sum(axis=0), np.array([1, 0, 0, 3, 2, 0, 4]) / 10)
+    assert drawn(data, 10, 6, num_neighbors=[5], weight="weight", **options).sum(axis=0).tolist() == [10, 0, 0, 10, 10, 0, 10]
+    check_subsets(drawn(data, 4000, 6, num_neighbors=[3], **options)[:, [0, 3, 4, 5, 6]].astype(bool))
+    assert (drawn(data, 10, 6, num_neighbors=[2], temporal_strategy="last", **options).sum(axis=0) == [10, 0, 0, 0, 0, 10, 0]).all()
+
+
+def test_each_input_may_have_its_own_window() -> None:
+    """Also by a mask's places, in a plan that was saved, for links and both of their ends; others must say theirs."""
+    data = star([5, 1, 9, 3, 2, 5])
+    options: dict[str, Any] = {"num_neighbors": [-1], "input_time": [6, 6, 6]}
+    with loader_of(data, input_nodes=[0, 0, 0], time_window=torch.tensor([1, 3, 9]), **options) as loader:
+        (batch,) = list(loader)
+        assert [batch.e_id[batch.edge_index[1] == seed].tolist() for seed in range(3)] == [[0, 5], [3, 0, 5], [1, 4, 3, 0, 5]]
+        with pytest.raises(PlanError, match="one for each"):
+            loader.for_split([0], input_time=[6])
+        with loader.for_split([0], input_time=[6], time_window=None) as other:
+            assert len(next(iter(other)).e_id) == 5
+        assert loader.plan.inputs == type(loader.plan.inputs).from_json(loader.plan.inputs.to_json())
+    of_nodes = timed_data(np.random.default_rng(0), "nodes")
+    with loader_of(of_nodes, num_neighbors=[2], time_window=[3] * 25) as loader, pytest.raises(PlanError, match="one for each"):
+        loader.sample([0])
+    mask = torch.arange(7) == 0
+    with loader_of(data, num_neighbors=[-1], input_nodes=mask, input_time=[6], time_window=[3, 0, 0, 0, 0, 0, 0]) as loader:
+        assert next(iter(loader)).e_id.tolist() == [3, 0, 5]
+    pairs, times = torch.tensor([[0, 2], [1, 0]]), torch.tensor([6, 6])
+    with loader_of(data, num_neighbors=[-1], edge_label_index=pairs, edge_label_time=times, time_window=[1, 3]) as loader:
+        (batch,) = list(loader)
+    assert [batch.e_id[batch.batch[batch.edge_index[1]] == link].tolist() for link in range(2)] == [[0, 5], [3, 0, 5]]
+
+
+@pytest.mark.parametrize("level", ["nodes", "edges"])
+def test_no_edge_of_a_million_is_later_than_its_seed(level: str) -> None:
+    data = timed_data(np.random.default_rng(6), level, 2_000, 40_000)
+    options: dict[str, Any] = {"num_neighbors": [20, 20], "batch_size": 500, "replace": True}
+    times = torch.randint(1, 5, (10_000,), generator=torch.Generator().manual_seed(1))
+    with loader_of(data, input_nodes=torch.arange(10_000) % 2_000, input_time=times, **options) as loader:
+        check = loader.check_leakage(batches=25)
+        assert check.num_edges > 1_000_000 and check.num_later == 0 and not check.later
+        batch = loader.peek()
+    with loader_of(data, input_nodes=[3, 5], input_time=[0, 1], temporal_comparison="<", **options) as loader:
+        assert loader.check_leakage().num_later == 0
+    found = gnnkit.check_leakage(batch)
+    assert found.num_later == 0 and found.num_edges == batch.num_edges
+    late = int(batch.edge_index[1][0])
+    batch.time[0 if level == "edges" else batch.edge_index[0][0]] = batch.seed_time[batch.batch[late]] + 1
+    found = gnnkit.check_leakage(batch)
+    assert found.num_later >= 1 and found.later[0].edge == 0 and "later than their seed" in str(found)
+    strict = gnnkit.check_leakage(batch, temporal_comparison="<")
+    assert strict.num_later > found.num_later and len(strict.later) == 10
+
+
+def test_a_leak_of_a_typed_graph_and_of_links_is_found() -> None:
+    with loader_of(typed_data(), num_neighbors=[-1], input_nodes=("user", [0, 1]), input_time=[3, 5]) as loader:
+        assert loader.check_leakage() == gnnkit.check_leakage(loader.peek())
+        batch = loader.peek()
+    assert gnnkit.check_leakage(batch).num_edges == 4, "friends have no times"
+    batch["item"].time[2] = 4
+    (late,) = gnnkit.check_leakage(batch).later
+    assert late == (0, ("item", "to", "user"), 2, 4, 3)
+    data = star([5, 1, 9, 3, 2, 5])
+    links: dict[str, Any] = {"edge_label_index": torch.tensor([[0, 2], [1, 0]]), "edge_label_time": torch.tensor([6, 2])}
+    with loader_of(data, num_neighbors=[-1], neg_sampling="binary", **links) as loader:
+        batch = loader.peek()
+    assert gnnkit.check_leakage(batch).num_later == 0 < gnnkit.check_leakage(batch).num_edges
+    batch.time[int(torch.nonzero(batch.batch[batch.edge_index[1]] == 1)[0])] = 3
+    assert [(late.time, late.seed_time) for late in gnnkit.check_leakage(batch).later] == [(3, 2)]
+
+
+def test_what_cannot_be_checked_is_refused() -> None:
+    data = timed_data(np.random.default_rng(0), "nodes")
+    with loader_of(data, num_neighbors=[2], time_attr=None) as loader, pytest.raises(PlanError, match="does not follow times"):
+        loader.check_leakage()
+    with loader_of(data, num_neighbors=[2], time_attr=None) as loader, pytest.raises(PlanError, match="seed_time"):
+        gnnkit.check_leakage(loader.peek())
+    with loader_of(data, num_neighbors=[2], subgraph_type="bidirectional") as loader:
+        for check in (loader.check_leakage, lambda: gnnkit.check_leakage(loader.peek())):
+            with pytest.raises(PlanError, match="nobody has drawn"):
+                check()
+    with loader_of(data, num_neighbors=[2]) as loader, pytest.raises(PlanError, match="batches must be"):
+        loader.check_leakage(0)
+
+
 def test_seeds_have_their_own_time_unless_told_otherwise() -> None:
     """The second hop keeps to the root's time too, not to that of the node in between."""
     data = Data(edge_index=torch.tensor([[1, 2, 3, 4, 0], [0, 1, 1, 2, 3]]), num_nodes=5, time=torch.tensor([5, 3, 4, 6, 5]))
@@ -161,6 +266,19 @@ WRONG = [
     ({"temporal_strategy": "last", "replace": True}, "replace"),
     ({"temporal_strategy": "last", "weight": "weight"}, "weight"),
     ({"subgraph_type": "induced"}, "future"),
+    ({"time_window": 1.5}, "time_window must be"),
+    ({"time_window": -1}, "time_window must be"),
+    ({"time_window": True}, "time_window must be"),
+    ({"time_window": "week"}, "time_window must be"),
+    ({"time_window": [1] * 24}, r"one for each input; got int64 \[24\]"),
+    ({"time_window": [-1] * 25}, "one for each input"),
+    ({"time_window": [0.5] * 25}, "one for each input; got float"),
+    ({"time_window": 0, "temporal_comparison": "<"}, "leaves no time"),
+    ({"time_window": 3, "time_attr": None}, "needs times"),
+    ({"time_window": [3] * 25, "time_attr": None}, "no times are compared"),
+    ({"temporal_comparison": ">"}, "temporal_comparison must be"),
+    ({"temporal_comparison": "<", "time_attr": None}, "needs times"),
+    ({"time_window": [3] * 25, "sampler": gnnkit.HGT([2]), "num_neighbors": None, "time_attr": None}, "do not go together"),
 ]
 
 

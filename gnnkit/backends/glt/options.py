@@ -121,6 +121,8 @@ def check_sampling(sampling: Sampling) -> None:
     """
     if not isinstance(sampling, NeighborSampling) or sampling.has_roots or sampling.subgraph_type != "directional":
         raise PlanError("Glt() samples neighbourhoods hop by hop, one for all seeds, and nothing else", "use InProcess() or Colocated()")
+    if sampling.labor is not None:
+        raise PlanError("Glt() draws for every node on its own, and gnnkit.Labor(...) shares draws", "use InProcess() or Colocated()")
     if sampling.weight is not None:
         raise PlanError(
             f"Glt() does not sample by weight={sampling.weight!r}: graphlearn-torch also returns neighbours of weight 0",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Question, RowsRequest
+from gnnkit.sampling.variates import Variates
 
 # Changes with the meaning of messages: hosts that run different versions refuse each other.
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 TOKEN_HEADER = "authorization"
 # Who calls, for whom work under way is counted.
 CLIENT_HEADER = "gnnkit-client"
 _HEAD = b"gnnkit"
 _LARGEST_INT32 = (1 << 31) - 1
+# Fields of ``Expansion`` with a number for each node.
+_BY_NODE = ("roots", "times", "since")
 _QUESTION_ARRAYS = ("nodes", "others", "node_roots", "other_roots")
 
 ROWS_SCHEMA = pa.schema([("rows", pa.uint8())])
@@ -98,11 +102,13 @@ def expand_to_ticket(request: Expansion, fingerprint: str, num_nodes: list[int])
         "weighted": request.weighted,
         "last": request.last,
         "positions": request.wants_position,
+        "variates": None if request.variates is None else astuple(request.variates),
     }
     arrays: dict[str, NDArray[Any]] = {str(t): narrowed(nodes, num_nodes[t]) for t, nodes in request.nodes.items()}
-    for name, given in (("roots", request.roots), ("times", request.times)):
+    by_node = {name: getattr(request, name) for name in _BY_NODE}
+    for name, given in by_node.items():
         arrays.update({} if given is None else {f"{name}/{t}": values for t, values in given.items()})
-    return to_ticket(head | {"roots": request.roots is not None, "times": request.times is not None}, arrays)
+    return to_ticket(head | {name: given is not None for name, given in by_node.items()}, arrays)
 
 
 def expand_from_ticket(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Expansion:
@@ -117,11 +123,20 @@ def expand_from_ticket(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any
             raise BadRequest("a fan-out is out of range")
         flags = bool(head["replace"]), bool(head["weighted"]), bool(head["last"])
         nodes = {int(name): ids.astype(np.int64) for name, ids in arrays.items() if "/" not in name}
-        roots, times = ({t: arrays[f"{name}/{t}"].astype(np.int64) for t in nodes} if head[name] else None for name in ("roots", "times"))
+        roots, times, since = ({t: arrays[f"{name}/{t}"].astype(np.int64) for t in nodes} if head[name] else None for name in _BY_NODE)
         positions = tuple(map(bool, head["positions"]))
-        return Expansion(int(head["key"]) & ((1 << 64) - 1), int(head["hop"]), fan_outs, nodes, *flags, roots, times, positions)
+        key = int(head["key"]) & ((1 << 64) - 1)
+        return Expansion(key, int(head["hop"]), fan_outs, nodes, *flags, roots, times, since, _variates_from(head["variates"]), positions)
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise BadRequest(f"the request cannot be read: {error}") from error
+
+
+def _variates_from(value: Any) -> Variates | None:
+    if value is None:
+        return None
+    *keys, is_shared = value
+    key, next_key, last_hash = (int(number) & ((1 << 64) - 1) for number in keys)
+    return Variates(key, next_key, last_hash, bool(is_shared))
 
 
 def picks_to_batch(answer: Mapping[int, Picks], generation: int, num_neighbors: list[int], num_edges: list[int]) -> pa.RecordBatch:

@@ -17,7 +17,7 @@ from gnnkit.plan import InputLinks, NeighborSampling, Sampling
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.sampling.walked import ExcludedEdges, SampleRequest, WalkSeeds
+from gnnkit.sampling.walked import ExcludedEdges, SampleRequest, WalkSeeds, time_limits
 from gnnkit.schema import find_reverse
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
@@ -263,8 +263,8 @@ class _Ends:
 class LinkSeeder:
     """Makes a batch's seeds from its links; one object per thread.
 
-    A request's arrays are ``src`` and ``dst`` int64 ``[b]``, and where there are such: ``label`` ``[b, ...]``, ``time`` int64 ``[b]``,
-    ``neg_src`` and ``neg_dst`` int64 ``[b, k]`` (a split's own negatives of each link), and ``is_negative`` bool ``[b]``.
+    A request's arrays are ``src`` and ``dst`` int64 ``[b]``, and where there are such: ``label`` ``[b, ...]``, ``time`` and ``window``
+    int64 ``[b]``, ``neg_src`` and ``neg_dst`` int64 ``[b, k]`` (a split's own negatives of each link), and ``is_negative`` bool ``[b]``.
 
     Args:
         inputs: The links.
@@ -272,7 +272,7 @@ class LinkSeeder:
     """
 
     def __init__(self, inputs: InputLinks, sampling: Sampling) -> None:
-        self._inputs, self._edge_type = inputs, inputs.edge_type
+        self._inputs, self._sampling, self._edge_type = inputs, sampling, inputs.edge_type
         # With roots, every end of every link has a neighbourhood of its own.
         self._has_roots = isinstance(sampling, NeighborSampling) and sampling.has_roots
         self._time_attr = sampling.time_attr
@@ -310,10 +310,18 @@ class LinkSeeder:
         if roots is not None:
             seeds.batch_of_root = np.concatenate([ends.link_of(len(ends.src)), ends.link_of(len(ends.dst))])
         if self._time_attr is not None:
-            src, dst = (request.arrays["time"][ends.link_of(len(part))] for part in (ends.src, ends.dst))
-            seeds.times = self._by_type(src, dst)
+            self._limit(seeds, request.arrays, ends)
         seeds.excluded = self._exclude(request.arrays, reach)
         return seeds
+
+    def _limit(self, seeds: WalkSeeds, arrays: Mapping[str, NDArray[Any]], ends: _Ends) -> None:
+        """Says of each end what is too late and too early around it: it has its link's time."""
+        assert isinstance(self._sampling, NeighborSampling), "nothing else has times"
+        window = arrays.get("window", self._sampling.time_window)
+        last, first = time_limits(arrays["time"], window, self._sampling.temporal_comparison)
+        of_src, of_dst = (ends.link_of(len(part)) for part in (ends.src, ends.dst))
+        seeds.times = self._by_type(last[of_src], last[of_dst])
+        seeds.since = None if first is None else self._by_type(first[of_src], first[of_dst])
 
     def _ends(self, request: SampleRequest, reach: GraphAccess) -> _Ends:
         """The ends of links and negatives."""

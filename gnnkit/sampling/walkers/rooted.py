@@ -6,6 +6,8 @@ time is drawn. ``docs/sampling.md`` specifies it; node for node it is what pyg-l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,14 +48,14 @@ class RootedWalker:
         assert seeds.roots is not None
         numbering, tables = reach.numbering, reach.tables
         numbering.begin(seeds)
-        types, root_times = range(len(tables.node_types)), _times_of_roots(seeds)
+        types, limits = range(len(tables.node_types)), (_by_root(seeds, seeds.times), _by_root(seeds, seeds.since))
         begin, end = [0 for _ in types], [numbering.count(t) for t in types]
         num_sampled = [[count] for count in end]
         taken = self._taken = self._taken or [_TakenEdges() for _ in tables.edge_types]
         for edges in taken:
             edges.begin()
         for hop, fan_outs in enumerate(self._fan_outs(tables)):
-            expansion = self._expansion(key, hop, fan_outs, numbering, begin, end, root_times)
+            expansion = self._expansion(key, hop, fan_outs, numbering, begin, end, *limits)
             answers = reach.expand(expansion) if expansion.nodes else {}
             for r, edges in enumerate(taken):
                 t, n = (int(tables.relations[r, column]) for column in (FRONTIER, NEIGHBOR))
@@ -84,6 +86,7 @@ class RootedWalker:
         begin: list[int],
         end: list[int],
         root_times: NDArray[np.int64] | None,
+        root_since: NDArray[np.int64] | None,
     ) -> Expansion:
         """Returns the request for the neighbours of the nodes that are new since the last hop."""
         nodes, roots = {}, {}
@@ -91,7 +94,9 @@ class RootedWalker:
             of_type = numbering.roots(t)
             if last > first and of_type is not None:
                 nodes[t], roots[t] = numbering.nodes(t)[first:last], of_type[first:last]
-        times = None if root_times is None else {t: root_times[of_type] for t, of_type in roots.items()}
+        times, since = (
+            None if limit is None else {t: limit[of_type] for t, of_type in roots.items()} for limit in (root_times, root_since)
+        )
         sampling = self._sampling
         return Expansion(
             key,
@@ -103,6 +108,7 @@ class RootedWalker:
             sampling.temporal_strategy == "last",
             roots,
             times,
+            since,
         )
 
     @staticmethod
@@ -175,11 +181,11 @@ class _TakenEdges:
         return WalkedEdges(shown, relation, row, col, position if has_position else None, self.num_sampled)
 
 
-def _times_of_roots(seeds: WalkSeeds) -> NDArray[np.int64] | None:
+def _by_root(seeds: WalkSeeds, times: Mapping[int, NDArray[np.int64]] | None) -> NDArray[np.int64] | None:
     """int64 ``[number of roots]``: a root's time, which its seeds share."""
-    if seeds.times is None or seeds.roots is None:
+    if times is None or seeds.roots is None:
         return None
-    times = np.zeros(1 + max((int(roots.max()) for roots in seeds.roots.values() if len(roots)), default=-1), np.int64)
+    found = np.zeros(1 + max((int(roots.max()) for roots in seeds.roots.values() if len(roots)), default=-1), np.int64)
     for t, roots in seeds.roots.items():
-        times[roots] = seeds.times[t]
-    return times
+        found[roots] = times[t]
+    return found
