@@ -94,8 +94,8 @@ if _typing.TYPE_CHECKING:
     from gnnkit.jobs.context import TrainContext as TrainContext
     from gnnkit.jobs.launching import launch as launch
     from gnnkit.jobs.launching.starting import RunHandle as RunHandle
-    from gnnkit.loader.padding import unpad as unpad
     from gnnkit.loader.leakage import check_leakage as check_leakage
+    from gnnkit.loader.padding import unpad as unpad
     from gnnkit.partitioning import partition as partition
     from gnnkit.plan import LoaderPlan as LoaderPlan
     from gnnkit.samplers import HGT as HGT

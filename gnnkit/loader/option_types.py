@@ -119,8 +119,8 @@ class BuildKeywords(ConstructorKeywords, total=False):
 
     num_parts: int | None
     """Parts to cut the graph into, at least 1; None is one for each host."""
-    partition: Partitioner
-    """The way in which nodes are assigned to parts."""
+    partition: Partitioner | Given
+    """The way in which nodes are assigned to parts; "given" where the source is a ``PartedSource``, whose parts they become."""
     edge_dir: EdgeDir
     """"in" compresses edges by target (sampling walks against the edges, as in PyG), "out" by source."""
     weight: str | None
