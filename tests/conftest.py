@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.leaks import holdings, leaks_since
-from tests.helpers.machine import QUICK, REQUIREMENTS, ROOT, glt_python
+from tests.helpers.machine import REQUIREMENTS, ROOT, SEARCH_PATH, glt_python
 
 REQUIRE_ALL = os.environ.get("GNNKIT_REQUIRE_ALL") == "1"
 # Other packages' warnings, which we cannot mend; every other warning is an error.
@@ -154,5 +154,5 @@ def private_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GNNKIT_HOME", str(home))
         patch.delenv("GNNKIT_PROGRESS", raising=False)
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(QUICK), *filter(None, [os.environ.get("PYTHONPATH")])]))
+        patch.setenv("PYTHONPATH", os.pathsep.join([SEARCH_PATH, *filter(None, [os.environ.get("PYTHONPATH")])]))
         yield

@@ -238,7 +238,7 @@ NEEDS_A_GPU = "import pytest\n@pytest.mark.gpu\ndef test_gpu():\n    assert {}\n
 def measure_gpu(tmp_path: Path, work_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the script behind ``make gpu`` with tests of its own."""
     command = [sys.executable, "-W", "ignore", str(ROOT / "tools/measure_gpu.py"), "--scale", str(SCALE), "--work-dir", str(work_dir)]
-    env = environment() | ONE_THREAD | {"PYTHONPATH": str(ROOT)}
+    env = environment() | ONE_THREAD
     return subprocess.run([*command, "--tests", str(tmp_path), *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=250)
 
 
@@ -260,7 +260,8 @@ def test_a_device_is_measured_with_the_cpu_in_its_place(graph: BenchGraph, work_
 def test_a_test_that_fails_on_the_device_is_counted(tmp_path: Path) -> None:
     (tmp_path / "test_of_gpu.py").write_text(NEEDS_A_GPU.format(False))
     code = "import json, pathlib, sys, measure_gpu; print(json.dumps(measure_gpu.run_tests([pathlib.Path(sys.argv[1])])))"
-    env = environment() | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}"}
+    env = environment()
+    env["PYTHONPATH"] += f":{ROOT / 'tools'}"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=env, capture_output=True, text=True, timeout=100)
     said = json.loads(done.stdout)
     assert (said["passed"], said["failures"], said["exit_code"], said["ok"]) == (0, 1, 1, False), done.stderr

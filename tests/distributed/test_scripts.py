@@ -19,7 +19,6 @@ from gnnkit.storage.glt_format import write_glt_partitions
 from tests.distributed.loading import needs_glt, ring, stored, typed_ring
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.helpers.graphs import homogeneous_source, random_edges
-from tests.helpers.machine import SEARCH_PATH
 from tests.helpers.ports import free_port
 
 HERE = Path(__file__).parent
@@ -27,10 +26,7 @@ NUM_TRAIN = 60
 
 
 def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in TORCHRUN_VARIABLES} | {
-        "PYTHONPATH": SEARCH_PATH,
-        "OMP_NUM_THREADS": "1",
-    }
+    return {name: value for name, value in os.environ.items() if name not in TORCHRUN_VARIABLES} | {"OMP_NUM_THREADS": "1"}
 
 
 def run_ranks(folder: Path, world_size: int, python: str) -> list[list[dict[str, Any]]]:

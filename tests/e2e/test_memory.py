@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -76,8 +75,7 @@ def test_a_list_of_everything_is_an_error_before_the_kernel_steps_in() -> None:
 def run_child(code: str, *arguments: str, timeout_s: float = 240) -> list[str]:
     """Runs a program; its lines."""
     command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=timeout_s, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=timeout_s, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()
 

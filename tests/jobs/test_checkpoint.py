@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import signal
 import subprocess
 import sys
@@ -112,9 +111,7 @@ from tests.jobs.test_checkpoint import LOADER, Number
 checkpoint.sync = lambda path: os.kill(os.getpid(), signal.SIGKILL)
 checkpoint.Checkpoints(Path(sys.argv[1])).write({"number": Number(2)}, LOADER)
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(tmp_path)], cwd=ROOT)
     assert done.returncode == -signal.SIGKILL
     assert len(files(tmp_path)) == 2 and found(tmp_path) == 1
     Checkpoints(tmp_path).write({"number": Number(3)}, LOADER)

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.helpers.machine import ROOT
 from tests.helpers.namespaces import network
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import HANG_S, wait_until
@@ -25,7 +24,7 @@ class Member:
 
     def __init__(self, variables: dict[str, object], enter: Sequence[str] = (), launcher: Sequence[str] = ()) -> None:
         env = {name: value for name, value in os.environ.items() if not name.startswith(("RANK", "WORLD_SIZE", "SLURM_", "MASTER_"))}
-        env |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | {name: str(value) for name, value in variables.items()}
+        env |= {"OMP_NUM_THREADS": "1"} | {name: str(value) for name, value in variables.items()}
         command = [*enter, sys.executable, "-W", "ignore", *launcher, "-m", "tests.jobs.member"]
         self.process = subprocess.Popen(
             command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1

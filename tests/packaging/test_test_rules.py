@@ -24,7 +24,7 @@ def run_pytest(folder: Path, source: str, *arguments: str, **environment: str) -
     (folder / "test_inner.py").write_text(source)
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder), "-p", "tests.conftest"]
     env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "GNNKIT_REQUIRE"))}
-    env |= {"PYTHONPATH": str(ROOT), **environment}
+    env |= environment
     command += ["-p", "no:cacheprovider", str(folder), *arguments]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=240)
 
