@@ -53,7 +53,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _slow_ones_first(items: list[pytest.Item], num_processes: int) -> list[pytest.Item]:
-    """In the order in which parallel processes have the slow modules between them and done first, so that none is left with one in the end.
+    """In the order in which parallel processes have the slow modules between them and done first, the longest tests before all others, so
+    that none is left with one in the end.
 
     Each process begins with a stretch of the list, of equal length; who has done his takes from the ends of the others'. There
     the quick tests are, which are not worth much when what their module shares is made once more.
@@ -64,11 +65,15 @@ def _slow_ones_first(items: list[pytest.Item], num_processes: int) -> list[pytes
     for item in items:
         modules.setdefault(item.path, []).append(item)
 
-    def weight(tests: list[pytest.Item]) -> int:
-        return sum(item.get_closest_marker("slow") is not None for item in tests)
+    def seconds(item: pytest.Item) -> float:
+        mark = item.get_closest_marker("slow")
+        return 0.0 if mark is None or item.get_closest_marker("skip") else mark.kwargs.get("seconds", 3.0)
+
+    def weight(tests: list[pytest.Item]) -> float:
+        return sum(map(seconds, tests))
 
     stretches: list[list[pytest.Item]] = [[] for _ in range(num_processes)]
-    for tests in sorted(filter(weight, modules.values()), key=weight, reverse=True):
+    for tests in sorted(filter(weight, modules.values()), key=lambda tests: (max(map(seconds, tests)), weight(tests)), reverse=True):
         min(stretches, key=weight).extend(tests)
     quick = [item for tests in modules.values() if not weight(tests) for item in tests]
     for number, stretch in enumerate(stretches, 1):

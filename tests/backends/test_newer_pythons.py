@@ -12,7 +12,7 @@ from tests.helpers.machine import ROOT, newer_python
 CORE = "Colocated-2 or graphs_in_memory or several_threads or two_loaders"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=40)
 @pytest.mark.newer
 @pytest.mark.timeout(400)
 def test_the_contract_without_graphlearn_torch() -> None:

@@ -21,7 +21,7 @@ from gnnkit.vendor import glt
 from tests.distributed.loading import NUM_NODES, needs_glt, ring, seeds_of, stored, typed_ring
 from tests.helpers.batches import same
 
-pytestmark = needs_glt
+pytestmark = [pytest.mark.slow, needs_glt]
 EVERYTHING = torch.arange(NUM_NODES)
 DEADLINE_S = 120
 

@@ -22,7 +22,7 @@ from tests.distributed.loading import NUM_NODES, needs_glt, ring, stored
 from tests.helpers.machine import ROOT
 from tests.helpers.ports import free_port
 
-pytestmark = needs_glt
+pytestmark = [pytest.mark.slow, needs_glt]
 DEADLINE_S = 120
 
 

@@ -21,6 +21,8 @@ from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.helpers.ports import free_port
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 NUM_TRAIN = 60
 
@@ -154,6 +156,7 @@ def check_servers(tmp_path: Path, num_servers: int, word: str, python: str) -> N
     assert last < first
 
 
+@pytest.mark.slow(seconds=30)
 @needs_glt
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("num_servers", "word"), [(1, "root_dir"), (2, "graph_dir")])
@@ -161,6 +164,7 @@ def test_the_tutorial_of_servers_and_clients_trains_and_ends(tmp_path: Path, num
     check_servers(tmp_path, num_servers, word, sys.executable)
 
 
+@pytest.mark.slow(seconds=40)
 @pytest.mark.glt
 @pytest.mark.timeout(400)
 def test_it_does_so_beside_the_native_library(tmp_path: Path, glt_interpreter: Path) -> None:
@@ -181,8 +185,8 @@ OBJECTS = {"data", "_channel", "_mp_producer", "_collocated_producer"}
 MACHINERY = {"_ahead", "_is_borrowed", "_iteration", "_make", "_num_batches", "_own", "_producer", "_transfer"}
 
 
+@pytest.mark.slow(seconds=40)
 @pytest.mark.glt
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_loaders_are_like_those_that_graphlearn_torch_built(tmp_path: Path, glt_interpreter: Path) -> None:
     for name, data in (("plain", ring()), ("typed", typed_ring())):

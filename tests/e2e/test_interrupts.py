@@ -20,6 +20,8 @@ from tests.e2e import interrupted
 from tests.helpers.machine import ROOT, in_time
 from tests.helpers.ogb_trees import write_csv, write_tree
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 120.0
 # It is a fifth of it on an idle machine.
 PROMPT_S = 2.0

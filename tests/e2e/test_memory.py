@@ -15,11 +15,13 @@ from tests.e2e.large_tree import write_large_papers
 from tests.helpers.machine import ROOT
 from tests.helpers.memory_groups import memory_group
 
+pytestmark = pytest.mark.slow
+
 # The interpreter with torch, PyG, Numba and pyarrow takes 310 MiB of it.
 LIMIT_BYTES = 480 << 20
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 @pytest.mark.cgroup
 def test_a_dataset_of_four_times_the_memory(tmp_path: Path) -> None:
     """Read, stored and sampled: page cache included, nothing beyond the limit is ever needed, and no row is read with its surroundings."""

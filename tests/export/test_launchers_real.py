@@ -127,6 +127,7 @@ def check_batches(store: Store, folder: Path, world_size: int, procs_per_node: i
         assert {(line[1], line[2]) for line in found} == {tuple(map(str, divmod(rank, procs_per_node)))}
 
 
+@pytest.mark.slow(seconds=40)
 @pytest.mark.parametrize("storage_nodes", [0, 2], ids=["colocated", "graph store"])
 def test_torchrun_on_two_hosts(store: Store, tmp_path: Path, storage_nodes: int) -> None:
     folder = tmp_path / "job"
@@ -162,6 +163,7 @@ def test_torchrun_on_two_hosts(store: Store, tmp_path: Path, storage_nodes: int)
         assert {port for seen in heard[2:] for _, port in seen} == {7000}
 
 
+@pytest.mark.slow(seconds=50)
 def test_slurm_starts_a_job_again_whose_rank_was_killed(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     export(store, folder, TRAINER + KILL, launcher="slurm", placement=ONE_PER_HOST)

@@ -100,6 +100,7 @@ def test_a_damaged_one_is_skipped_with_a_warning_and_replaced_first(tmp_path: Pa
     assert found(tmp_path) == 2
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_leaves_the_one_before(tmp_path: Path) -> None:
     """Killed while it writes the file: the process stops itself in the midst of the system's write."""
     Checkpoints(tmp_path).write({"number": Number(1)}, LOADER)

@@ -168,6 +168,7 @@ def kill(space: NamespaceHost) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow(seconds=240)
 def test_a_job_loses_a_rank_a_node_and_the_host_that_ranks_meet_at(store: Store, tmp_path: Path) -> None:
     """Between losses it is started again: by torchrun, by hand on the one node, and twice as a whole; always by the same commands."""
     folder = tmp_path / "job"
@@ -203,6 +204,7 @@ def test_a_job_loses_a_rank_a_node_and_the_host_that_ranks_meet_at(store: Store,
     check(store, folder, 2, [4, 7, 10, 13])
 
 
+@pytest.mark.slow(seconds=30)
 def test_a_storage_node_is_rebooted(store: Store, tmp_path: Path) -> None:
     """It falls silent and comes back, and its server later, with the same address and token. torchrun starts the rank that missed it."""
     folder, log = tmp_path / "job", tmp_path / "node.log"

@@ -231,6 +231,7 @@ def test_prepare_looks_for_the_parts_of_its_node(plan: Path, tmp_path: Path, mon
         prepare(tmp_path / "plan.json", 0, 3, ignore_events)
 
 
+@pytest.mark.slow
 def test_a_server_serves_and_a_trainer_joins_it(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same command on both: GNNKIT_ROLE says which is which, and the server ends with exit status 0 when the trainer has left."""
     roles = {"GNNKIT_ADDRESSES": f"unix:{tmp_path / 'servers'}", "GNNKIT_NUM_SERVERS": "1", "GNNKIT_NUM_CLIENTS": "1"}

@@ -16,6 +16,8 @@ from tests.helpers.namespaces import network
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import HANG_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 PORT = 29411
 
 
@@ -95,6 +97,7 @@ def test_ranks_that_have_finished_wait_for_the_others() -> None:
         assert [member.end()[0] for member in members] == [0, 0]
 
 
+@pytest.mark.slow(seconds=40)
 @pytest.mark.netns
 def test_a_rendezvous_host_that_vanishes_ends_every_rank() -> None:
     """Nothing comes from it any more, not even the end of a connection: as when its power is cut."""
@@ -115,7 +118,6 @@ def test_a_rendezvous_host_that_vanishes_ends_every_rank() -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.slow
 def test_a_torchrun_whose_rendezvous_host_vanishes_ends_with_its_rank() -> None:
     """It could restart the rank, and nobody would ever tell it where."""
     members: list[Member] = []

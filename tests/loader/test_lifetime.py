@@ -21,6 +21,8 @@ from tests.helpers.machine import in_time
 from tests.helpers.waiting import wait_until
 from tests.loader.graphs import NUM_NODES, make, plain, seeds
 
+pytestmark = pytest.mark.slow
+
 
 def samplers() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("gnnkit-sampler")]

@@ -109,6 +109,7 @@ def _of_pyright(file: Path) -> dict[int, str]:
     return said
 
 
+@pytest.mark.slow(seconds=60)
 @pytest.mark.parametrize("checker", [_of_mypy, _of_pyright], ids=["mypy", "pyright"])
 def test_type_checkers_refuse_wrong_names_and_types(checker: Callable[[Path], dict[int, str]], tmp_path: Path) -> None:
     file = tmp_path / "calls.py"

@@ -138,6 +138,7 @@ PLANS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(PLANS)
 def test_every_plan_comes_back_from_its_file(tmp_path_factory: pytest.TempPathFactory, plan: LoaderPlan) -> None:
@@ -266,6 +267,7 @@ with GraphLoader.from_plan(sys.argv[1], progress=False) as loader:
 """
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_moved_gives_the_same_batches_elsewhere(store: Store, digest: str, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     shutil.copytree(store.path, folder / "store")

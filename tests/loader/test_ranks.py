@@ -14,6 +14,8 @@ from gnnkit.errors import PlanError
 from tests.helpers.ports import free_port
 from tests.loader.graphs import NUM_NODES, make, plain, seeds, typed
 
+pytestmark = pytest.mark.slow
+
 DATA = plain()
 
 

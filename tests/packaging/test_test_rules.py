@@ -11,6 +11,8 @@ import pytest
 
 from tests.helpers.machine import ROOT, has_gpu
 
+pytestmark = pytest.mark.slow
+
 LEAKS = {
     "process": "global child\n    child = subprocess.Popen(['sleep', '8'])",
     "listening port": "global listener\n    listener = socket.create_server(('127.0.0.1', 0))",

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 # Is interrupted again and again while it compiles, ever later; then compiles something of its own to the end, and something else in
 # another thread, which a lock that was left taken would hold up, and asks for the lock between processes.
 PROGRAM = """
@@ -38,6 +40,7 @@ with FileLock(jit.kernel_cache_root() / "compile.lock", timeout=60):
 """
 
 
+@pytest.mark.slow
 def test_every_interrupt_is_noticed_and_compiling_goes_on(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
@@ -59,6 +62,7 @@ print(add(1, 2), told[-1].kind, told[-1].text)
 """
 
 
+@pytest.mark.slow
 def test_kernels_belong_to_the_user_of_the_machine_and_are_compiled_once(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(ONE_KERNEL)

@@ -50,6 +50,7 @@ def check_whole(found: dict[str, Any]) -> None:
     assert set(found["names"]) == set(gnnkit.distributed._GLT_HOMES)
 
 
+@pytest.mark.slow
 @needs_package
 def test_the_python_part_works_whatever_the_torch() -> None:
     found = probe("whole")
@@ -65,6 +66,7 @@ def test_the_python_part_works_whatever_the_torch() -> None:
         assert "gnnkit[glt-native]" in hint
 
 
+@pytest.mark.slow
 @needs_package
 def test_a_failed_try_is_no_obstacle() -> None:
     check_retry(probe("retry"))

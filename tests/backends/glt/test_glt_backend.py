@@ -139,6 +139,7 @@ def test_servers_and_a_client_draw_all_neighbours_alike(run: Run, tmp_path: Path
     assert not found["left"]
 
 
+@pytest.mark.slow(seconds=40)
 @pytest.mark.glt
 def test_faults_are_errors_and_the_loader_goes_on(run: Run, tmp_path: Path) -> None:
     found = run("faults", tmp_path)

@@ -168,6 +168,7 @@ def test_training_on_machines_of_their_own(store: Store, tmp_path: Path) -> None
             assert steps[0] == steps[1] and seeds == sorted(np.asarray(store.splits["node"][split]).tolist())
 
 
+@pytest.mark.slow(seconds=30)
 def test_networks_and_servers_that_break(store: Store, tmp_path: Path) -> None:
     words = {**OPTIONS, "batch_size": 1}
     want = expected(store, 6, batch_size=1)
