@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker(name) and (reason := requirement.missing()):
                 item.add_marker(pytest.mark.skip(reason=f"{reason}; to enable: {requirement.enable}"))
     if len(kept) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        config.hook.pytest_deselected(items=[*set(items).difference(kept)])
     processes: dict[str, Any] = getattr(config, "workerinput", {})
     items[:] = _slow_ones_first(kept, int(processes.get("workercount", 1)))
 
