@@ -115,23 +115,3 @@ def test_a_rendezvous_host_that_vanishes_ends_every_rank() -> None:
         for rank in (1, 2):
             code, said = members[rank].end()
             assert code == 1 and re.search("of this job (is|are) gone", said), said
-
-
-@pytest.mark.netns
-def test_a_torchrun_whose_rendezvous_host_vanishes_ends_with_its_rank() -> None:
-    """It could restart the rank, and nobody would ever tell it where."""
-    members: list[Member] = []
-    with network(2) as hosts, ended(members):
-        for node, host in enumerate(hosts):
-            where = ["--nnodes=2", f"--node-rank={node}", f"--master-addr={hosts[0].address}", f"--master-port={PORT}"]
-            members.append(Member({}, host.enter, ["-m", "torch.distributed.run", "--max-restarts=3", *where]))
-        assert [member.hear() for member in members] == ["in"] * 2
-        for member in members:
-            member.tell("reduce")
-        assert [member.hear() for member in members] == ["sum 2"] * 2
-        hosts[0].cut()
-        code, said = members[1].end()
-        assert code != 0 and re.search(rf"rank 0 \({hosts[0].address}\).* of this job (is|are) gone", said), said
-        members[0].process.kill()
-        members[0].process.wait()
-        assert wait_until(lambda: not any(host.pids() for host in hosts)), "what torchrun has started ends with it"
