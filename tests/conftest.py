@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.leaks import holdings, leaks_since
-from tests.helpers.machine import QUICK, REQUIREMENTS, ROOT, glt_python
+from tests.helpers.machine import REQUIREMENTS, ROOT, SEARCH_PATH, glt_python
 
 REQUIRE_ALL = os.environ.get("GNNKIT_REQUIRE_ALL") == "1"
 # Other packages' warnings, which we cannot mend; every other warning is an error.
@@ -47,13 +47,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker(name) and (reason := requirement.missing()):
                 item.add_marker(pytest.mark.skip(reason=f"{reason}; to enable: {requirement.enable}"))
     if len(kept) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        config.hook.pytest_deselected(items=[*set(items).difference(kept)])
     processes: dict[str, Any] = getattr(config, "workerinput", {})
     items[:] = _slow_ones_first(kept, int(processes.get("workercount", 1)))
 
 
 def _slow_ones_first(items: list[pytest.Item], num_processes: int) -> list[pytest.Item]:
-    """In the order in which parallel processes have the slow modules between them and done first, so that none is left with one in the end.
+    """In the order in which parallel processes have the slow modules between them and done first, the longest tests before all others, so
+    that none is left with one in the end.
 
     Each process begins with a stretch of the list, of equal length; who has done his takes from the ends of the others'. There
     the quick tests are, which are not worth much when what their module shares is made once more.
@@ -64,11 +65,15 @@ def _slow_ones_first(items: list[pytest.Item], num_processes: int) -> list[pytes
     for item in items:
         modules.setdefault(item.path, []).append(item)
 
-    def weight(tests: list[pytest.Item]) -> int:
-        return sum(item.get_closest_marker("slow") is not None for item in tests)
+    def seconds(item: pytest.Item) -> float:
+        mark = item.get_closest_marker("slow")
+        return 0.0 if mark is None or item.get_closest_marker("skip") else mark.kwargs.get("seconds", 3.0)
+
+    def weight(tests: list[pytest.Item]) -> float:
+        return sum(map(seconds, tests))
 
     stretches: list[list[pytest.Item]] = [[] for _ in range(num_processes)]
-    for tests in sorted(filter(weight, modules.values()), key=weight, reverse=True):
+    for tests in sorted(filter(weight, modules.values()), key=lambda tests: (max(map(seconds, tests)), weight(tests)), reverse=True):
         min(stretches, key=weight).extend(tests)
     quick = [item for tests in modules.values() if not weight(tests) for item in tests]
     for number, stretch in enumerate(stretches, 1):
@@ -154,5 +159,5 @@ def private_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GNNKIT_HOME", str(home))
         patch.delenv("GNNKIT_PROGRESS", raising=False)
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(QUICK), *filter(None, [os.environ.get("PYTHONPATH")])]))
+        patch.setenv("PYTHONPATH", os.pathsep.join([SEARCH_PATH, *filter(None, [os.environ.get("PYTHONPATH")])]))
         yield

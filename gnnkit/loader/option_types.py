@@ -11,7 +11,7 @@ from gnnkit.loader.inputs import NegativesOption
 from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalComparison, TemporalStrategy
 from gnnkit.plan.fan_outs import FanOuts
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.options import FeatureDtype, Partitioner
+from gnnkit.storage.options import FeatureDtype, Given, Partitioner
 
 
 class BesideKeywords(TypedDict, total=False):

@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 
 from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
-from tests.helpers.machine import SEARCH_PATH
 from tests.loader.graphs import make
 
 BACKENDS: dict[str, Any] = {
@@ -51,7 +50,7 @@ def is_gone(pid: int) -> bool:
 
 def environment(**more: str) -> dict[str, str]:
     """For a script that imports gnnkit and these tests."""
-    return {**os.environ, "PYTHONPATH": SEARCH_PATH, **more}
+    return {**os.environ, **more}
 
 
 def run_script(text: str, folder: Path, *arguments: str, timeout_s: float = 240, **more: str) -> subprocess.CompletedProcess[str]:

@@ -35,7 +35,11 @@ from tests.loader.graphs import NUM_NODES, make, plain, seeds, typed
 EVERYTHING = list(range(NUM_NODES))
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+# Quick are one of each; GraphStore's servers take a second to start.
+TRIED = [name if name in ("InProcess-2", "Colocated-2") else pytest.param(name, marks=pytest.mark.slow) for name in BACKENDS]
+
+
+@pytest.fixture(scope="module", params=TRIED)
 def shared(request: pytest.FixtureRequest) -> Iterator[GraphLoader]:
     """A loader that several tests use one after another, as cells of a notebook do."""
     with loader_of(request.param) as loader:
@@ -103,6 +107,7 @@ STORES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "build", "options"), STORES, ids=lambda value: value if isinstance(value, str) else "")
 def test_stores_of_any_kind(tmp_path: Path, name: str, build: dict[str, Any], options: dict[str, Any]) -> None:
     common = {"batch_size": 7, "shuffle": True, "progress": False, "store_dir": tmp_path, **build, **options}
@@ -273,7 +278,7 @@ def test_slots_come_back(loader: GraphLoader) -> None:
     assert len(addresses) < 30
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", TRIED)
 def test_batches_survive_their_loader(name: str) -> None:
     loader = loader_of(name)
     iterator = iter(loader)

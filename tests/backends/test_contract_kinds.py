@@ -81,7 +81,12 @@ class Site(NamedTuple):
     open: Callable[..., GraphLoader]
 
 
-@pytest.fixture(scope="module", params=SETTINGS, ids=str)
+def _tried(settings: list[Setting]) -> list[Any]:
+    """Settings as parameters; those with processes are no quick ones."""
+    return [pytest.param(s, id=str(s), marks=[] if s.place == "InProcess" else pytest.mark.slow) for s in settings]
+
+
+@pytest.fixture(scope="module", params=_tried(SETTINGS))
 def site(request: pytest.FixtureRequest, store_of: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Loaders of one place; those that stay open keep its processes."""
     setting: Setting = request.param
@@ -132,7 +137,7 @@ def _feature_bytes(batch: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    "site", [s for s in SETTINGS if s.num_parts > 1 and s.edge_dir == "out" and s.place in BACKENDS], indirect=True, ids=str
+    "site", _tried([s for s in SETTINGS if s.num_parts > 1 and s.edge_dir == "out" and s.place in BACKENDS]), indirect=True
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_features_on_the_device_change_no_batch(kind: str, site: Site, expected: Callable[[str, str, EdgeDir], list[Any]]) -> None:
@@ -160,7 +165,7 @@ def test_padded_batches_are_the_same_everywhere(
             same(unpad(batch), wanted)
 
 
-@pytest.mark.parametrize("site", [s for s in SETTINGS if s.place == "wire"], indirect=True, ids=str)
+@pytest.mark.parametrize("site", _tried([s for s in SETTINGS if s.place == "wire"]), indirect=True)
 def test_features_of_a_graph_elsewhere_are_not_kept(site: Site) -> None:
     with pytest.raises(PlanError, match="the whole graph is on servers of other hosts"):
         site.open("node", device="cpu", feature_cache=150)

@@ -24,6 +24,8 @@ from tests.helpers.batches import same
 from tests.helpers.interrupted_starts import interrupt_the_start_of
 from tests.helpers.waiting import HANG_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 # What may sample for each, and the processes that it has beside this one.
 WHO: dict[str, tuple[Any, set[str], set[str]]] = {
     "InProcess": (InProcess(2), {"thread 0", "thread 1", "loop"}, set()),

@@ -23,6 +23,8 @@ from tests.helpers.machine import in_time
 from tests.helpers.waiting import wait_until
 from tests.loader.graphs import NUM_NODES, make, plain, seeds
 
+pytestmark = pytest.mark.slow
+
 EVERYTHING = list(range(NUM_NODES))
 # What idle processes may take to go, on a busy machine.
 IDLE_S = 30.0

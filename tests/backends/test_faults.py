@@ -37,7 +37,7 @@ from tests.loader.graphs import NUM_NODES, make, plain, seeds
 EVERYTHING = list(range(NUM_NODES))
 
 # With deadlines as short as these, a busy machine makes a healthy process late enough to be warned of; tests of the warning ask for it.
-pytestmark = pytest.mark.filterwarnings("ignore:waiting for :RuntimeWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:waiting for :RuntimeWarning")]
 
 
 @pytest.fixture

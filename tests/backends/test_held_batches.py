@@ -16,6 +16,8 @@ import gnnkit
 from gnnkit import Colocated, GraphLoader, GraphStore
 from tests.helpers.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 NUM_NODES, WIDTH = 20_000, 128
 HUGE_PAGE = 2 << 20
 BACKENDS = {"Colocated": Colocated(2), "GraphStore": GraphStore(num_servers=1)}

@@ -21,6 +21,8 @@ from tests.helpers.waiting import wait_until
 from tests.loader.graphs import make
 from tests.loader.test_lifetime import _SURROUNDINGS
 
+pytestmark = pytest.mark.slow
+
 RUNS = "runs"
 
 
@@ -34,7 +36,6 @@ def held_memory() -> int:
     return total
 
 
-@pytest.mark.slow
 def test_a_cell_that_is_run_again_and_again() -> None:
     """With a graph of its own each time; ``tests/ui`` has one with a store, in a kernel."""
     gc.collect()

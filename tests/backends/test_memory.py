@@ -12,6 +12,8 @@ from tests.backends.setups import loader_of, workers
 from tests.backends.test_faults import _HOOK
 from tests.helpers.memory_groups import memory_group
 
+pytestmark = pytest.mark.slow
+
 _SCRIPT = """
 import sys
 import torch

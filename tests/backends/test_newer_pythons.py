@@ -8,11 +8,12 @@ import pytest
 
 from tests.helpers.machine import ROOT, newer_python
 
-# The parts of the contract that go through processes; the rest of it is the same Python everywhere.
-CORE = "Colocated-2 or graphs_in_memory or several_threads or two_loaders"
+# What of the contract goes through processes, signals and forks, once each; the rest of it is the same Python everywhere.
+CORE = "Colocated-2 and (everywhere or before or second_iteration or resuming or survive or forked or held or graphs_in_memory)"
+CORE += " or several_threads"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=40)
 @pytest.mark.newer
 @pytest.mark.timeout(400)
 def test_the_contract_without_graphlearn_torch() -> None:

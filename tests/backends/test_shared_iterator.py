@@ -18,8 +18,10 @@ from tests.helpers.batches import same
 from tests.helpers.machine import slowness
 from tests.helpers.waiting import HANG_S
 
+pytestmark = pytest.mark.slow
+
 BACKENDS = ["InProcess-2", "Colocated-2", "GraphStore-2"]
-THREADS, EPOCHS = 4, 12
+THREADS, EPOCHS = 4, 6
 # Far longer than any batch of the small graph takes, far shorter than a test may.
 BATCH_TIMEOUT_S = 10.0
 

@@ -17,6 +17,8 @@ from gnnkit.runtime.limits import auto_threads
 from tests.backends.setups import loader_of, workers
 from tests.loader.graphs import plain
 
+pytestmark = pytest.mark.slow
+
 
 def birthdays(loader: GraphLoader) -> list[float]:
     return [psutil.Process(pid).create_time() for _, pid in sorted(workers(loader).items())]

@@ -77,6 +77,7 @@ def options(path: Path, **changes: Any) -> argparse.Namespace:
 # The graph -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_peers_get_the_same_graph(graph: BenchGraph) -> None:
     row, col, feat, train = (np.load(graph.arrays / f"{name}.npy") for name in ("row", "col", "feat", "train"))
     source = products_like(SCALE)
@@ -103,6 +104,7 @@ def test_a_small_graph_still_has_several_batches(graph: BenchGraph) -> None:
 # Our own tasks ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_task_epoch_counts_seeds(graph: BenchGraph) -> None:
     values = bench_tasks.epoch(options(graph.store()))
     assert values["seeds_per_s"] > 0 and values["edges_per_s"] > 0
@@ -110,6 +112,7 @@ def test_the_task_epoch_counts_seeds(graph: BenchGraph) -> None:
     assert 49 < values["nodes_per_batch"] <= products_like(SCALE).schema.num_nodes
 
 
+@pytest.mark.slow
 def test_background_processes_are_measured_in_the_same_way(graph: BenchGraph) -> None:
     values = bench_tasks.epoch(options(graph.store(), workers=2, threads=1))
     assert values["seeds_per_s"] > 0 and values["nodes_per_batch"] > 49
@@ -238,11 +241,11 @@ NEEDS_A_GPU = "import pytest\n@pytest.mark.gpu\ndef test_gpu():\n    assert {}\n
 def measure_gpu(tmp_path: Path, work_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the script behind ``make gpu`` with tests of its own."""
     command = [sys.executable, "-W", "ignore", str(ROOT / "tools/measure_gpu.py"), "--scale", str(SCALE), "--work-dir", str(work_dir)]
-    env = environment() | ONE_THREAD | {"PYTHONPATH": str(ROOT)}
+    env = environment() | ONE_THREAD
     return subprocess.run([*command, "--tests", str(tmp_path), *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=250)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=60)
 def test_a_device_is_measured_with_the_cpu_in_its_place(graph: BenchGraph, work_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "test_of_gpu.py").write_text(NEEDS_A_GPU.format(True))
     done = measure_gpu(tmp_path, work_dir, "--device", "cpu")
@@ -257,15 +260,18 @@ def test_a_device_is_measured_with_the_cpu_in_its_place(graph: BenchGraph, work_
     assert whole[0] > part[0] > none[0] > 0 == whole[1] < part[1] < none[1], "what is kept there does not travel"
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_on_the_device_is_counted(tmp_path: Path) -> None:
     (tmp_path / "test_of_gpu.py").write_text(NEEDS_A_GPU.format(False))
     code = "import json, pathlib, sys, measure_gpu; print(json.dumps(measure_gpu.run_tests([pathlib.Path(sys.argv[1])])))"
-    env = environment() | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}"}
+    env = environment()
+    env["PYTHONPATH"] += f":{ROOT / 'tools'}"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=env, capture_output=True, text=True, timeout=100)
     said = json.loads(done.stdout)
     assert (said["passed"], said["failures"], said["exit_code"], said["ok"]) == (0, 1, 1, False), done.stderr
 
 
+@pytest.mark.slow
 def test_without_a_device_nothing_is_measured(tmp_path: Path, work_dir: Path) -> None:
     done = measure_gpu(tmp_path, work_dir, "--device", "cuda:99")
     assert (done.returncode, done.stdout) == (3, "")
@@ -317,7 +323,7 @@ def on_two_hosts(contender: str, graph: BenchGraph) -> dict[str, Any]:
     return measure(CONTENDERS[contender].command(arena), timeout_s=240, environment=environment()).values
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=40)
 @pytest.mark.netns
 def test_two_hosts_are_measured_on_batches_that_were_compared(graph: BenchGraph) -> None:
     values = on_two_hosts("hosts", graph)
@@ -424,6 +430,7 @@ def test_graphs_for_kinds_differ_in_what_kinds_need(graph: BenchGraph) -> None:
 # Advice ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_following_advice_gains_is_measured(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice_tasks, "LOOK_S", 0.3)
     monkeypatch.setattr(advice_tasks, "_seconds_of", lambda loader: 0.01)
@@ -494,6 +501,7 @@ def burn(seconds: float) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_own_work_is_told_from_others() -> None:
     code = (
         "import sys, time\n"
@@ -537,7 +545,7 @@ def test_a_peer_that_is_not_there_is_named_with_the_reason() -> None:
     assert reason is not None and "dgl" in reason
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=40)
 @pytest.mark.glt
 @pytest.mark.parametrize("script", ["glt_loader", "pyg_loader", "glt_servers"])
 def test_peers_run_where_they_are_installed(graph: BenchGraph, glt_interpreter: Path, script: str) -> None:
@@ -616,6 +624,7 @@ def python(code: str, **arguments: Any) -> ProcessMeasurement:
     return measure([sys.executable, "-c", code], timeout_s=arguments.pop("timeout_s", 60), environment=environment())
 
 
+@pytest.mark.slow
 def test_memory_is_seen_from_outside() -> None:
     base = python("import time; time.sleep(1.5); print('{}')")
     heap = python("import time; x = bytearray(200_000_000); time.sleep(1.5); print('{}')")
@@ -651,6 +660,7 @@ def test_a_measurement_that_fails_says_why(code: str, words: str) -> None:
         python(code, timeout_s=1 if "sleep" in code else 60)
 
 
+@pytest.mark.slow
 def test_children_of_a_measurement_that_takes_too_long_are_ended(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     inner = f"import os, pathlib, time; pathlib.Path({str(note)!r}).write_text(str(os.getpid())); time.sleep(60)"

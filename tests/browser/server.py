@@ -15,7 +15,6 @@ from typing import Any
 
 import psutil
 
-from tests.helpers.machine import SEARCH_PATH
 from tests.helpers.waiting import wait_until
 
 START_TIMEOUT_S = 90.0
@@ -140,6 +139,5 @@ def _environment(folder: Path, token: str) -> dict[str, str]:
         "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
         "IPYTHONDIR": str(folder / "ipython"),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "PYTHONPATH": SEARCH_PATH,
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     }

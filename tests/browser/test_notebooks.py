@@ -68,6 +68,7 @@ def test_bars_move_and_leave_a_line(notebook: OpenNotebook, pace: Pace, screensh
     assert "epoch 0 40 batches in" in " ".join(opened.text(1).split())
 
 
+@pytest.mark.slow(seconds=100)
 def test_a_dashboard_follows_a_loop_and_acts_on_it(
     notebook: OpenNotebook, pace: Pace, screenshot: Callable[..., None], lab: Lab, kernel: str
 ) -> None:

@@ -169,6 +169,7 @@ def test_rates_from_a_record_of_bench(tmp_path: Path) -> None:
 # The command --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:
     call = ["plan-capacity", PAPERS, "--nodes", "4", "--procs-per-node", "8", "--num-neighbors", "15,10,5", "--memory", "1TB"]
     assert run([*call, "--network", "25Gbit", "--cpus", "64", "--json"]) == 0

@@ -136,6 +136,7 @@ def test_an_interrupt_is_code_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
     assert cli("stores", "ls")[0] == 130
 
 
+@pytest.mark.slow
 def test_output_into_a_closed_pipe_is_no_traceback(store_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -367,6 +368,7 @@ def own_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return shutil.copytree(kernel_cache_root(), tmp_path / "cache" / "gnnkit" / "kernels")
 
 
+@pytest.mark.slow
 def test_loading_kernels_keeps_them(own_kernels: Path) -> None:
     # As if the kernels of this very version had been compiled long ago, and used since.
     compile_and_prune = "from gnnkit.kernels import jit; from gnnkit.sampling import kinds; kinds.warm()"
@@ -393,6 +395,7 @@ def test_demo_ends_with_its_verdict(cli: Cli, monkeypatch: pytest.MonkeyPatch, c
     assert scales == [0.5]
 
 
+@pytest.mark.slow
 def test_kernels_that_are_there_are_loaded_while_somebody_compiles_others(own_kernels: Path) -> None:
     warm = [sys.executable, "-c", "from gnnkit.sampling import kinds; kinds.warm()"]
     subprocess.run(warm, check=True, timeout=240)  # whatever is missing

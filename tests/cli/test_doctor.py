@@ -22,7 +22,7 @@ ROWS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=60)
 def test_this_machine_is_well_and_every_row_is_there() -> None:
     done = subprocess.run([sys.executable, "-m", "gnnkit", "doctor", "--warm", "--json"], capture_output=True, text=True, timeout=240)
     assert done.returncode in (0, 1), done.stderr
@@ -141,7 +141,7 @@ def test_glt_here_is_what_the_loaders_find() -> None:
 
 
 @pytest.mark.glt
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 def test_glt_is_native_in_the_second_environment_and_samples(glt_interpreter: Path) -> None:
     code = (
         "from gnnkit.cli.checks import backends, software\n"
@@ -187,6 +187,7 @@ def test_a_crash_leaves_the_row_before_it_alone(tmp_path: Path, monkeypatch: pyt
     assert "SIGKILL" in rows[1].value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Colocated", "GraphStore"])
 def test_batches_that_differ_are_an_error(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(trial, "batches_here", list)

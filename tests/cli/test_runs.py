@@ -145,6 +145,7 @@ def test_a_loader_whose_processes_were_stopped(store: Store, tmp_path: Path, cli
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_servers_in_the_foreground_end_with_their_process(store: Store, tmp_path: Path, cli: Cli) -> None:
     call = [sys.executable, "-m", "gnnkit", "serve", "--store", str(store.path), "--num-servers", "1", "--log-dir", str(tmp_path)]
     with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as process:

@@ -297,6 +297,7 @@ def test_the_limit_is_2_gb() -> None:
     assert ogb_fetch.AUTO_LIMIT_BYTES == 2_000_000_000
 
 
+@pytest.mark.slow
 def test_without_a_network_the_error_comes_in_time_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with file_server() as gone:
         monkeypatch.setenv("GNNKIT_OGB_URL", gone.url)
@@ -439,6 +440,7 @@ def _start(root: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", _OPEN, str(root)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_many_processes_download_once(server: FileServer, arxiv: bytes, tmp_path: Path) -> None:
     processes = [_start(tmp_path / "root") for _ in range(3)]
     answers = [process.communicate(timeout=240) for process in processes]

@@ -174,6 +174,7 @@ def test_trees_are_found_where_others_leave_them_and_are_only_read(name: str, fo
     assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in tmp_path.rglob("*")} == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/usr/bin/setpriv").exists(), reason="root may write anywhere, and there is no setpriv")
 def test_a_tree_without_write_permission_is_read(tmp_path: Path) -> None:
     tree = write_tree("ogbn-proteins", tmp_path)
@@ -266,6 +267,7 @@ def test_splits_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
         source.splits["paper"]
 
 
+@pytest.mark.slow
 def test_evaluator_is_ogbs_and_leaves_the_process_alone() -> None:
     code = """
 import os, sys, threading

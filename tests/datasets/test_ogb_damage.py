@@ -225,6 +225,7 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), kind=st.sampled_from(["stored", "deflated"]))
 def test_any_flipped_bit_or_cut_in_an_npz_is_noticed_or_harmless(data: st.DataObject, kind: str, papers: Path) -> None:

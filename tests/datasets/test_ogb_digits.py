@@ -23,6 +23,7 @@ DECIMALS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(rows=st.lists(st.tuples(DECIMALS, DECIMALS), min_size=1, max_size=4), last_end=st.booleans())
 @example(rows=[("16777217", "1")], last_end=True)

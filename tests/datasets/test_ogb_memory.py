@@ -50,6 +50,7 @@ def _run(name: str, root: Path) -> tuple[int, int]:
     return rows, total
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits a process's data")
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED], ids=["stored", "deflated"])
 def test_papers100m_layout_of_four_times_the_memory(method: int, tmp_path: Path) -> None:
@@ -76,6 +77,7 @@ def _write_member(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], b
             file.write(block[: count - start].tobytes())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits a process's data")
 def test_csv_layout_of_four_times_the_memory(tmp_path: Path) -> None:
     num_edges, block = 13_000_000, 130_000

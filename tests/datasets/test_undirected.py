@@ -77,6 +77,7 @@ def random_edges(rng: np.random.Generator, num_nodes: int, count: int, *, hub: b
     return edges
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

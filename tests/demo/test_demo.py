@@ -18,6 +18,8 @@ from gnnkit.demo.training import Scores, TrainingReport
 from gnnkit.events import Event, ignore_events
 from gnnkit.graph_loader import GraphLoader
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def one_torch_thread() -> Iterator[None]:

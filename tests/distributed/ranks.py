@@ -17,8 +17,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.machine import SEARCH_PATH
-
 ROOT = Path(__file__).resolve().parents[2]
 TORCHRUN_VARIABLES = (
     "RANK",
@@ -55,7 +53,7 @@ def launch(
         ``[rank][scenario]``: what the rank printed.
     """
     groups = wrap or {"": list(range(world_size))}
-    env = {key: value for key, value in os.environ.items() if key not in TORCHRUN_VARIABLES} | {"PYTHONPATH": SEARCH_PATH}
+    env = {key: value for key, value in os.environ.items() if key not in TORCHRUN_VARIABLES}
     started, outputs = [], {}
     try:
         for words, ranks in groups.items():

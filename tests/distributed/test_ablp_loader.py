@@ -201,6 +201,7 @@ def input_of(anchors: list[int], good: Any, bad: Any = None, node_type: str = "n
     return ABLPInputNodes(torch.tensor(anchors), node_type, {edge_type: (torch.tensor(good), negative)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("joined", ["toy"], indirect=True)
 def test_labels_that_come_with_the_anchors(joined: RemoteDistDataset) -> None:
     given = {1: input_of([10, 15, 3], [[15, -1], [16, 9], [-1, -1]], [[13, 16], [17, -1], [-1, -1]])}

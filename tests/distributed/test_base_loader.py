@@ -17,7 +17,7 @@ from gnnkit.loader.transfer import DeviceTransfer
 from tests.distributed.loading import NUM_NODES, dataset_of, needs_glt, pygs_own, ring, seeds_of, typed_ring
 from tests.helpers.batches import same
 
-pytestmark = needs_glt
+pytestmark = [pytest.mark.slow, needs_glt]
 ALONE = DistributedRuntimeInfo(1, 0, 0, 1, 0, 1, "127.0.0.1")
 OPTIONS = {"worker_concurrency": 2, "master_ip_address": "127.0.0.1", "master_port": 1, "channel_size": "1MB", "pin_memory": False}
 

@@ -24,10 +24,9 @@ from gnnkit.runtime.process_status import pid_space
 from gnnkit.vendor import glt
 from tests.distributed.loading import NUM_NODES, needs_glt, ring, seeds_of, stored, typed_ring
 from tests.helpers.batches import same
-from tests.helpers.machine import SEARCH_PATH
 from tests.helpers.ports import free_port
 
-pytestmark = needs_glt
+pytestmark = [pytest.mark.slow, needs_glt]
 EVERYTHING = torch.arange(NUM_NODES)
 DEADLINE_S = 120
 
@@ -253,7 +252,7 @@ for dataset, workers in ((first, 0), (second, 1)):
 
 @pytest.mark.glt
 def test_beside_the_native_library_they_are_graphlearn_torchs_too(tmp_path: Path, glt_interpreter: Path) -> None:
-    own = {**os.environ, "PYTHONPATH": SEARCH_PATH, "GNNKIT_HOME": str(tmp_path)}
+    own = {**os.environ, "GNNKIT_HOME": str(tmp_path)}
     done = subprocess.run([str(glt_interpreter), "-W", "ignore", "-c", BESIDE], env=own, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -19,10 +19,10 @@ from gnnkit.errors import PlanError
 from gnnkit.storage.glt_format import write_glt_partitions
 from gnnkit.vendor.glt import attribute, status
 from tests.distributed.loading import NUM_NODES, needs_glt, ring, stored
-from tests.helpers.machine import ROOT, SEARCH_PATH
+from tests.helpers.machine import ROOT
 from tests.helpers.ports import free_port
 
-pytestmark = needs_glt
+pytestmark = [pytest.mark.slow, needs_glt]
 DEADLINE_S = 120
 
 
@@ -169,6 +169,6 @@ glt.shutdown_rpc()
 def test_its_samplers_sample_where_the_native_library_is(tmp_path: Path, glt_interpreter: Path) -> None:
     write_glt_partitions(stored(ring(), tmp_path, 1, edge_dir="out"), tmp_path / "partitions", lambda event: None)
     command = [str(glt_interpreter), "-W", "ignore", "-c", SAMPLERS, str(tmp_path / "partitions"), str(free_port())]
-    own = {**os.environ, "PYTHONPATH": SEARCH_PATH, "OMP_NUM_THREADS": "1"}
+    own = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -39,7 +39,7 @@ from tests.distributed.loading import NUM_NODES, TO, labelled, needs_glt, ring, 
 from tests.helpers.batches import same
 from tests.helpers.waiting import wait_until
 
-pytestmark = needs_glt
+pytestmark = [pytest.mark.slow, needs_glt]
 DEADLINE_S = 120
 # What a fault may take to be seen.
 FAULT_S = 30

@@ -25,6 +25,8 @@ from tests.helpers.machine import ROOT
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 OPTIONS: dict[str, Any] = {"num_neighbors": [2, 2], "batch_size": 8, "input_nodes": None, "progress": False}
 DEADLINE_S = 120
 

@@ -434,6 +434,7 @@ def test_lengths_are_exact(datasets: dict[str, DistDataset], count: int, batch_s
     loader.shutdown()
 
 
+@pytest.mark.slow
 def test_several_loaders_at_once_and_one_after_them(datasets: dict[str, DistDataset]) -> None:
     one = make(datasets["plain"], num_workers=1, batch_size=5)
     two = make(datasets["typed"], input_nodes=("user", EVERYTHING), num_workers=1, batch_size=5)
@@ -461,6 +462,7 @@ def test_shutdown_is_idempotent_and_batches_outlive_it(datasets: dict[str, DistD
             use()
 
 
+@pytest.mark.slow
 def test_a_forgotten_loader_ends_its_processes(datasets: dict[str, DistDataset]) -> None:
     before = descendants()
     for _ in range(3):
@@ -495,6 +497,7 @@ def test_half_built_loaders_end_quietly(datasets: dict[str, DistDataset], monkey
     assert ended == ["once"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_an_error_and_the_next_epoch_is_whole(datasets: dict[str, DistDataset]) -> None:
     before = descendants()
     loader = make(datasets["plain"], num_workers=1, batch_size=1)

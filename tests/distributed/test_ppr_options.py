@@ -49,6 +49,7 @@ def test_batches_are_those_of_a_graph_loader(graph: str, tmp_path: Path) -> None
     loader.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_gigls_own_call_has_no_fan_outs_and_counts_no_edges(num_workers: int, tmp_path: Path) -> None:
     from gnnkit.distributed import DistNeighborLoader

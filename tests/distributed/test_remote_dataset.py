@@ -227,6 +227,7 @@ def joined(servers: Any) -> Iterator[RemoteDistDataset]:
     shutdown_client()
 
 
+@pytest.mark.slow
 def test_servers_elsewhere_say_what_they_say_here(joined: RemoteDistDataset, stores: dict[str, Store]) -> None:
     here = Locally(stores["typed"]).servers
     ids = torch.tensor([4, 0, 2])

@@ -16,6 +16,8 @@ from tests.distributed.ranks import TORCHRUN_VARIABLES, launch
 from tests.helpers.machine import in_time
 from tests.helpers.ports import free_port
 
+pytestmark = pytest.mark.slow
+
 TWO_NODES = [(0, 0), (0, 1), (1, 0), (1, 1)]
 INTERLEAVED = [(0, 0), (1, 0), (0, 1), (1, 1)]
 

@@ -19,18 +19,16 @@ from gnnkit.storage.glt_format import write_glt_partitions
 from tests.distributed.loading import needs_glt, ring, stored, typed_ring
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.helpers.graphs import homogeneous_source, random_edges
-from tests.helpers.machine import SEARCH_PATH
 from tests.helpers.ports import free_port
+
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 NUM_TRAIN = 60
 
 
 def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in TORCHRUN_VARIABLES} | {
-        "PYTHONPATH": SEARCH_PATH,
-        "OMP_NUM_THREADS": "1",
-    }
+    return {name: value for name, value in os.environ.items() if name not in TORCHRUN_VARIABLES} | {"OMP_NUM_THREADS": "1"}
 
 
 def run_ranks(folder: Path, world_size: int, python: str) -> list[list[dict[str, Any]]]:
@@ -158,13 +156,14 @@ def check_servers(tmp_path: Path, num_servers: int, word: str, python: str) -> N
     assert last < first
 
 
+@pytest.mark.slow(seconds=30)
 @needs_glt
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("num_servers", "word"), [(1, "root_dir"), (2, "graph_dir")])
-def test_the_tutorial_of_servers_and_clients_trains_and_ends(tmp_path: Path, num_servers: int, word: str) -> None:
-    check_servers(tmp_path, num_servers, word, sys.executable)
+def test_the_tutorial_of_servers_and_clients_trains_and_ends(tmp_path: Path) -> None:
+    check_servers(tmp_path, 2, "graph_dir", sys.executable)
 
 
+@pytest.mark.slow(seconds=40)
 @pytest.mark.glt
 @pytest.mark.timeout(400)
 def test_it_does_so_beside_the_native_library(tmp_path: Path, glt_interpreter: Path) -> None:
@@ -185,8 +184,8 @@ OBJECTS = {"data", "_channel", "_mp_producer", "_collocated_producer"}
 MACHINERY = {"_ahead", "_is_borrowed", "_iteration", "_make", "_num_batches", "_own", "_producer", "_transfer"}
 
 
+@pytest.mark.slow(seconds=40)
 @pytest.mark.glt
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_loaders_are_like_those_that_graphlearn_torch_built(tmp_path: Path, glt_interpreter: Path) -> None:
     for name, data in (("plain", ring()), ("typed", typed_ring())):

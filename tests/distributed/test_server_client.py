@@ -35,6 +35,8 @@ from tests.distributed.loading import ring, stored
 from tests.helpers.machine import ROOT
 from tests.helpers.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 120
 
 

@@ -115,6 +115,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)
 """
 
 
+@pytest.mark.slow
 def test_ranks_agree(tmp_path: Path) -> None:
     """Each rank has some of the nodes, some of them both have: the numbers are those of all nodes together."""
     script = tmp_path / "ranks.py"

@@ -25,7 +25,7 @@ import gnnkit
 from gnnkit import GraphLoader
 from gnnkit.datasets import sample_root
 from gnnkit.errors import WorkerDied
-from tests.helpers.machine import ROOT, SEARCH_PATH
+from tests.helpers.machine import ROOT
 from tests.helpers.ogb_link_trees import write_link_tree
 from tests.helpers.ports import free_port
 
@@ -68,7 +68,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         write_link_tree(name, folder)
     monkeypatch.setenv("GNNKIT_HOME", str(folder))
     monkeypatch.setenv("GNNKIT_OFFLINE", "1")
-    monkeypatch.setenv("PYTHONPATH", SEARCH_PATH)
     monkeypatch.chdir(tmp_path)
     level = logging.getLogger("gnnkit").level
     yield folder
@@ -238,7 +237,5 @@ def test_a_recipe_runs(title: str, home: Path) -> None:
 @pytest.mark.glt
 def test_the_page_of_graphlearn_torch_runs_in_its_environment(home: Path, glt_interpreter: Path) -> None:
     code = "\n".join(blocks_of(PAGES["glt.md"])) + "\nassert next(iter(loader)).batch_size\nloader.close()\n"
-    done = subprocess.run(
-        [glt_interpreter, "-c", code], capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    done = subprocess.run([glt_interpreter, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr

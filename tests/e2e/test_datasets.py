@@ -51,6 +51,7 @@ def epoch_of(name: str, root: Path, **options: Any) -> list[Any]:
         return list(loader)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_batches_hold_what_ogb_reads(name: str, trees: Path, truths: dict[str, Truth]) -> None:
     """Whatever the parts and the partitioner; and all of them give the same batches."""
@@ -161,6 +162,7 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
         path.chmod(0o755)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root may write anywhere, and there is no setpriv")
 def test_the_store_of_a_read_only_tree_is_in_the_users_folder(read_only: Path, tmp_path: Path) -> None:
     # Root without the right to ignore permissions.

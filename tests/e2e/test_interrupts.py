@@ -17,8 +17,10 @@ import psutil
 import pytest
 
 from tests.e2e import interrupted
-from tests.helpers.machine import ROOT, SEARCH_PATH, in_time
+from tests.helpers.machine import ROOT, in_time
 from tests.helpers.ogb_trees import write_csv, write_tree
+
+pytestmark = pytest.mark.slow
 
 DEADLINE_S = 120.0
 # It is a fifth of it on an idle machine.
@@ -29,7 +31,7 @@ class Run:
     """``tests.e2e.interrupted`` as a child process."""
 
     def __init__(self, phase: str, root: Path, **environment: str) -> None:
-        env = {**os.environ, "PYTHONPATH": SEARCH_PATH, **environment}
+        env = {**os.environ, **environment}
         command = [sys.executable, "-W", "ignore", "-m", "tests.e2e.interrupted", phase, str(root)]
         self.process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -175,8 +177,7 @@ gnnkit.partition(gnnkit.datasets.products_like(0.2), 2, out=sys.argv[1] + "/stor
 
 def test_an_interrupted_script_ends_in_a_line_and_leaves_no_file(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", PARTITION, str(tmp_path)]
-    env = {**os.environ, "PYTHONPATH": SEARCH_PATH}
-    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "ingesting\n"
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=DEADLINE_S)

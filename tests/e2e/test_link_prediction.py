@@ -13,6 +13,8 @@ from torch_geometric.nn import GCNConv
 from gnnkit import GraphLoader
 from gnnkit.datasets.citations import cora
 
+pytestmark = pytest.mark.slow
+
 SEEDS, EPOCHS = range(5), 6
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,11 +15,13 @@ from tests.e2e.large_tree import write_large_papers
 from tests.helpers.machine import ROOT
 from tests.helpers.memory_groups import memory_group
 
+pytestmark = pytest.mark.slow
+
 # The interpreter with torch, PyG, Numba and pyarrow takes 310 MiB of it.
 LIMIT_BYTES = 480 << 20
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 @pytest.mark.cgroup
 def test_a_dataset_of_four_times_the_memory(tmp_path: Path) -> None:
     """Read, stored and sampled: page cache included, nothing beyond the limit is ever needed, and no row is read with its surroundings."""
@@ -76,8 +77,7 @@ def test_a_list_of_everything_is_an_error_before_the_kernel_steps_in() -> None:
 def run_child(code: str, *arguments: str, timeout_s: float = 240) -> list[str]:
     """Runs a program; its lines."""
     command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=timeout_s, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=timeout_s, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()
 

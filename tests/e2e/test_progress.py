@@ -20,6 +20,8 @@ from tests.helpers.machine import ROOT
 from tests.helpers.ogb_trees import write_csv, write_tree
 from tests.ui.test_streams import environment, screen_after
 
+pytestmark = pytest.mark.slow
+
 NUM_EDGES = 600_000
 # Stages of less than half a second are not drawn; here all are, however fast the machine.
 EVERY_STAGE = "from gnnkit.ui import progress_model\nprogress_model.SHOWN_AFTER_S = 0.001\n"

@@ -21,6 +21,8 @@ from tests.helpers.machine import ROOT
 from tests.helpers.ogb_link_trees import write_link_tree
 from tests.helpers.ogb_trees import MAG_EDGES, write_tree
 
+pytestmark = pytest.mark.slow
+
 README, OVERVIEW = (ROOT / "README.md").read_text(), (ROOT / "docs/overview.md").read_text()
 COMMANDS = (ROOT / "docs/command-line.md").read_text()
 (PROGRAM,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

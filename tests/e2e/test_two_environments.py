@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.pipeline import DATASETS, pipeline
-from tests.helpers.machine import ROOT, SEARCH_PATH
+from tests.helpers.machine import ROOT
 from tests.helpers.ogb_trees import write_tree
 
 
@@ -17,9 +16,8 @@ from tests.helpers.ogb_trees import write_tree
 def test_a_tree_becomes_the_same_batches_with_torch_2_4(glt_interpreter: Path, tmp_path: Path) -> None:
     for name in DATASETS:
         write_tree(name, tmp_path)
-    env = {**os.environ, "PYTHONPATH": SEARCH_PATH}
     command = [str(glt_interpreter), "-W", "ignore", "-m", "tests.e2e.pipeline", str(tmp_path), str(tmp_path / "theirs")]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     version, *digests = done.stdout.split()
     assert version.startswith("2.4")

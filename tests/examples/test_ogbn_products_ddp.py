@@ -17,7 +17,7 @@ import pytest
 
 from gnnkit import GraphLoader
 from gnnkit.datasets import sample_root
-from tests.helpers.machine import ROOT, SEARCH_PATH
+from tests.helpers.machine import ROOT
 
 EXAMPLE = ROOT / "examples/ogbn_products_ddp.py"
 EPOCHS, BATCH_SIZE, DEADLINE_S = 3, 32, 240
@@ -38,7 +38,7 @@ def processes_of(mark: str) -> list[str]:
 def torchrun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Runs the example with two ranks; returns what it printed."""
     mark = uuid.uuid4().hex
-    for name, value in (("GNNKIT_HOME", str(folder)), ("GNNKIT_TEST_MARK", mark), ("OMP_NUM_THREADS", "1"), ("PYTHONPATH", SEARCH_PATH)):
+    for name, value in (("GNNKIT_HOME", str(folder)), ("GNNKIT_TEST_MARK", mark), ("OMP_NUM_THREADS", "1")):
         monkeypatch.setenv(name, value)
     options = ["--root", str(sample_root()), "--epochs", str(EPOCHS), "--batch-size", str(BATCH_SIZE)]
     recorded = [str(ROOT / "tests/examples/recorded.py"), str(folder), str(EXAMPLE), *options]

@@ -19,7 +19,7 @@ from gnnkit import Store
 from gnnkit.datasets import sample_root
 from gnnkit.datasets.ogb import open_ogb
 from tests.examples.test_ogbn_products_ddp import processes_of
-from tests.helpers.machine import ROOT, SEARCH_PATH
+from tests.helpers.machine import ROOT
 from tests.helpers.waiting import wait_until
 
 EXAMPLE = ROOT / "examples/ogbn_products_server_client.py"
@@ -47,7 +47,6 @@ def test_two_ranks_learn_from_two_servers(tmp_path: Path, monkeypatch: pytest.Mo
     for name, value in (("HOME", str(tmp_path)), ("TEST_MARK", mark), ("ROLE", "client")):
         monkeypatch.setenv(f"GNNKIT_{name}", value)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("PYTHONPATH", SEARCH_PATH)
     options = ["--epochs", str(EPOCHS), "--batch-size", str(BATCH_SIZE)]
     recorded = [str(ROOT / "tests/examples/recorded.py"), str(tmp_path), str(EXAMPLE), *options]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *recorded]

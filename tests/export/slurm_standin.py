@@ -42,7 +42,7 @@ def install(folder: Path, nodes: list[dict[str, Any]], root: Path) -> dict[str, 
     (folder / "nodes.json").write_text(json.dumps(nodes))
     for name in ("sbatch", "srun", "scontrol"):
         command = commands / name
-        command.write_text(f'#!/bin/sh\nPYTHONPATH={root} exec {sys.executable} -m tests.export.slurm_standin {name} "$@"\n')
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.export.slurm_standin {name} "$@"\n')
         command.chmod(0o755)
     return {"STANDIN_SLURM": str(folder), "PATH": f"{commands}:{os.environ['PATH']}"}
 

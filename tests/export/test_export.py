@@ -133,6 +133,7 @@ def test_the_plan_is_the_loaders_for_any_number_of_ranks(export: Callable[..., P
     assert served.backend["address"] is None, "it comes from the launcher's variables"
 
 
+@pytest.mark.slow
 def test_stage_cuts_the_store_that_the_plan_names(
     export: Callable[..., Path], loader: GraphLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +210,7 @@ def test_what_somebody_has_changed_is_not_written_over(export: Callable[..., Pat
         export(launcher="torchrun")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
 @pytest.mark.parametrize("earlier", [True, False])
 def test_a_broken_export_leaves_what_was_there(

@@ -127,10 +127,12 @@ def check_batches(store: Store, folder: Path, world_size: int, procs_per_node: i
         assert {(line[1], line[2]) for line in found} == {tuple(map(str, divmod(rank, procs_per_node)))}
 
 
-@pytest.mark.parametrize("storage_nodes", [0, 2], ids=["colocated", "graph store"])
-def test_torchrun_on_two_hosts(store: Store, tmp_path: Path, storage_nodes: int) -> None:
+@pytest.mark.slow(seconds=40)
+@pytest.mark.parametrize(("storage_nodes", "procs_per_node"), [(0, 2), (2, 1)], ids=["colocated", "graph store"])
+def test_torchrun_on_two_hosts(store: Store, tmp_path: Path, storage_nodes: int, procs_per_node: int) -> None:
     folder = tmp_path / "job"
-    written = export(store, folder, launcher="torchrun", storage_nodes=storage_nodes, placement=ONE_PER_HOST)
+    words: dict[str, Any] = {"storage_nodes": storage_nodes, "procs_per_node": procs_per_node}
+    written = export(store, folder, launcher="torchrun", placement=ONE_PER_HOST, **words)
     logs = [tmp_path / f"node{index}.log" for index in range(2)]
     with network(2 + storage_nodes) as spaces, ExitStack() as running:
         told = {"STORAGE_ADDRS": ",".join(space.address for space in spaces[2:])} if storage_nodes else {}
@@ -154,7 +156,7 @@ def test_torchrun_on_two_hosts(store: Store, tmp_path: Path, storage_nodes: int)
 
         assert wait_until(done, DEADLINE_S)
         assert [node.returncode for node in nodes] == [0, 0], "\n".join(log.read_text() for log in logs)
-    check_batches(store, folder, 4, 2)
+    check_batches(store, folder, 2 * procs_per_node, procs_per_node)
     # torchrun listens everywhere, at the port that it is given; nothing else does.
     everywhere = [[address for address, port in seen if port != 29500 or index] for index, seen in enumerate(heard)]
     assert [set(found) for found in everywhere] == [{space.address} for space in spaces]
@@ -162,13 +164,14 @@ def test_torchrun_on_two_hosts(store: Store, tmp_path: Path, storage_nodes: int)
         assert {port for seen in heard[2:] for _, port in seen} == {7000}
 
 
+@pytest.mark.slow(seconds=50)
 def test_slurm_starts_a_job_again_whose_rank_was_killed(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "job"
-    export(store, folder, TRAINER + KILL, launcher="slurm", placement=ONE_PER_HOST)
+    export(store, folder, TRAINER + KILL, launcher="slurm", procs_per_node=1, placement=ONE_PER_HOST)
     with network(2) as spaces:
         assert _sbatch(folder, tmp_path / "slurm", spaces) == 0, (folder / f"tiny-{JOB_ID}.log").read_text()
     assert {line[3] for line in batches(folder, 0)} == {"0", "1"}
-    check_batches(store, folder, 4, 2)
+    check_batches(store, folder, 2, 1)
 
 
 def test_slurm_with_storage_servers(store: Store, tmp_path: Path) -> None:

@@ -250,6 +250,7 @@ def check_gone(script: Script, number: signal.Signals, before: list[str], name: 
     assert script.calls() == before, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PHASES)
 def test_a_signal_ends_a_script_with_all_that_it_has_started(name: str, tmp_path: Path, scripts: ExitStack) -> None:
     phase, started = PHASES[name], {}
@@ -273,7 +274,7 @@ def test_a_signal_ends_a_script_with_all_that_it_has_started(name: str, tmp_path
         check_gone(script, SENT[key[0]][1], before[key], f"{name} {key}")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 def test_what_does_not_heed_signals_is_killed_in_the_end(tmp_path: Path, scripts: ExitStack) -> None:
     """The time that commands have is the scripts' own, so all of them wait at once; Ctrl-C again and again changes nothing."""
     names = ("launch-prepare", "launch-trains", "serve", "slurm-serves-and-trains")

@@ -7,6 +7,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.export.jobs import SERVED, job, write_files
 from tests.export.slurm_standin import JOB_ID, install
@@ -127,6 +129,7 @@ def test_storage_servers_are_a_component_of_their_own(tmp_path: Path) -> None:
     assert len(token) == 48 and token not in log and not any(token in call[""] for call in calls(environment, ""))
 
 
+@pytest.mark.slow
 def test_a_storage_server_that_ends_starts_the_job_again(tmp_path: Path) -> None:
     folder = write_files(job("slurm", **SERVED), tmp_path / "job")
     environment = cluster(tmp_path / "slurm", 4, '[ -n "${SLURM_RESTART_COUNT:-}" ] || sleep 100')

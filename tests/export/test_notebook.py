@@ -55,6 +55,7 @@ def test_what_only_a_notebook_has_is_named(kernel: Kernel) -> None:
     assert "refused asks() cannot be exported: `get_ipython`" in cell.stdout
 
 
+@pytest.mark.slow
 def test_a_loader_of_the_notebook_is_named(kernel: Kernel) -> None:
     kernel.run("import torch\nfrom torch_geometric.data import Data\nfrom gnnkit import GraphLoader")
     kernel.run("from gnnkit.errors import PlanError\nfrom gnnkit.export.source import function_source")

@@ -38,7 +38,7 @@ def test_notebook_tools_are_pinned_only_where_the_program_imports_them() -> None
     assert "ipywidgets" in {line.partition("==")[0] for line in requirements_text("import ipywidgets").splitlines()}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=60)
 @pytest.mark.timeout(1500)
 def test_a_fresh_environment_of_its_own_requirements_imports_the_program(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")

@@ -18,6 +18,8 @@ from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.running import load_train, run_training
 from tests.export.graphs import make_store, make_typed_store
 
+pytestmark = pytest.mark.slow
+
 
 def export(kind: str, folder: Path, **options: Any) -> Path:
     """Exports a loader of one kind without a train function."""
@@ -70,7 +72,6 @@ def test_a_template_trains_and_continues(
     sys.modules.pop("gnnkit_train", None)
 
 
-@pytest.mark.slow
 def test_the_typed_template_uses_every_parameter(tmp_path: Path) -> None:
     """The launch file for real: DDP of two ranks fails where a parameter plays no part in the loss."""
     job = export("typed", tmp_path, procs_per_node=2)

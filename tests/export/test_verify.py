@@ -77,7 +77,7 @@ def edit(file: Path, *lines: str) -> None:
 # Equal ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=60)
 @pytest.mark.netns
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(available_cpus() > 15, reason="this machine runs 32 ranks as they are")
@@ -95,14 +95,14 @@ def test_a_job_that_is_too_large_runs_as_2_x_2(export: Export) -> None:
     assert Store.open(LoaderPlan.load(job / "plan.json").store.path).num_parts == 4  # type: ignore[union-attr]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=40)
 @pytest.mark.netns
 @pytest.mark.timeout(600)
-def test_storage_nodes_and_two_nodes_of_two_ranks(export: Export, capfd: pytest.CaptureFixture[str]) -> None:
-    job = export(2, "graph_store", nodes=2, procs_per_node=2, storage_nodes=2)
+def test_storage_nodes_and_two_nodes(export: Export, capfd: pytest.CaptureFixture[str]) -> None:
+    job = export(2, "graph_store", nodes=2, storage_nodes=2)
     assert run_cli(["export", "--verify", str(job)]) == 0
     said = capfd.readouterr().out
-    assert "export check job (ok)" in said and f"all {NUM_BATCHES} of an epoch" in said and "2 x 2, started by launch.sh" in said
+    assert "export check job (ok)" in said and f"all {NUM_BATCHES} of an epoch" in said and "2 x 1, started by launch.sh" in said
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_slurm_s_file_and_a_shorter_epoch(export: Export) -> None:
     assert "there is no Slurm here" in report.launcher
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 @pytest.mark.timeout(600)
 def test_kubernetes_containers_where_there_are_no_namespaces(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespaces, "why_not", lambda: "nobody may")
@@ -145,7 +145,7 @@ def batches_of(store: Path, plan: LoaderPlan, folder: Path) -> list[Any]:
         return [batch.values for batch in recorded(loader, 0)]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 @pytest.mark.netns
 @pytest.mark.timeout(600)
 def test_one_id_in_one_part_is_found(export: Export, stores: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -190,6 +190,7 @@ def test_a_launch_file_that_runs_something_else_is_noticed(export: Export) -> No
         verify_export(job, progress=False)
 
 
+@pytest.mark.slow
 def test_a_job_that_takes_too_long_is_ended(export: Export) -> None:
     job = export(2, nodes=1)
     edit(job / "launch.sh", "echo waits; (trap '' TERM; sleep 600) & sleep 600")

@@ -245,6 +245,7 @@ def finished(run: object) -> None:
     assert wait_until(lambda: run.look(0.1), 60)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_is_named_with_its_last_lines(tmp_path: Path) -> None:
     wrong = command(tmp_path, "echo one; echo 'launch: unknown option' >&2; exit 7", 1)
     with pytest.raises(WorkerDied) as error, running([command(tmp_path, "sleep 600"), wrong], 0, tmp_path, tmp_path) as run:

@@ -13,10 +13,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Lies on the ``PYTHONPATH`` of every process that tests start: has PyG imported in half the time.
-QUICK = ROOT / "tests/helpers/quick"
-# ``PYTHONPATH`` of processes that import these tests.
-SEARCH_PATH = os.pathsep.join([str(QUICK), str(ROOT)])
+# ``PYTHONPATH`` of every process that tests start: with these tests, and with what has torch and PyG imported in half the time.
+SEARCH_PATH = os.pathsep.join([str(ROOT / "tests/helpers/quick"), str(ROOT)])
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 

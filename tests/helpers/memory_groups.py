@@ -44,7 +44,7 @@ class MemoryGroup:
         """Runs Python in it."""
         # The shell enters the group and becomes the program, so that all of it counts.
         command = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(self.folder), sys.executable, *arguments]
-        env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+        env = {**os.environ, **environment}
         return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=timeout_s, check=False)
 
 

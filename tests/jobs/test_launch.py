@@ -27,6 +27,8 @@ from gnnkit.storage.options import BuildOptions
 from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.helpers.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 NUM_NODES = 200
 
 

@@ -19,7 +19,6 @@ from gnnkit.graph_loader import GraphLoader
 from gnnkit.jobs.context import Logged, TrainContext
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.running import run_training
-from tests.helpers.machine import ROOT
 from tests.helpers.ports import free_port
 from tests.jobs.setups import NUM_BATCHES, Steps, epochs, planned
 
@@ -93,7 +92,7 @@ def test_a_killed_rank_is_restarted_and_the_rest_comes_exactly_also_to_another_n
     folder, expected = tmp_path / "job", epochs(plan, 2)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=2", f"--master-port={free_port()}"]
     job = ["-m", "gnnkit", "run", str(plan), "--train", str(write(tmp_path, TRAIN)), "--dir", str(folder), "--device", "cpu"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*torchrun, *job], env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stderr
     assert "loss" in done.stdout
@@ -232,11 +231,12 @@ def test_prepare_looks_for_the_parts_of_its_node(plan: Path, tmp_path: Path, mon
         prepare(tmp_path / "plan.json", 0, 3, ignore_events)
 
 
+@pytest.mark.slow
 def test_a_server_serves_and_a_trainer_joins_it(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same command on both: GNNKIT_ROLE says which is which, and the server ends with exit status 0 when the trainer has left."""
     roles = {"GNNKIT_ADDRESSES": f"unix:{tmp_path / 'servers'}", "GNNKIT_NUM_SERVERS": "1", "GNNKIT_NUM_CLIENTS": "1"}
     job = [sys.executable, "-W", "ignore", "-m", "gnnkit", "run", str(plan), "--train", str(write(tmp_path, "raise SystemExit(3)"))]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **roles, "GNNKIT_ROLE": "server", "GNNKIT_SERVER_ID": "0"}
+    environment = {**os.environ, **roles, "GNNKIT_ROLE": "server", "GNNKIT_SERVER_ID": "0"}
     server = subprocess.Popen(job, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         for name, value in {**roles, "GNNKIT_ROLE": "client"}.items():

@@ -15,6 +15,8 @@ from tests.helpers.waiting import wait_until
 from tests.jupyter.workplace import Workplace, check_is_short, standing_still, stop, stop_at
 from tests.ui.kernels import Cell, Kernel
 
+pytestmark = pytest.mark.slow
+
 
 def result(cell: Cell) -> str:
     """What a cell printed as its result."""
@@ -96,7 +98,6 @@ print("result", digest(GraphLoader.from_source(products_like(0.03), partition=me
 BACKENDS = {"colocated": "Colocated(2)", "graph_store": "GraphStore(2)", "network": "GraphStore(1, address='127.0.0.1:0')"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_starting_and_receiving(place: Workplace, kernel: Kernel, store: Path, backend: str) -> None:
     """Processes that stand still, where they start and in the middle of an epoch; the loader goes on with the same ones."""
@@ -153,6 +154,7 @@ with GraphLoader.from_store(num_neighbors=[10, 5], batch_size=100, backend=Graph
         kernel.run("servers.stop()")
 
 
+@pytest.mark.slow(seconds=30)
 def test_checking_an_export(place: Workplace, kernel: Kernel, store: Path, tmp_path: Path) -> None:
     """In the middle of the job that runs on trial: nothing of it is left."""
     job, train = tmp_path / "job", tmp_path / "train.py"

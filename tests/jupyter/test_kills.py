@@ -17,6 +17,8 @@ from tests.jupyter.conftest import SETUP, TOKEN
 from tests.jupyter.workplace import GONE_S, Workplace
 from tests.ui.kernels import Kernel
 
+pytestmark = pytest.mark.slow
+
 # Everything that a kernel can have under way; nothing here takes a batch, which would import torch.
 BUSY = """
 import gnnkit
@@ -40,7 +42,7 @@ def result(kernel: Kernel, source: str) -> str:
     return kernel.run(source).stdout.rpartition("result ")[2].strip()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=50)
 def test_a_kernel_that_ends_leaves_nothing_whatever_it_was_doing(jupyter_home: Path, store: Path, tmp_path: Path) -> None:
     """It is asked to restart, and killed, both in the middle of the same cell, which then completes in a new kernel."""
     home, out = tmp_path / "home", tmp_path / "parts" / "store"
@@ -74,7 +76,6 @@ def test_a_kernel_that_ends_leaves_nothing_whatever_it_was_doing(jupyter_home: P
         kernel.stop()
 
 
-@pytest.mark.slow
 def test_two_notebooks_at_once_on_one_store(place: Workplace, jupyter_home: Path, tmp_path: Path) -> None:
     cell = f"""
 options = {{"store_dir": {str(tmp_path)!r}, "num_neighbors": [3, 2], "batch_size": 512, "backend": Colocated(1)}}

@@ -38,7 +38,7 @@ def shown_by(cell: Cell) -> str:
     return cell.stdout + "".join(str(data) for data in cell.displays.values())
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 def test_a_launch_is_shown_where_it_was_made_and_outlives_the_stop_button(place: Workplace, store: Path, tmp_path: Path) -> None:
     kernel = place.kernel
     launched = kernel.run(CELL.format(store=str(store), folder=str(tmp_path), backend="InProcess(1)"))

@@ -108,6 +108,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Store]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "edge_dir"),
     [(InProcess(2), "in"), (InProcess(2), "out"), (Colocated(2), "in"), (Colocated(2), "out"), (GraphStore(2), "in")],
@@ -151,6 +152,7 @@ def test_the_same_batches_on_several_hosts(tmp_path: Path, weight: str | None) -
     assert "expand" in asked and "rows" in asked
 
 
+@pytest.mark.slow
 def test_the_same_batches_from_servers_of_two_hosts(tmp_path: Path) -> None:
     """Each server has one part: labels are looked up on both, and travel with the batches' structure."""
     store = gnnkit.partition(labelled_shop(), 2, "random", out=tmp_path / "store", with_edge=True)

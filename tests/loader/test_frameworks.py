@@ -74,6 +74,7 @@ def training_step(model: Sage, batch: Any) -> torch.Tensor:
     return F.cross_entropy(model(batch), batch.y[: batch.batch_size])
 
 
+@pytest.mark.slow
 def test_lightning_takes_it_unchanged() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's and its dependencies' own

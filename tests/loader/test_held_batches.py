@@ -165,6 +165,7 @@ with GraphLoader.from_pyg(data, num_neighbors=[5, 5], batch_size=512, progress=F
 """
 
 
+@pytest.mark.slow
 def test_a_list_of_everything_stops_before_memory_does() -> None:
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", _LIST_EVERYTHING], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
@@ -185,6 +186,7 @@ def test_a_block_goes_back_once_everything_on_it_is_gone() -> None:
     assert len(addresses) <= 4
 
 
+@pytest.mark.slow
 def test_memory_stays_where_it_is_over_many_epochs() -> None:
     """No growth: what is leased goes back, whoever held it."""
     with make(shuffle=True, backend=InProcess(num_threads=2)) as loader:

@@ -121,6 +121,7 @@ class Big:
     """Something that a frame holds."""
 
 
+@pytest.mark.slow
 def test_an_error_is_kept_as_text() -> None:
     history, big = History(ignore_events), Big()
     gone = weakref.ref(big)

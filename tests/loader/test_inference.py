@@ -110,6 +110,7 @@ def test_cora_equals_the_whole_forward_pass(tmp_path: Path) -> None:
     assert found.array.shape == (2708, 8) and found.array.dtype == np.float32 and not found.array.flags.writeable
 
 
+@pytest.mark.slow
 @EVERYWHERE
 def test_every_backend_and_both_kinds_of_graph(backend: Any) -> None:
     data = plain()

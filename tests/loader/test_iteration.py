@@ -102,6 +102,7 @@ def act(loader: GraphLoader, action: str, number: int, disturbance: Disturbance)
     return []
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(ACTIONS, st.booleans(), st.integers(1, 3), st.integers(0, 3))
 def test_whatever_came_before_an_epoch_has_every_seed_once(

@@ -91,6 +91,7 @@ def test_stores_of_every_kind_keep_labels(build: dict[str, Any], edge_dir: Any, 
         check(loader, data, edge_dir)
 
 
+@pytest.mark.slow
 def test_graphs_in_memory_keep_labels_in_every_backend() -> None:
     data = labelled()
     with GraphLoader.from_pyg(data, backend="inprocess", **OPTIONS) as loader:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -18,9 +17,11 @@ import pytest
 
 from gnnkit import GraphLoader, InProcess
 from gnnkit.errors import BatchTimeout, LoaderClosed, SamplingError
-from tests.helpers.machine import SEARCH_PATH, in_time
+from tests.helpers.machine import in_time
 from tests.helpers.waiting import wait_until
 from tests.loader.graphs import NUM_NODES, make, plain, seeds
+
+pytestmark = pytest.mark.slow
 
 
 def samplers() -> list[str]:
@@ -239,9 +240,7 @@ print(json.dumps([json.loads(before), json.loads(imported), json.loads(after)]))
 
 
 def test_the_users_process_stays_as_it_was(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _SURROUNDINGS], capture_output=True, text=True, timeout=240, cwd=tmp_path, env=_environment()
-    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _SURROUNDINGS], capture_output=True, text=True, timeout=240, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     before, imported, after = json.loads(done.stdout)
     assert imported == before
@@ -263,9 +262,7 @@ print("done", flush=True)
 
 def test_a_script_that_forgets_to_close_ends_cleanly_and_at_once() -> None:
     """Threads are in the middle of a kernel when the interpreter goes."""
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", _EXIT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()
-    )
+    process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", _EXIT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == "done\n"
@@ -273,10 +270,6 @@ def test_a_script_that_forgets_to_close_ends_cleanly_and_at_once() -> None:
         assert process.wait(60) == 0
         assert in_time(time.monotonic() - started, 30)
         assert process.stderr.read() == ""
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": SEARCH_PATH}
 
 
 _FORK = """
@@ -303,7 +296,7 @@ print("same")
 
 
 def test_a_forked_child_drops_batches_without_harm() -> None:
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _FORK], capture_output=True, text=True, timeout=240, env=_environment())
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _FORK], capture_output=True, text=True, timeout=240)
     assert done.stdout == "same\n", done.stderr
 
 

@@ -240,6 +240,7 @@ def expected(split_store: Any) -> dict[str, list[Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", [Colocated(2), GraphStore(1)], ids=["Colocated", "GraphStore"])
 def test_every_backend(split_store: Any, expected: dict[str, list[Any]], backend: Any) -> None:
     first = next(iter(KINDS))

@@ -29,6 +29,7 @@ def loader(data: Data | None = None, **options: Any) -> GraphLoader:
     return GraphLoader.from_pyg(ring() if data is None else data, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", [InProcess(1), Colocated(1)], ids=["InProcess", "Colocated"])
 def test_input_id_under_a_mask_is_the_position_in_the_mask(backend: Any, tmp_path: Path) -> None:
     """As in PyG: for a mask the ids of the nodes, for ids their positions among them; a plan keeps which of both it was."""

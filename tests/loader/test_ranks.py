@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from gnnkit.errors import PlanError
-from tests.helpers.machine import SEARCH_PATH
 from tests.helpers.ports import free_port
 from tests.loader.graphs import NUM_NODES, make, plain, seeds, typed
+
+pytestmark = pytest.mark.slow
 
 DATA = plain()
 
@@ -107,7 +108,7 @@ dist.destroy_process_group()
 def test_ranks_on_different_epochs_are_an_error() -> None:
     """Two real processes: the one that begins second sees what the first has announced."""
     port = str(free_port())
-    environment = {**os.environ, "PYTHONPATH": SEARCH_PATH, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     processes = [
         subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", _TRAINER],

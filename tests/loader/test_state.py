@@ -27,6 +27,7 @@ def close(loaders: list[GraphLoader]) -> None:
         loader.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(0, 3), st.integers(0, 15), st.booleans())
 def test_resume_gives_exactly_the_remaining_batches(epochs: int, steps: int, shuffle: bool) -> None:

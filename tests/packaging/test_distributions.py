@@ -73,6 +73,7 @@ def test_the_metadata_says_what_users_need(wheel: Path) -> None:
     assert {"glt-native", "metis", "plots"} <= set(metadata.get_all("Provides-Extra") or [])
 
 
+@pytest.mark.slow
 def test_the_sdist_holds_the_project(tmp_path: Path) -> None:
     with tarfile.open(build("sdist", tmp_path)) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}

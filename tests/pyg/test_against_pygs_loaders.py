@@ -13,7 +13,7 @@ import torch
 
 import gnnkit
 from tests.helpers.kind_batches import pyg_epochs
-from tests.helpers.machine import ROOT, SEARCH_PATH, glt_python
+from tests.helpers.machine import ROOT, glt_python
 from tests.helpers.pyg_batches import flatten, graph_of
 from tests.sampling.test_against_pyg import AUTHOR, PAPER, SHADOW, check_one_store, global_edges, homogeneous_case, typed_case
 from tests.sampling.test_against_pyg import CASES as NODE_CASES
@@ -138,7 +138,7 @@ print(json.dumps(found))
 
 def test_sparse_matrices_stay_sparse_matrices() -> None:
     """``adj_t``, with its values, in and out."""
-    environment = {**os.environ, "PYTHONPATH": SEARCH_PATH}
+    environment = {**os.environ}
     command = [str(glt_python()), "-W", "ignore", "-c", SPARSE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stderr

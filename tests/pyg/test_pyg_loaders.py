@@ -63,6 +63,7 @@ def test_signatures_are_those_of_the_installed_pyg(name: str) -> None:
     assert issubclass(getattr(gnnkit.pyg, name), getattr(theirs, name))
 
 
+@pytest.mark.slow
 def test_importing_gnnkit_does_not_import_pyg() -> None:
     code = "import sys, gnnkit; before = 'torch_geometric' in sys.modules; gnnkit.pyg.NeighborLoader; assert not before"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from tests.helpers.batches import items
 from tests.helpers.chi_square import check_statistic
 from tests.helpers.graphs import random_edges
 from tests.helpers.kind_batches import pyg_epochs
-from tests.helpers.machine import ROOT, SEARCH_PATH, glt_python
+from tests.helpers.machine import ROOT, glt_python
 
 pytestmark = pytest.mark.glt
 
@@ -270,8 +269,7 @@ def sizes_of(batch: dict[str, Any]) -> tuple[int, int, int]:
 
 def test_another_torch_samples_the_same_batches() -> None:
     """The golden batches come out under the second environment's torch, NumPy and Numba too."""
-    environment = {**os.environ, "PYTHONPATH": SEARCH_PATH}
     command = [str(glt_python()), "-W", "ignore", "-m", "tests.helpers.golden"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == json.loads((Path(__file__).parent / "golden.json").read_text())

@@ -116,6 +116,7 @@ def check_labels(batch: HeteroData, sampled: dict[str, Any], positive: list[Edge
         del batch[name]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(cases())
 def test_everything_at_once(case: dict[str, Any]) -> None:

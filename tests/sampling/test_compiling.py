@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.helpers.machine import ROOT
+import pytest
 
 # Is interrupted again and again while it compiles, ever later; then compiles something of its own to the end, and something else in
 # another thread, which a lock that was left taken would hold up, and asks for the lock between processes.
@@ -40,10 +40,11 @@ with FileLock(jit.kernel_cache_root() / "compile.lock", timeout=60):
 """
 
 
+@pytest.mark.slow
 def test_every_interrupt_is_noticed_and_compiling_goes_on(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=240)
     assert (done.stdout.split(), done.stderr) == (["15", "3", "6"], "")
 
@@ -61,12 +62,13 @@ print(add(1, 2), told[-1].kind, told[-1].text)
 """
 
 
+@pytest.mark.slow
 def test_kernels_belong_to_the_user_of_the_machine_and_are_compiled_once(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(ONE_KERNEL)
     cache, shown = tmp_path / "cache", []
     for home in ("mine", "of-the-team"):  # compiled kernels are executed: they do not lie where data may be shared
-        environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "GNNKIT_HOME": str(tmp_path / home), "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "GNNKIT_HOME": str(tmp_path / home)}
         done = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=120, check=True)
         shown.append(done.stdout.strip())
         assert not (tmp_path / home).exists()

@@ -86,6 +86,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     return case
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(cases())
 def test_random_graphs(case: dict[str, Any]) -> None:

@@ -90,6 +90,7 @@ def test_both_directions_over_parts(tmp_path: Path, edge_dir: str) -> None:
             same_up_to_order(batch, wanted)
 
 
+@pytest.mark.slow
 def test_more_parts_than_some_types_have_nodes(tmp_path: Path) -> None:
     """Parts without nodes and edges of a type are found past, whichever node is asked for."""
     source = typed_source()

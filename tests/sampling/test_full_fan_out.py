@@ -21,6 +21,7 @@ from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, 
 RING = 40
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     st.integers(0, 1 << 30),
@@ -159,6 +160,7 @@ def test_isolated_nodes_of_two_types() -> None:
         assert all(batch[t].edge_index.shape == (2, 0) for t in batch.edge_types)
 
 
+@pytest.mark.slow
 def test_cora_node_by_node() -> None:
     data = cora()
     with GraphLoader.from_pyg(data, num_neighbors=[2, 2], batch_size=1, progress=False) as loader:

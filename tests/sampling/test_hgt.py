@@ -46,6 +46,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(cases())
 def test_random_graphs(case: dict[str, Any]) -> None:
@@ -65,6 +66,7 @@ def star(num_leaves: int, shares: list[int]) -> ArraySource:
     return homogeneous_source(np.array(edges).T, num_leaves + 1 + len(shares))
 
 
+@pytest.mark.slow
 def test_nodes_are_drawn_in_proportion_to_their_squared_budgets() -> None:
     """Budgets are 1/5 for each of five leaves, and more for those with further seeds: 1/4 for four of them, 1/3 for three."""
     source = star(5, [4, 3])

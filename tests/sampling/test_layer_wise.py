@@ -99,6 +99,7 @@ def exact_probabilities(source: ArraySource, count: int, weight: list[float] | N
 WEIGHT = [1.0, 3.0, 0.5, 2.0, 0.0, 1.0, 4.0, 1.0, 2.0, 1.0, 0.25]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["alike", "weighted"])
 @pytest.mark.parametrize("count", [1, 4])
 def test_nodes_are_chosen_with_exactly_the_probabilities_of_the_formula(count: int, weight: list[float] | None) -> None:

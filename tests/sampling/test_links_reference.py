@@ -114,6 +114,7 @@ def batch_of(sampler: BatchSampler, request: SampleRequest, source: ArraySource)
     return contents(collate(found, {}, {}, homogeneous=source.schema.is_homogeneous))
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_random_links_of_random_graphs(tmp_path_factory: pytest.TempPathFactory, case: dict[str, Any]) -> None:

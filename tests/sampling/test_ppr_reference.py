@@ -116,6 +116,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(cases())
 def test_random_graphs(case: dict[str, Any]) -> None:

@@ -116,6 +116,7 @@ def edge_ids(store: Store, edge_type: Any, positions: Any) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cases())
 def test_random_graphs_on_random_hosts(tmp_path: Path, case: dict[str, Any]) -> None:

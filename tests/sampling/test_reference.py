@@ -82,6 +82,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(cases())
 def test_random_typed_graphs(case: dict[str, Any]) -> None:

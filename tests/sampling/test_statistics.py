@@ -278,6 +278,7 @@ def test_every_order_of_few_seeds_is_equally_likely(num_seeds: int) -> None:
     check_counts(np.bincount([index[tuple(row)] for row in orders(num_seeds, 2000).tolist()], minlength=len(index)))
 
 
+@pytest.mark.slow
 def test_orders_of_many_seeds() -> None:
     num_seeds, num_epochs = 40, 1500
     drawn = orders(num_seeds, num_epochs, seed=1)
@@ -294,6 +295,7 @@ def test_orders_of_many_seeds() -> None:
         check_counts(table, (1 - np.eye(9)) / 72)
 
 
+@pytest.mark.slow
 def test_orders_of_consecutive_epochs_and_of_other_seeds_are_independent() -> None:
     first, other = orders(8, 3000, seed=4), orders(8, 3000, seed=5)
     check_independent(first[:-1, 0], first[1:, 0], 8)

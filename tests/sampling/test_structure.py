@@ -48,6 +48,7 @@ def receiver(store: Store, sampling: Any) -> BatchSampler:
     return receiving_sampler(GraphTables(part_of_graph(arrays, ()), weighted), sampling, where, owners)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cases())
 def test_random_graphs(tmp_path: Path, case: dict[str, Any]) -> None:

@@ -71,6 +71,7 @@ def test_a_disk_that_fills_during_the_spool_of_a_build(disk: Path) -> None:
     build_store(inner, disk / "store", BuildOptions(2)).verify()
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_under_the_logs(disk: Path, tmp_path: Path) -> None:
     """Batches go on, also those of a process that takes a dead one's place, and of one that starts when there is no room any more."""
     store: Store = build(tmp_path, 1)

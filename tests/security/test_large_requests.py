@@ -28,6 +28,8 @@ from gnnkit.storage.store import Store
 from tests.cluster.parts.services import TOKEN, Service, owners_of
 from tests.helpers.graphs import homogeneous_source, random_edges
 
+pytestmark = pytest.mark.slow
+
 NUM_NODES, NUM_EDGES = 50, 100_000
 
 

@@ -42,6 +42,7 @@ def servers(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             yield handle
 
 
+@pytest.mark.slow
 def test_no_process_shows_the_token_or_leaves_it_in_a_core_file(servers: GraphStoreServers, store: Store) -> None:
     """Neither the servers and their workers nor what a loader starts, on whatever way: ``ps``, /proc, ``gcore`` at a crash."""
     backend = GraphStore(address=servers.address, join_timeout_s=ANSWER_S)
@@ -74,6 +75,7 @@ def listening(pid: int) -> set[str]:
     return {each.laddr.ip for each in psutil.Process(pid).net_connections("inet") if each.status == psutil.CONN_LISTEN}
 
 
+@pytest.mark.slow
 def test_what_launch_listens_on(store: Store) -> None:
     """Ranks on one host meet on the loopback interface; gloo, which they are joined by, takes no other one either."""
 

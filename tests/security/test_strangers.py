@@ -21,6 +21,8 @@ from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.helpers.machine import slowness
 from tests.helpers.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 # Calls with large messages, several at a time; a token travels with each, and is a wrong one.
 LARGE_MESSAGES = """
 import sys

@@ -40,6 +40,7 @@ def has_times(source: ArraySource) -> bool:
     return any("time" in t.arrays for t in (*source.schema.node_types.values(), *source.schema.edge_types.values()))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1), cheap=st.booleans(), memory=st.sampled_from([1, 400, 1 << 26]))
 def test_a_store_holds_its_source(seed: int, cheap: bool, memory: int) -> None:
@@ -53,6 +54,7 @@ def test_a_store_holds_its_source(seed: int, cheap: bool, memory: int) -> None:
         assert not [path for path in store.path.rglob("*") if path.name.startswith(".")]
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_bytes_do_not_depend_on_memory_chunks_or_passes(seed: int) -> None:
@@ -65,6 +67,7 @@ def test_bytes_do_not_depend_on_memory_chunks_or_passes(seed: int) -> None:
     assert stores[0] == stores[1] == stores[2]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), memory=st.sampled_from([1, 1 << 26]))
 def test_repartitioning_gives_what_building_gives(seed: int, memory: int) -> None:

@@ -65,6 +65,7 @@ def read_all(folder: Path) -> Store | None:
     return store
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(data=st.data(), honest=st.booleans())
 def test_fuzzed_manifests_are_errors_or_harmless(whole: Path, data: st.DataObject, honest: bool) -> None:
@@ -118,6 +119,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
             Store.open(path)
 
 
+@pytest.mark.slow
 def test_every_truncated_or_missing_file_is_found_at_once(whole: Path, tmp_path: Path) -> None:
     copy = tmp_path / "store"
     shutil.copytree(whole, copy)
@@ -134,6 +136,7 @@ def test_every_truncated_or_missing_file_is_found_at_once(whole: Path, tmp_path:
     assert_holds(Store.open(copy), SOURCE)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(data=st.data(), recompute=st.booleans())
 def test_a_flipped_bit_anywhere_is_found_or_cannot_lead_astray(whole: Path, data: st.DataObject, recompute: bool) -> None:

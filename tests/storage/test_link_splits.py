@@ -47,6 +47,7 @@ def linked_source(seed: int, **options: Any) -> ArraySource:
     return source
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_graph() -> None:
     command = [sys.executable, "-m", "tests.storage.measured_build"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=Path(__file__).parents[2])

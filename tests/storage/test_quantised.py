@@ -278,6 +278,7 @@ def raw(tensor: Any) -> bytes:
     return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "edge_dir", "feature_dtype", "names"),
     [

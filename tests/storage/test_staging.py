@@ -26,6 +26,8 @@ from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
 from tests.storage.checks import assert_holds, files_of
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -65,6 +65,7 @@ def as_pyg(source: ArraySource) -> Any:
     return data
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow], phases=[Phase.explicit, Phase.generate])
 @given(
     seed=st.integers(0, 2**32 - 1),

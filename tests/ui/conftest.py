@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gnnkit.ui import options
-from tests.helpers.machine import SEARCH_PATH
 from tests.ui.kernels import Kernel
 
 
@@ -21,13 +20,12 @@ def default_options(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def jupyter_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Keeps Jupyter and IPython away from the user's home, and lets kernels find this checkout."""
+    """Keeps Jupyter and IPython away from the user's home."""
     home = tmp_path_factory.mktemp("jupyter")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
             (home / name.lower()).mkdir()
             patch.setenv(name, str(home / name.lower()))
-        patch.setenv("PYTHONPATH", SEARCH_PATH)
         patch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
         patch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
         for name in ("VSCODE_PID", "VSCODE_CWD"):

@@ -89,10 +89,12 @@ for transform in (doubled, Scaled(2.0), lambda batch: doubled(batch)):
 """
 
 
+@pytest.mark.slow
 def test_functions_and_classes_of_a_cell_are_transforms(kernel: Kernel) -> None:
     assert kernel.run(_TRANSFORM).stdout == "100\n" * 3
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_killed_takes_its_processes_along(jupyter_home: Path, store: Path) -> None:
     kernel = Kernel()
     try:

@@ -134,6 +134,7 @@ def numbers(cell: Cell) -> list[int]:
     return [int(word) for word in cell.stdout.split()]
 
 
+@pytest.mark.slow
 def test_buttons_act_while_a_cell_runs(front_end: FrontEnd) -> None:
     kernel = front_end.kernel
     shown = kernel.run("loader = make()\nloader.dashboard()")

@@ -13,6 +13,8 @@ import pytest
 
 from tests.ui.kernels import Kernel, on_sockets_of_its_own
 
+pytestmark = pytest.mark.slow
+
 WIDGET = "application/vnd.jupyter.widget-view+json"
 SETUP = """
 import threading, time

@@ -19,7 +19,6 @@ from gnnkit.errors import PlanError
 from gnnkit.events import Event
 from gnnkit.ui.options import set_options
 from gnnkit.ui.progress import make_sink
-from tests.helpers.machine import SEARCH_PATH
 
 # A stage that seems to have begun in the past is drawn without waiting for it.
 SCRIPT = """
@@ -63,7 +62,7 @@ print("the run went on")
 
 def environment(**changes: str) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS", "TERM", "GNNKIT_PROGRESS", "FORCE_COLOR")}
-    return {**kept, "PYTHONPATH": SEARCH_PATH, "LC_ALL": "C.UTF-8", **changes}
+    return {**kept, "LC_ALL": "C.UTF-8", **changes}
 
 
 def run_on_terminal(progress: object = "auto", columns: int = 110, **variables: str) -> str:

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 import gnnkit.distributed
 from gnnkit.errors import PlanError
 from gnnkit.vendor import glt, glt_finder, glt_sparse
-from tests.helpers.machine import SEARCH_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_package = pytest.mark.skipif(
@@ -32,7 +31,7 @@ needs_package = pytest.mark.skipif(
 def probe(what: str, python: str = sys.executable) -> dict[str, Any]:
     """What the probe found in an interpreter of its own."""
     command = [python, str(Path(__file__).with_name("glt_probe.py")), what]
-    env = {key: value for key, value in os.environ.items() if key != "TORCH_CPP_LOG_LEVEL"} | {"PYTHONPATH": SEARCH_PATH}
+    env = {key: value for key, value in os.environ.items() if key != "TORCH_CPP_LOG_LEVEL"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-4000:]
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -51,6 +50,7 @@ def check_whole(found: dict[str, Any]) -> None:
     assert set(found["names"]) == set(gnnkit.distributed._GLT_HOMES)
 
 
+@pytest.mark.slow
 @needs_package
 def test_the_python_part_works_whatever_the_torch() -> None:
     found = probe("whole")
@@ -66,6 +66,7 @@ def test_the_python_part_works_whatever_the_torch() -> None:
         assert "gnnkit[glt-native]" in hint
 
 
+@pytest.mark.slow
 @needs_package
 def test_a_failed_try_is_no_obstacle() -> None:
     check_retry(probe("retry"))

@@ -24,7 +24,7 @@ from gnnkit.plan import NeighborSampling
 from gnnkit.vendor import glt
 from tests.backends.glt.graphs import ring, town
 from tests.helpers.chi_square import check_counts
-from tests.helpers.machine import ROOT, SEARCH_PATH, glt_python, in_time
+from tests.helpers.machine import ROOT, glt_python, in_time
 from tests.helpers.namespaces import INTERFACE, NamespaceHost, network
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import wait_until
@@ -43,7 +43,7 @@ def command(python: Path, *words: object) -> list[str]:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": SEARCH_PATH, "GNNKIT_HOME": str(folder / "home"), **more}
+    return {**os.environ, "GNNKIT_HOME": str(folder / "home"), **more}
 
 
 Run = Callable[..., dict[str, Any]]
@@ -139,6 +139,7 @@ def test_servers_and_a_client_draw_all_neighbours_alike(run: Run, tmp_path: Path
     assert not found["left"]
 
 
+@pytest.mark.slow(seconds=40)
 @pytest.mark.glt
 def test_faults_are_errors_and_the_loader_goes_on(run: Run, tmp_path: Path) -> None:
     found = run("faults", tmp_path)

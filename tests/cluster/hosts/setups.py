@@ -26,7 +26,7 @@ from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
-from tests.helpers.machine import ROOT, SEARCH_PATH
+from tests.helpers.machine import ROOT
 from tests.helpers.namespaces import NamespaceHost
 from tests.helpers.waiting import wait_until
 
@@ -83,7 +83,7 @@ class Nursery:
             "tests.cluster.hosts.nursery",
             str(theirs.fileno()),
         ]
-        environment = {**os.environ, "PYTHONPATH": SEARCH_PATH, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(command, cwd=ROOT, env=environment, pass_fds=[theirs.fileno()], start_new_session=True)
         theirs.close()
         self._end.settimeout(ANSWER_S)
@@ -124,7 +124,7 @@ class Host:
         self.log, self.status = log, None
         (theirs_in, ours_in), (ours_out, theirs_out) = os.pipe(), os.pipe()
         with log.open("ab") as errors:
-            fds, words = [theirs_in, theirs_out, errors.fileno()], {**clean, "PYTHONPATH": SEARCH_PATH, **environment}
+            fds, words = [theirs_in, theirs_out, errors.fileno()], {**clean, **environment}
             self.pid = nursery().start(fds, words, None if space is None else space.pid)
         os.close(theirs_in)
         os.close(theirs_out)

@@ -22,7 +22,7 @@ from tests.helpers.machine import in_time
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 WORLD = 2
 NAMES = ("127.0.0.2", "127.0.0.3")
 # What a fault may take to be seen.

@@ -13,7 +13,7 @@ import pytest
 
 from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import OPTIONS, TOKEN, Host, ended, expected, stage
-from tests.helpers.machine import SEARCH_PATH, in_time
+from tests.helpers.machine import in_time
 from tests.helpers.namespaces import INTERFACE, network
 from tests.helpers.waiting import wait_until
 
@@ -178,7 +178,7 @@ def test_training_with_torchrun(stores: dict[int, Store], tmp_path: Path) -> Non
                 torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
                 where = ["--node-rank", str(index), "--master-addr", spaces[0].address, "--master-port", str(GROUP_PORT)]
                 command = [*space.enter, *torchrun, *where, str(tmp_path / "train.py"), str(tmp_path / "host")]
-                environment = {**os.environ, "PYTHONPATH": SEARCH_PATH, "GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1"}
+                environment = {**os.environ, "GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1"}
                 processes.append(
                     subprocess.Popen(
                         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True, start_new_session=True

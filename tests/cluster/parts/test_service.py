@@ -33,6 +33,8 @@ from tests.cluster.parts.services import TOKEN, Service, owners_of, sampler_over
 from tests.cluster.parts.several_hosts import inputs_of, sampled, sampler_on
 from tests.helpers.graphs import random_source
 
+pytestmark = pytest.mark.slow
+
 MAX_SEEDS = 20
 Sample = Callable[[int], Any]
 

@@ -67,6 +67,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 numbers = itertools.count()
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cases())
 def test_random_graphs_on_random_hosts(tmp_path: Path, case: dict[str, Any]) -> None:

@@ -23,6 +23,8 @@ from tests.cluster.serving.setups import FAULT_S, blocks_of, server_pids, worker
 from tests.helpers.machine import in_time
 from tests.helpers.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 # More batches than a ring has slots: an epoch is not sampled before its first batch is used.
 SMALL: dict[str, Any] = {**OPTIONS, "batch_size": 2}
 

@@ -40,6 +40,8 @@ from tests.helpers.machine import ROOT, in_time
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Store]:

@@ -130,6 +130,7 @@ def test_a_million_bytes_and_descriptors_are_sent_away(servers: GraphStoreServer
         assert caller.join().kind == "welcome"
 
 
+@pytest.mark.slow
 def test_silent_visitors_go_and_keep_nobody_out(servers: GraphStoreServers) -> None:
     """Two hundred connections at a time, none of which says anything: the listener stays open, and they are gone after a while."""
     silent, pid = [Caller(servers) for _ in range(200)], server_pids(servers)[0]

@@ -18,7 +18,6 @@ import pytest
 from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import OPTIONS, Host, build, ended, expected, nursery, stage
 from tests.cluster.serving.networked import TOKEN
-from tests.helpers.machine import SEARCH_PATH
 from tests.helpers.namespaces import INTERFACE, NamespaceHost, network
 from tests.helpers.waiting import wait_until
 
@@ -58,9 +57,8 @@ class Machine:
 
     def start(self) -> None:
         """Starts it."""
-        environment = {**os.environ, "PYTHONPATH": SEARCH_PATH}
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=environment, start_new_session=True)
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
 
     def kill(self) -> None:
         """Everything of it ends at once, as in a power cut."""
@@ -132,7 +130,7 @@ def run_trainers(spaces: list[NamespaceHost], script: Path, *arguments: str) -> 
         for index, space in enumerate(spaces):
             torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
             where = ["--node-rank", str(index), "--master-addr", spaces[0].address, "--master-port", str(GROUP_PORT)]
-            words = {"PYTHONPATH": SEARCH_PATH, "GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1", "GNNKIT_TOKEN": TOKEN}
+            words = {"GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1", "GNNKIT_TOKEN": TOKEN}
             command = [*space.enter, *torchrun, *where, str(script), *arguments]
             pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
             processes.append(subprocess.Popen(command, env={**os.environ, **words}, start_new_session=True, **pipes))
@@ -170,6 +168,7 @@ def test_training_on_machines_of_their_own(store: Store, tmp_path: Path) -> None
             assert steps[0] == steps[1] and seeds == sorted(np.asarray(store.splits["node"][split]).tolist())
 
 
+@pytest.mark.slow(seconds=30)
 def test_networks_and_servers_that_break(store: Store, tmp_path: Path) -> None:
     words = {**OPTIONS, "batch_size": 1}
     want = expected(store, 6, batch_size=1)

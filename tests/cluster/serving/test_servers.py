@@ -26,6 +26,8 @@ from tests.backends.setups import environment, is_gone
 from tests.cluster.serving.setups import FAULT_S, Caller, Trainer, blocks_of, expected_batches, hear, server_pids, worker_pids
 from tests.helpers.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 START_S = 120.0
 
 

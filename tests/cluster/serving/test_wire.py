@@ -34,6 +34,8 @@ from tests.cluster.serving.setups import OPTIONS, blocks_of, expected_batches, s
 from tests.helpers.batches import same
 from tests.helpers.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @contextlib.contextmanager
 def served(store: Store, folder: Path, num_servers: int = 2, **options: Any) -> Iterator[GraphStoreServers]:

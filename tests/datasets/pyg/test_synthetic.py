@@ -166,6 +166,7 @@ def test_smallest_graph() -> None:
     assert edges_of(source).max() < 130
 
 
+@pytest.mark.slow
 def test_memory_is_bounded() -> None:
     script = (
         "import resource\n"

@@ -1,7 +1,8 @@
 """Python reads this at its start in processes that tests start: parts of torch and PyG that few of them use are loaded once they are used.
 
-``import torch_geometric`` brings in the compiler of torch, everything that PyG can train and every data set that it knows: five seconds
-of a processor, of which this saves more than half. Nothing is missing: whoever touches such a module has it.
+``import torch_geometric`` brings in the compiler of torch, everything that PyG can train and every data set that it knows, and whoever
+makes an optimizer or wraps a model has the compiler too: three seconds of a processor, of which this saves two thirds. Nothing is missing:
+whoever touches such a module has it. Only what torch asks of its compiler where nothing is compiled is answered here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,42 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-_LATE = {"torch._dynamo", "torch_geometric.datasets", "torch_geometric.explain", "torch_geometric.nn", "torch_geometric.profile"}
+_COMPILER = "torch._dynamo"
+# What the compiler needs, in the order in which torch loads it; without a compiler nobody does.
+_BEFORE_THE_COMPILER = ("torch.export", "torch._meta_registrations")
+_LATE = {
+    _COMPILER,
+    *_BEFORE_THE_COMPILER,
+    "torch_geometric.datasets",
+    "torch_geometric.explain",
+    "torch_geometric.nn",
+    "torch_geometric.profile",
+}
+# The import system asks for these, and they are there from the beginning.
+_KNOWN = {"__class__", "__file__", "__loader__", "__name__", "__spec__"}
+
+
+class _Part:
+    """A module of the compiler that answers a few names by itself and has the compiler loaded for all others."""
+
+    def __init__(self, name: str, **answers: Any) -> None:
+        self._name = name
+        self.__dict__.update(answers)
+
+    def __getattr__(self, name: str) -> Any:
+        compiler = sys.modules[_COMPILER]
+        object.__getattribute__(compiler, "_late").load(compiler)
+        return getattr(getattr(compiler, self._name), name)
+
+
+# Optimizers keep themselves and their steps from being compiled, process groups have the compiler forget what it compiled, and DDP asks
+# whether its graphs are divided.
+_UNCOMPILED = {
+    "disable": lambda function, *_, **__: function,
+    "graph_break": lambda: None,
+    "trace_rules": _Part("trace_rules", clear_lru_cache=lambda: None),
+    "utils": _Part("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+}
 
 
 class _LateModule(ModuleType):
@@ -25,6 +61,10 @@ class _LateModule(ModuleType):
 
     def __getattribute__(self, name: str) -> Any:
         late = object.__getattribute__(self, "_late")
+        if name in _KNOWN:
+            return ModuleType.__getattribute__(self, name)
+        if name in _UNCOMPILED and late.loader.name == _COMPILER and not (late.is_loading or late.is_loaded):
+            return _UNCOMPILED[name]
         with late.lock:
             if not late.is_loading and not late.is_loaded:
                 late.load(self)
@@ -51,6 +91,9 @@ class _LateLoader(Loader):
     def load(self, module: ModuleType) -> None:
         self.is_loading = True
         try:
+            if self.loader.name == _COMPILER:
+                for name in _BEFORE_THE_COMPILER:
+                    vars(sys.modules.get(name, sys))
             self.loader.exec_module(module)
             self.is_loaded = True
             if type(module) is _LateModule:  # it may have put another in its place

@@ -75,6 +75,7 @@ def test_a_slow_training_step_is_found_out_in_one_trial(capsys: pytest.CaptureFi
     assert found.sentence.startswith("Nothing that was tried is faster than what the loader has: InProcess(num_threads=2), prefetch=2.")
 
 
+@pytest.mark.slow
 def test_processes_are_tuned_and_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnnkit.loader.advice.autotune._MOST_TRIALS", 3)
     gnnkit.partition(plain(), 1, "contiguous", tmp_path / "store")

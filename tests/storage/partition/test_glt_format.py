@@ -100,6 +100,7 @@ def sample_source(rng=None, num_nodes=30, num_edges=100):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**6), num_parts=st.integers(1, 4), edge_dir=st.sampled_from(["in", "out"]))
 def test_typed_graphs_come_back_whole(tmp_path_factory, seed, num_parts, edge_dir):

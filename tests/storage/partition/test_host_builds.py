@@ -28,6 +28,8 @@ from tests.helpers.ogb_trees import write_tree
 from tests.storage.checks import assert_holds, fast_folder, files_of
 from tests.storage.test_build import options_for
 
+pytestmark = pytest.mark.slow
+
 KILLS_S = 300
 WEEK_S = 7 * 24 * 3600
 

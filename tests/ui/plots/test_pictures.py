@@ -144,6 +144,7 @@ def test_batches_of_every_kind(kind: str) -> None:
         assert (kind == "pagerank") != ("lines lead inwards" in text)
 
 
+@pytest.mark.slow
 def test_epochs_of_every_kind() -> None:
     """Workers that nobody knows, more of them than there is room for, pauses, and a loop that is all there is."""
     with make() as loader:
@@ -175,6 +176,7 @@ def test_names_that_matplotlib_reads_otherwise() -> None:
         assert " _N" in words(figures[0]).split("\n") and "_N: " in words(figures[1])
 
 
+@pytest.mark.slow
 def test_stores_of_every_shape() -> None:
     """Typed and untyped, of one part and of several, with types that have no edge or no node; the numbers are the source's."""
     for number, num_parts in enumerate((1, 2, 3, 1, 12)):
