@@ -122,7 +122,7 @@ def _open(source: str, asked: dict[str, Any], root: Path | None, download: bool 
 
 
 def _by_type(values: list[str]) -> Any:
-    """What an option of tables says: for all types at once, or ``{type: value}``."""
+    """Returns the value of an option of tables: for all types at once, or ``{type: value}``."""
     sides = [value.partition("=") for value in values]
     if not all(sign for _, sign, _ in sides):
         if len(values) > 1:

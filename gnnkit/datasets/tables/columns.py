@@ -55,7 +55,7 @@ class Column(Protocol):
         ...
 
     def facts(self) -> Any:
-        """Where its values come from, as JSON."""
+        """Returns the columns that its values come from, as JSON."""
         ...
 
 

@@ -69,7 +69,7 @@ def key_array(piece: Piece, column: str, types: Mapping[str, pa.DataType]) -> pa
 
 
 def key_column(array: pa.Array) -> KeyColumn:
-    """What ``key_array`` gives, as ``words_of`` takes it."""
+    """Returns keys, as ``key_array`` gives them, in the form that ``words_of`` takes."""
     if not is_text(array.type):
         return np.asarray(array)
     _, ends, text = array.buffers()

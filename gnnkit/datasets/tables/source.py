@@ -483,7 +483,7 @@ class TableSource:
         self._resolve()
 
     def _distinct(self) -> dict[NodeType, DistinctKeys]:
-        """Where the keys of node types without a table are collected."""
+        """Makes the collections of keys of node types without a table."""
         found: dict[NodeType, DistinctKeys] = {}
         for edge in self._layout.edges.values():
             for columns, node_type in zip(edge.ends, (edge.name[0], edge.name[2]), strict=True):
@@ -669,7 +669,7 @@ class TableSource:
     # What came of it -------------------------------------------------------------------------------------------------------
 
     def _facts(self) -> dict[str, Any]:
-        """What became of the columns, as JSON."""
+        """Returns what became of the columns, as JSON."""
         layout, facts, classes = self._layout, dict[str, Any](), dict[NodeType, list[Any]]()
         owners: list[tuple[str, Any, _Arrays]] = [(name, layout.nodes[name], arrays) for name, arrays in self._nodes.items()]
         owners += [(edge_type_name(name), layout.edges[name], arrays) for name, arrays in self._edges.items()]
