@@ -317,6 +317,7 @@ def bad_files(folder: Path) -> Iterator[tuple[str, Callable[[], Any], str]]:
     yield "doubles", lambda: tables(([1], [1]), {"id": [1, 2, 1]}, keys="id"), r"1 keys are there more than once: 1 \(rows 0 and 2\)"
     yield "half a key", lambda: tables({"a": [1.5], "b": [2.0]}), r"src or dst='a' of edges is double, which is no key"
     yield "fractions", lambda: tables(([0], [0]), {"p": [0.5], "k": [1]}, time="p"), "times are timestamps"
+    yield "two arrays", lambda: tables(([0], [0]), {"y": ["a"]}, label="y", categories="y"), "another array has that name"
     yield "no split", lambda: tables(([0], [0]), 1, split="fold"), "there is no table of nodes"
     yield "far id", lambda: tables(([0, 3], [0, 0]), 2), r"1 of 2 edges name no node: row 1: 3 \(unknown\) to 0"
 

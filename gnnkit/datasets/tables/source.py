@@ -520,12 +520,14 @@ class TableSource:
             one = len(label) == 1
             column: Column = Codes(label[0], *common) if text and one else Numbers(label, None, *common, flat=one)
             made[name] = column
-        for found in uses.get("categories", ()):
-            made[found] = Codes(found, *common)
         for found in uses.get("time", ()):
             made[_TIME] = Times(found, self._time_unit, *common)
         for found in uses.get("edge_weight", ()):
             made[_WEIGHT] = Numbers([found], None, *common, flat=True)
+        for found in uses.get("categories", ()):
+            if found in made:
+                raise PlanError(f"categories={found!r} of {owner.name!r}: another array has that name already", "rename the column")
+            made[found] = Codes(found, *common)
         return made
 
     def _read_nodes(self, node: _NodeTable) -> None:
