@@ -12,10 +12,11 @@ from tests.ui.kernels import Kernel
 
 
 @pytest.fixture(autouse=True)
-def default_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def default_options(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Options that a test sets are gone after it."""
-    monkeypatch.setattr(options, "_options", options.Options())
     monkeypatch.delenv(options.PROGRESS_VARIABLE, raising=False)
+    with options.set_options():
+        yield
 
 
 @pytest.fixture(scope="module")
