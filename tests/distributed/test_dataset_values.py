@@ -203,7 +203,7 @@ wait_and_shutdown_server()
 """
 
 
-def test_what_cannot_be_is_said() -> None:
+def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     edges, _ = topology("COO")
     book = (torch.arange(NUM_NODES) % 2).long()
     part = DistDataset(2, 1, glt.attribute("data.Graph")(glt.attribute("data.Topology")(edge_index=edges), "CPU"), node_pb=book)
@@ -218,6 +218,9 @@ def test_what_cannot_be_is_said() -> None:
     wrong.init_edge_features(torch.zeros(2 * NUM_NODES - 1, 1), with_gpu=False)
     with pytest.raises(DatasetError, match="has 79 rows, but there are 80 edges"):
         make(wrong, input_nodes=EVERYTHING)
+    for whole in (ring(), stored(ring(), tmp_path)):
+        with pytest.raises(PlanError, match="partition='given' keeps the parts of a dataset that has some, and this one has none"):
+            gnnkit.partition(whole, 2, "given", out=tmp_path / "parts")  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="layout must be"):
         DistDataset().init_graph(edges, layout="LIL")
     with pytest.raises(PlanError, match="edge_dir, 'in' or 'out', got True"):
