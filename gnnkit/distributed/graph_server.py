@@ -68,7 +68,7 @@ def init_server(  # noqa: PLR0913
         num_rpc_threads: Of no use here: servers answer calls as they come.
         request_timeout: Of no use here: it is the clients that wait.
         server_group_name: Name of the servers in ``get_context()``.
-        is_dynamic: Any number of trainers may come; ``num_clients`` does not count.
+        is_dynamic: Any number of trainers may come: the servers end once one has come and none is left. ``num_clients`` does not count.
         token: What clients have to know; None takes the environment's.
         **options: Further options of ``gnnkit.serve``, for example ``workers_per_server``.
 
@@ -79,14 +79,14 @@ def init_server(  # noqa: PLR0913
         WorkerDied: The server ended while it started.
     """
     global _serving
+    check_counts(num_servers=(num_servers, 1), num_clients=(num_clients, 0))
     clients = 0 if is_dynamic else num_clients
-    check_counts(num_servers=(num_servers, 1), num_clients=(clients, 0))
     address = meeting_address(master_addr, master_port)
     context.check_free("init_server")
     store = _store_of(dataset, master_addr, master_port, server_rank, num_servers)
     context.enter(context.server_context(num_servers, server_rank, clients, server_group_name), "init_server")
     try:
-        servers = _start(store, num_servers, server_rank, address, clients, token, options)
+        servers = _start(store, num_servers, server_rank, address, is_dynamic or clients, token, options)
         with _lock:
             _serving = _Serving(servers, dataset)
     except BaseException:
@@ -95,7 +95,7 @@ def init_server(  # noqa: PLR0913
 
 
 def _start(
-    store: Store | Path, num_servers: int, rank: int, address: str, num_clients: int, token: str | None, options: dict[str, Any]
+    store: Store | Path, num_servers: int, rank: int, address: str, clients: bool | int, token: str | None, options: dict[str, Any]
 ) -> GraphStoreServers:
     from gnnkit.cluster.serving.spec import required
     from gnnkit.serving import serve
@@ -106,14 +106,14 @@ def _start(
         rank=rank,
         address=address,
         token=token or (None if address.startswith(UNIX_PREFIX) else required(address)),
-        stop_with_last_client=num_clients,
+        stop_with_last_client=clients,
         **options,
     )
     try:
         servers.wait()
     except LoaderClosed:
         # Nobody here has them yet: they have ended because all clients came and left before this thread looked.
-        if not num_clients or servers.error_of(rank) is not None:
+        if not clients or servers.error_of(rank) is not None:
             servers.stop()
             raise
     except BaseException:

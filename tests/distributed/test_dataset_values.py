@@ -168,17 +168,17 @@ def test_a_random_split_is_the_objects_own_and_a_store_of_values_has_it(tmp_path
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_servers_serve_values_and_their_split(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One server has the whole graph; of two, each has a part, and they meet where clients look for them."""
+    """One server has the whole graph; of two, which do not count clients, each has a part, and they meet where clients look for them."""
     monkeypatch.setenv("GNNKIT_TOKEN", "a token of sufficient length")
     datasets = [by_init(ring(), "out")] if count == 1 else [part_of(ring(), 0), part_of(ring(), 1)]
     address, port = (f"unix:{tmp_path}/sockets", 0) if count == 1 else ("127.0.0.1", free_port())
-    servers = []
+    servers, until = [], "num_clients=1" if count == 1 else "is_dynamic=True"
     for rank, dataset in enumerate(datasets):
         dataset.random_node_split(0.5, 0)
         (tmp_path / f"{rank}.pkl").write_bytes(pickle.dumps(dataset))
     try:
         for rank in range(count):
-            script = SERVER.format(count=count, rank=rank, pickled=str(tmp_path / f"{rank}.pkl"), address=address, port=port)
+            script = SERVER.format(count=count, rank=rank, pickled=str(tmp_path / f"{rank}.pkl"), address=address, port=port, until=until)
             servers.append(subprocess.Popen([sys.executable, "-W", "ignore", "-c", script]))
         init_client(count, 1, 0, address, port)
         with pytest.raises(RuntimeError, match="RPC has not been initialized"):
@@ -198,12 +198,12 @@ def test_servers_serve_values_and_their_split(count: int, tmp_path: Path, monkey
 SERVER = """
 import pickle
 from gnnkit.distributed import init_server, wait_and_shutdown_server
-init_server({count}, {rank}, pickle.load(open({pickled!r}, "rb")), {address!r}, {port}, num_clients=1)
+init_server({count}, {rank}, pickle.load(open({pickled!r}, "rb")), {address!r}, {port}, {until})
 wait_and_shutdown_server()
 """
 
 
-def test_what_cannot_be_is_said() -> None:
+def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     edges, _ = topology("COO")
     book = (torch.arange(NUM_NODES) % 2).long()
     part = DistDataset(2, 1, glt.attribute("data.Graph")(glt.attribute("data.Topology")(edge_index=edges), "CPU"), node_pb=book)
@@ -218,6 +218,9 @@ def test_what_cannot_be_is_said() -> None:
     wrong.init_edge_features(torch.zeros(2 * NUM_NODES - 1, 1), with_gpu=False)
     with pytest.raises(DatasetError, match="has 79 rows, but there are 80 edges"):
         make(wrong, input_nodes=EVERYTHING)
+    for whole in (ring(), stored(ring(), tmp_path)):
+        with pytest.raises(PlanError, match="partition='given' keeps the parts of a dataset that has some, and this one has none"):
+            gnnkit.partition(whole, 2, "given", out=tmp_path / "parts")  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="layout must be"):
         DistDataset().init_graph(edges, layout="LIL")
     with pytest.raises(PlanError, match="edge_dir, 'in' or 'out', got True"):

@@ -279,6 +279,10 @@ def test_graphlearn_torch_s_directories_are_loaded(tmp_path: Path, kind: str, ed
     assert len([path for path in (tmp_path / "stores").iterdir() if path.is_dir()]) == 1, "the second load builds nothing"
     assert (dataset.partition_idx, dataset.num_partitions, dataset.edge_dir) == (1, 2, edge_dir)
     assert dataset.store.schema == source.schema
+    own, original = dataset.node_ids, DistDataset.from_store(tmp_path / "store", 1).node_ids
+    for node_type in source.schema.node_types:
+        found, wanted = (ids[node_type] if isinstance(ids, dict) else ids for ids in (own, original))
+        assert sorted(found.tolist()) == sorted(wanted.tolist()), "parts are those of the books"
     for edge_type, edge_index in source.edges.items():
         found = []
         for part in range(2):
