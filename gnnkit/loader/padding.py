@@ -389,12 +389,12 @@ class _Writer:
         wanted |= {EdgeKey(t, EDGE_MASK): (torch.bool, (bounds[-1],)) for t, bounds in self.shape.edges.items()}
         nbytes = {key: dtype.itemsize * math.prod(size) for key, (dtype, size) in wanted.items()}
         starts = [0, *itertools.accumulate(-(-count // ALIGNMENT) * ALIGNMENT for count in nbytes.values())]
-        block = torch.from_numpy(pool.lease(max(1, starts[-1])))
-        arrays = dict(self.contents.arrays)
+        memory = pool.lease(max(1, starts[-1]))
+        block, arrays = torch.from_numpy(memory), dict(self.contents.arrays)
         for (key, (dtype, size)), start in zip(wanted.items(), starts, strict=False):
-            out = block[start : start + nbytes[key]].view(dtype).view(size)
-            self._write(key, self.contents.arrays.get(key), out)
-            arrays[key] = out
+            end = start + nbytes[key]
+            self._write(key, self.contents.arrays.get(key), memory[start:end])
+            arrays[key] = block[start:end].view(dtype).view(size)
         return replace(
             self.contents,
             arrays=arrays,
@@ -407,21 +407,28 @@ class _Writer:
         expanded = _bounds(bounds, len(own)) if own else ()
         return [last - first for first, last in zip((0, *expanded), expanded, strict=False)]
 
-    def _write(self, key: BatchKey, tensor: torch.Tensor | None, out: torch.Tensor) -> None:
+    def _write(self, key: BatchKey, tensor: torch.Tensor | None, out: NDArray[np.uint8]) -> None:
+        """Writes the bytes of an array, by NumPy: threads of torch would wait for each other longer than a copy takes."""
+        import torch
+
         if tensor is None:  # a mask
             count = (self.extent.nodes if key.scope == "node" else self.extent.edges)[key.type][-1]  # type: ignore[index]
-            out[:count], out[count:] = True, False
-        elif key.scope == "edge" and key.name == "edge_index":
-            out[:, : tensor.shape[1]] = tensor
-            self._write_edges(key.type, out.numpy()[:, tensor.shape[1] :])
+            out[:count], out[count:] = 1, 0
+            return
+        if key.scope == "edge" and key.name == "edge_index":
+            ends = out.view(np.int64).reshape(2, -1)
+            ends[:, : tensor.shape[1]] = tensor.numpy()
+            self._write_edges(key.type, ends[:, tensor.shape[1] :])
+            return
+        count = tensor.nbytes
+        out[:count] = tensor.reshape(-1).view(torch.uint8).numpy()
+        if key.name == MISSING:
+            assert isinstance(key, NodeKey)
+            out[count:].view(np.int32)[:] = np.arange(self.extent.nodes[key.type][-1], self.shape.nodes[key.type][-1])
+        elif key.scope == "node" and key.name == _ROOTS:
+            out[count:].view(np.int64)[:] = self.contents.num_seeds
         else:
-            out[: len(tensor)] = tensor
-            if key.name == MISSING:
-                import torch
-
-                torch.arange(self.extent.nodes[key.type][-1], self.shape.nodes[key.type][-1], out=out[len(tensor) :])  # type: ignore[index]
-            else:
-                out[len(tensor) :] = self.contents.num_seeds if key.scope == "node" and key.name == _ROOTS else 0
+            out[count:] = 0
 
     def _write_edges(self, edge_type: EdgeType, out: NDArray[np.int64]) -> None:
         """Writes edges between nodes of padding, spread over those that a layer keeps with them.

@@ -89,7 +89,8 @@ def with_edge_index(contents: BatchContents) -> BatchContents:
         if key.scope == "edge" and key.name == "edge_index":
             first, _, last = key.type
             size = len(arrays[NodeKey(first, "n_id")]), len(arrays[NodeKey(last, "n_id")])
-            order = next((name for name, row in (("col", tensor[1]), ("row", tensor[0])) if bool((row[1:] >= row[:-1]).all())), None)
+            sources, targets = tensor.numpy()  # not by torch, whose threads wait for each other longer than this takes
+            order = next((name for name, row in (("col", targets), ("row", sources)) if bool(np.all(row[1:] >= row[:-1]))), None)
             arrays[key] = EdgeIndex(tensor, sparse_size=size, sort_order=order)
     return replace(contents, arrays=arrays)
 

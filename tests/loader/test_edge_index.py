@@ -23,7 +23,7 @@ def edge_indices(batch: Any) -> list[Any]:
     return [store.edge_index for store in batch.stores if "edge_index" in store]
 
 
-@pytest.mark.parametrize(("graph", "edge_dir"), zip(GRAPHS, EDGE_DIRS, strict=True))
+@pytest.mark.parametrize(("graph", "edge_dir"), list(zip(GRAPHS, EDGE_DIRS, strict=True)))
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_said_of_edges_holds(kind: str, graph: str, edge_dir: Any, tmp_path: Path) -> None:
     path = built(tmp_path, source_of(graph, kind, edge_dir), 1, edge_dir).path

@@ -261,6 +261,11 @@ def test_masks_have_their_names_to_themselves() -> None:
         make(data, pad="bucket")
 
 
+def test_messages_are_not_padded() -> None:
+    with make(pad="bucket") as loader, pytest.raises(PlanError, match="messages carry batches as they were sampled"):
+        loader.dist_loader  # noqa: B018 - made when it is asked for
+
+
 def test_a_batch_without_padding_is_left_alone() -> None:
     with make() as loader:
         batch = loader.peek()
