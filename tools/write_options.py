@@ -20,8 +20,8 @@ from typing import Any, TypedDict
 from gnnkit.backends.base import Backend
 from gnnkit.cluster.placing import PlacementOption
 from gnnkit.loader.inputs import NegativesOption
-from gnnkit.plan.fan_outs import FanOuts
 from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalComparison, TemporalStrategy
+from gnnkit.plan.fan_outs import FanOuts
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.options import FeatureDtype, Given, Partitioner
 '''
