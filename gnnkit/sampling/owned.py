@@ -324,7 +324,8 @@ class PartOwner:
                 _, places, positions = self._buffers[r]
                 done, num_edges = induced.induce(
                     tables.ahead, tables.relations[r], tables.parts[r], tables.bounds[t], nodes, roots[0], node_order[: piece.stop],
-                    members, roots[1], member_order, table, marks, done, num_edges, counts, places, positions if question.wants_position else NO_IDS,
+                    members, roots[1], member_order, table, marks, done, num_edges, counts, places,
+                    positions if question.wants_position else NO_IDS,
                 )  # fmt: skip
                 if done == DAMAGED:
                     raise damaged(LOOSE_EDGE)
