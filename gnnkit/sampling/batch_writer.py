@@ -94,7 +94,7 @@ def _look_up(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, coun
 
 @helper
 def rows_ahead(ahead: NDArray[np.int64], count: int, width: int) -> int:
-    """How many of ``count`` rows of ``width`` bytes are asked of the disk at a time, and then copied while it reads the next."""
+    """Counts those of ``count`` rows of ``width`` bytes that are asked of the disk at a time, and copied while it reads the next."""
     return max(1, ahead[WINDOW] // (1 + width // ahead[PAGE])) if asks(ahead) else max(1, count)
 
 

@@ -349,7 +349,7 @@ def ask_draws(
 
 @helper
 def nodes_ahead(ahead: NDArray[np.int64], count: int) -> int:
-    """How many of ``count`` nodes are asked for at a time: whole blocks."""
+    """Counts those of ``count`` nodes that are asked for at a time: whole blocks."""
     return max(BLOCK, ahead[WINDOW] // BLOCK * BLOCK) if asks(ahead) else max(BLOCK, count)
 
 

@@ -115,7 +115,7 @@ class GraphArrays:
 
     @cached_property
     def read_ahead(self) -> ReadAhead:
-        """How its pages come into memory; decided when it is first asked for."""
+        """The way in which its pages come into memory; decided when it is first asked for."""
         return ReadAhead(self.each())
 
     @cached_property

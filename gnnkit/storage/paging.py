@@ -1,4 +1,4 @@
-"""How the pages of a mapped graph come into memory: asked for ahead, where the graph is larger than the memory that may hold it."""
+"""The way of a mapped graph's pages into memory: asked for ahead, where the graph is larger than the memory that may hold it."""
 
 from __future__ import annotations
 
