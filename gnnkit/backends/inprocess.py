@@ -21,8 +21,8 @@ from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.buffers import BlockPool
-from gnnkit.runtime.graph_memory import GraphHandle, graph_arrays
-from gnnkit.runtime.limits import auto_threads
+from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.runtime.limits import auto_disk_threads, auto_threads
 from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.scheduler import Scheduler
 from gnnkit.sampling.kinds import prepare, warm
@@ -52,7 +52,8 @@ class InProcess:
     A loop that comes back for the next batch at once samples small batches itself: handing them over would take longer.
 
     Attributes:
-        num_threads: Sampling threads, or "auto": the processors this process may use, less one, at most 16.
+        num_threads: Sampling threads, or "auto": the processors this process may use, less one, at most 16; at least 4 for a store that is
+            larger than memory, where threads wait for the disk.
     """
 
     num_threads: int | Literal["auto"] = "auto"
@@ -74,7 +75,11 @@ class InProcess:
                 f"InProcess() needs the whole graph on every host, and the plan places parts as {[list(p) for p in plan.placement.hosts]}",
                 "backend='colocated' asks other hosts for their parts; placement='replicate' has the whole graph everywhere",
             )
-        return InProcessStream(plan, graph, self.num_threads if isinstance(self.num_threads, int) else auto_threads(), events)
+        if isinstance(self.num_threads, int):
+            threads = self.num_threads
+        else:
+            threads = auto_disk_threads(graph.arrays.schema) if graph.comes_from_disk else auto_threads()
+        return InProcessStream(plan, graph, threads, events)
 
     def to_json(self) -> dict[str, Any]:
         """``{"kind": "InProcess", "num_threads": ...}``."""
@@ -199,7 +204,7 @@ def _sample(shared: _Shared, sampler: BatchSampler, request: SampleRequest, epoc
 
 def _fulfil(shared: _Shared, sampler: BatchSampler, claim: _Claim, worker: str) -> None:
     """Samples what was claimed, and hands it over."""
-    with Guarded(lambda: graph_arrays(sampler.tables.graph)):
+    with Guarded(lambda: sampler.tables.graph.each()):
         request = shared.batches.request(claim.epoch, claim.step.batch_index)
         subgraph = _sample(shared, sampler, request, claim.epoch, claim.step, worker)
     shared.put(claim, subgraph)
@@ -318,7 +323,7 @@ class InProcessStream:
         with self._now_lock:  # side by side, callers take the interpreter from each other in the middle of their batches
             try:
                 sampler = self._idle_sampler()
-                with Guarded(lambda: graph_arrays(sampler.tables.graph)):
+                with Guarded(lambda: sampler.tables.graph.each()):
                     result = _sample(shared, sampler, request, epoch, Step(0, batch_index, False))
             except Exception as error:
                 return _raise_or_return(error)

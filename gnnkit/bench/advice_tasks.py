@@ -127,10 +127,8 @@ def _dropped_cache(options: argparse.Namespace, stack: contextlib.ExitStack) -> 
 @contextlib.contextmanager
 def _pages_dropped(loader: Pipeline) -> Iterator[None]:
     """Has the system forget the pages of a loader's store, again and again."""
-    from gnnkit.runtime.graph_memory import graph_arrays
-
     assert loader.plan.store is not None
-    maps = {id(found): found for array in graph_arrays(loader.graph.arrays) if (found := _map_of(array)) is not None}
+    maps = {id(found): found for array in loader.graph.arrays.each() if (found := _map_of(array)) is not None}
     files = [os.open(path, os.O_RDONLY) for path in Path(loader.plan.store.path).rglob("*.npy")]
     over = threading.Event()
 

@@ -95,11 +95,12 @@ def _in_huge_pages(rows: NDArray[Any]) -> NDArray[Any]:
 def _gather_speed(rows: NDArray[Any], batches: list[NDArray[np.int64]], options: argparse.Namespace) -> float:
     """Seeds per second of gathering alone; a thread takes the next batch as soon as it has done one."""
     from gnnkit.sampling.batch_writer import GATHER, fill
+    from gnnkit.storage.paging import ReadAhead
 
     most = max(map(len, batches))
     outs = [np.ones((most, *rows.shape[1:]), rows.dtype) for _ in range(options.threads)]
     width = rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
-    tables, bounds = np.array([[rows.ctypes.data]]), np.array([[0, len(rows)]])
+    tables, bounds, ahead = np.array([[rows.ctypes.data]]), np.array([[0, len(rows)]]), ReadAhead([]).table
     todo, lock = iter(batches * 2), threading.Lock()
 
     def work(out: NDArray[Any]) -> None:
@@ -109,7 +110,7 @@ def _gather_speed(rows: NDArray[Any], batches: list[NDArray[np.int64]], options:
             if ids is None:
                 return
             step = [GATHER, ids.ctypes.data, len(ids), width, out.ctypes.data, 0, 0]
-            fill(np.array([step], np.int64), tables, bounds)
+            fill(ahead, np.array([step], np.int64), tables, bounds)
 
     threads = [threading.Thread(target=work, args=(out,)) for out in outs]
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The few machine operations that Numba does not offer: loads, copies and prefetches by address, and a 64 x 64 high product.
+"""The few machine operations that Numba does not offer: loads, copies, prefetches and calls by address, and a 64 x 64 high product.
 
 Kernels address memory by tables of plain integers, so that one compiled kernel serves any number of parts, any dtype and
 any kind of memory (file mapping, shared memory, a user's tensor) without being compiled again.
@@ -97,3 +97,17 @@ def multiply_high(typing_context, a, b):
         return builder.trunc(builder.lshr(product, _I128(64)), _I64)
 
     return types.uint64(types.uint64, types.uint64), codegen
+
+
+@intrinsic
+def call_system(typing_context, function, first, second, third, fourth, fifth, sixth):
+    """Calls a function of the C library by its address, with integers; one that takes fewer of them leaves the others in their registers.
+
+    Also for functions of variable arguments, where the system passes these as it passes all others (it does on Linux).
+    """
+
+    def codegen(context, builder, signature, args):
+        kind = ir.FunctionType(_I64, [_I64] * 6)
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+    return types.int64(*[types.int64] * 7), codegen

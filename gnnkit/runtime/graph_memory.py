@@ -23,7 +23,6 @@ from gnnkit.runtime.wire import Message
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart
 from gnnkit.storage.mappings import Guarded
-from gnnkit.storage.paging import expect_random_access
 
 if TYPE_CHECKING:
     from gnnkit.source import GraphSource, LinkSplits
@@ -42,26 +41,13 @@ class CopyStopped(Exception):
     """The copy is no longer wanted."""
 
 
-def graph_arrays(graph: GraphArrays) -> Iterator[NDArray[Any]]:
-    """Every array of this host that sampling may read, in the order in which a shared block holds them."""
-    for node_type in graph.schema.node_types:
-        for node_part in graph.local_nodes(node_type):
-            yield from node_part.arrays.values()
-            if node_part.global_id is not None:
-                yield node_part.global_id
-    for edge_type in graph.schema.edge_types:
-        for edge_part in graph.local_edges(edge_type):
-            yield from (edge_part.indptr, edge_part.indices, *edge_part.arrays.values())
-            yield from (a for a in (edge_part.edge_id, edge_part.weight_prefix, edge_part.time) if a is not None)
-
-
 def _room(nbytes: int) -> int:
     return -(-nbytes // _ALIGN) * _ALIGN
 
 
 def graph_nbytes(graph: GraphArrays) -> int:
     """Bytes of a graph's arrays in a shared block."""
-    return sum(_room(array.nbytes) for array in graph_arrays(graph))
+    return sum(_room(array.nbytes) for array in graph.each())
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +94,7 @@ def share(graph: GraphArrays, stop: threading.Event) -> SharedGraph:
     """
     block = SharedBlock.create("gnnkit-graph", graph_nbytes(graph))
     offset, populated, is_huge = 0, 0, True
-    for array in graph_arrays(graph):
+    for array in graph.each():
         source = array.reshape(-1).view(np.uint8)
         for start in range(0, array.nbytes, _CHUNK):
             if stop.is_set():
@@ -136,7 +122,7 @@ def _describe(graph: GraphArrays) -> dict[str, Any]:
         offset += _room(array.nbytes)
         return [array.dtype.str, list(array.shape), offset - _room(array.nbytes)]
 
-    # The order of these calls is that of ``graph_arrays``.
+    # The order of these calls is that of ``GraphArrays.each``.
     nodes = [
         [
             {"arrays": {n: place(a) for n, a in part.arrays.items()}, "global_id": place(part.global_id)}
@@ -247,7 +233,7 @@ class GraphMemory:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         if shared is None:
-            expect_random_access(graph)
+            _ = graph.read_ahead  # decided before a copy takes memory
             self.want_copy(memory_budget)
         weakref.finalize(self, self._stop.set).atexit = False
 
@@ -291,7 +277,7 @@ class GraphMemory:
 
 def _copy_in_background(memory_ref: weakref.ref[GraphMemory], graph: GraphArrays, stop: threading.Event) -> None:
     try:
-        with Guarded(lambda: graph_arrays(graph)):
+        with Guarded(lambda: graph.each()):
             shared = share(graph, stop)
     except CopyStopped:
         return
@@ -368,6 +354,11 @@ class GraphHandle:
     def mapped_nbytes(self) -> int:
         """Bytes that are read from mapped files; 0 where the graph is in memory, or has been copied there."""
         return 0 if self.store is None or self.shared is not None else graph_nbytes(self.arrays)
+
+    @property
+    def comes_from_disk(self) -> bool:
+        """Whether the graph does not fit in memory, so that its pages are read from the disk again and again."""
+        return self.store is not None and self.shared is None and self.arrays.read_ahead.is_on
 
     def share_now(self) -> SharedGraph:
         """Copies a graph that is only in this process's memory, once for all processes that sample from it.

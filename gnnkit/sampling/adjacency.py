@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import load_i64
+from gnnkit.kernels.paging import ask, asks, memory_of_asked
 from gnnkit.sampling.passes import (
     DAMAGED,
     INDICES,
@@ -20,6 +21,7 @@ from gnnkit.sampling.passes import (
     WEIGHT_PREFIX,
     find_part,
     load_id,
+    nodes_ahead,
 )
 
 FULL = -1
@@ -37,20 +39,62 @@ def edge_range(relation: NDArray[np.int64], parts: NDArray[np.int64], bounds: ND
     return p, start, stop
 
 
-@kernel("boolean(int64[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1])")
+@helper
+def ask_edges(
+    ahead: NDArray[np.int64],
+    asked: NDArray[np.int64],
+    relation: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    nodes: NDArray[np.int64],
+    column: int,
+    width: int,
+) -> None:
+    """Asks the disk for the row bounds of nodes, and for an array of their edges.
+
+    Args:
+        ahead: int64 ``[3]``, ``ReadAhead.table``.
+        asked: See ``paging.memory_of_asked``.
+        relation: See ``add_degrees``, and so for the next three.
+        parts: int64 ``[P, 6]``.
+        bounds: int64 ``[P + 1]``.
+        nodes: int64 ``[n]``.
+        column: Column of ``parts`` that has the array's address; ``INDPTR``: the bounds are all.
+        width: Bytes of an element of the array.
+    """
+    for node in nodes:
+        p = find_part(bounds, node)
+        ask(ahead, asked, parts[p, INDPTR] + (node - bounds[p]) * relation[INDPTR_WIDTH], 2 * relation[INDPTR_WIDTH])
+    if column != INDPTR:
+        for node in nodes:
+            p, start, stop = edge_range(relation, parts, bounds, node)
+            if start < stop:
+                ask(ahead, asked, parts[p, column] + start * width, (stop - start) * width)
+
+
+@kernel("boolean(int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1])")
 def add_degrees(
-    relation: NDArray[np.int64], parts: NDArray[np.int64], bounds: NDArray[np.int64], nodes: NDArray[np.int64], degrees: NDArray[np.int64]
+    ahead: NDArray[np.int64],
+    relation: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    nodes: NDArray[np.int64],
+    degrees: NDArray[np.int64],
 ) -> bool:
     """Adds the number of edges of one type that each node owns to ``degrees``; False where the graph is damaged.
 
     Args:
+        ahead: int64 ``[3]``, ``ReadAhead.table``.
         relation: int64 ``[6]``, see ``walk.walk``, and so for the next two.
         parts: int64 ``[P, 6]``.
         bounds: int64 ``[P + 1]``.
         nodes: int64 ``[n]``, store ids of parts that are here.
         degrees: int64 ``[n]``.
     """
+    asked, together = memory_of_asked(ahead), nodes_ahead(ahead, nodes.size)
     for i in range(nodes.size):
+        if asks(ahead) and i % together == 0:
+            ask_edges(ahead, asked, relation, parts, bounds, nodes[i : i + together], INDPTR, 0)
         _, start, stop = edge_range(relation, parts, bounds, nodes[i])
         if stop == DAMAGED:
             return False
@@ -58,8 +102,9 @@ def add_degrees(
     return True
 
 
-@kernel("boolean(int64[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], uint8[::1])")
+@kernel("boolean(int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], uint8[::1])")
 def find_edges(
+    ahead: NDArray[np.int64],
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -70,7 +115,8 @@ def find_edges(
     """Whether each node has an edge whose other end is the other node at its place; returns False where the graph is damaged.
 
     Args:
-        relation: See ``add_degrees``, and so for those that are not described here.
+        ahead: See ``add_degrees``, and so for those that are not described here.
+        relation: int64 ``[6]``.
         parts: int64 ``[P, 6]``.
         bounds: int64 ``[P + 1]``.
         nodes: int64 ``[n]``.
@@ -78,7 +124,10 @@ def find_edges(
         found: uint8 ``[n]``, filled.
     """
     width = relation[INDICES_WIDTH]
+    asked, together = memory_of_asked(ahead), nodes_ahead(ahead, nodes.size)
     for i in range(nodes.size):
+        if asks(ahead) and i % together == 0:
+            ask_edges(ahead, asked, relation, parts, bounds, nodes[i : i + together], INDICES, width)
         p, start, stop = edge_range(relation, parts, bounds, nodes[i])
         if stop == DAMAGED:
             return False
@@ -90,8 +139,9 @@ def find_edges(
     return True
 
 
-@kernel("int64(int64[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1])")
+@kernel("int64(int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1])")
 def list_weights(
+    ahead: NDArray[np.int64],
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -102,7 +152,8 @@ def list_weights(
     """Lists the integer weights of nodes' edges, those of weight 0 left out.
 
     Args:
-        relation: See ``add_degrees``, and so for those that are not described here.
+        ahead: See ``add_degrees``, and so for those that are not described here.
+        relation: int64 ``[6]``.
         parts: int64 ``[P, 6]``.
         bounds: int64 ``[P + 1]``.
         nodes: int64 ``[n]``.
@@ -112,8 +163,11 @@ def list_weights(
     Returns:
         The number of weights, or FULL where there is no room for all, or DAMAGED.
     """
+    asked, together = memory_of_asked(ahead), nodes_ahead(ahead, nodes.size)
     total = 0
     for i in range(nodes.size):
+        if asks(ahead) and i % together == 0:
+            ask_edges(ahead, asked, relation, parts, bounds, nodes[i : i + together], WEIGHT_PREFIX, 8)
         p, start, stop = edge_range(relation, parts, bounds, nodes[i])
         if stop == DAMAGED:
             return DAMAGED

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import copy_bytes, load_i64, prefetch, store_i64
+from gnnkit.kernels.paging import PAGE, WINDOW, ask, asks, memory_of_asked
 from gnnkit.sampling.passes import find_part, load_id
 from gnnkit.sampling.subgraph import MISSING, SLOT, BatchKey, BatchLayout, EdgeKey, Field, LayoutBuilder, NodeKey
 from gnnkit.sampling.tables import GraphTables, RowTable, address_of
@@ -91,11 +92,37 @@ def _look_up(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, coun
     return inside
 
 
-@kernel("boolean(int64[:, ::1], int64[:, ::1], int64[:, ::1])")
-def fill(steps: NDArray[np.int64], tables: NDArray[np.int64], bounds: NDArray[np.int64]) -> bool:
+@helper
+def rows_ahead(ahead: NDArray[np.int64], count: int, width: int) -> int:
+    """Counts those of ``count`` rows of ``width`` bytes that are asked of the disk at a time, and copied while it reads the next."""
+    return max(1, ahead[WINDOW] // (1 + width // ahead[PAGE])) if asks(ahead) else max(1, count)
+
+
+@helper
+def _ask_rows(
+    ahead: NDArray[np.int64],
+    asked: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    ids: int,
+    first: int,
+    last: int,
+    width: int,
+) -> None:
+    """Asks the disk for the rows ``[first, last)`` of a step."""
+    if width > 0:
+        for i in range(first, last):
+            v = load_i64(ids + i * 8)
+            p = find_part(bounds, v)
+            ask(ahead, asked, parts[p] + (v - bounds[p]) * width, width)
+
+
+@kernel("boolean(int64[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1])")
+def fill(ahead: NDArray[np.int64], steps: NDArray[np.int64], tables: NDArray[np.int64], bounds: NDArray[np.int64]) -> bool:
     """Runs the steps in order.
 
     Args:
+        ahead: int64 ``[3]``, ``ReadAhead.table``.
         steps: int64 ``[S, 7]``, see the column names above; ``IDS`` and ``TARGET`` are addresses.
         tables: int64 ``[A, P]``: for each array, the address of every part's rows.
         bounds: int64 ``[B, P + 1]``: for each type, the id at which every part starts.
@@ -103,17 +130,29 @@ def fill(steps: NDArray[np.int64], tables: NDArray[np.int64], bounds: NDArray[np
     Returns:
         Whether every id that was looked up is one that its type has.
     """
-    inside = True
+    inside, asked = True, memory_of_asked(ahead)
+    for s in range(steps.shape[0]):
+        step = steps[s]
+        if asks(ahead) and step[KIND] != COPY:
+            last = min(step[COUNT], rows_ahead(ahead, step[COUNT], step[WIDTH]))
+            _ask_rows(ahead, asked, tables[step[TABLE]], bounds[step[BOUNDS]], step[IDS], 0, last, step[WIDTH])
     for s in range(steps.shape[0]):
         step = steps[s]
         if step[KIND] == COPY:
             copy_bytes(step[TARGET], step[IDS], step[COUNT] * 8)
-        elif step[KIND] == LOOK_UP:
-            inside &= _look_up(tables[step[TABLE]], bounds[step[BOUNDS]], step[IDS], step[COUNT], step[WIDTH], step[TARGET])
-        elif step[WIDTH] == 8:
-            _gather_words(tables[step[TABLE]], bounds[step[BOUNDS]], step[IDS], step[COUNT], step[TARGET])
-        else:
-            _gather(tables[step[TABLE]], bounds[step[BOUNDS]], step[IDS], step[COUNT], step[WIDTH], step[TARGET])
+            continue
+        table, starts, width = tables[step[TABLE]], bounds[step[BOUNDS]], step[WIDTH]
+        together = rows_ahead(ahead, step[COUNT], width)
+        for first in range(0, step[COUNT], together):
+            ids, count = step[IDS] + first * 8, min(together, step[COUNT] - first)
+            if asks(ahead):
+                _ask_rows(ahead, asked, table, starts, ids, count, min(2 * together, step[COUNT] - first), width)
+            if step[KIND] == LOOK_UP:
+                inside &= _look_up(table, starts, ids, count, width, step[TARGET] + first * 8)
+            elif width == 8:
+                _gather_words(table, starts, ids, count, step[TARGET] + first * 8)
+            else:
+                _gather(table, starts, ids, count, width, step[TARGET] + first * width)
     return inside
 
 
@@ -257,4 +296,4 @@ class RowWriter:
     def _run(self, steps: list[RowStep]) -> bool:
         """Whether every id that was looked up is one that its type has."""
         rows = [(kind, ids, count, width, target, table, bounds) for target, (kind, ids, count, width, table, bounds) in steps]
-        return bool(fill(np.array(rows, np.int64).reshape(-1, 7), self.tables.row_addresses, self.tables.row_bounds))
+        return bool(fill(self.tables.ahead, np.array(rows, np.int64).reshape(-1, 7), self.tables.row_addresses, self.tables.row_bounds))

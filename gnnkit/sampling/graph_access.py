@@ -159,7 +159,7 @@ class BaseGraphAccess(ABC):
 
     def _fill_rows(self, steps: list[RowStep]) -> None:
         steps_here = [(kind, ids, count, width, target, table, bounds) for target, (kind, ids, count, width, table, bounds) in steps]
-        fill(np.array(steps_here, np.int64), self.tables.row_addresses, self.tables.row_bounds)
+        fill(self.tables.ahead, np.array(steps_here, np.int64), self.tables.row_addresses, self.tables.row_bounds)
 
     def fan_outs(self, sampling: NeighborSampling) -> NDArray[np.int64]:
         """int64 ``[R, H]``, edge types in canonical order."""
@@ -284,8 +284,8 @@ class LocalGraphAccess(BaseGraphAccess):
         while True:
             scratch.begin(seeds.nodes)
             outcome = walk(
-                tables.relations, tables.parts, tables.bounds, tables.global_ids, tables.relation_keys, fan_outs, sampling.replace,
-                np.uint64(key), variates, ids, scratch.buffers, self.edges.table, scratch.num_nodes, num_nodes, num_edges,
+                tables.ahead, tables.relations, tables.parts, tables.bounds, tables.global_ids, tables.relation_keys, fan_outs,
+                sampling.replace, np.uint64(key), variates, ids, scratch.buffers, self.edges.table, scratch.num_nodes, num_nodes, num_edges,
             )  # fmt: skip
             if outcome == DONE:
                 return self.walked(seeds, num_nodes, num_edges)

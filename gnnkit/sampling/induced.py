@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import prefetch
+from gnnkit.kernels.paging import asks, memory_of_asked
 from gnnkit.kernels.stream import GOLDEN
-from gnnkit.sampling.adjacency import edge_range
-from gnnkit.sampling.passes import DAMAGED, FIRST_POSITION, INDICES, INDICES_WIDTH, INDPTR, INDPTR_WIDTH, find_part, load_id
+from gnnkit.sampling.adjacency import ask_edges, edge_range
+from gnnkit.sampling.passes import DAMAGED, FIRST_POSITION, INDICES, INDICES_WIDTH, INDPTR, INDPTR_WIDTH, find_part, load_id, nodes_ahead
 
 # In a table of members: nothing is here.
 _EMPTY = -1
@@ -133,10 +134,11 @@ def _look_up(
 
 
 @kernel(
-    "UniTuple(int64, 2)(int64[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
-    " int32[::1], uint64[::1], int64, int64, int64[::1], int64[::1], int64[::1])"
+    "UniTuple(int64, 2)(int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
+    " int64[::1], int32[::1], uint64[::1], int64, int64, int64[::1], int64[::1], int64[::1])"
 )
 def induce(
+    ahead: NDArray[np.int64],
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -157,7 +159,8 @@ def induce(
     """Lists nodes' edges to members of their root, root after root, and in the stored order.
 
     Args:
-        relation: See ``adjacency.add_degrees``, and so for those that are not described here.
+        ahead: See ``adjacency.add_degrees``, and so for those that are not described here.
+        relation: int64 ``[6]``.
         parts: int64 ``[P, 6]``.
         bounds: int64 ``[P + 1]``.
         nodes: int64 ``[n]``.
@@ -180,8 +183,12 @@ def induce(
     """
     bits, mark_bits, begin, end = 0, 0, 0, 0
     found = np.empty(_CHUNK + 1, np.int64)
+    asked, together = memory_of_asked(ahead), nodes_ahead(ahead, node_order.size)
     for q in range(first, node_order.size):
         i = node_order[q]
+        if asks(ahead) and (q - first) % together == 0:
+            next_nodes = nodes[node_order[q : q + together]]
+            ask_edges(ahead, asked, relation, parts, bounds, next_nodes, INDICES, relation[INDICES_WIDTH])
         _ask_ahead(relation, parts, bounds, nodes, node_order, q)
         if q == first or node_roots[i] != node_roots[node_order[q - 1]]:
             begin = end

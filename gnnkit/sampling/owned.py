@@ -12,6 +12,7 @@ from gnnkit.errors import MemoryLimitError
 from gnnkit.host import available_memory
 from gnnkit.kernels.jit import kernel
 from gnnkit.kernels.native import load_i64, store_i64
+from gnnkit.kernels.paging import memory_of_asked
 from gnnkit.kernels.stream import fold
 from gnnkit.sampling import adjacency, induced
 from gnnkit.sampling.batch_writer import GATHER, fill
@@ -27,10 +28,12 @@ from gnnkit.sampling.passes import (
     ROW,
     WEIGHTED,
     WORK_ROWS,
+    ask_draws,
     choose,
     find_part,
     load_id,
     measure,
+    nodes_ahead,
 )
 from gnnkit.sampling.picks import LINEAR_FAN_OUT, takes_all
 from gnnkit.sampling.tables import GraphTables, RowTable, address_of
@@ -45,10 +48,11 @@ FULL = -1
 
 
 @kernel(
-    "int64(int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], int64, boolean, boolean, uint64, uint64[::1], int64[::1], int64,"
-    " int64, int64, int64, int64, int64[::1], int64[::1], int64[::1], int64[::1])"
+    "int64(int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], int64, boolean, boolean, uint64, uint64[::1], int64[::1],"
+    " int64, int64, int64, int64, int64, int64[::1], int64[::1], int64[::1], int64[::1])"
 )
 def expand_owned(
+    ahead: NDArray[np.int64],
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -72,6 +76,7 @@ def expand_owned(
     """Draws the edges of nodes, one edge type, in the passes of ``walk.walk``.
 
     Args:
+        ahead: int64 ``[3]``, ``ReadAhead.table``.
         relation: int64 ``[6]``, see ``walk.walk``, and so for those that are not described here.
         parts: int64 ``[P, 6]``.
         bounds: int64 ``[P + 1]``.
@@ -97,8 +102,14 @@ def expand_owned(
     """
     work = np.empty((WORK_ROWS, BLOCK), np.int64)
     row, width, num_edges = buffers[ROW], relation[INDICES_WIDTH], 0
+    asked, together = memory_of_asked(ahead), nodes_ahead(ahead, num_nodes)
     for first in range(0, num_nodes, BLOCK):
         last = min(num_nodes, first + BLOCK)
+        if first % together == 0:
+            ask_draws(
+                ahead, asked, relation, parts, bounds, global_id, fan_out, replace, latest, uint64(key), variates, ids, nodes, roots, times,
+                since, first, min(num_nodes, first + together), buffers, num_edges, work, picks, table,
+            )  # fmt: skip
         needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, num_nodes, times, since, work)
         if needed < 0:
             return DAMAGED
@@ -230,7 +241,7 @@ class PartOwner:
             row, col, position = (address_of(array) + 8 * num_edges for array in self._buffers[r])
             buffers = np.array([row, col, position if request.wants_position[r] else 0, capacity], np.int64)
             drawn = expand_owned(
-                relation, tables.parts[r], tables.bounds[t], tables.global_ids[t], fan_out, request.replace, request.last,
+                tables.ahead, relation, tables.parts[r], tables.bounds[t], tables.global_ids[t], fan_out, request.replace, request.last,
                 np.uint64(key), variates, ids, address_of(nodes[piece]), piece.stop - first, _address_or_0(roots[piece]),
                 _address_or_0(times[piece]), _address_or_0(since[piece]), self._counts[r][piece], buffers,
                 np.empty(most + 1, np.int64), table,
@@ -280,7 +291,9 @@ class PartOwner:
         tables, degrees = self.tables, np.zeros(len(question.nodes), np.int64)
         for r in question.relations:
             for piece in self._pieces(len(degrees)):
-                if not adjacency.add_degrees(tables.relations[r], tables.parts[r], tables.bounds[t], question.nodes[piece], degrees[piece]):
+                if not adjacency.add_degrees(
+                    tables.ahead, tables.relations[r], tables.parts[r], tables.bounds[t], question.nodes[piece], degrees[piece]
+                ):
                     raise damaged(LOOSE_EDGE)
         return {"degrees": degrees}
 
@@ -290,7 +303,7 @@ class PartOwner:
             raise BadRequest(f"{len(question.others)} other ends of {len(found)} edges")
         for piece in self._pieces(len(found)):
             ends = question.nodes[piece], question.others[piece]
-            if not adjacency.find_edges(tables.relations[r], tables.parts[r], tables.bounds[t], *ends, found[piece]):
+            if not adjacency.find_edges(tables.ahead, tables.relations[r], tables.parts[r], tables.bounds[t], *ends, found[piece]):
                 raise damaged(LOOSE_EDGE)
         return {"found": found}
 
@@ -310,8 +323,9 @@ class PartOwner:
             while done < piece.stop:
                 _, places, positions = self._buffers[r]
                 done, num_edges = induced.induce(
-                    tables.relations[r], tables.parts[r], tables.bounds[t], nodes, roots[0], node_order[: piece.stop], members, roots[1],
-                    member_order, table, marks, done, num_edges, counts, places, positions if question.wants_position else NO_IDS,
+                    tables.ahead, tables.relations[r], tables.parts[r], tables.bounds[t], nodes, roots[0], node_order[: piece.stop],
+                    members, roots[1], member_order, table, marks, done, num_edges, counts, places,
+                    positions if question.wants_position else NO_IDS,
                 )  # fmt: skip
                 if done == DAMAGED:
                     raise damaged(LOOSE_EDGE)
@@ -336,7 +350,7 @@ class PartOwner:
             while True:
                 weights = self._buffers[r][0, num_edges:]
                 found = adjacency.list_weights(
-                    tables.relations[r], tables.parts[r], tables.bounds[t], question.nodes[piece], counts[piece], weights
+                    tables.ahead, tables.relations[r], tables.parts[r], tables.bounds[t], question.nodes[piece], counts[piece], weights
                 )
                 if found == DAMAGED:
                     raise damaged(LOOSE_EDGE)
@@ -384,5 +398,5 @@ class PartOwner:
                 index, which, width = request.sections[section]
                 bounds, ids = request.lists[which]
                 steps.append((GATHER, address_of(ids) + 8 * first, count, width, start + offset, index, bounds))
-            fill(np.array(steps, np.int64), self.tables.row_addresses, self.tables.row_bounds)
+            fill(self.tables.ahead, np.array(steps, np.int64), self.tables.row_addresses, self.tables.row_bounds)
             yield block

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper
 from gnnkit.kernels.native import load_i32, load_i64, prefetch, store_i32, store_i64
+from gnnkit.kernels.paging import WINDOW, ask, asks
 from gnnkit.kernels.stream import fold_u64
 from gnnkit.sampling.picks import load_id as load_id
 from gnnkit.sampling.picks import num_taken, pick, pick_smallest, take_positive, takes_all
@@ -38,6 +39,8 @@ BLOCK = 64
 # Neighbours whose variates are worked out together.
 CHUNK = 256
 _EARLIEST = -(1 << 63)
+# Bytes of a node's weights or times that are asked of the disk: a search in more of them reads few of their pages.
+_MOST_VALUES = 1 << 14
 
 # What ``walk`` returns when it is done, and when an index led out of the graph; 0 and above is an edge type whose buffers are full.
 DONE, DAMAGED = -1, -2
@@ -241,6 +244,113 @@ def choose(
             note_positions(parts, p, width, row, position, e, e + taken)
         e += taken
     return e
+
+
+@helper
+def ask_bounds(
+    ahead: NDArray[np.int64],
+    asked: NDArray[np.int64],
+    relation: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    global_id: NDArray[np.int64],
+    nodes: int,
+    first: int,
+    last: int,
+) -> None:
+    """Asks the disk for the row bounds of nodes, and for their ids in the dataset."""
+    for i in range(first, last):
+        v = load_i64(nodes + i * 8)
+        p = find_part(bounds, v)
+        ask(ahead, asked, parts[p, INDPTR] + (v - bounds[p]) * relation[INDPTR_WIDTH], 2 * relation[INDPTR_WIDTH])
+        if global_id[p, 0] != 0:
+            ask(ahead, asked, global_id[p, 0] + (v - bounds[p]) * global_id[p, 1], global_id[p, 1])
+
+
+@helper
+def _ask_values(
+    ahead: NDArray[np.int64],
+    asked: NDArray[np.int64],
+    relation: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    column: int,
+    width: int,
+    most: int,
+    nodes: int,
+    first: int,
+    last: int,
+) -> None:
+    """Asks the disk for values of nodes' edges, ``width`` bytes each: the first ``most`` bytes of a node's, and the last value."""
+    for i in range(first, last):
+        v = load_i64(nodes + i * 8)
+        p = find_part(bounds, v)
+        start = load_id(parts[p, INDPTR], v - bounds[p], relation[INDPTR_WIDTH])
+        stop = load_id(parts[p, INDPTR], v - bounds[p] + 1, relation[INDPTR_WIDTH])
+        if parts[p, column] != 0 and 0 <= start < stop <= parts[p, NUM_EDGES]:
+            ask(ahead, asked, parts[p, column] + start * width, min(most, (stop - start) * width))
+            ask(ahead, asked, parts[p, column] + (stop - 1) * width, width)
+
+
+@helper
+def ask_draws(
+    ahead: NDArray[np.int64],
+    asked: NDArray[np.int64],
+    relation: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    global_id: NDArray[np.int64],
+    fan_out: int,
+    replace: bool,
+    latest: bool,
+    key: np.uint64,
+    variates: NDArray[np.uint64],
+    ids: NDArray[np.int64],
+    nodes: int,
+    roots: int,
+    times: int,
+    since: int,
+    first: int,
+    last: int,
+    buffers: NDArray[np.int64],
+    num_edges: int,
+    work: NDArray[np.int64],
+    picks: NDArray[np.int64],
+    table: NDArray[np.int64],
+) -> None:
+    """Asks the disk for all that the draws of nodes read, by drawing their edges once before; for the arguments see ``choose``.
+
+    Where neighbours have variates, all of a node's are read, and asked for. What is written behind the first ``num_edges`` of the buffers
+    is of no use to anybody. Where there is no room for the edges, or the graph is damaged, it ends: whoever draws in earnest finds out.
+    """
+    if not asks(ahead):
+        return
+    ask_bounds(ahead, asked, relation, parts, bounds, global_id, nodes, first, last)
+    if relation[WEIGHTED] == 1:
+        _ask_values(ahead, asked, relation, parts, bounds, WEIGHT_PREFIX, 8, _MOST_VALUES, nodes, first, last)
+    if times != 0:
+        _ask_values(ahead, asked, relation, parts, bounds, TIME, 8, _MOST_VALUES, nodes, first, last)
+    if variates.size > 0:
+        width = relation[INDICES_WIDTH]
+        _ask_values(ahead, asked, relation, parts, bounds, INDICES, width, width * relation[NUM_NEIGHBOR_NODES], nodes, first, last)
+        return
+    for begin in range(first, last, BLOCK):
+        end = min(last, begin + BLOCK)
+        needed = measure(relation, parts, bounds, fan_out, replace, nodes, begin, end, last, times, since, work)
+        if needed < 0 or num_edges + needed > buffers[CAPACITY]:
+            break
+        drawn = choose(
+            relation, parts, bounds, global_id, fan_out, replace, latest, key, variates, ids, nodes, roots, begin, end, buffers, num_edges,
+            work, picks, table,
+        )  # fmt: skip
+        for q in range(num_edges, drawn):
+            ask(ahead, asked, load_i64(buffers[ROW] + q * 8), relation[INDICES_WIDTH])
+
+
+@helper
+def nodes_ahead(ahead: NDArray[np.int64], count: int) -> int:
+    """Counts those of ``count`` nodes that are asked for at a time: whole blocks."""
+    return max(BLOCK, ahead[WINDOW] // BLOCK * BLOCK) if asks(ahead) else max(BLOCK, count)
 
 
 @helper

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from gnnkit.errors import PlanError
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import copy_bytes, load_i32, load_i64, prefetch, store_i64
+from gnnkit.kernels.paging import ask, asks, memory_of_asked
 from gnnkit.plan import Inputs, NeighborSampling, Sampling
-from gnnkit.sampling.batch_writer import COPY, LOOK_UP, RowStep, RowWriter
+from gnnkit.sampling.batch_writer import COPY, LOOK_UP, RowStep, RowWriter, rows_ahead
 from gnnkit.sampling.graph_access import BaseGraphAccess
 from gnnkit.sampling.kinds import cached_nodes
 from gnnkit.sampling.numbering import enter_seeds
@@ -299,8 +300,9 @@ def _local_row(
     return hot_addresses[k] + (row - hot_bounds[k]) * width
 
 
-@kernel("boolean(int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, boolean, int64, int64[::1], int64[::1])")
+@kernel("boolean(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, boolean, int64, int64[::1], int64[::1])")
 def copy_local(
+    ahead: NDArray[np.int64],
     ids: NDArray[np.int64],
     places: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -315,6 +317,7 @@ def copy_local(
     """Copies the rows that are here into their places.
 
     Args:
+        ahead: int64 ``[3]``, ``ReadAhead.table``.
         ids: int64 ``[count]``.
         places: int64 ``[count]``, rows of the batch.
         bounds: int64 ``[P + 1]``.
@@ -329,13 +332,16 @@ def copy_local(
     Returns:
         Whether every id that was widened is one that its type has.
     """
-    inside = True
+    inside, asked, together = True, memory_of_asked(ahead), rows_ahead(ahead, ids.size, width)
     for i in range(ids.size):
+        if asks(ahead) and i % together == 0:
+            for k in range(0 if i == 0 else i + together, min(ids.size, i + 2 * together)):
+                ask(ahead, asked, _local_row(ids[k], bounds, addresses, width, hot, hot_bounds, hot_addresses), width)
         if i + _AHEAD < ids.size:  # asked of memory long before it is copied
-            ahead = _local_row(ids[i + _AHEAD], bounds, addresses, width, hot, hot_bounds, hot_addresses)
+            later = _local_row(ids[i + _AHEAD], bounds, addresses, width, hot, hot_bounds, hot_addresses)
             for offset in range(0, width, _LINE):
-                prefetch(ahead + offset)
-            prefetch(ahead + width - 1)
+                prefetch(later + offset)
+            prefetch(later + width - 1)
         source = _local_row(ids[i], bounds, addresses, width, hot, hot_bounds, hot_addresses)
         if widen:
             value = load_id(source, 0, width)
@@ -486,8 +492,9 @@ class RowFiller:
         here, tables, hot = self._where.here, self._tables, self._hot.get(table)
         count = rows.counts[here]
         return copy_local(
-            rows.lists[here, :count], rows.places[here, :count], tables.row_bounds[bounds], tables.row_addresses[table], width, target,
-            kind == LOOK_UP, *((0, _NO_ROWS, _NO_ROWS) if hot is None else (address_of(hot.row), hot.bounds, hot.addresses)),
+            tables.ahead, rows.lists[here, :count], rows.places[here, :count], tables.row_bounds[bounds],
+            tables.row_addresses[table], width, target, kind == LOOK_UP,
+            *((0, _NO_ROWS, _NO_ROWS) if hot is None else (address_of(hot.row), hot.bounds, hot.addresses)),
         )  # fmt: skip
 
 

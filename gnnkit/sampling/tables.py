@@ -62,6 +62,7 @@ class GraphTables:
 
     def __init__(self, graph: GraphArrays, weighted: bool) -> None:
         self.graph = graph
+        self.ahead = graph.read_ahead.table
         self.node_types: list[NodeType] = list(graph.schema.node_types)
         self.edge_types: list[EdgeType] = list(graph.schema.edge_types)
         type_index = {node_type: i for i, node_type in enumerate(self.node_types)}

@@ -16,6 +16,7 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.paging import memory_of_asked
 from gnnkit.kernels.stream import fold_u64
 from gnnkit.sampling.passes import (
     BLOCK,
@@ -28,9 +29,11 @@ from gnnkit.sampling.passes import (
     ROW,
     WEIGHTED,
     WORK_ROWS,
+    ask_draws,
     choose,
     mark_seeds,
     measure,
+    nodes_ahead,
     number,
 )
 from gnnkit.sampling.picks import LINEAR_FAN_OUT
@@ -38,6 +41,8 @@ from gnnkit.sampling.picks import LINEAR_FAN_OUT
 
 @helper
 def _expand(
+    ahead: NDArray[np.int64],
+    asked: NDArray[np.int64],
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -62,8 +67,14 @@ def _expand(
 
     Returns the new number of neighbour nodes and of edges; -1 edges say that the buffers are full, DAMAGED what it says.
     """
+    together = nodes_ahead(ahead, end - begin)
     for first in range(begin, end, BLOCK):
         last = min(end, first + BLOCK)
+        if (first - begin) % together == 0:
+            ask_draws(
+                ahead, asked, relation, parts, bounds, global_id, fan_out, replace, False, key, variates, ids, nodes, 0, 0, 0, first,
+                min(end, first + together), buffers, num_edges, work, picks, table,
+            )  # fmt: skip
         needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, end, 0, 0, work)
         if needed < 0:
             return num_neighbors, DAMAGED
@@ -93,10 +104,11 @@ def _most_picks(relations: NDArray[np.int64], fan_outs: NDArray[np.int64], edge_
 
 
 @kernel(
-    "int64(int64[:, ::1], int64[:, :, ::1], int64[:, ::1], int64[:, :, ::1], uint64[::1], int64[:, ::1], boolean, uint64,"
+    "int64(int64[::1], int64[:, ::1], int64[:, :, ::1], int64[:, ::1], int64[:, :, ::1], uint64[::1], int64[:, ::1], boolean, uint64,"
     " uint64[:, :, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1], int64[:, ::1])"
 )
 def walk(
+    ahead: NDArray[np.int64],
     relations: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -116,6 +128,7 @@ def walk(
     """Samples a batch's neighbourhood.
 
     Args:
+        ahead: int64 ``[3]``, ``ReadAhead.table``.
         relations: int64 ``[R, 6]``, see the column names above; edge types in canonical order.
         parts: int64 ``[R, P, 6]``.
         bounds: int64 ``[T, P + 1]``, store ids at which each part starts.
@@ -148,6 +161,7 @@ def walk(
     num_edges = np.zeros(num_relations, np.int64)
     num_sampled_nodes[:, 0] = num_nodes
     mark_seeds(node_buffers, num_nodes)
+    asked = memory_of_asked(ahead)
     outcome = DONE
     for hop in range(num_hops):
         hop_key = fold_u64(uint64(key), uint64(hop))
@@ -156,9 +170,9 @@ def walk(
             if outcome == DONE and fan_outs[r, hop] != 0:
                 relation_key = fold_u64(fold_u64(hop_key, relation_keys[r]), uint64(0))  # the root is 0: batches are not disjoint
                 num_nodes[n], num_edges[r] = _expand(
-                    relations[r], parts[r], bounds[f], global_ids[f], fan_outs[r, hop], replace, relation_key, variates[hop, r],
-                    ids[n], node_buffers[f, NODES], begin[f], end[f], node_buffers[n], num_nodes[n], edge_buffers[r], num_edges[r], work,
-                    picks, table,
+                    ahead, asked, relations[r], parts[r], bounds[f], global_ids[f], fan_outs[r, hop], replace, relation_key,
+                    variates[hop, r], ids[n], node_buffers[f, NODES], begin[f], end[f], node_buffers[n], num_nodes[n], edge_buffers[r],
+                    num_edges[r], work, picks, table,
                 )  # fmt: skip
                 if num_edges[r] < 0:
                     outcome = DAMAGED if num_edges[r] == DAMAGED else r

@@ -7,7 +7,7 @@ holds store ids, so finding a node's part is a search in ``num_parts + 1`` bound
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
+from gnnkit.storage.paging import ReadAhead
 
 
 def placeholder(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -99,6 +100,23 @@ class GraphArrays:
     def local_edges(self, edge_type: EdgeType) -> tuple[EdgePart, ...]:
         """The parts of an edge type that are here."""
         return tuple(self.edges[edge_type][part] for part in self.local_parts)
+
+    def each(self) -> Iterator[NDArray[Any]]:
+        """Yields every array of the parts that are here: nodes first, type by type and part by part."""
+        for node_type in self.schema.node_types:
+            for node_part in self.local_nodes(node_type):
+                yield from node_part.arrays.values()
+                if node_part.global_id is not None:
+                    yield node_part.global_id
+        for edge_type in self.schema.edge_types:
+            for edge_part in self.local_edges(edge_type):
+                yield from (edge_part.indptr, edge_part.indices, *edge_part.arrays.values())
+                yield from (a for a in (edge_part.edge_id, edge_part.weight_prefix, edge_part.time) if a is not None)
+
+    @cached_property
+    def read_ahead(self) -> ReadAhead:
+        """The way in which its pages come into memory; decided when it is first asked for."""
+        return ReadAhead(self.each())
 
     @cached_property
     def edge_bounds(self) -> dict[EdgeType, NDArray[np.int64]]:

@@ -1,42 +1,60 @@
-"""LaunchReporter the system how a mapped store is going to be read."""
+"""The way of a mapped graph's pages into memory: asked for ahead, where the graph is larger than the memory that may hold it."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import mmap
+from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.host import available_memory
-from gnnkit.storage.arrays import GraphArrays
+
+# Rows that a thread asks for before it reads the first of them. With fewer the disk is idle at times; more are of no use, and where memory
+# is short they push out what was asked for before it is read: their pages take no more than this part of what is free.
+_WINDOW, _LEAST_WINDOW, _PART_OF_FREE = 2048, 64, 1 / 64
 
 
-def expect_random_access(graph: GraphArrays) -> None:
-    """Has the system read only what is asked for, where a mapped graph is larger than the memory that may hold it.
+class ReadAhead:
+    """The way in which kernels ask for the pages of a mapped graph before they read them; decided once, when the graph is opened.
 
-    Otherwise every row that is sampled is read from the disk with the 128 KB (8 MB on some systems) around it, which only pushes
-    out what was read before. A graph that fits is left to be read ahead: that fills the cache in a few large reads.
+    A graph that fits in memory is left to the system, which fills its cache in a few large reads, and nobody asks for anything. One that
+    does not fit is read page by page: otherwise every row is read from the disk with the 128 KB (8 MB on some systems) around it, which
+    only pushes out what was read before. What is about to be read is asked for together, so that the disk has many pages to read at a time.
+
+    Args:
+        arrays: The graph's arrays; those that are not mapped files count as memory.
+
+    Attributes:
+        table: int64 ``[3]``, read by kernels; see ``gnnkit.kernels.paging``, which cannot be imported here: it brings the compiler, which
+            reading a store does without.
     """
-    arrays = _arrays(graph)
-    if not hasattr(mmap, "MADV_RANDOM") or sum(array.nbytes for array in arrays) <= available_memory():
-        return
-    for array in arrays:
-        mapping = _mapping_of(array)
-        if mapping is not None:
-            mapping.madvise(mmap.MADV_RANDOM)
+
+    def __init__(self, arrays: Iterable[NDArray[Any]]) -> None:
+        mappings = [(array, mapping) for array in arrays if (mapping := _mapping_of(array)) is not None]
+        self.table = np.zeros(3, np.int64)
+        free = available_memory() if mappings else 0
+        if not hasattr(mmap, "MADV_RANDOM") or sum(array.nbytes for array, _ in mappings) <= free:
+            return
+        for _, mapping in mappings:
+            with contextlib.suppress(OSError):  # a filter of system calls: pages come one at a time, and are right
+                mapping.madvise(mmap.MADV_RANDOM)
+        window = min(_WINDOW, max(_LEAST_WINDOW, int(free * _PART_OF_FREE) // mmap.PAGESIZE))
+        self.table[:] = _address_of_madvise(), mmap.PAGESIZE, window
+
+    @property
+    def is_on(self) -> bool:
+        """Whether pages are asked for."""
+        return bool(self.table[0])
 
 
-def _arrays(graph: GraphArrays) -> list[NDArray[Any]]:
-    arrays: list[NDArray[Any] | None] = []
-    for node_type in graph.schema.node_types:
-        for node_part in graph.local_nodes(node_type):
-            arrays += [*node_part.arrays.values(), node_part.global_id]
-    for edge_type in graph.schema.edge_types:
-        for edge_part in graph.local_edges(edge_type):
-            arrays += [*edge_part.arrays.values(), edge_part.indptr, edge_part.indices]
-            arrays += [edge_part.edge_id, edge_part.weight_prefix, edge_part.time]
-    return [array for array in arrays if array is not None]
+@cache
+def _address_of_madvise() -> int:
+    return ctypes.cast(ctypes.CDLL(None).madvise, ctypes.c_void_p).value or 0
 
 
 def _mapping_of(array: NDArray[Any]) -> mmap.mmap | None:

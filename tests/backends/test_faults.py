@@ -415,9 +415,9 @@ def test_too_little_memory_for_the_graph_s_pages(tmp_path: Path, monkeypatch: py
 
     store = products_like(0.001, out=tmp_path / "store")
     monkeypatch.setattr(graph_memory, "graph_nbytes", lambda graph: 4_000_000_000)
-    monkeypatch.setattr(limits, "available_memory", lambda: 400_000_000)
+    monkeypatch.setattr(limits, "available_memory", lambda: 380_000_000)
     with pytest.raises(
-        MemoryLimitError, match=r"2 sampling .* 210 MB, and the graph about 250 MB .* \(4000 MB\).*; 400 MB are free(?s:.*)InProcess"
+        MemoryLimitError, match=r"2 sampling .* 147 MB, and the graph about 250 MB .* \(4000 MB\).*; 380 MB are free(?s:.*)InProcess"
     ):
         GraphLoader.from_store(store.path, num_neighbors=[3], batch_size=32, backend=backend, progress=False)
 

@@ -36,7 +36,6 @@ from gnnkit.datasets.synthetic import products_like
 from gnnkit.errors import PlanError
 from gnnkit.events import ignore_events
 from gnnkit.export.proof.report import Difference, VerifyReport
-from gnnkit.runtime.graph_memory import graph_arrays
 from gnnkit.storage.store import Store
 from tests.backends.setups import is_gone
 from tests.helpers.machine import ROOT
@@ -447,7 +446,7 @@ def test_pages_of_a_store_are_dropped_again_and_again(graph: BenchGraph) -> None
         loader, body = advice_tasks._dropped_cache(options(graph.store(with_edge=True)), stack)  # of which nobody has made a copy
         assert body is None and advice_tasks._run(loader, 0.2, body) > 0
         assert loader.status().graph_bytes == 0, "nothing but the store's files is read"
-        arrays = [array for array in graph_arrays(loader.graph.arrays) if array.nbytes]
+        arrays = [array for array in loader.graph.arrays.each() if array.nbytes]
         assert arrays and all(isinstance(advice_tasks._map_of(array), mmap.mmap) for array in arrays)
     assert advice_tasks._map_of(np.zeros(3)) is None
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +39,48 @@ def test_a_dataset_of_four_times_the_memory(tmp_path: Path) -> None:
     assert facts["store"] > 3 * LIMIT_BYTES
     # What the epoch touches is a few times smaller than what was read where each row brought its surroundings along.
     assert facts["epoch_read"] < facts["store"]
+
+
+_FROM_DISK = """
+import json, sys
+from gnnkit import Colocated, GraphLoader, InProcess
+from gnnkit.errors import MemoryLimitError
+
+backend = {"InProcess": InProcess(), "Colocated": Colocated(2)}[sys.argv[2]]
+try:
+    loader = GraphLoader.from_store(sys.argv[1], num_neighbors=[5, 3], batch_size=64, shuffle=True, progress=False, backend=backend)
+except MemoryLimitError as error:
+    print(json.dumps(str(error)))
+else:
+    with loader:
+        batches = [batch for batch, _ in zip(loader, range(30))]
+        from tests.helpers.batches import digest  # brings torch
+        print(json.dumps([digest(batches), loader.status().workers]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.cgroup
+def test_processes_on_a_store_that_is_larger_than_the_memory(tmp_path: Path) -> None:
+    """They read what they want and little else, and give the same batches; where they cannot work, the error comes before they start."""
+    store = products_like(0.5, out=tmp_path / "store")
+    limit = int(0.8 * store.nbytes)
+
+    def run(backend: str, limit: int) -> Any:
+        for path in store.path.rglob("*.npy"):
+            with open(path, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with memory_group(limit) as group:
+            done = group.run(["-W", "ignore", "-c", _FROM_DISK, str(store.path), backend], timeout_s=240)
+            assert done.returncode == 0 and not group.was_killed, done.stderr[-3000:]
+            return json.loads(done.stdout)
+
+    wanted, few = run("InProcess", 4 * limit)
+    found, more = run("InProcess", limit)
+    assert found == wanted and more == max(few, 4)
+    assert run("Colocated", limit) == [wanted, 2]
+    refused = run("Colocated", 300 << 20)
+    assert re.search(r"2 sampling .* need about \d+ MB, torch and PyG .* about \d+ MB, and the graph .*; \d+ MB are free", refused), refused
 
 
 _HOLD = """

@@ -13,7 +13,6 @@ from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.sampling.kinds import warm
-from gnnkit.storage.paging import expect_random_access
 from gnnkit.storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -73,9 +72,7 @@ class PartServiceLoop:
                 "make the loader again",
             )
         graph = self._mapped = store.arrays()
-        if body["graph"] is None:
-            expect_random_access(graph)
-        else:
+        if body["graph"] is not None:
             graph = SharedGraph.attach(setup.fds[0], body["graph"], graph).graph
         self._answers = Answers(graph, parts, store.fingerprint)
 

@@ -29,7 +29,6 @@ from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.sampling.kinds import warm
 from gnnkit.storage.layout import FORMAT_VERSION
 from gnnkit.storage.manifest import Manifest, read_manifest
-from gnnkit.storage.paging import expect_random_access
 from gnnkit.storage.store import Store
 from gnnkit.waiting import Deadline
 
@@ -200,7 +199,6 @@ class Network:
         parts = tuple(range(manifest.num_parts)) if placement is None else placement.hosts[index]
         store = Store.open(self._path, parts)
         graph = store.arrays()
-        expect_random_access(graph)
         self._parts = parts
         self._answers = answers = Answers(graph, parts, manifest.fingerprint)
         assert self._actions is not None

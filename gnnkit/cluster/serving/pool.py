@@ -99,7 +99,7 @@ class ServedWorkers:
         self._numbers = itertools.count(1)
         self._was_complete = self._may_copy = False
         check_descriptors(options.workers)
-        check_start_memory(options.workers, options.threads, graph.arrays.schema, graph.mapped_nbytes)
+        check_start_memory(options.workers, options.threads, graph.arrays.schema, graph.mapped_nbytes, trains=False)
         title = f"sampling process {{rank}} of server {options.server}"
         supervisor_options = SupervisorOptions(options.workers, options.threads, worker.__name__, title=title, advice=_ADVICE)
         self.supervisor = Supervisor(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnnkit.loader.advice.measuring import LoopMeasurement, Work
+from gnnkit.runtime.limits import DISK_THREADS
 from gnnkit.units import format_bytes, format_percent, format_rate
 
 # Times that differ by less than this factor are equal.
@@ -234,8 +235,12 @@ def _disk(measured: LoopMeasurement) -> Advice | None:
         remedy = "it takes more memory there, or a store with feature_dtype='float16'"
         return Advice("disk", f"{what}: servers copy the graph ({size}) into memory where four times as much is free; {remedy}.")
     if measured.graph_bytes > measured.free_bytes * _RULES_MOST_OF_MEMORY:
-        remedy = "more memory, a store with feature_dtype='float16', or placement='partition' on several hosts"
-        return Advice("disk", f"{what}: the graph is {size}, and {free} are free; it takes {remedy}.")
+        does_not_fit = f"{what}: the graph is {size}, and {free} are free"
+        if measured.kind == "InProcess" and is_waiting and measured.threads < DISK_THREADS:
+            more = {"num_threads": DISK_THREADS}
+            return Advice("disk", f"{does_not_fit}; threads that wait need no processor: use {in_words(measured.backend, more)}.", more)
+        remedy = "a faster disk, more memory, a store with feature_dtype='float16', or placement='partition' on several hosts"
+        return Advice("disk", f"{does_not_fit}; it takes {remedy}.")
     change = {"memory_budget": _rounded_up(measured.graph_bytes)}
     return Advice("disk", f"{what}: have a copy of the graph ({size}) made in memory: {in_words(measured.backend, change)}.", change)
 

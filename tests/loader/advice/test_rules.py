@@ -64,7 +64,8 @@ FAR = {**SERVERS, "address": "10.0.0.1:7000"}
         pytest.param(
             {**COLD, "blocked": 0.1, "read_bytes_per_s": 600e6}, "disk", {"memory_budget": 1_500_000_000}, "600 MB/s", id="fast-disk"
         ),
-        pytest.param({**COLD, "free_bytes": 2_000_000_000}, "disk", {}, "float16", id="no-memory"),
+        pytest.param({**COLD, "free_bytes": 2_000_000_000}, "disk", {"num_threads": 4}, "InProcess(num_threads=4)", id="few-threads-wait"),
+        pytest.param({**COLD, "free_bytes": 2_000_000_000, "threads": 4}, "disk", {}, "a faster disk, more memory", id="no-memory"),
         pytest.param({**COLD, "backend": JOINED}, "disk", {}, "servers copy the graph (1.50 GB)", id="servers-disk"),
         pytest.param({**COLD, "copied_bytes": 1_500_000_000}, "disk", {}, "this is over", id="just-copied"),
         pytest.param({**COLD, "will_copy": True}, "disk", {}, "is being copied into memory", id="being-copied"),
