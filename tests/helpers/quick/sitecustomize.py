@@ -87,6 +87,8 @@ class _LateLoader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         object.__setattr__(module, "_late", self)
         module.__class__ = _LateModule
+        if self.loader.name == "torch._meta_registrations":
+            _make_generators_usable()
 
     def load(self, module: ModuleType) -> None:
         self.is_loading = True
@@ -100,6 +102,15 @@ class _LateLoader(Loader):
                 module.__class__ = ModuleType
         finally:
             self.is_loading = False
+
+
+def _make_generators_usable() -> None:
+    """Sets the metaclass of ``torch.Generator`` where there is one, as the registrations do: nobody can call it before."""
+    native = sys.modules["torch._C"]
+    if hasattr(native, "_set_generator_metaclass"):
+        from torch._opaque_base import OpaqueBaseMeta
+
+        native._set_generator_metaclass(OpaqueBaseMeta)
 
 
 class _LateFinder:
