@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # The import of what batches are made of, once it has begun.
 _classes: Future[None] | None = None
 _classes_lock = threading.Lock()
+_SLICE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,8 @@ def load_batch_classes() -> None:
             threading.Thread(target=_import_classes, args=(importing,), name="gnnkit-import").start()
             _classes = importing  # only once it runs: nothing would end a wait for one that never began
         importing = _classes
+    while not importing.done():  # in slices: an interrupt in the moment in which a wait without an end begins would not end it
+        wait([importing], timeout=_SLICE_S)
     importing.result()
 
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from gnnkit.errors import PlanError
 from gnnkit.schema import NodeType
 from gnnkit.storage.files import FileSpec
-from gnnkit.storage.key_kernels import digest_texts, mix_into
 from gnnkit.storage.layout import keys_file
 
 if TYPE_CHECKING:
@@ -36,6 +35,8 @@ def words_of(columns: Sequence[NDArray[np.int64] | tuple[NDArray[np.int64], NDAr
     single = [_column_words(column) for column in columns]
     if len(single) == 1:
         return single[0]
+    from gnnkit.storage.key_kernels import mix_into  # numba
+
     out = np.zeros((len(single[0]), 2), np.uint64)
     for words in single:
         mix_into(words, out)
@@ -45,6 +46,8 @@ def words_of(columns: Sequence[NDArray[np.int64] | tuple[NDArray[np.int64], NDAr
 def _column_words(column: NDArray[np.int64] | tuple[NDArray[np.int64], NDArray[np.uint8]]) -> NDArray[np.uint64]:
     if not isinstance(column, tuple):
         return np.require(column, np.int64, ["C", "W"]).view(np.uint64).reshape(-1, 1)
+    from gnnkit.storage.key_kernels import digest_texts  # numba
+
     end, text = column
     out = np.empty((len(end) - 1, 2), np.uint64)
     digest_texts(np.require(end, np.int64, ["C", "W"]), np.require(text, np.uint8, ["C", "W"]), out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import psutil
 
 from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
+from tests.helpers.leaks import KEPT_PROCESSES
 from tests.loader.graphs import make
 
 BACKENDS: dict[str, Any] = {
@@ -36,8 +38,14 @@ def workers(loader: GraphLoader) -> dict[int, int]:
 
 
 def descendants() -> set[int]:
-    """Pids of everything that this process has started and that still runs."""
-    return {child.pid for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE}
+    """Pids of everything that this process has started and that still runs, but for what Python keeps for other tests' processes."""
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = " ".join(child.cmdline())
+            if child.status() != psutil.STATUS_ZOMBIE and not any(name in command for name in KEPT_PROCESSES):
+                found.add(child.pid)
+    return found
 
 
 def is_gone(pid: int) -> bool:

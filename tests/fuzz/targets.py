@@ -533,7 +533,7 @@ def requests() -> Iterator[Case]:
         some = np.arange(min(*counts, 4))
         tickets = [
             expand_to_ticket(
-                Expansion(5, 0, np.full(relations, fan_out, np.int64), nodes, False, weighted, last, None, None, None, (True,) * relations),
+                Expansion(5, 0, np.full(relations, fan_out, np.int64), nodes, False, weighted, last, wants_position=(True,) * relations),
                 fingerprint,
                 counts,
             )
