@@ -36,10 +36,10 @@ def call(number):
     try:
         flight.FlightClient(f"grpc://{sys.argv[1]}").do_get(flight.Ticket(message), options).read_all()
     except flight.FlightError as error:
-        print(type(error).__name__)
+        return type(error).__name__
 
 with ThreadPoolExecutor(4) as threads:
-    list(threads.map(call, range(4)))
+    print(*threads.map(call, range(4)), sep="\n")
 """
 
 
