@@ -97,6 +97,10 @@ class Arena:
             self.own("host_epoch", self.graph.store(num_parts=2), *self.in_processes(1, 1), "--placement", placement), count
         )
 
+    def wire(self, *more: str) -> list[str]:
+        """Epochs of a trainer on one host, sampled by servers on another."""
+        return self.on_hosts(self.own("wire", self.graph.store(), *_SERVERS, "--address", host_address(1), *more))
+
     @property
     def settle(self) -> list[str]:
         """The option that says how long to iterate before the timing begins."""
@@ -141,6 +145,7 @@ def _of_pandas(kind: str) -> Contender:
 
 CONTENDERS = {
     "gnnkit": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle)),
+    "gnnkit-labor": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle, "--labor")),
     "gnnkit-float16": Contender(lambda a: a.own("epoch", a.graph.store(feature_dtype="float16"), *a.settle)),
     "gnnkit-quint8": Contender(lambda a: a.own("epoch", a.graph.store(feature_dtype="quint8"), *a.settle)),
     "colocated": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle, *a.in_processes(a.options.num_threads, 1))),
@@ -162,7 +167,8 @@ CONTENDERS = {
     "splits-one-by-one": Contender(lambda a: a.own("splits", a.graph.store(), *a.settle, *_SERVERS)),
     "servers-many-clients": Contender(lambda a: a.own("server_memory", a.graph.store(), *_SERVERS, "--clients", _MANY_CLIENTS)),
     "servers-one-client": Contender(lambda a: a.own("server_memory", a.graph.store(), *_SERVERS, "--clients", "1")),
-    "wire": Contender(lambda a: a.on_hosts(a.own("wire", a.graph.store(), *_SERVERS, "--address", host_address(1))), on_hosts=True),
+    "wire": Contender(lambda a: a.wire(), on_hosts=True),
+    "wire-labor": Contender(lambda a: a.wire("--labor"), on_hosts=True),
     "serving": Contender(lambda a: a.serving()),
     "serving-servers": Contender(lambda a: a.serving(*_SERVERS)),
     **{f"device-{cache}": _of_device(cache) for cache in CACHES},

@@ -36,13 +36,15 @@ def make_loader(options: argparse.Namespace, **more: Any) -> Any:
     from gnnkit.backends.graph_store import GraphStore
     from gnnkit.backends.inprocess import InProcess
     from gnnkit.graph_loader import GraphLoader
+    from gnnkit.samplers import Labor
 
     backend: Any = InProcess(num_threads=options.threads)
     if options.servers:
         backend = GraphStore(num_servers=options.servers)
     elif options.workers:
         backend = Colocated(num_workers=options.workers, threads_per_worker=options.threads)
-    own = {"num_neighbors": options.fanout, "batch_size": options.batch_size, "input_nodes": "train", "backend": backend}
+    sampled: dict[str, Any] = {"sampler": Labor(options.fanout)} if options.labor else {"num_neighbors": options.fanout}
+    own = {**sampled, "batch_size": options.batch_size, "input_nodes": "train", "backend": backend}
     return GraphLoader.from_store(options.path, **{**own, "shuffle": True, "drop_last": True, "progress": False, **more})
 
 

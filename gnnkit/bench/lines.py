@@ -58,7 +58,7 @@ class TableLine:
     Attributes:
         row: The row of ``BenchOptions.rows`` that it belongs to.
         title: What is compared.
-        unit: "seeds/s", "answers/s", "s", "µs", "B", "x" (a share).
+        unit: "seeds/s", "answers/s", "nodes", "s", "µs", "B", "x" (a share).
         contender: Who is measured, and ``key`` of its values.
         peer: Who it is compared with, or None.
         key: Name of the measured value; "peak" and "anonymous" are seen from outside.
@@ -264,6 +264,15 @@ _KIND_LINES = tuple(
     if peer is not None
     else TableLine("kinds", f"{kind}: {what}", "seeds/s", f"kind-{kind}", "seeds_per_s")
     for kind, (what, peer) in _KINDS.items()
+)
+# At fan-out 15/10/5. What is aimed at over the wire follows from the rows that do not cross.
+_LABOR_LINES = tuple(
+    TableLine("labor", f"LABOR, against plain fan-out: {what}", unit, contender, key, peer, targets=(target,))
+    for what, unit, contender, key, peer, target in (
+        ("nodes of a batch", "nodes", "gnnkit-labor", "nodes_per_batch", "gnnkit", Target("ratio", "at most", 0.65)),
+        ("in memory", "seeds/s", "gnnkit-labor", "seeds_per_s", "gnnkit", Target("ratio", "at least", 1)),
+        ("over the wire", "seeds/s", "wire-labor", "seeds_per_s", "wire", Target("ratio", "at least", 1.3)),
+    )
 )
 # What is made slow, and what advising on it has to name.
 _BOTTLENECKS = {
@@ -550,6 +559,7 @@ LINES = (
     *_DEVICE_LINES,
     *JOB_LINES,
     *_KIND_LINES,
+    *_LABOR_LINES,
     *_ADVICE_LINES,
     *_AUTOTUNE_LINES,
 )

@@ -36,6 +36,7 @@ ROWS = (
     "serving",
     "device",
     "kinds",
+    "labor",
     "advice",
     "autotune",
     "ranks",
