@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gnnkit import Colocated, GraphLoader, GraphStore
+from gnnkit import Colocated, GraphLoader, GraphStore, Labor
 from gnnkit.cli.app import run as run_cli
 from gnnkit.cluster import namespaces
 from gnnkit.errors import PlanError, StartTimeout, StoreError, WorkerDied
@@ -48,8 +49,8 @@ Export = Callable[..., Path]
 def export(stores: Path, tmp_path: Path) -> Export:
     """Exports a loader of a store; the job's directory."""
 
-    def make(num_parts: int, backend: str = "colocated", num_neighbors: Any = (3, 2), **options: Any) -> Path:
-        words = {**OPTIONS, "num_neighbors": list(num_neighbors), "backend": "inprocess", "progress": False}
+    def make(num_parts: int, backend: str = "colocated", told: Mapping[str, Any] = MappingProxyType({}), **options: Any) -> Path:
+        words = {**OPTIONS, "num_neighbors": [3, 2], "backend": "inprocess", "progress": False, **told}
         with GraphLoader.from_store(stores / f"in{num_parts}", **words) as loader:
             plan = replace(loader.plan, backend=BACKENDS[backend].to_json())
         export_plan(plan, tmp_path / "job", JobOptions(**options))
@@ -109,7 +110,9 @@ def test_storage_nodes_and_two_nodes(export: Export, capfd: pytest.CaptureFixtur
 @pytest.mark.netns
 @pytest.mark.timeout(600)
 def test_slurm_s_file_and_a_shorter_epoch(export: Export) -> None:
-    report = verify_export(export(2, launcher="slurm", nodes=2), num_batches=3, progress=False)
+    """Of padded batches that LABOR samples: a rank of the job chooses the same shapes as a loader here."""
+    told = {"num_neighbors": None, "sampler": Labor([3, 2]), "pad": "bucket"}
+    report = verify_export(export(2, told=told, launcher="slurm", nodes=2), num_batches=3, progress=False)
     assert report.equal and report.batches == 4 and report.epoch_batches == NUM_BATCHES, str(report)
     assert "there is no Slurm here" in report.launcher
 
@@ -150,7 +153,7 @@ def batches_of(store: Path, plan: LoaderPlan, folder: Path) -> list[Any]:
 @pytest.mark.timeout(600)
 def test_one_id_in_one_part_is_found(export: Export, stores: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The store that the nodes have is another copy than the notebook's: with one id that is wrong."""
-    job = export(1, num_neighbors=(-1, -1), nodes=2)  # every edge around a seed is in its batch
+    job = export(1, told={"num_neighbors": [-1, -1]}, nodes=2)  # every edge around a seed is in its batch
     plan = LoaderPlan.load(job / "plan.json")
     assert plan.store is not None
     edited = build_store(source(), Path(plan.store.path), BuildOptions(num_parts=2, partition="contiguous", with_edge=True)).path
