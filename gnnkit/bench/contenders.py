@@ -24,6 +24,8 @@ _SERVING_S = "10"
 CACHES = (0, 25, 100)
 # A kind's epoch: some of them, and PyG's, take long for a batch.
 _KIND_BATCHES = 12
+# Seeds of small batches, and batches of a peer's epoch of them: about as many seeds each.
+SMALL_BATCHES = {8: 1000, 32: 500, 256: 150}
 # PyG's kinds, and what each needs: pyg-lib, which PyG prefers where it is there, has nothing for the last three.
 _PYG_KINDS = {"link-binary": "pyg", "link-triplet": "pyg", "induced": "pyg-sparse", "shadow": "pyg-sparse", "hgt": "pyg-sparse"}
 # What must be importable for a peer's scripts to run.
@@ -176,6 +178,7 @@ CONTENDERS = {
     "autotune": Contender(lambda a: a.own("autotuned", a.graph.store())),
     "glt": Contender(lambda a: a.peer("glt", "glt_loader", a.graph.arrays), "glt"),
     "pyg": Contender(lambda a: a.peer("pyg", "pyg_loader", a.graph.arrays), "pyg"),
+    "pyg-tuned": Contender(lambda a: a.peer("pyg", "pyg_loader", a.graph.arrays, "--tuned"), "pyg"),
     "graphbolt": Contender(lambda a: a.peer("graphbolt", "graphbolt_loader", a.graph.arrays), "graphbolt"),
     "first-cell": Contender(lambda a: a.own("first_cell", a.graph.store())),
     "launch": Contender(lambda a: a.own("launched", a.graph.store())),
@@ -194,12 +197,25 @@ def _of_kind(kind: str) -> dict[str, Contender]:
     return {**own, f"pyg-{kind}": Contender(lambda a: a.pyg_kind(kind), _PYG_KINDS[kind])} if kind in _PYG_KINDS else own
 
 
+def _of_batch_size(size: int) -> dict[str, Contender]:
+    """Small batches of two hops, gnnkit's and those of PyG as somebody sets it up who knows it well."""
+    short = ["--batch-size", str(size), "--fanout", *map(str, SHORT_FAN_OUT)]
+    return {
+        f"gnnkit-of-{size}": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle, *short)),
+        f"pyg-of-{size}": Contender(
+            lambda a: a.peer("pyg", "pyg_loader", a.graph.arrays, "--tuned", *short, "--batches", str(SMALL_BATCHES[size])), "pyg"
+        ),
+    }
+
+
 def _of_bottleneck(name: str) -> dict[str, Contender]:
     return {f"advice-{name}": Contender(lambda a: a.own("bottleneck", a.graph.store(), "--bottleneck", name))}
 
 
 for _kind in KINDS:
     CONTENDERS |= _of_kind(_kind)
+for _size in SMALL_BATCHES:
+    CONTENDERS |= _of_batch_size(_size)
 for _name in BOTTLENECKS:
     CONTENDERS |= _of_bottleneck(_name)
 

@@ -265,6 +265,18 @@ _KIND_LINES = tuple(
     else TableLine("kinds", f"{kind}: {what}", "seeds/s", f"kind-{kind}", "seeds_per_s")
     for kind, (what, peer) in _KINDS.items()
 )
+_SMALL_LINES = tuple(
+    TableLine(
+        "small",
+        f"batches of {size} at 10/5, against PyG NeighborLoader, tuned",
+        "seeds/s",
+        f"gnnkit-of-{size}",
+        "seeds_per_s",
+        f"pyg-of-{size}",
+        targets=(Target("ratio", "at least", least),),
+    )
+    for size, least in ((8, 3), (32, 3), (256, 6))
+)
 # At fan-out 15/10/5. What is aimed at over the wire follows from the rows that do not cross.
 _LABOR_LINES = tuple(
     TableLine("labor", f"LABOR, against plain fan-out: {what}", unit, contender, key, peer, targets=(target,))
@@ -302,7 +314,13 @@ LINES = (
         "glt",
         targets=(Target("ratio", "at least", 8),),
     ),
-    TableLine("seeds-pyg", "against PyG NeighborLoader", "seeds/s", "gnnkit", "seeds_per_s", "pyg"),
+    *(
+        TableLine("seeds-pyg", what, "seeds/s", "gnnkit", "seeds_per_s", peer, targets=(Target("ratio", "at least", least),))
+        for what, peer, least in (
+            ("against PyG NeighborLoader, as it comes", "pyg", 10),
+            ("against PyG NeighborLoader, tuned", "pyg-tuned", 6),
+        )
+    ),
     TableLine("seeds-graphbolt", "against DGL GraphBolt", "seeds/s", "gnnkit", "seeds_per_s", "graphbolt"),
     TableLine(
         "limit",
@@ -559,6 +577,7 @@ LINES = (
     *_DEVICE_LINES,
     *JOB_LINES,
     *_KIND_LINES,
+    *_SMALL_LINES,
     *_LABOR_LINES,
     *_ADVICE_LINES,
     *_AUTOTUNE_LINES,

@@ -36,6 +36,7 @@ ROWS = (
     "serving",
     "device",
     "kinds",
+    "small",
     "labor",
     "advice",
     "autotune",

@@ -556,15 +556,15 @@ def test_a_peer_that_is_not_there_is_named_with_the_reason() -> None:
 
 @pytest.mark.slow(seconds=40)
 @pytest.mark.glt
-@pytest.mark.parametrize("script", ["glt_loader", "pyg_loader", "glt_servers"])
-def test_peers_run_where_they_are_installed(graph: BenchGraph, glt_interpreter: Path, script: str) -> None:
-    sizes = ["--workers", "1", "--batches", "3", "--batch-size", "16", "--fanout", "3", "2", *(["--parts"] * (script == "glt_servers"))]
+@pytest.mark.parametrize(("script", "more"), [("glt_loader", ""), ("pyg_loader", "--tuned"), ("glt_servers", "--parts")])
+def test_peers_run_where_they_are_installed(graph: BenchGraph, glt_interpreter: Path, script: str, more: str) -> None:
+    sizes = ["--workers", "1", "--batches", "3", "--batch-size", "16", "--fanout", "3", "2", *more.split()]
     command = [str(glt_interpreter), str(PEERS / f"{script}.py"), str(graph.arrays), *sizes]
     done = measure(command, timeout_s=240, environment=environment())
     assert done.values["seeds_per_s"] > 0
     assert done.values["first_batch_s"] > 0
     if script == "pyg_loader":
-        assert re.match(r"PyG [\d.]+ with (pyg-lib|torch-sparse) [\d.]+", done.values["engine"])
+        assert re.match(r"PyG [\d.]+ with (pyg-lib|torch-sparse) [\d.]+, tuned", done.values["engine"])
 
 
 @pytest.mark.slow
@@ -587,14 +587,14 @@ def test_the_peer_that_partitions_leaves_nothing(graph: BenchGraph, glt_interpre
 
 
 def test_the_table_says_what_a_peer_has_sampled_with() -> None:
-    (line,) = (line for line in LINES if line.row == "seeds-pyg")
+    (line,) = (line for line in LINES if line.peer == "pyg")
     engine = "PyG 2.8.1 with pyg-lib 0.9.0, 0 workers, the better of 0 and 2"
     runs = {
         "gnnkit": [ProcessMeasurement({"seeds_per_s": 300.0}, 1.0, 0, 0)],
         "pyg": [ProcessMeasurement({"seeds_per_s": 100.0, "engine": engine}, 1.0, 0, 0)],
     }
     result = evaluate(line, runs, {}, 1.0)
-    assert cells(result)[1] == f"against PyG NeighborLoader ({engine})" and result.to_json()["peer_engine"] == engine
+    assert cells(result)[1] == f"against PyG NeighborLoader, as it comes ({engine})" and result.to_json()["peer_engine"] == engine
 
 
 # pyg-lib itself is in neither environment of the tests: what the script needs of PyG is put in its place.
@@ -607,22 +607,23 @@ sys.modules["torch"] = types.SimpleNamespace(__version__="2.9")
 for package, version in (("pyg_lib", "0.9.0"), ("torch_sparse", "0.6.18")):
     sys.modules[package] = types.SimpleNamespace(__version__=version)
 import _common
-options = types.SimpleNamespace(workers=2)
+options = types.SimpleNamespace(workers=2, tuned={tuned})
 engine = _common.pyg_engine(by_sparse_alone={sparse})
 _common.finish(_common.best_of_workers(lambda workers: {{"seeds_per_s": 10.0 - workers}}, engine, options))
 """
 
 
 @pytest.mark.parametrize(
-    ("has_lib", "sparse", "engine"),
+    ("has_lib", "sparse", "tuned", "engine"),
     [
-        (True, False, "PyG 2.8.1 with pyg-lib 0.9.0, 0 workers, the better of 0 and 2"),
-        (True, True, "PyG 2.8.1 with torch-sparse 0.6.18, 2 workers"),
-        (False, False, "PyG 2.8.1 with torch-sparse 0.6.18, 2 workers"),
+        (True, False, False, "PyG 2.8.1 with pyg-lib 0.9.0, 0 workers, the better of 0 and 2"),
+        (True, True, False, "PyG 2.8.1 with torch-sparse 0.6.18, 2 workers"),
+        (False, False, False, "PyG 2.8.1 with torch-sparse 0.6.18, 2 workers"),
+        (True, False, True, "PyG 2.8.1 with pyg-lib 0.9.0, tuned, 0 workers, the best of 0 and 1 and 2"),
     ],
 )
-def test_pyg_lib_is_measured_where_it_is_there(has_lib: bool, sparse: bool, engine: str) -> None:
-    code = STAND_IN.format(scripts=str(PEERS), has_lib=has_lib, sparse=sparse)
+def test_pyg_lib_is_measured_where_it_is_there(has_lib: bool, sparse: bool, tuned: bool, engine: str) -> None:
+    code = STAND_IN.format(scripts=str(PEERS), has_lib=has_lib, sparse=sparse, tuned=tuned)
     assert measure([sys.executable, "-c", code], timeout_s=60, environment=environment()).values["engine"] == engine
 
 
