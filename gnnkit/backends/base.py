@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
+from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.sampling.subgraph import SampledSubgraph
@@ -141,6 +142,11 @@ class StreamStatus:
 
 class BatchStream(Protocol):
     """A loader's connection to where its batches are sampled."""
+
+    @property
+    def batches(self) -> BatchList:
+        """The plan's list of batches, and its inputs."""
+        ...
 
     def start_epoch(self, epoch: int, first_batch: int = 0) -> None:
         """Starts (or abandons and starts) an epoch at ``first_batch`` of its list of batches."""

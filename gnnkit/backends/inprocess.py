@@ -244,6 +244,11 @@ class InProcessStream:
         self._now_lock = threading.Lock()
         self._restarting = threading.Lock()
 
+    @property
+    def batches(self) -> BatchList:
+        """See ``BatchStream.batches``."""
+        return self._shared.batches
+
     def start_epoch(self, epoch: int, first_batch: int = 0) -> None:
         """Starts an epoch; what is left of the one before is dropped."""
         shared = self._shared

@@ -19,6 +19,7 @@ from gnnkit.backends.stored_graph import in_order
 from gnnkit.errors import LoaderClosed, StartTimeout
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
+from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.buffers import BlockPool
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import look_at
@@ -62,6 +63,11 @@ class PoolStream:
         except BaseException:
             self._end()
             raise
+
+    @property
+    def batches(self) -> BatchList:
+        """See ``BatchStream.batches``."""
+        return self._session.batches
 
     def start_epoch(self, epoch: int, first_batch: int = 0) -> None:
         """Starts an epoch; what is left of the one before is dropped. Processes that have died are started again."""

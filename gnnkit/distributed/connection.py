@@ -370,7 +370,7 @@ class DistSamplingProducer(ConnectionProducer):
         backend = backend_of(options, self._at_once)
         records = self.data, self.sampler_input, self.sampling_config
         plan, graph = make_plan(*records, backend, options.rpc_timeout, self._runtime, self.sampler_options)
-        self._attach(LoaderConnection(Pipeline(plan, graph, ignore_events, device=self._device)))
+        self._attach(LoaderConnection(Pipeline(plan, graph, ignore_events, backend=backend, device=self._device)))
 
 
 # A request has a deadline of its own; this one is for whoever breaks his.
@@ -578,7 +578,7 @@ class ServedStreams(ConnectionProducer):
             for seeds, count in zip(self._inputs, batch_counts(self._inputs, config), strict=True):
                 if count:
                     plan, graph = plan_on(store, seeds, config, backend, self._options.rpc_timeout, options=self._sampler_options)
-                    connections.append(LoaderConnection(Pipeline(plan, graph, ignore_events, device=self._device)))
+                    connections.append(LoaderConnection(Pipeline(plan, graph, ignore_events, backend=backend, device=self._device)))
         except BaseException:
             for connection in connections:
                 connection.close()

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.backends import backend_from_json
-from gnnkit.backends.base import BatchStream
+from gnnkit.backends.base import Backend, BatchStream
 from gnnkit.errors import MemoryLimitError, PlanError
 from gnnkit.events import Stage
 from gnnkit.host import available_memory
@@ -288,11 +287,14 @@ class OpenedStream:
     cache: FeatureCache | None = None
 
 
-def open_stream(plan: LoaderPlan, graph: GraphHandle, history: History, device: Any, shared: FeatureCache | None = None) -> OpenedStream:
+def open_stream(
+    plan: LoaderPlan, backend: Backend, graph: GraphHandle, history: History, device: Any, shared: FeatureCache | None = None
+) -> OpenedStream:
     """Opens the stream of a plan's batches.
 
     Args:
         plan: The loader's plan.
+        backend: The place of sampling that the plan names.
         graph: The graph.
         history: Receives the stages of the start.
         device: The device that batches are copied to; None where they stay in memory, and nothing is cached.
@@ -303,7 +305,6 @@ def open_stream(plan: LoaderPlan, graph: GraphHandle, history: History, device: 
         MemoryLimitError: The device has no memory for the cache.
         StartTimeout: Whoever samples was not there in time.
     """
-    backend = backend_from_json(plan.backend)
     target = resolve_device(device)
     pin_device = target.index if target is not None and target.type == "cuda" else None
     plan = replace(plan, runtime=replace(plan.runtime, pin_device=pin_device))
@@ -323,9 +324,7 @@ def open_stream(plan: LoaderPlan, graph: GraphHandle, history: History, device: 
 
 def _measured(stream: BatchStream, plan: LoaderPlan, graph: GraphHandle, history: History, device: torch.device) -> FeatureCache:
     """The cache of what batches of epoch 0 touch most."""
-    from gnnkit.runtime.batches import BatchList
-
-    schema, schedule, budget = graph.arrays.schema, BatchList(plan, graph).schedule(), plan.runtime.feature_cache
+    schema, schedule, budget = graph.arrays.schema, stream.batches.schedule(), plan.runtime.feature_cache
     touches = touched_by(stream, schedule, schema, history)
     found = hottest(touches, {name: spec.row_nbytes for name, spec in feature_specs(schema).items()}, budget)
     if not graph.arrays.is_whole:  # rows of other hosts come with the batches that touch them

@@ -119,6 +119,6 @@ def placed_graph(graph: GraphHandle, options: LoaderOptions) -> tuple[GraphHandl
     if graph.store is None:
         check_undivided(options)
         return graph, None
-    site = options.site()
+    site = options.site
     store = site.open(graph.store.path)
     return open_store(store), site.placement(store.manifest, store.path)

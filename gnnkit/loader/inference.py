@@ -316,7 +316,7 @@ class _Opener:
         """A loader that visits the inputs in their order, each once."""
         loader = self._loader
         plan = replace(loader.plan, inputs=inputs, sampling=self._sampling, batching=self._batching)
-        options = {"transform": loader.transform, "device": self._device, "cache": loader.cache}
+        options = {"backend": loader.backend, "transform": loader.transform, "device": self._device, "cache": loader.cache}
         sibling = Pipeline(plan, loader.graph, self._events, **options)
         return self._stack.enter_context(sibling)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gnnkit.backends import backend_from_json
 from gnnkit.errors import PlanError
 from gnnkit.plan import NeighborSampling, TemporalComparison
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType
@@ -97,7 +96,7 @@ def check_loader(pipeline: Pipeline, batches: int) -> LeakageCheck:
     has_own = sampling.time_attr in edge_types[HOMOGENEOUS_EDGE_TYPE].arrays if pipeline.schema.is_homogeneous else None
     found, strict = LeakageCheck(), sampling.temporal_comparison == "<"
     changes = {"transform": None, "device": None, "feature_cache": 0}
-    with pipeline.with_backend(backend_from_json(pipeline.plan.backend), changes) as beside:
+    with pipeline.with_backend(pipeline.backend, changes) as beside:
         beside.set_epoch(pipeline.next_epoch)
         for number, batch in enumerate(islice(beside, batches)):
             found += _check(batch, sampling.time_attr, strict, has_own, number)

@@ -23,14 +23,11 @@ from gnnkit.loader.inputs import (
     LinkOptions,
     resolve_anchors,
     resolve_input_links,
-    resolve_sampling,
     wants_all_edges,
-    with_seed_weights,
-    with_time_window,
     without_labels,
     without_links,
 )
-from gnnkit.loader.options import GivenOptions, LoaderOptions, Site, check_flag, check_names, sort_options
+from gnnkit.loader.options import EdgeUse, GivenOptions, LoaderOptions, Site, check_flag, check_names, sort_options
 from gnnkit.loader.pipeline import Pipeline
 from gnnkit.loader.planned import as_decided, as_rank, check_store_has, checked_plan, open_planned_store, plan_file
 from gnnkit.loader.served import check_same_dataset, check_same_path, check_same_source, joins_servers, served_store
@@ -68,10 +65,10 @@ def open_ogb_dataset(  # noqa: PLR0913 - the options of a user
         options["edge_label_index"] = "train"  # there are no splits of nodes
     given = sort_options(options, input_nodes, "train", with_build=True)
     loader, build = given.loader, given.build
-    if joins_servers(loader.backend):
-        served = served_store(loader.backend, events)
+    if joins_servers(backend := loader.backend_for(None)):
+        served = served_store(backend, events)
         check_same_dataset(served, name, undirected, build, options)
-        return _on_store(served, given, loader.site(), build.weight, build.time_attr, with_edge, events)
+        return _on_store(served, given, loader.site, build.weight, build.time_attr, with_edge, events)
     folder = None if root is None else Path(root)
     warm_in_background(events)
     source = open_ogb(name, root=folder, download=download, undirected=undirected, events=events)
@@ -96,10 +93,10 @@ def open_source(
     check_flag("with_edge", with_edge, or_none=True)
     given = sort_options(options, input_nodes, usual, with_build=True)
     loader, build = given.loader, given.build
-    if joins_servers(loader.backend):
-        served = served_store(loader.backend, events)
+    if joins_servers(backend := loader.backend_for(None)):
+        served = served_store(backend, events)
         check_same_source(served, source.fingerprint())
-        return _on_store(served, given, loader.site(), build.weight, build.time_attr, with_edge, events)
+        return _on_store(served, given, loader.site, build.weight, build.time_attr, with_edge, events)
     warm_in_background(events)
     return _on_built(source, given, with_edge, store_folder(store_dir, None), events)
 
@@ -176,9 +173,9 @@ def open_stored(
             "give the store's folder, or a Store such as loader.store; a graph in memory is opened by from_pyg() or from_source()",
         )
     given = sort_options(options, input_nodes, "train", with_build=False)
-    site = given.loader.site()
-    if joins_servers(given.loader.backend):
-        store = served_store(given.loader.backend, events)
+    site = given.loader.site
+    if joins_servers(backend := given.loader.backend_for(None)):
+        store = served_store(backend, events)
         check_same_path(store, path)
     elif path is None:
         raise PlanError("from_store() was given no path", "name the store's folder, or servers: backend=GraphStore(address=...)")
@@ -191,10 +188,11 @@ def open_plan(
     path: str | Path | None, *, rank: int | None, world_size: int | None, events: EventSink, transform: Any = None, device: Any = None
 ) -> Pipeline:
     """Opens a written plan; the arguments are those of ``GraphLoader.from_plan``."""
-    plan = as_rank(as_decided(LoaderPlan.load(plan_file(path))), rank, world_size)
-    store = open_planned_store(plan, events)
+    plan, backend = as_decided(LoaderPlan.load(plan_file(path)))
+    plan = as_rank(plan, rank, world_size)
+    store = open_planned_store(plan, backend, events)
     graph = open_store(store)
-    return Pipeline(checked_plan(plan, store, graph), graph, events, transform=transform, device=device)
+    return Pipeline(checked_plan(plan, backend, store, graph), graph, events, backend=backend, transform=transform, device=device)
 
 
 def links_beside(pipeline: Pipeline, edge_label_index: Any, changes: Mapping[str, Any]) -> Pipeline:
@@ -213,7 +211,7 @@ def anchors_beside(pipeline: Pipeline, input_nodes: Any, labels: Mapping[str, An
 
 def _on_built(source: GraphSource, given: GivenOptions, with_edge: bool | None, folder: Path, events: EventSink) -> Pipeline:
     """A pipeline on the store of a source, which is built where there is none yet."""
-    build, site = given.build, given.loader.site()
+    build, site = given.build, given.loader.site
     store = find_or_build_store(source, build, stored_ids(with_edge, given), folder, site, events)
     return _on_store(store, given, site, build.weight, build.time_attr, with_edge, events)
 
@@ -235,12 +233,6 @@ def _open(
     with_edge: bool,
     events: EventSink,
 ) -> Pipeline:
-    options, arrays = given.loader, graph.arrays
-    sampling = resolve_sampling(
-        options, arrays.schema, edge_dir=arrays.edge_dir, weight=weight, time_attr=time_attr, with_edge=bool(with_edge)
-    )
-    inputs = with_time_window(given.inputs.resolve(sampling, graph), options.time_window, sampling, graph)
-    inputs = with_seed_weights(inputs, options.seed_weights, graph)
-    backend = options.backend_json(placement)
-    plan = LoaderPlan(graph.store, inputs, sampling, options.batching(inputs), backend, options.runtime(), placement, form=options.form())
-    return Pipeline(plan, graph, events, transform=options.transform, device=options.device)
+    options, edges = given.loader, EdgeUse(graph.arrays.edge_dir, weight, time_attr, bool(with_edge))
+    plan, backend = options.plan(graph, placement, edges, lambda sampling: (given.inputs.resolve(sampling, graph), sampling))
+    return Pipeline(plan, graph, events, backend=backend, transform=options.transform, device=options.device)

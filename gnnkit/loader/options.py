@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,16 @@ from gnnkit.backends.base import Backend, size_in_bytes
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, find_hosts
 from gnnkit.cluster.placing import PlacementOption, check_placement, place
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.loader.inputs import HOP_OPTIONS, INPUT_OPTIONS, InputOptions, check_sampling_options, resolve_rank
+from gnnkit.loader.inputs import (
+    HOP_OPTIONS,
+    INPUT_OPTIONS,
+    InputOptions,
+    check_sampling_options,
+    resolve_rank,
+    resolve_sampling,
+    with_seed_weights,
+    with_time_window,
+)
 from gnnkit.loader.served import is_served
 from gnnkit.loader.transfer import resolve_device
 from gnnkit.plan import (
@@ -27,13 +37,16 @@ from gnnkit.plan import (
     Placement,
     Remainder,
     RuntimeOptions,
+    Sampling,
     SubgraphType,
     TemporalComparison,
     TemporalStrategy,
     to_pad,
 )
 from gnnkit.plan.fan_outs import FanOuts
+from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import to_options
+from gnnkit.schema import EdgeDir
 from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
@@ -65,6 +78,23 @@ class Site:
         path = Path(path).expanduser().absolute()
         placement = self.placement(read_manifest(path), path)
         return Store.open(path, None if placement is None else placement.hosts[self.hosts.index])
+
+
+@dataclass(frozen=True)
+class EdgeUse:
+    """The direction of a graph's edges, and what of them a loader uses.
+
+    Attributes:
+        edge_dir: The direction that they are compressed for.
+        weight: The array of weights that neighbours are drawn by; None draws all alike.
+        time_attr: The array of times that are followed; None follows none.
+        with_edge: Whether batches hold edge ids.
+    """
+
+    edge_dir: EdgeDir
+    weight: str | None
+    time_attr: str | None
+    with_edge: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,10 +199,8 @@ class LoaderOptions:
         return cls(**values)
 
     @classmethod
-    def of_plan(cls, plan: LoaderPlan, transform: Callable[[Any], Any] | None, device: Any) -> LoaderOptions:
-        """The options that led to a plan."""
-        from gnnkit.backends import backend_from_json
-
+    def of_plan(cls, plan: LoaderPlan, backend: Backend, transform: Callable[[Any], Any] | None, device: Any) -> LoaderOptions:
+        """The options that led to a plan and to the backend that it names."""
         batching, runtime = plan.batching, plan.runtime
         hops = plan.sampling
         is_plain = isinstance(hops, NeighborSampling) and hops.labor is None
@@ -184,7 +212,7 @@ class LoaderOptions:
             drop_last=batching.drop_last,
             seed=batching.seed,
             remainder=batching.remainder,
-            backend=backend_from_json(plan.backend),
+            backend=backend,
             transform=transform,
             device=device,
             pad=plan.form.pad,
@@ -226,25 +254,47 @@ class LoaderOptions:
         """The form of batches."""
         return BatchForm(bool(self.is_edge_index), to_pad(self.pad))
 
+    @cached_property
     def site(self) -> Site:
-        """The hosts of all ranks, and what is placed where; waits for the other ranks where there are several hosts.
+        """The hosts of all ranks, and what is placed where; waits, the first time, for the other ranks where there are several hosts.
 
         Raises:
             PlanError: The hosts are not clear.
             StartTimeout: Other ranks did not come in time.
         """
-        if is_served(self.backend):
+        backend = self.backend_for(None)
+        if is_served(backend):
             if self.placement not in ("auto", "replicate"):
                 raise PlanError(
                     f"placement={self.placement!r}, but the graph is on servers", "say it to them: gnnkit.serve(store, placement=...)"
                 )
             return Site("auto", ONE_HOST)
-        addresses = resolve_backend(self.backend).to_json().get("hosts")
+        addresses = getattr(backend, "hosts", None)
         return Site(self.placement, find_hosts(addresses, resolve_rank(self.rank, self.world_size)[1], self.start_timeout_s))
 
-    def backend_json(self, placement: Placement | None) -> dict[str, Any]:
-        """The backend in a plan's form, for a placement of the parts."""
-        return resolve_backend(self.backend, is_whole=placement is None or placement.is_replicated).to_json()
+    def backend_for(self, placement: Placement | None) -> Backend:
+        """The backend for a placement of the parts; None places all of them on every host."""
+        return resolve_backend(self.backend, is_whole=placement is None or placement.is_replicated)
+
+    def plan(
+        self, graph: GraphHandle, placement: Placement | None, edges: EdgeUse, inputs_on: Callable[[Sampling], tuple[Inputs, Sampling]]
+    ) -> tuple[LoaderPlan, Backend]:
+        """The plan of these options on a graph, and the backend that it names.
+
+        Args:
+            graph: The opened graph.
+            placement: Which host holds which of its parts.
+            edges: The edges, and what of them is used.
+            inputs_on: Gives the inputs, and the sampling with what they change of it.
+
+        Raises:
+            PlanError: A value does not fit the graph.
+        """
+        inputs, sampling = inputs_on(resolve_sampling(self, graph.arrays.schema, **asdict(edges)))
+        inputs = with_seed_weights(with_time_window(inputs, self.time_window, sampling, graph), self.seed_weights, graph)
+        backend = self.backend_for(placement)
+        batching, runtime = self.batching(inputs), self.runtime()
+        return LoaderPlan(graph.store, inputs, sampling, batching, backend.to_json(), runtime, placement, form=self.form()), backend
 
 
 # Options of a build that a loader's constructor takes; the others are the loader's own or follow from them.
@@ -284,7 +334,7 @@ def sort_options(values: Mapping[str, Any], input_nodes: Any, usual: Any, *, wit
     inputs = InputOptions.of({name: value for name, value in values.items() if name in INPUT_OPTIONS}, input_nodes, usual)
     build = {name: value for name, value in values.items() if name in BUILD_OPTIONS}
     if with_build and build.get("num_parts") is None:
-        build["num_parts"] = loader.site().hosts.count
+        build["num_parts"] = loader.site.hosts.count
     return GivenOptions(loader, BuildOptions(**build), inputs)
 
 

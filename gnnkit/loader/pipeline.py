@@ -23,8 +23,8 @@ from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStat
 from gnnkit.loader.feature_cache import open_stream
 from gnnkit.loader.graphs import placed_graph
 from gnnkit.loader.history import Control, History, Records
-from gnnkit.loader.inputs import resolve_sampling, to_ids, to_links, with_seed_weights, with_time_window
-from gnnkit.loader.options import LoaderOptions
+from gnnkit.loader.inputs import to_ids, to_links
+from gnnkit.loader.options import EdgeUse, LoaderOptions
 from gnnkit.loader.padding import check_paddable, with_shapes
 from gnnkit.loader.planned import checked_inputs
 from gnnkit.loader.served import check_is_here
@@ -50,6 +50,7 @@ class Pipeline(ProcessBound):
         plan: What is sampled.
         graph: The opened graph.
         events: Where progress goes.
+        backend: The backend that the plan names, where the caller has it; None makes it of the plan.
         transform: Called on each batch before it is copied to ``device``; after that where features are cached there.
         device: The device that batches are copied to; None leaves them in memory.
         cache: Features on that device which another pipeline on the same graph has; used where the plan asks for as many.
@@ -58,11 +59,11 @@ class Pipeline(ProcessBound):
         plan: See above.
         graph: See above.
         events: Where progress goes, without this pipeline's history.
+        backend: See above.
         transform: See above.
         device: See above.
         cache: The features that are kept on the device; None where none are.
         stream: Where batches come from.
-        batches: The plan's list of batches.
         gauge: Readings of what the system counts while epochs run.
         epoch: The epoch that is running or ran last; -1 before the first.
         next_epoch: The epoch that the next iteration runs.
@@ -79,6 +80,7 @@ class Pipeline(ProcessBound):
         graph: GraphHandle,
         events: EventSink,
         *,
+        backend: Backend | None = None,
         transform: Callable[[Any], Any] | None = None,
         device: Any = None,
         cache: FeatureCache | None = None,
@@ -92,11 +94,11 @@ class Pipeline(ProcessBound):
         self.next_epoch = self._first_batch = 0
         self._moved = False  # by set_epoch() or load_state_dict() since the last iteration began
         self._state: EpochState | None = None
-        check_is_here(backend_from_json(plan.backend), graph)
+        self.backend = backend_from_json(plan.backend) if backend is None else backend
+        check_is_here(self.backend, graph)
         check_paddable(plan, graph.arrays.schema)
-        opened = open_stream(plan, graph, history, device, cache)
+        opened = open_stream(plan, self.backend, graph, history, device, cache)
         self.stream, self.cache = opened.stream, opened.cache
-        self.batches = BatchList(plan, graph)
         try:
             self.plan = with_shapes(plan, self.stream, self.batches.schedule().num_batches, history)
         except BaseException:
@@ -108,6 +110,11 @@ class Pipeline(ProcessBound):
         self.gauge = Gauge(self, graph)
         remember(self)
         weakref.finalize(self, self.stream.close).atexit = False
+
+    @property
+    def batches(self) -> BatchList:
+        """The plan's list of batches."""
+        return self.stream.batches
 
     # Iteration -------------------------------------------------------------------------------------------------------
 
@@ -392,32 +399,15 @@ class Pipeline(ProcessBound):
         """
         self.check_open()
         before = self.plan.sampling
-        options = LoaderOptions.of_plan(self.plan, self.transform, self.device).changed(changes)
-        sampling = resolve_sampling(
-            options,
-            self.schema,
-            edge_dir=before.edge_dir,
-            weight=before.weight,
-            time_attr=before.time_attr,
-            with_edge=before.with_edge,
-        )
-        inputs, sampling = inputs_on(sampling)
-        inputs = with_time_window(inputs, options.time_window, sampling, self.graph)
-        if _window_of(self.plan.inputs) is not None and _window_of(inputs) is None and "time_window" not in changes:
-            raise PlanError("this loader's time_window is one for each of its own inputs", "say that of the others: time_window=...")
-        inputs = with_seed_weights(inputs, options.seed_weights, self.graph)
+        options = LoaderOptions.of_plan(self.plan, self.backend, self.transform, self.device).changed(changes)
         graph, placement = placed_graph(self.graph, options) if "placement" in changes else (self.graph, self.plan.placement)
-        plan = replace(
-            self.plan,
-            inputs=inputs,
-            sampling=sampling,
-            batching=options.batching(inputs),
-            backend=options.backend_json(placement),
-            runtime=options.runtime(),
-            placement=placement,
-            form=options.form(),
+        edges = EdgeUse(before.edge_dir, before.weight, before.time_attr, before.with_edge)
+        plan, backend = options.plan(graph, placement, edges, inputs_on)
+        if _window_of(self.plan.inputs) is not None and _window_of(plan.inputs) is None and "time_window" not in changes:
+            raise PlanError("this loader's time_window is one for each of its own inputs", "say that of the others: time_window=...")
+        return Pipeline(
+            plan, graph, events or self.events, backend=backend, transform=options.transform, device=options.device, cache=self.cache
         )
-        return Pipeline(plan, graph, events or self.events, transform=options.transform, device=options.device, cache=self.cache)
 
     def close(self) -> None:
         """Stops sampling: an iteration that waits raises ``LoaderClosed``. Batches that were handed out stay valid.

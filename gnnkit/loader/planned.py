@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit.backends import backend_from_json
+from gnnkit.backends.base import Backend
 from gnnkit.backends.joined import joined
 from gnnkit.cluster.hosts import find_hosts
 from gnnkit.errors import PlanError, StoreError
@@ -56,21 +57,22 @@ def plan_file(path: str | Path | None) -> Path:
     return decided.plan
 
 
-def as_decided(plan: LoaderPlan) -> LoaderPlan:
-    """A plan as ``initialize`` has it run: with its backend, and as the rank of the process group or of torchrun where there is one.
+def as_decided(plan: LoaderPlan) -> tuple[LoaderPlan, Backend]:
+    """A plan as ``initialize`` has it run, and its backend; as the rank of the process group or of torchrun where there is one.
 
     Without ``initialize`` it is as it was written. No batch of the epoch's list changes, only who gets which.
     """
     decided = joined()
     if decided is None:
-        return plan
+        backend = backend_from_json(plan.backend)
+        return replace(plan, backend=backend.to_json()), backend
     batching = plan.batching
     distributed = sys.modules.get("torch.distributed")
     in_group = distributed is not None and distributed.is_available() and distributed.is_initialized()
     if in_group or {"RANK", "WORLD_SIZE"} <= os.environ.keys():
         rank, world_size = resolve_rank(None, None)
         batching = replace(batching, rank=rank, world_size=world_size)
-    return replace(plan, backend=decided.backend.to_json(), batching=batching)
+    return replace(plan, backend=decided.backend.to_json(), batching=batching), decided.backend
 
 
 def as_rank(plan: LoaderPlan, rank: int | None, world_size: int | None) -> LoaderPlan:
@@ -90,7 +92,7 @@ _BRING_IT = (
 )
 
 
-def open_planned_store(plan: LoaderPlan, events: EventSink) -> Store:
+def open_planned_store(plan: LoaderPlan, backend: Backend, events: EventSink) -> Store:
     """The store that a plan was made for, or another one of the same graph in its place. Where servers are joined, it is theirs.
 
     Raises:
@@ -103,12 +105,12 @@ def open_planned_store(plan: LoaderPlan, events: EventSink) -> Store:
 
     if plan.store is None:
         raise PlanError("the plan's graph was only in memory", "build a store with gnnkit.partition() and a loader with from_store()")
-    path, backend = plan.store.path, backend_from_json(plan.backend)
+    path = plan.store.path
     if joins_servers(backend):
         store = served_store(backend, events)
     else:
         try:
-            store = Store.open(path) if plan.placement is None else _site(plan, plan.placement).open(path)
+            store = Store.open(path) if plan.placement is None else _site(plan, backend, plan.placement).open(path)
         except StoreError as error:
             if (Path(path) / MANIFEST_NAME).exists():
                 raise
@@ -130,9 +132,8 @@ def check_planned(planned: StoreRef, manifest: Manifest, path: Path) -> None:
         )
 
 
-def _site(plan: LoaderPlan, placement: Placement) -> Site:
-    addresses = backend_from_json(plan.backend).to_json().get("hosts")
-    return Site(placement, find_hosts(addresses, plan.batching.world_size, plan.runtime.start_timeout_s))
+def _site(plan: LoaderPlan, backend: Backend, placement: Placement) -> Site:
+    return Site(placement, find_hosts(getattr(backend, "hosts", None), plan.batching.world_size, plan.runtime.start_timeout_s))
 
 
 def check_store_has(store: Store, weight: str | None, time_attr: str | None, with_edge: bool | None) -> None:
@@ -153,7 +154,7 @@ def check_store_has(store: Store, weight: str | None, time_attr: str | None, wit
         raise PlanError(f"time_attr={time_attr!r}, but the store {str(store.path)!r} was built {built}", hint)
 
 
-def checked_plan(plan: LoaderPlan, store: Store, graph: GraphHandle) -> LoaderPlan:
+def checked_plan(plan: LoaderPlan, backend: Backend, store: Store, graph: GraphHandle) -> LoaderPlan:
     """A plan that somebody may have edited, with every value checked, for the place where the store lies now.
 
     Raises:
@@ -168,17 +169,10 @@ def checked_plan(plan: LoaderPlan, store: Store, graph: GraphHandle) -> LoaderPl
     inputs, sampling = checked_inputs(plan.inputs, _checked_sampling(sampling, store.schema), graph)
     if inputs.weights is not None and not batching.shuffle:
         raise PlanError("the plan's inputs have weights, which draw the inputs of an epoch, and its shuffle is false")
-    placement = None if is_served(backend_from_json(plan.backend)) else plan.placement
+    placement = None if is_served(backend) else plan.placement
     if placement is not None:
-        placement = _site(plan, placement).placement(store.manifest, store.path)
-    return replace(
-        plan,
-        store=store.reference,
-        inputs=inputs,
-        sampling=sampling,
-        backend=backend_from_json(plan.backend).to_json(),
-        placement=placement,
-    )
+        placement = _site(plan, backend, placement).placement(store.manifest, store.path)
+    return replace(plan, store=store.reference, inputs=inputs, sampling=sampling, placement=placement)
 
 
 def _check_bool(name: str, value: object) -> None:

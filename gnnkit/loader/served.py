@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from gnnkit.backends import resolve_backend
 from gnnkit.backends.base import Backend
 from gnnkit.backends.graph_store import GraphStore
 from gnnkit.cluster.serving.spec import has_any_port
@@ -21,24 +20,23 @@ from gnnkit.storage.outline import is_outline
 from gnnkit.storage.store import Store
 
 
-def is_served(backend: Backend | str) -> bool:
+def is_served(backend: Backend) -> bool:
     """Whether servers sample: those of this process, of this host or of others. Placing the graph is their affair."""
-    return isinstance(resolve_backend(backend), GraphStore)
+    return isinstance(backend, GraphStore)
 
 
-def joins_servers(backend: Backend | str) -> bool:
+def joins_servers(backend: Backend) -> TypeGuard[GraphStore]:
     """Whether servers that somebody else has started sample, from a store of theirs."""
-    options = resolve_backend(backend)
-    if not isinstance(options, GraphStore) or options.address is None:
+    if not isinstance(backend, GraphStore) or backend.address is None:
         return False
-    return options.folder is not None or not has_any_port(str(options.address))
+    return backend.folder is not None or not has_any_port(str(backend.address))
 
 
-def served_store(backend: Backend | str, events: EventSink) -> Store:
+def served_store(options: GraphStore, events: EventSink) -> Store:
     """Opens the store of the servers that this process joins: where they are on this host all of it, else its outline.
 
     Args:
-        backend: One that ``joins_servers``.
+        options: A backend that ``joins_servers``.
         events: Receives the stage "start", with the servers that are missing.
 
     Raises:
@@ -46,8 +44,6 @@ def served_store(backend: Backend | str, events: EventSink) -> Store:
         PlanError: They refuse this process.
         StoreError: They have different stores, or their store cannot be opened.
     """
-    options = resolve_backend(backend)
-    assert isinstance(options, GraphStore)
     if options.folder is not None:
         from gnnkit.cluster.serving.connection import join_folder
 

@@ -48,6 +48,9 @@ class GltStream:
         graph: The graph.
         events: Receives the stage "start".
 
+    Attributes:
+        batches: See ``BatchStream.batches``.
+
     Raises:
         StartTimeout: A process did not become ready in time, or ended.
         PlanError: The system's limits or an option do not allow it.
@@ -55,7 +58,7 @@ class GltStream:
 
     def __init__(self, options: Glt, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> None:
         self._options, self._plan, self._graph, self._events = options, plan, graph, events
-        self._batches = BatchList(plan, graph)
+        self.batches = BatchList(plan, graph)
         self._lock = threading.RLock()
         self._closed, self._owner = False, os.getpid()
         self._scheduler: Scheduler[SampledSubgraph | GnnkitError] = Scheduler(0)
@@ -84,7 +87,7 @@ class GltStream:
         with self._lock:
             self._check_open()
             self._revive()
-            self._broken, self._schedule = None, self._batches.schedule(first_batch)
+            self._broken, self._schedule = None, self.batches.schedule(first_batch)
             self._scheduler.begin(epoch, len(self._schedule))
             # What an interrupt has lost would count as a worker's for ever.
             for lane in range(self._fleet.lanes):
