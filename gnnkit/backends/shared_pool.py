@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,7 +50,6 @@ class SharedPool:
         self.sessions: dict[int, Session] = {}
         self.restarts = 0
         self._owner = os.getpid()
-        self._numbers = itertools.count(1)
         # Weakly: what an interrupt keeps from being taken off here goes with the wait that it ended.
         self._waiting: weakref.WeakSet[Bell] = weakref.WeakSet()
         self._listener: Callable[[], Bell | None] = lambda: None
@@ -58,13 +57,16 @@ class SharedPool:
 
     # Loaders --------------------------------------------------------------------------------------------------------------
 
-    def add(self, session: Session) -> None:
+    def add(self, session: Session, number: int) -> None:
         """Gives a loader a place; one that has had a place before is dealt to at once.
+
+        Args:
+            session: The loader.
+            number: What the processes will know it by.
 
         Raises:
             MemoryLimitError: There is no memory for its batches any more.
         """
-        number = next(self._numbers)
         session.enter(number, self.workers.expected)
         self.sessions[number] = session
         for rank in self.workers.pids:
@@ -274,6 +276,9 @@ class PoolRegistry:
     # Held while a workers is made, which may wait for other hosts.
     _making: threading.Lock = field(default_factory=threading.Lock)
     _by_key: dict[Any, SharedPool] = field(default_factory=dict)
+    # By session number: asked for several times for each batch, and a key takes long to hash.
+    _places: dict[int, SharedPool] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _forgotten: deque[Session] = field(default_factory=deque)
 
     def open(self, session: Session) -> None:
@@ -338,10 +343,13 @@ class PoolRegistry:
         with self.lock:
             if self._by_key.get(key) is not pool:
                 return
+            number = next(self._numbers)
             try:
                 if not session.is_closed:
-                    pool.add(session)
+                    self._places[number] = pool
+                    pool.add(session, number)
             except BaseException:  # without a ring it is no place: the next use takes another one
+                self._places.pop(number, None)
                 self.leave(session)
                 raise
             if session.number not in pool.sessions:
@@ -349,8 +357,7 @@ class PoolRegistry:
 
     def pool_of(self, session: Session) -> SharedPool | None:
         """A loader's workers, or None where it has no place."""
-        pool = self._by_key.get(_key(session))
-        return pool if pool is not None and session.number in pool.sessions else None
+        return self._places.get(session.number)
 
     def tidy(self) -> None:
         """Takes the places of loaders that have not been used for long."""
@@ -363,6 +370,7 @@ class PoolRegistry:
         pool = self._by_key.get(key)
         if pool is None:
             return
+        self._places.pop(session.number, None)
         pool.remove(session)
         if not pool.sessions:
             del self._by_key[key]
