@@ -13,7 +13,9 @@ pickled and sent between processes as they are.
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -114,3 +116,99 @@ class Stage:
 
     def _emit(self, kind: EventKind, text: str = "") -> None:
         self._events(Event(kind, self._stage, self._label, self.done, self.total, self._unit, text))
+
+
+# The rate of a stage is the mean over this much of the past: long enough to be calm, short enough to follow a change.
+_RATE_WINDOW_S = 15.0
+_SAMPLE_EVERY_S = 0.2
+_ENDS: dict[str, Literal["done", "failed"]] = {"end": "done", "fail": "failed"}
+
+
+@dataclass(frozen=True)
+class StageState:
+    """The progress of a stage.
+
+    Attributes:
+        stage: "download", "ingest", "partition", "compile", "start", "epoch" and the like.
+        label: What it works on.
+        state: "running", "done" or "failed".
+        done: Units finished.
+        total: Units expected; None where that is unknown.
+        unit: "B" for bytes, otherwise a plural noun.
+        text: A summary of its end ("abandoned", "stopped"), or its error's first line; often "".
+        started_s: ``time.monotonic()`` when it began.
+        ended_s: When it ended; None while it runs.
+        note: What else was last said of it while it runs, such as a loss.
+        heard_s: When it was last heard of.
+        since: The moment, and the units that were finished by then, from which its rate counts.
+    """
+
+    stage: str
+    label: str
+    state: Literal["running", "done", "failed"]
+    done: float
+    total: float | None
+    unit: str
+    text: str
+    started_s: float
+    ended_s: float | None
+    note: str
+    heard_s: float
+    since: tuple[float, float]
+
+    @property
+    def fraction(self) -> float | None:
+        """The finished share of it, 0 to 1; None where that is unknown."""
+        if self.state == "done" and self.total is None:
+            return 1.0
+        return None if not self.total else min(1.0, self.done / self.total)
+
+
+class StageProgress:
+    """Follows the events of one stage. Not thread-safe: its owner locks.
+
+    Args:
+        event: The first of them.
+
+    Attributes:
+        first: The first.
+        last: The last.
+    """
+
+    def __init__(self, event: Event) -> None:
+        self.first = self.last = event
+        self._samples = deque([_sample(event)])
+        self._began = self._samples[0]
+
+    def advance(self, event: Event) -> None:
+        """Takes the next event."""
+        if event.done < self.last.done:  # another epoch: its rate is its own
+            self._samples.clear()
+        self.last = event
+        if not self._samples or event.time_s - self._samples[-1][0] >= _SAMPLE_EVERY_S:
+            self._samples.append(_sample(event))
+        # The oldest sample is the last one before the window, so that a pause does not empty it.
+        while len(self._samples) > 1 and self._samples[1][0] <= event.time_s - _RATE_WINDOW_S:
+            self._samples.popleft()
+
+    def state(self, *, final: bool = False) -> StageState:
+        """Returns the state; ``final``, or once it has ended, the rate counts from its beginning."""
+        last, end = self.last, _ENDS.get(self.last.kind)
+        return StageState(
+            last.stage,
+            last.label,
+            end or "running",
+            last.done,
+            last.total,
+            last.unit,
+            last.text if end else "",
+            self.first.time_s,
+            last.time_s if end else None,
+            last.text if last.kind == "progress" else "",
+            last.time_s,
+            self._began if final or end else self._samples[0],
+        )
+
+
+def _sample(event: Event) -> tuple[float, float]:
+    return event.time_s, event.done if math.isfinite(event.done) else 0.0

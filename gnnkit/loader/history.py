@@ -10,10 +10,10 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from gnnkit.errors import LoaderClosed, interruptible
-from gnnkit.events import Event, EventSink
+from gnnkit.events import Event, EventSink, StageProgress, StageState
 
 # About a megabyte; an epoch of OGBN-Products has 193 batches of 1024.
 _KEPT = 4096
@@ -109,41 +109,6 @@ class Records:
 logger = logging.getLogger(__name__)
 
 _STAGES, _MESSAGES = 64, 32
-_ENDS: dict[str, Literal["done", "failed"]] = {"end": "done", "fail": "failed"}
-
-
-@dataclass(frozen=True)
-class StageState:
-    """The progress of a stage.
-
-    Attributes:
-        stage: "download", "ingest", "partition", "compile", "start", "epoch" and the like.
-        label: What it works on.
-        state: "running", "done" or "failed".
-        done: Units finished.
-        total: Units expected; None where that is unknown.
-        unit: "B" for bytes, otherwise a plural noun.
-        text: A summary of its end ("abandoned", "stopped"), or its error's first line; often "".
-        started_s: ``time.monotonic()`` when it began.
-        ended_s: When it ended; None while it runs.
-    """
-
-    stage: str
-    label: str
-    state: Literal["running", "done", "failed"]
-    done: float
-    total: float | None
-    unit: str
-    text: str
-    started_s: float
-    ended_s: float | None
-
-    @property
-    def fraction(self) -> float | None:
-        """The finished share of it, 0 to 1; None where that is unknown."""
-        if self.state == "done" and self.total is None:
-            return 1.0
-        return None if not self.total else min(1.0, self.done / self.total)
 
 
 @dataclass(frozen=True)
@@ -168,21 +133,6 @@ class LastError:
         return f"{self.kind}: {self.message}".splitlines()[0]
 
 
-@dataclass
-class _Bracket:
-    """A stage: its first and its last event."""
-
-    first: Event
-    last: Event
-
-    def state(self) -> StageState:
-        first, last = self.first, self.last
-        state: Literal["running", "done", "failed"] = _ENDS.get(last.kind, "running")
-        ended_s = None if state == "running" else last.time_s
-        text = "" if state == "running" else last.text
-        return StageState(last.stage, last.label, state, last.done, last.total, last.unit, text, first.time_s, ended_s)
-
-
 class History:
     """An ``EventSink`` that stands before another one and remembers what went through. May be used from any thread.
 
@@ -200,7 +150,7 @@ class History:
         self.last_error: LastError | None = None
         # Reentrant: the garbage collector may end a stage on a thread that holds it.
         self._lock = threading.RLock()
-        self._brackets: deque[_Bracket] = deque(maxlen=_STAGES)
+        self._stages: deque[StageProgress] = deque(maxlen=_STAGES)
         self._messages: deque[str] = deque(maxlen=_MESSAGES)
         self._listeners: tuple[Callable[[Event], None], ...] = ()
 
@@ -225,17 +175,17 @@ class History:
         Processes that do the same at the same time, as compiling, report one stage: it runs when the last of them has said so.
         """
         key = event.stage, event.label
-        bracket = next((b for b in reversed(self._brackets) if (b.last.stage, b.last.label) == key), None)
-        if bracket is None or (event.kind == "start" and bracket.last.kind in _ENDS):
-            self._brackets.append(_Bracket(event, event))
-        elif event.time_s >= bracket.last.time_s:
-            bracket.last = event
+        stage = next((s for s in reversed(self._stages) if (s.last.stage, s.last.label) == key), None)
+        if stage is None or (event.kind == "start" and stage.last.kind in ("end", "fail")):
+            self._stages.append(StageProgress(event))
+        elif event.time_s >= stage.last.time_s:
+            stage.advance(event)
 
     @property
     def stages(self) -> tuple[StageState, ...]:
         """The last 64 stages in the order of their beginning."""
         with self._lock:
-            return tuple(bracket.state() for bracket in self._brackets)
+            return tuple(stage.state() for stage in self._stages)
 
     @property
     def messages(self) -> tuple[str, ...]:

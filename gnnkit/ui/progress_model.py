@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-from gnnkit.events import STAGES, Event
+from gnnkit.events import STAGES, Event, StageProgress, StageState
 from gnnkit.printable import clean
 from gnnkit.units import format_duration, format_percent, format_quantity, format_rate, format_short
 
@@ -94,9 +94,6 @@ _FEW = 100
 
 # Stages shorter than this are not worth a reader's eye, unless they fail.
 SHOWN_AFTER_S = 0.5
-# The rate is the mean over this much of the past: long enough to be calm, short enough to follow a change.
-_RATE_WINDOW_S = 15.0
-_SAMPLE_EVERY_S = 0.2
 # Without news for this long, a rate begins to fall.
 _STALLED_AFTER_S = 3.0
 _MAX_BARS = 8
@@ -132,6 +129,29 @@ class Bar:
     eta_s: float | None
     elapsed_s: float
     note: str = ""
+
+    @classmethod
+    def of(cls, stage: StageState, now: float, *, final: bool = False) -> Bar:
+        """The stage at ``now`` (``time.monotonic()``); ``final`` is its last state, whose rate is that of the whole stage."""
+        done = max(stage.done, 0.0) if math.isfinite(stage.done) else 0.0
+        total = stage.total if stage.total is not None and math.isfinite(stage.total) and stage.total > 0 else None
+        until = now if final or now - stage.heard_s > _STALLED_AFTER_S else stage.heard_s
+        span, gain = until - stage.since[0], done - stage.since[1]
+        rate = gain / span if span >= SHOWN_AFTER_S and gain > 0 else None
+        rate = rate or None  # of a gain so small that nothing is left of it
+        remaining = None if total is None or final else max(total - done, 0.0)
+        return cls(
+            stage=stage.stage,
+            label=stage.label,
+            unit=stage.unit,
+            done=done,
+            total=total,
+            fraction=None if total is None else min(done / total, 1.0),
+            rate=rate,
+            eta_s=None if rate is None or remaining is None or remaining == 0 else remaining / rate,
+            elapsed_s=max(now - stage.started_s, 0.0),
+            note=stage.note,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,52 +190,6 @@ class Frame:
     idle: bool
 
 
-@dataclass(slots=True)
-class _OpenStage:
-    """A stage between its start and its end."""
-
-    start: Event
-    latest: Event
-    samples: deque[tuple[float, float]] = field(default_factory=deque)
-
-    def __post_init__(self) -> None:
-        self.samples.append((self.start.time_s, _finite(self.start.done)))
-
-    def advance(self, event: Event) -> None:
-        if event.done < self.latest.done:  # another epoch: its rate is its own
-            self.samples.clear()
-        self.latest = event
-        if not self.samples or event.time_s - self.samples[-1][0] >= _SAMPLE_EVERY_S:
-            self.samples.append((event.time_s, _finite(event.done)))
-        # The oldest sample is the last one before the window, so that a pause does not empty it.
-        while len(self.samples) > 1 and self.samples[1][0] <= event.time_s - _RATE_WINDOW_S:
-            self.samples.popleft()
-
-    def bar(self, now: float, *, final: bool = False) -> Bar:
-        """The state at ``now``; ``final`` takes the rate over the whole stage."""
-        event, done = self.latest, max(_finite(self.latest.done), 0.0)
-        total = event.total if event.total is not None and math.isfinite(event.total) and event.total > 0 else None
-        elapsed = max(now - self.start.time_s, 0.0)
-        first_time, first_done = (self.start.time_s, _finite(self.start.done)) if final else self.samples[0]
-        until = now if final or now - event.time_s > _STALLED_AFTER_S else event.time_s
-        span, gain = until - first_time, done - first_done
-        rate = gain / span if span >= SHOWN_AFTER_S and gain > 0 else None
-        rate = rate or None  # of a gain so small that nothing is left of it
-        remaining = None if total is None else max(total - done, 0.0)
-        return Bar(
-            stage=event.stage,
-            label=event.label,
-            unit=event.unit,
-            done=done,
-            total=total,
-            fraction=None if total is None else min(done / total, 1.0),
-            rate=rate,
-            eta_s=None if rate is None or remaining is None or remaining == 0 else remaining / rate,
-            elapsed_s=elapsed,
-            note=event.text if event.kind == "progress" else "",
-        )
-
-
 class ProgressModel:
     """Follows the events of any number of stages that are open at once. Not thread-safe: its owner locks.
 
@@ -225,7 +199,7 @@ class ProgressModel:
 
     def __init__(self, *, epochs: bool = False) -> None:
         self._epochs = epochs
-        self._open: dict[tuple[str, str], _OpenStage] = {}
+        self._open: dict[tuple[str, str], StageProgress] = {}
         self._lines: deque[ProgressLine] = deque(maxlen=_MAX_WAITING_LINES)
         self._last_failure = ""
 
@@ -250,34 +224,36 @@ class ProgressModel:
         if event.kind == "start":
             if not self._open:
                 self._last_failure = ""
-            self._open[key] = _OpenStage(event, event)
+            self._open[key] = StageProgress(event)
         elif event.kind == "progress":
             # Whoever comes to a stage late sees it from here on.
-            self._open.setdefault(key, _OpenStage(event, event)).advance(event)
+            self._open.setdefault(key, StageProgress(event)).advance(event)
         else:
-            self._end(self._open.pop(key, _OpenStage(event, event)), event)
+            self._end(self._open.pop(key, StageProgress(event)), event)
         return True
 
     def stop(self, now: float) -> None:
         """Ends every open stage as abandoned."""
         for stage in [*self._open.values()]:
-            if now - stage.start.time_s >= SHOWN_AFTER_S:
+            if now - stage.first.time_s >= SHOWN_AFTER_S:
                 self._add("stopped", stage, now, "")
         self._open.clear()
 
     def frame(self, now: float) -> Frame:
         """Returns the bars and lines to draw at ``now`` (``time.monotonic()``); each line is returned once."""
-        shown = [stage for stage in self._open.values() if now - stage.start.time_s >= SHOWN_AFTER_S]
-        shown.sort(key=lambda stage: (rank_of_stage(stage.start.stage), stage.start.time_s))
+        shown = [stage for stage in self._open.values() if now - stage.first.time_s >= SHOWN_AFTER_S]
+        shown.sort(key=lambda stage: (rank_of_stage(stage.first.stage), stage.first.time_s))
         lines = tuple(self._lines)
         self._lines.clear()
-        return Frame(tuple(stage.bar(now) for stage in shown[:_MAX_BARS]), max(len(shown) - _MAX_BARS, 0), lines, not self._open)
+        return Frame(
+            tuple(Bar.of(stage.state(), now) for stage in shown[:_MAX_BARS]), max(len(shown) - _MAX_BARS, 0), lines, not self._open
+        )
 
-    def _end(self, stage: _OpenStage, event: Event) -> None:
+    def _end(self, stage: StageProgress, event: Event) -> None:
         if event.done or event.total is not None:
             stage.advance(event)
         # Epochs are only followed where they were asked for, and then each leaves its line.
-        short = event.time_s - stage.start.time_s < SHOWN_AFTER_S and event.stage != "epoch"
+        short = event.time_s - stage.first.time_s < SHOWN_AFTER_S and event.stage != "epoch"
         if event.kind == "end":
             if not short:
                 self._add("done", stage, event.time_s, event.text)
@@ -291,12 +267,8 @@ class ProgressModel:
             self._last_failure = event.text
             self._add("failed", stage, event.time_s, "interrupted" if name == "KeyboardInterrupt" else name)
 
-    def _add(self, kind: LineKind, stage: _OpenStage, now: float, text: str) -> None:
-        self._lines.append(ProgressLine(kind, stage.start.stage, stage.start.label, text, stage.bar(now, final=True)))
-
-
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
+    def _add(self, kind: LineKind, stage: StageProgress, now: float, text: str) -> None:
+        self._lines.append(ProgressLine(kind, stage.first.stage, stage.first.label, text, Bar.of(stage.state(final=True), now, final=True)))
 
 
 def rank_of_stage(stage: str) -> int:

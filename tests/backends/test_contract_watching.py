@@ -16,7 +16,7 @@ import pytest
 from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
 from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.errors import BatchTimeout, LoaderClosed
-from gnnkit.loader.history import StageState
+from gnnkit.events import StageState
 from gnnkit.runtime.wire import Message
 from gnnkit.waiting import begin_apart
 from tests.backends.setups import FAULT_S, is_gone, loader_of

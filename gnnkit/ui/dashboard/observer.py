@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gnnkit.events import StageState
 from gnnkit.printable import clean
 from gnnkit.runtime.runs import tail
 from gnnkit.ui.dashboard.facts import ProcessRow, Series, Share, Snapshot, StageRow, ThroughputWindow
@@ -19,7 +20,6 @@ from gnnkit.units import format_duration
 
 if TYPE_CHECKING:
     from gnnkit.backends.base import StreamStatus
-    from gnnkit.loader.history import StageState
     from gnnkit.loader.pipeline import Pipeline
     from gnnkit.runtime.process_status import ProcessStatus
 
@@ -249,24 +249,9 @@ def _stage_rows(stages: Sequence[StageState], now: float) -> tuple[StageRow, ...
     for stage in sorted(latest.values(), key=lambda stage: (rank_of_stage(stage.stage), stage.started_s)):
         elapsed = (now if stage.ended_s is None else stage.ended_s) - stage.started_s
         if elapsed >= SHOWN_AFTER_S or stage.stage == "epoch" or stage.state == "failed":
-            rows.append(StageRow(_bar(stage, elapsed), stage.state, _ending(stage, elapsed)))
+            bar = Bar.of(stage, stage.started_s + elapsed, final=stage.state != "running")
+            rows.append(StageRow(replace(bar, fraction=stage.fraction), stage.state, _ending(stage, elapsed)))
     return tuple(rows[-_MAX_STAGES:])
-
-
-def _bar(stage: StageState, elapsed: float) -> Bar:
-    rate = stage.done / elapsed if elapsed >= SHOWN_AFTER_S and stage.done > 0 else None
-    left = None if stage.total is None else max(stage.total - stage.done, 0.0)
-    return Bar(
-        stage=stage.stage,
-        label=stage.label,
-        unit=stage.unit,
-        done=stage.done,
-        total=stage.total,
-        fraction=stage.fraction,
-        rate=rate,
-        eta_s=left / rate if rate and left and stage.state == "running" else None,
-        elapsed_s=elapsed,
-    )
 
 
 def _ending(stage: StageState, elapsed: float) -> str:
