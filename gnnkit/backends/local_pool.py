@@ -41,14 +41,14 @@ _numbers = itertools.count()
 
 
 def link_hosts(options: Colocated, plan: LoaderPlan, graph: GraphHandle, log_root: Path, stop: Callable[[], None]) -> HostLink | None:
-    """Connects a workers to the other hosts; None where every host holds everything.
+    """Connects a pool to the other hosts; None where every host holds everything.
 
     Args:
         options: The backend's options.
-        plan: The plan of the workers's first loader.
+        plan: The plan of the pool's first loader.
         graph: The graph.
         log_root: Folder that the folders of logs are in.
-        stop: Ends the workers; a bound method, held weakly.
+        stop: Ends the pool; a bound method, held weakly.
 
     Raises:
         PlanError: The hosts are not clear, or there is no token, or the address is taken.
@@ -60,11 +60,11 @@ def link_hosts(options: Colocated, plan: LoaderPlan, graph: GraphHandle, log_roo
 
 
 class HostLink:
-    """The connection of one workers.
+    """The connection of one pool to the other hosts.
 
     Args:
         options: The backend's options.
-        plan: The plan of the workers's first loader; with a store, and a placement.
+        plan: The plan of the pool's first loader; with a store, and a placement.
         graph: The graph.
         log_root: See ``link_hosts``.
         stop: See ``link_hosts``.

@@ -149,7 +149,7 @@ def open_receiver(
         fingerprint: Of the store that they must have.
         events: See ``PoolOptions.open_pool``.
         on_started: See ``PoolOptions.open_pool``.
-        own: Servers of this process's own, which the workers takes over.
+        own: Servers of this process's own, which the pool takes over.
 
     Raises:
         StoreError: They have another store.

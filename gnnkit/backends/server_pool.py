@@ -441,7 +441,7 @@ class ServerWorkerPool:
 
     @property
     def ready(self) -> Set[int]:
-        """All of them: servers announce_sessions nobody who is not ready."""
+        """All of them: servers introduce nobody who is not ready."""
         return {rank for rank, _, member in self._members() if member.ended is None}
 
     @property

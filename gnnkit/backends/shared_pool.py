@@ -189,8 +189,8 @@ class SharedPool:
         body = message.body
         if message.kind == "event":
             event = Event(body["what"], **{name: value for name, value in body.items() if name != "what"})
-            for on_started in [c for c in self.sessions.values() if c.scheduler is None][:1]:
-                on_started.note(event)
+            for starting in [s for s in self.sessions.values() if s.scheduler is None][:1]:
+                starting.note(event)
         elif message.kind == "retired":  # whoever wants something has it started again
             for session in self.sessions.values():
                 session.lost(rank, None)
@@ -273,7 +273,7 @@ class PoolRegistry:
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     owner: int = field(default_factory=os.getpid)
-    # Held while a workers is made, which may wait for other hosts.
+    # Held while a pool is made, which may wait for other hosts.
     _making: threading.Lock = field(default_factory=threading.Lock)
     _by_key: dict[Any, SharedPool] = field(default_factory=dict)
     # By session number: asked for several times for each batch, and a key takes long to hash.
@@ -333,7 +333,7 @@ class PoolRegistry:
                 self._take_place(session)
 
     def _take_place(self, session: Session) -> None:
-        """Tries to; in vain if the workers ends, or the loader is closed, in this moment."""
+        """Tries to; in vain if the pool ends, or the loader is closed, in this moment."""
         key = _key(session)
         pool = self._by_key.get(key)
         if pool is None:
@@ -356,7 +356,7 @@ class PoolRegistry:
                 self.leave(session)
 
     def pool_of(self, session: Session) -> SharedPool | None:
-        """A loader's workers, or None where it has no place."""
+        """A loader's pool, or None where it has no place."""
         return self._places.get(session.number)
 
     def tidy(self) -> None:
@@ -365,7 +365,7 @@ class PoolRegistry:
             self.leave(session)
 
     def leave(self, session: Session) -> None:
-        """Takes a loader's place away; the last one's workers stops."""
+        """Takes a loader's place away; the last one's pool stops."""
         key = _key(session)
         pool = self._by_key.get(key)
         if pool is None:

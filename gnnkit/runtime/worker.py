@@ -66,7 +66,7 @@ class Clients:
         """
         self._wires[number] = Wire(socket.socket(fileno=fd))
 
-    def dismiss(self, number: int) -> None:
+    def remove(self, number: int) -> None:
         """Ends the connection to a process, if there is one."""
         wire = self._wires.pop(number, None)
         if wire is not None:
@@ -83,7 +83,7 @@ class Clients:
         self._wait(timeout_s)
         for number, wire in list(self._wires.items()):
             for _ in range(_TURN):
-                if number not in self._wires:  # it was dismissed because of what it said
+                if number not in self._wires:  # it was removed because of what it said
                     break
                 message, gone = self._hear(number, wire)
                 if message is None and not gone:
@@ -105,7 +105,7 @@ class Clients:
         except Exception:
             if number == STARTER:
                 raise
-            logger.warning("process %d says what nobody understands, and is dismissed", number, exc_info=True)
+            logger.warning("process %d says what nobody understands, and is removed", number, exc_info=True)
             return None, True
 
 
@@ -527,7 +527,7 @@ class WorkerLoop:
             "copy": self._copy,
             "graph": self._use_graph,
             "client": lambda _, message: self._clients.admit(message.body["client"], message.fds[0]),
-            "dismiss": lambda _, message: self._dismiss(message.body["client"]),
+            "left": lambda _, message: self._remove_client(message.body["client"]),
         }
 
     def run(self) -> None:
@@ -583,10 +583,10 @@ class WorkerLoop:
         finally:
             if message is not None:
                 message.close()
-        self._dismiss(client)
+        self._remove_client(client)
 
-    def _dismiss(self, client: int) -> None:
-        self._clients.dismiss(client)
+    def _remove_client(self, client: int) -> None:
+        self._clients.remove(client)
         for key in [key for key in self._channels if key[0] == client]:
             self._jobs.forget(key)
             self._channels.pop(key).close()

@@ -67,13 +67,13 @@ class ProgressReporter:
         self, renderer: Renderer, *, epochs: bool = False, clock: Callable[[], float] = time.monotonic, background: bool = True
     ) -> None:
         self.renderer = renderer
-        self._painter = _RenderThread(renderer, ProgressModel(epochs=epochs), clock, background=background)
+        self._drawing_thread = _RenderThread(renderer, ProgressModel(epochs=epochs), clock, background=background)
         # Also runs when the interpreter ends, so that lines still waiting are not lost.
-        self._finalizer = weakref.finalize(self, self._painter.close)
+        self._finalizer = weakref.finalize(self, self._drawing_thread.close)
 
     def __call__(self, event: Event) -> None:
         """Takes note of an event; returns at once."""
-        self._painter.feed(event)
+        self._drawing_thread.feed(event)
 
     def close(self) -> None:
         """Draws the final state and stops; later events are ignored. May be called again."""
@@ -89,12 +89,12 @@ class ProgressReporter:
 class _RenderThread:
     """The working half of a sink, without a reference to it, so that a forgotten sink can be collected."""
 
-    def __init__(self, renderer: Renderer, board: ProgressModel, clock: Callable[[], float], *, background: bool) -> None:
-        self._renderer, self._board, self._clock, self._background = renderer, board, clock, background
+    def __init__(self, renderer: Renderer, model: ProgressModel, clock: Callable[[], float], *, background: bool) -> None:
+        self._renderer, self._model, self._clock, self._background = renderer, model, clock, background
         self._owner_pid = os.getpid()
-        # Two locks: reporting needs the board only and never waits for a terminal. Reentrant, because the garbage collector
+        # Two locks: reporting needs the model only and never waits for a terminal. Reentrant, because the garbage collector
         # may finish a stage, or a whole sink, on a thread that holds them.
-        self._board_lock = threading.RLock()
+        self._model_lock = threading.RLock()
         self._draw_lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._woken = threading.Event()
@@ -110,12 +110,12 @@ class _RenderThread:
             return
         if event.kind in ("start", "message"):
             self._guard(self._renderer.settle)
-        with self._board_lock:
-            if not self._board.feed(event):
+        with self._model_lock:
+            if not self._model.feed(event):
                 return
             self._dirty = True
-            settled = self._board.idle and self._board.has_lines
-            waits = not self._board.idle or self._board.has_lines
+            settled = self._model.idle and self._model.has_lines
+            waits = not self._model.idle or self._model.has_lines
         if settled or not self._background:
             # The last word is drawn before the caller goes on: a notebook cell may end with this very line.
             self.tick(settled=settled)
@@ -139,11 +139,11 @@ class _RenderThread:
             wait = self._wait(now, 0.0 if settled else self._renderer.interval_s)
             if wait > 0 and not force:
                 return wait
-            with self._board_lock:
-                if self._board.idle and not self._dirty and not self._shown:
+            with self._model_lock:
+                if self._model.idle and not self._dirty and not self._shown:
                     return None
                 dirty, self._dirty = self._dirty, False
-                frame = self._board.frame(now)
+                frame = self._model.frame(now)
             shown = frozenset((bar.stage, bar.label) for bar in frame.bars)
             aged = bool(shown) and self._wait(now, _REDRAW_EVERY_S) <= 0
             if frame.lines or shown != self._shown or (shown and dirty) or aged:
@@ -169,11 +169,11 @@ class _RenderThread:
     def close(self) -> None:
         if os.getpid() != self._owner_pid:
             return
-        with self._board_lock:
+        with self._model_lock:
             if self._closed:
                 return
             self._closed = True
-            self._board.stop(self._clock())
+            self._model.stop(self._clock())
             self._dirty = True
         self._woken.set()
         self.tick(force=True)
@@ -181,7 +181,7 @@ class _RenderThread:
             self._guard(self._renderer.close)
 
     def _start_thread(self) -> None:
-        with self._board_lock:
+        with self._model_lock:
             if self._thread is not None or self._closed:
                 return
             self._thread = threading.Thread(target=self._run, name="gnnkit-progress", daemon=True)
@@ -189,15 +189,15 @@ class _RenderThread:
         try:
             thread.start()
         except RuntimeError:  # no new threads while the interpreter ends, or beyond a limit: draw from here
-            with self._board_lock:
+            with self._model_lock:
                 self._thread = None
             self.tick()
 
     def _run(self) -> None:
         while True:
             wait = self.tick()
-            with self._board_lock:
-                if self._closed or self._broken or (wait is None and not self._dirty and self._board.idle):
+            with self._model_lock:
+                if self._closed or self._broken or (wait is None and not self._dirty and self._model.idle):
                     self._thread = None
                     return
             self._woken.wait(self._renderer.interval_s if wait is None else wait)

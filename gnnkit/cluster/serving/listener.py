@@ -341,7 +341,7 @@ class ClientSessions:
         self._sessions.pop(session.wire.fileno(), None)
         session.wire.close()
         if self._host.pool is not None:
-            self._host.pool.dismiss(session.number)
+            self._host.pool.remove_client(session.number)
         logger.info("client %s has left", session.client)
         if all(other.client != session.client for other in self._sessions.values()):
             self._host.left(session.client)

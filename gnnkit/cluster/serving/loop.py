@@ -100,7 +100,7 @@ class ServerLoop:
 
         Args:
             parts: The parts of this host; None: all.
-            hosts: Their setup_message about other hosts, see ``gnnkit.cluster.parts``; None: every part is here.
+            hosts: The message about their other hosts, see ``gnnkit.cluster.parts``; None: every part is here.
             holders: The parts of every server, in the order of ranks; None: each has all.
         """
         try:

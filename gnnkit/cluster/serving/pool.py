@@ -68,7 +68,7 @@ class ServedWorkers:
     Args:
         options: How they are started.
         store: What they sample from.
-        hosts: The setup_message about other hosts, see ``gnnkit.cluster.parts``; None where every part is here.
+        hosts: The message about other hosts, see ``gnnkit.cluster.parts``; None where every part is here.
         forward: Called with each report of progress.
 
     Attributes:
@@ -179,10 +179,10 @@ class ServedWorkers:
             child = self.supervisor.alive[rank]
             wire.send("worker", (theirs.fileno(), self.supervisor.vitals.block.fd), worker=rank, pid=child.pid, log=str(child.log))
 
-    def dismiss(self, client: int) -> None:
+    def remove_client(self, client: int) -> None:
         """Has every worker let a client go."""
         for rank in self.supervisor.ready:
-            self.supervisor.send(rank, "dismiss", client=client)
+            self.supervisor.send(rank, "left", client=client)
 
     # What arrives ---------------------------------------------------------------------------------------------------------
 

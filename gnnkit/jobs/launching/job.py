@@ -381,7 +381,7 @@ class Job:
 
     Args:
         spec: What they are to do.
-        provisions: The graph that they sample.
+        inputs: The graph that they sample.
         events: Shows how far they are.
 
     Attributes:
@@ -395,8 +395,8 @@ class Job:
         OSError: The system does not start processes.
     """
 
-    def __init__(self, spec: LaunchSpec, provisions: LaunchInputs, events: EventSink) -> None:
-        self.spec, self._provisions = spec, provisions
+    def __init__(self, spec: LaunchSpec, inputs: LaunchInputs, events: EventSink) -> None:
+        self.spec, self._inputs = spec, inputs
         self.changed = threading.Condition(threading.RLock())
         self.states = RankState(spec.num_procs)
         self.results: dict[int, bytes] = {}
@@ -408,13 +408,13 @@ class Job:
         self._has_begun = False
         self._owner = os.getpid()
         self._provided: dict[str, object] | None = None
-        self.folder = new_run(spec.log_dir, {"store": provisions.title, "job": spec.title, "directory": spec.directory}, "rank")
+        self.folder = new_run(spec.log_dir, {"store": inputs.title, "job": spec.title, "directory": spec.directory}, "rank")
         self.directory = spec.directory or str(self.folder.path / "job")
         self._meeting = _MeetingPoint(spec.num_procs)
         self._code_fd = in_memory(spec.code)
         weakref.finalize(self, os.close, self._code_fd).atexit = False
         self._waker = Waker()
-        self._telling = LaunchReporter(events, spec)
+        self._reporter = LaunchReporter(events, spec)
         options = SupervisorOptions(
             spec.num_procs,
             spec.threads,
@@ -466,14 +466,14 @@ class Job:
 
     def _run(self) -> None:
         try:
-            provided = self._provisions.make(self.folder.path, self._telling.events)
+            provided = self._inputs.make(self.folder.path, self._reporter.events)
         except Exception as error:
-            self._provisions.remove()
+            self._inputs.remove()
             self._fail(error if isinstance(error, GnnkitError) else StoreError(f"the graph cannot be made ready: {error}"))
             return
         with self.changed:
             if self.has_ended:  # meanwhile, and what was just made has nobody else to remove it
-                self._provisions.remove()
+                self._inputs.remove()
                 return
             self._provided = provided
             for rank, child in self._supervisor.alive.items():
@@ -503,14 +503,14 @@ class Job:
             # Those that have begun to end may be the reason, and those that complain first need not be.
             self._supervisor.settle()
             self._listen(self._take)
-            self._mourn()
+            self._restart_or_fail()
         elif self.states.are_done:
             self._finish("done")
         elif self._state == "starting" and self.states.are_training:
             self._state = "running"
-            self._telling.started()
+            self._reporter.started()
         if self._state in ("starting", "running"):
-            self._telling.show(self.states.ranks)
+            self._reporter.show(self.states.ranks)
 
     def _listen(self, take: Callable[[int, Message], None]) -> None:
         for rank, what in self._supervisor.listen():
@@ -552,7 +552,7 @@ class Job:
         if self._provided is not None:
             child.wire.send("plan", **self._provided)
 
-    def _mourn(self) -> None:
+    def _restart_or_fail(self) -> None:
         """A rank has failed: all start again where that is allowed and of use, or the run has failed."""
         error = self.states.first_failure
         assert error is not None
@@ -564,7 +564,7 @@ class Job:
         self._restarts += 1
         self._last_error = str(error).splitlines()[0]
         self._state = "restarting"
-        self._telling.restarting(self._last_error, self._restarts)
+        self._reporter.restarting(self._last_error, self._restarts)
         self._supervisor.restart()
         if not self._supervisor.alive:
             self._begin_again()
@@ -610,9 +610,9 @@ class Job:
             self._drop_results()
             self.states.close()
             self._meeting.close()
-            self._telling.ended(state, self._error, self.states.ranks)
+            self._reporter.ended(state, self._error, self.states.ranks)
             if self._provided is not None:
-                self._provisions.remove()
+                self._inputs.remove()
             sweep(self.folder.path.parent)  # ranks were ended in the midst of runs of their own
 
     def _drop_results(self) -> None:

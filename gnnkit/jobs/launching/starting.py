@@ -182,7 +182,7 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
     loader.pipeline.check_open()
     check_count("num_procs", num_procs, 1)
     sink, code = make_sink(progress), pack_code(train_fn, loader.pipeline.transform, extra_of(loader))
-    provisions = LaunchInputs(loader, num_procs)
+    inputs = LaunchInputs(loader, num_procs)
     folder = made_directory(directory)
     if folder is not None:
         _check_unused(folder)
@@ -197,7 +197,7 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
         start_timeout_s=start_timeout_s,
         log_dir=None if log_dir is None else str(log_dir),
     )
-    return RunHandle(Job(spec, provisions, sink))
+    return RunHandle(Job(spec, inputs, sink))
 
 
 def _check_arguments(train_fn: Callable[..., Any]) -> None:

@@ -123,7 +123,7 @@ class DashboardWatch:
         self._loader = weakref.ref(loader, lambda _: bell.put(None))
         self.observer, self._place = observer, place
         self._interval_s = max(interval_s, place.interval_s)
-        self._pulse = Liveness(time.monotonic())
+        self._liveness = Liveness(time.monotonic())
         # Reentrant: a look may drop the last reference to the loader, whose end is seen from the same thread.
         self._lock = threading.RLock()
         self._ended = False
@@ -148,13 +148,13 @@ class DashboardWatch:
     def cell_began(self) -> None:
         """Tells that a cell begins to run."""
         with self._lock:
-            self._pulse.cell_began()
+            self._liveness.cell_began()
 
     def cell_ended(self) -> None:
         """Tells that a cell has run: what it came to is drawn before the front end takes the cell for done."""
         if os.getpid() == self._owner_pid:
             with self._lock:
-                self._pulse.cell_ended(time.monotonic())
+                self._liveness.cell_ended(time.monotonic())
             self.look()
 
     def end(self) -> None:
@@ -182,10 +182,10 @@ class DashboardWatch:
         """One look and its drawing; whether it is live."""
         loader = self._loader()
         observer = self.observer
-        snapshot = observer.closed() if loader is None else observer.look(loader, still=self._pulse.is_quiet)
+        snapshot = observer.closed() if loader is None else observer.look(loader, still=self._liveness.is_quiet)
         del loader
         running = any(stage.state == "running" for stage in snapshot.stages)
-        live = self._pulse.beat(time.monotonic(), running=running, asked_s=observer.asked_s) and snapshot.live
+        live = self._liveness.beat(time.monotonic(), running=running, asked_s=observer.asked_s) and snapshot.live
         self._place.draw(snapshot, live=live)
         return live
 

@@ -49,7 +49,7 @@ class Observer:
 
     def __init__(self, title: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._title, self._clock = title, clock
-        self._minute = ThroughputWindow()
+        self._window = ThroughputWindow()
         self._cpu: dict[int, deque[tuple[float, float]]] = {}
         self._tails: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._advice, self._advised_s, self._advised_of_s = "", -math.inf, -math.inf
@@ -64,13 +64,13 @@ class Observer:
             still: The epoch that is open was left: its time ends with its last batch.
         """
         now, before = self._clock(), self.last
-        minute = self._minute
-        minute.add(loader.records.window(min(now - minute.seen_s, 3600.0)))
+        window = self._window
+        window.add(loader.records.window(min(now - window.seen_s, 3600.0)))
         status, stages, error = loader.status(), loader.history.stages, loader.history.last_error
         running = next((s for s in reversed(stages) if s.stage == "epoch" and s.state == "running"), None)
         # What is over keeps its last minute, up to the end of its last second: a still picture is looked at long after.
-        is_over = (still or running is None) and minute.until_s > 0
-        ended = minute.until_s if is_over else now
+        is_over = (still or running is None) and window.until_s > 0
+        ended = window.until_s if is_over else now
         until = ended + 1.0 if is_over else now
         elapsed = math.inf if running is None else ended - running.started_s
         consumer, workers, split_of = self._shares(loader, status, until, elapsed)
@@ -83,7 +83,7 @@ class Observer:
             stages=_stage_rows(stages, ended if still else now),
             batches=batches,
             seeds=seeds,
-            ready=Series(minute.occupancy(until), waiting),
+            ready=Series(window.occupancy(until), waiting),
             slots=status.slots,
             consumer=consumer,
             workers=workers,
@@ -113,11 +113,11 @@ class Observer:
     @property
     def asked_s(self) -> float:
         """When the newest batch that was seen had been asked for, as ``time.monotonic()`` counts; -inf before the first."""
-        return self._minute.seen_s
+        return self._window.seen_s
 
     def _rates(self, loader: Pipeline, until: float, elapsed: float) -> tuple[Series, Series]:
         """Batches and seeds per second; ``elapsed`` as in ``_shares``."""
-        batches, seeds = self._minute.rates(until)
+        batches, seeds = self._window.rates(until)
         # A young epoch has no whole seconds of its own, and one that is over counts as a whole.
         if elapsed == math.inf or elapsed < _RATE_OF_S + 1:
             stats = loader.stats()
@@ -139,7 +139,7 @@ class Observer:
             times = {name: float(getattr(stats, f"{name}_s")) for name in _TIMES}
             split_of = f"epoch {stats.epoch}"
         else:
-            times = self._minute.times(until, _SHARES_OF_S)
+            times = self._window.times(until, _SHARES_OF_S)
             split_of = f"last {min(_SHARES_OF_S, max(1, math.ceil(elapsed)))} s"
         own = {
             "wait": times.get("wait", 0.0),
@@ -153,7 +153,7 @@ class Observer:
             return self._split
         consumer = tuple(Share(label, own[name] / wall) for name, label in _CONSUMER)
         sample, gather = times.get("sample", 0.0), times.get("gather", 0.0)
-        threads = max(len(self._minute.busy(until, _SHARES_OF_S)), status.workers, 1)
+        threads = max(len(self._window.busy(until, _SHARES_OF_S)), status.workers, 1)
         # Batches that were sampled ahead of the window are booked in it: the parts may be more than the whole.
         capacity = max(threads * wall, sample + gather, 1e-9)
         workers = (
@@ -200,14 +200,14 @@ class Observer:
 
     def _busy_share(self, name: str, now: float) -> float:
         """Share of the last seconds that a process's threads sampled; nan where none of them does."""
-        minute = self._minute
-        wall = sum(value for part, value in minute.times(now, _SHARES_OF_S).items() if part not in ("sample", "gather"))
-        own = [busy for worker, busy in minute.busy(now, _SHARES_OF_S).items() if _process_of(worker) == name]
+        window = self._window
+        wall = sum(value for part, value in window.times(now, _SHARES_OF_S).items() if part not in ("sample", "gather"))
+        own = [busy for worker, busy in window.busy(now, _SHARES_OF_S).items() if _process_of(worker) == name]
         return min(1.0, sum(own) / (wall * len(own))) if own and wall > 0 else math.nan
 
     def _advise(self, loader: Pipeline, now: float, elapsed: float) -> str:
         """The sentence, thought over now and then while an epoch runs and once when it is over; ``elapsed`` as in ``_shares``."""
-        running, seen_s = elapsed != math.inf, self._minute.seen_s
+        running, seen_s = elapsed != math.inf, self._window.seen_s
         due = elapsed >= _ADVICE_AFTER_S and now - self._advised_s >= _ADVICE_EVERY_S if running else seen_s > self._advised_of_s
         if due and len(loader.records):
             from gnnkit.loader.advice import advise, measure
