@@ -300,6 +300,8 @@ class Supervisor:
 
     def start_missing(self) -> None:
         """Starts the processes that are not there, as many at a time as the options allow."""
+        if len(self._children) == self.options.num_workers:  # asked for each batch
+            return
         for rank in self.options.ranks:
             starting = len(self._children) - len(self.ready)
             if self._stopped or (self.options.most_starting is not None and starting >= self.options.most_starting):
