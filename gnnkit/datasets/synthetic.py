@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gnnkit.datasets import synthetic_kernels as kernels
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, ignore_events
-from gnnkit.kernels.stream import fold
+from gnnkit.kernels.keys import fold
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.source import LinkSplits
 

@@ -1,8 +1,7 @@
 """The random stream: every draw is a pure function of what it is for. ``docs/sampling.md`` specifies it.
 
-A key is folded from the version, the seed, the loader's stream, the epoch, the batch, the purpose, the hop, the edge type, the
-root and the node; it then seeds a SplitMix64 generator (Steele, Lea and Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014), whose ``i``-th output is the ``i``-th draw. Python integers here and uint64 in the kernels agree.
+A key of ``gnnkit.kernels.keys`` seeds a SplitMix64 generator (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014), whose ``i``-th output is the ``i``-th draw.
 """
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
@@ -15,66 +14,13 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.keys import GOLDEN
 from gnnkit.kernels.native import multiply_high
-
-# Changes whenever the same key would give different batches: results of different versions are never mixed up silently.
-STREAM_VERSION = 1
-GOLDEN = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
-
-PURPOSE_ORDER = 0
-PURPOSE_NEIGHBORS = 1
-PURPOSE_VARIATES = 2
-# Folded into a batch's key, where hops are folded too: above every hop.
-PURPOSE_NEGATIVES = 1 << 32
-PURPOSE_BUDGETS = (1 << 32) + 1
-PURPOSE_LAYERS = (1 << 32) + 2
-
-
-def mix(value: int) -> int:
-    """SplitMix64's output function, a bijection of the 64-bit integers."""
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
-
-
-def fold(key: int, value: int) -> int:
-    """Derives a key from ``key`` and one more 64-bit value."""
-    return mix(((key ^ (value * GOLDEN)) + GOLDEN) & _MASK)
-
-
-def text_key(text: str) -> int:
-    """A 64-bit digest of a name: its length in bytes, then its UTF-8 bytes as little-endian words, folded one by one."""
-    data = text.encode()
-    key = fold(0, len(data))
-    for start in range(0, len(data), 8):
-        key = fold(key, int.from_bytes(data[start : start + 8], "little"))
-    return key
-
-
-def stream_key(seed: int, stream: str) -> int:
-    """The key of a loader's stream, e.g. ``"node/train"``."""
-    return fold(fold(fold(0, STREAM_VERSION), seed & _MASK), text_key(stream))
-
-
-def order_key(stream: int, epoch: int) -> int:
-    """The key of an epoch's order of seeds."""
-    return fold(fold(stream, epoch), PURPOSE_ORDER)
-
-
-def batch_key(stream: int, epoch: int, batch_index: int) -> int:
-    """The key from which every neighbour in a batch is drawn."""
-    return fold(fold(fold(stream, epoch), PURPOSE_NEIGHBORS), batch_index)
-
-
-def variates_key(stream: int, epoch: int, period: int) -> int:
-    """The key from which the variates of nodes are made, of batches whose number, divided by their dependency, is ``period``."""
-    return fold(fold(fold(stream, epoch), PURPOSE_VARIATES), period)
 
 
 @helper
 def mix_u64(value: np.uint64) -> np.uint64:
-    """``mix`` in a kernel."""
+    """``keys.mix`` in a kernel."""
     value = (value ^ (value >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> uint64(27))) * uint64(0x94D049BB133111EB)
     return value ^ (value >> uint64(31))
@@ -82,7 +28,7 @@ def mix_u64(value: np.uint64) -> np.uint64:
 
 @helper
 def fold_u64(key: np.uint64, value: np.uint64) -> np.uint64:
-    """``fold`` in a kernel."""
+    """``keys.fold`` in a kernel."""
     return mix_u64((key ^ (value * uint64(GOLDEN))) + uint64(GOLDEN))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.kernels import stream
+from gnnkit.kernels.keys import batch_key, stream_key
 from gnnkit.plan import InputAnchors, InputLinks, InputNodes, Inputs, LoaderPlan, NeighborSampling
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.schedule import Schedule, epoch_order
@@ -299,8 +299,8 @@ class BatchList:
 
     def __init__(self, plan: LoaderPlan, graph: GraphHandle) -> None:
         self._plan, self._inputs = plan, input_rows(plan.inputs, graph)
-        self._stream = stream.stream_key(plan.batching.seed, plan.inputs.stream)
-        self._now_stream = stream.stream_key(plan.batching.seed, f"{plan.inputs.stream}/sample")
+        self._stream = stream_key(plan.batching.seed, plan.inputs.stream)
+        self._now_stream = stream_key(plan.batching.seed, f"{plan.inputs.stream}/sample")
         self._order: tuple[int, NDArray[np.int64] | None] = -1, None
         self._ordering = threading.Lock()
 
@@ -356,4 +356,4 @@ class BatchList:
         sampling = self._plan.sampling
         labor = sampling.labor if isinstance(sampling, NeighborSampling) else None
         variates = None if labor is None else Variates.of(labor, key, epoch, index)
-        return SampleRequest(stream.batch_key(key, epoch, index), input_id, arrays, variates)
+        return SampleRequest(batch_key(key, epoch, index), input_id, arrays, variates)

@@ -5,6 +5,7 @@ They need neither torch nor the user's ``__main__``, and everything that they ho
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -57,10 +58,13 @@ def _work(load: Callable[[], Callable[[Wire, ParentWatch], Loop]]) -> None:
     watch = ParentWatch(parent_fd, parent_pid, Vitals(SharedBlock.attach(vitals_fd, writable=True)).row(rank))
     watch.start()
     wire = Wire(socket.socket(fileno=wire_fd))
+    gc.disable()  # looking for garbage while modules are loaded takes a tenth of the start, and there is none
     try:
         work = load()
     except BaseException as error:  # a broken installation; the loader raises it
         wire.send("failed", error=error_to_json(error))
         wire.send_all(1.0)
         raise
+    gc.freeze()
+    gc.enable()
     work(wire, watch).run()

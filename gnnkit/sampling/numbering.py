@@ -12,8 +12,9 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.keys import GOLDEN
 from gnnkit.kernels.native import load_i32, prefetch, store_i32, store_i64
-from gnnkit.kernels.stream import GOLDEN, fold_u64
+from gnnkit.kernels.stream import fold_u64
 from gnnkit.sampling.owners import NO_IDS
 from gnnkit.sampling.passes import BASE, LOCAL_OF, NODES, load_id, mark_seeds
 from gnnkit.sampling.scratch import NodeScratch

@@ -32,7 +32,7 @@ class Expansion:
     """Asks for the edges that nodes draw in one hop, of all edge types together.
 
     Attributes:
-        key: ``stream.batch_key`` of the batch.
+        key: ``keys.batch_key`` of the batch.
         hop: The hop, from 0.
         fan_outs: int64 ``[R]``, of each edge type in canonical order; 0 leaves it out, -1 takes all.
         nodes: ``{index of a node type: int64 [n] store ids}``; where a host is asked, all of parts that it holds.

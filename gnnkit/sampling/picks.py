@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gnnkit.kernels.jit import helper
 from gnnkit.kernels.native import load_i32, load_i64
 from gnnkit.kernels.stream import bounded, draw_u64, fold_u64
+from gnnkit.sampling.variates import NO_CHANGE
 
 # Above this fan-out, repeats among a node's picks are looked up in a table instead of compared one by one.
 LINEAR_FAN_OUT = 32
@@ -179,7 +180,6 @@ def pick(
 # Columns of ``variates`` [R, 4] of an edge type: the key of its neighbours' variates, that of those which have changed to the next period
 # already, the largest hash of those which have not, and the key of hashes. Without columns edges are drawn by who draws.
 KEY, NEXT_KEY, LAST_HASH, HASH_KEY = range(4)
-NO_CHANGE = (1 << 64) - 1
 # Steps by the average distance of ranks before what is left is halved: they may be spread unevenly.
 _STEPS = 12
 # Columns of ``ids`` [T, 2]: the address of the dataset's ids by store id, 0 where they are the same, and their width.

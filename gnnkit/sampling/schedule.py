@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.kernels import stream
+from gnnkit.kernels import keys, stream
 from gnnkit.plan import Batching, num_batches
 
 
@@ -82,7 +82,7 @@ def epoch_order(
     """The order in which an epoch visits the seeds.
 
     Args:
-        stream_key: ``stream.stream_key``.
+        stream_key: ``keys.stream_key``.
         epoch: The epoch.
         num_seeds: Seeds in all.
         shuffle: Whether each is visited once, in a fresh order.
@@ -91,7 +91,7 @@ def epoch_order(
     Returns:
         int64 ``[num_seeds]``, or None for ``0, 1, 2, ...``.
     """
-    key = stream.order_key(stream_key, epoch)
+    key = keys.order_key(stream_key, epoch)
     if weight_sums is not None:
         drawn = stream.draws_below(key, int(weight_sums[-1]), num_seeds)
         return np.searchsorted(weight_sums, drawn, side="right").astype(np.int64)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.kernels.stream import text_key
+from gnnkit.kernels.keys import text_key
 from gnnkit.schema import EdgeType, NodeType, edge_type_name, reverse_edge_type
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.part_ids import all_dataset_ids

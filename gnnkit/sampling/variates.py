@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.kernels.stream import fold, variates_key
+from gnnkit.kernels.keys import fold, variates_key
 from gnnkit.plan import LaborDraws
-from gnnkit.sampling.picks import NO_CHANGE
 from gnnkit.sampling.tables import GraphTables
 
+# The largest hash of all: with it as the last one, no node has changed to the next period.
+NO_CHANGE = (1 << 64) - 1
 NO_VARIATES: NDArray[np.uint64] = np.empty(0, np.uint64)
 
 
@@ -33,7 +34,7 @@ class Variates:
 
     @classmethod
     def of(cls, draws: LaborDraws, stream: int, epoch: int, index: int) -> Variates:
-        """The variates of batch ``index`` of an epoch of the loader whose ``stream.stream_key`` is given."""
+        """The variates of batch ``index`` of an epoch of the loader whose ``keys.stream_key`` is given."""
         dependency = draws.batch_dependency
         period, passed = divmod(index, dependency)
         # Nodes move on as soon as passed + hash * dependency / 2**64, rounded down, is a whole period.

@@ -55,7 +55,7 @@ class SampleRequest:
     """The key and the inputs that one batch is sampled from.
 
     Attributes:
-        key: ``stream.batch_key`` of the batch.
+        key: ``keys.batch_key`` of the batch.
         input_id: int64 ``[b]``, positions in the loader's inputs.
         arrays: The inputs' arrays for them, ``[b]`` or ``[b, k]`` each, nodes in the dataset's ids; see the seeder of their kind.
         variates: What neighbours compete by; None where every node draws from them on its own.

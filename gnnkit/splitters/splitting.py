@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.kernels.stream import order_key, permutation, stream_key
+from gnnkit.kernels.keys import order_key, stream_key
+from gnnkit.kernels.stream import permutation
 from gnnkit.runtime.batches import edges_in_order
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
 from gnnkit.storage.part_ids import node_values

@@ -15,7 +15,7 @@ from torch_geometric.data import Data, HeteroData
 import gnnkit
 from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
 from gnnkit.errors import PlanError
-from gnnkit.kernels.stream import batch_key
+from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import LabelLists, LoaderPlan
 from gnnkit.sampling import numbering
 from gnnkit.sampling.walked import SampleRequest

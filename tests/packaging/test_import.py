@@ -74,6 +74,21 @@ def test_import_has_no_side_effects() -> None:
     assert first_probe()["threads"] == 1
 
 
+def test_processes_that_sample_nothing_start_without_compiler_and_tables() -> None:
+    """Servers and proxies; PyArrow loads pandas where it is asked for arrays in its simplest way."""
+    code = """
+import sys
+import numpy as np
+import gnnkit.cluster.serving.loop, gnnkit.cluster.serving.server_proxy_loop
+from gnnkit.cluster.parts.protocol import from_ticket, to_ticket
+arrays = {"ids": np.arange(3), "none": np.empty(0, np.int64)}
+assert from_ticket(to_ticket({"kind": 1}, arrays))[1]["ids"].tolist() == [0, 1, 2]
+print(*{"torch", "numba", "pandas"} & {*sys.modules})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
+    assert done.stdout.split() == []
+
+
 def packages_with_all() -> list[str]:
     found = []
     for path in sorted(ROOT.glob("gnnkit/**/*.py")):

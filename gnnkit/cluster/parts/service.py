@@ -28,6 +28,7 @@ from gnnkit.cluster.parts.protocol import (
     ROWS_SCHEMA,
     TOKEN_HEADER,
     answer_to_batch,
+    arrow_array,
     expand_from_ticket,
     from_ticket,
     picks_to_batch,
@@ -222,7 +223,7 @@ class Answers:
                 rows = next(messages, None)
             if rows is None:
                 return
-            yield pa.RecordBatch.from_arrays([pa.array(rows)], schema=ROWS_SCHEMA)
+            yield pa.RecordBatch.from_arrays([arrow_array(rows)], schema=ROWS_SCHEMA)
 
     def _take(self, weighted: bool) -> tuple[PartOwner, GraphTables]:
         with self._lock:

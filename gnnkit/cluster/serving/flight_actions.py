@@ -22,7 +22,7 @@ import pyarrow.flight as flight
 from numpy.typing import NDArray
 
 from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseTable
-from gnnkit.cluster.parts.protocol import pack
+from gnnkit.cluster.parts.protocol import arrow_array, listed, one_list, pack
 from gnnkit.cluster.parts.service import Action, Answers, Get, Stream, as_flight, lease_actions
 from gnnkit.cluster.serving.codec import from_bytes, to_bytes
 from gnnkit.cluster.serving.membership import Membership, ServerMember, check_version
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from gnnkit.cluster.serving.pool import ServedWorkers
 
 WALK_SCHEMA = pa.schema([("layout", pa.large_list(pa.uint8())), ("structure", pa.large_list(pa.uint8()))])
-PATIENCE = pa.RecordBatch.from_arrays([pa.array([], kind.type) for kind in WALK_SCHEMA], schema=WALK_SCHEMA)
+_NO_LIST = pa.LargeListArray.from_arrays(arrow_array(np.zeros(1, np.int64)), arrow_array(np.empty(0, np.uint8)))
+PATIENCE = pa.RecordBatch.from_arrays([_NO_LIST] * len(WALK_SCHEMA), schema=WALK_SCHEMA)
 
 
 class UnknownChannel(GnnkitError):
@@ -58,7 +59,7 @@ class UnknownChannel(GnnkitError):
 def walk_to_batch(layout: Mapping[str, Any], block: NDArray[np.uint8]) -> pa.RecordBatch:
     """An answer; ``block`` is not copied, and is kept until the answer has been sent."""
     text = json.dumps(layout, separators=(",", ":")).encode()
-    return pa.RecordBatch.from_arrays([_as_list(memoryview(text), len(text)), _as_list(block, len(block))], schema=WALK_SCHEMA)
+    return pa.RecordBatch.from_arrays([one_list(np.frombuffer(text, np.uint8)), one_list(block)], schema=WALK_SCHEMA)
 
 
 def walk_from_batches(batches: Iterable[pa.RecordBatch]) -> Structure:
@@ -72,15 +73,10 @@ def walk_from_batches(batches: Iterable[pa.RecordBatch]) -> Structure:
         raise BadRequest("this is no answer to a walk")
     try:
         answers[0].validate(full=True)
-        layout, block = (column.flatten().to_numpy(zero_copy_only=True) for column in answers[0].columns)
+        layout, block = map(listed, answers[0].columns)
         return Structure(layout_from_json(json.loads(layout.tobytes())), block)
     except (pa.ArrowException, SamplingError, ValueError, RecursionError) as error:
         raise BadRequest(f"the answer cannot be read: {error}") from error
-
-
-def _as_list(block: Any, size: int) -> pa.LargeListArray:
-    values = pa.Array.from_buffers(pa.uint8(), size, [None, pa.py_buffer(block)])
-    return pa.LargeListArray.from_arrays(pa.array([0, size], pa.int64()), values)
 
 
 # Slots beside those that are sampled into: for structures that are being sent.

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, SamplingError
 from gnnkit.kernels.jit import kernel
-from gnnkit.kernels.stream import PURPOSE_NEGATIVES, bounded, draw_u64, fold, fold_u64
+from gnnkit.kernels.keys import PURPOSE_NEGATIVES, fold
+from gnnkit.kernels.stream import bounded, draw_u64, fold_u64
 from gnnkit.plan import InputLinks, NeighborSampling, Sampling
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey
@@ -170,7 +171,7 @@ class Negatives:
         """The negatives of a batch.
 
         Args:
-            batch_key: ``stream.batch_key``.
+            batch_key: ``keys.batch_key``.
             src: int64 ``[b]``, the links' sources.
             time: int64 ``[b]``, the links' times, or None.
             reach: The graph.

@@ -12,7 +12,7 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
-from gnnkit.kernels.stream import GOLDEN
+from gnnkit.kernels.keys import GOLDEN
 from gnnkit.sampling.tables import GraphTables
 
 _FIRST_CAPACITY = 1 << 12

@@ -9,7 +9,8 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
-from gnnkit.kernels.stream import PURPOSE_LAYERS, bit_length, bounded, draw_u64, fold, text_key
+from gnnkit.kernels.keys import PURPOSE_LAYERS, fold, text_key
+from gnnkit.kernels.stream import bit_length, bounded, draw_u64
 from gnnkit.plan import LayerSampling
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.owners import Expansion

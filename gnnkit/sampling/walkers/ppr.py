@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import MemoryLimitError
 from gnnkit.host import available_memory
 from gnnkit.kernels.jit import helper, kernel
-from gnnkit.kernels.stream import GOLDEN
+from gnnkit.kernels.keys import GOLDEN
 from gnnkit.plan import PPRSampling
 from gnnkit.plan.sampling import PPR_RELATION
 from gnnkit.sampling.exclusion import mark_kept

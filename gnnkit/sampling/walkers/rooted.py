@@ -39,7 +39,7 @@ class RootedWalker:
 
         Args:
             seeds: They have roots, and times if the sampling is temporal.
-            key: ``stream.batch_key`` of the batch.
+            key: ``keys.batch_key`` of the batch.
             reach: The graph.
 
         Raises:

@@ -49,7 +49,8 @@ def assign(graph: GraphArrays, num_parts: int, seed: int, stage: Stage) -> dict[
     Returns:
         ``{node type: int32 [num_nodes]}`` by dataset id.
     """
-    from gnnkit.kernels.stream import permutation, stream_key
+    from gnnkit.kernels.keys import stream_key
+    from gnnkit.kernels.stream import permutation
 
     adjacency = merged_adjacency(graph)
     counts = [t.num_nodes for t in graph.schema.node_types.values()]

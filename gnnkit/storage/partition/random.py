@@ -17,7 +17,7 @@ def assign(schema: GraphSchema, num_parts: int, seed: int) -> dict[NodeType, NDA
     Returns:
         ``{node type: int32 [num_nodes]}``.
     """
-    from gnnkit.kernels.stream import stream_key
+    from gnnkit.kernels.keys import stream_key
 
     return {
         name: shuffled_parts(stream_key(seed, f"partition/{name}"), node_type.num_nodes, num_parts)

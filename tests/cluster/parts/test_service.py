@@ -19,7 +19,7 @@ import pytest
 from gnnkit.cluster.parts.client import FlightOwners, Peer, connect
 from gnnkit.cluster.parts.protocol import to_ticket
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
-from gnnkit.kernels.stream import batch_key
+from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import NeighborSampling
 from gnnkit.runtime.graph_memory import share
 from gnnkit.sampling.owners import RowsRequest

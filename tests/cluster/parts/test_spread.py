@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
-from gnnkit.kernels.stream import batch_key
+from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.collate import collate, contents_of
 from gnnkit.sampling.owners import Expansion, Picks
