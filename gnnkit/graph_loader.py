@@ -766,7 +766,7 @@ class GraphLoader(ProcessBound, Shown):
     def export(  # noqa: PLR0913
         self,
         directory: str | Path,
-        launcher: Literal["torchrun", "slurm", "kubernetes"] = "torchrun",
+        launcher: str = "torchrun",
         nodes: int = 1,
         procs_per_node: int = 1,
         storage_nodes: int = 0,
@@ -786,7 +786,8 @@ class GraphLoader(ProcessBound, Shown):
 
         Args:
             directory: The directory; an earlier export in it is replaced, and what else lies in it stays.
-            launcher: What starts the job.
+            launcher: What starts the job: "torchrun", "slurm", "kubernetes", or a name that an installed package adds: see
+                ``docs/launchers.md``.
             nodes: Nodes with trainers.
             procs_per_node: Trainers (ranks) on each.
             storage_nodes: Nodes with storage servers, for ``GraphStore``.

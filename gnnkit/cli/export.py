@@ -16,7 +16,7 @@ def export(
         metavar="PLAN", help="The plan's file, which loader.plan.save() wrote; with --verify alone, an exported directory."
     ),
     directory: Path | None = typer.Argument(None, metavar="[DIR]", help="Where the job's files go."),
-    launcher: str = typer.Option("torchrun", help="torchrun, slurm or kubernetes."),
+    launcher: str = typer.Option("torchrun", help="torchrun, slurm, kubernetes, or a name that an installed package adds."),
     nodes: int = typer.Option(1, help="Nodes with trainers."),
     procs_per_node: int = typer.Option(1, help="Trainers (ranks) on each."),
     storage_nodes: int = typer.Option(0, help="Nodes with storage servers, for a plan with GraphStore."),
@@ -35,7 +35,7 @@ def export(
     timeout_s: float = typer.Option(600.0, help="With --verify: seconds that it may take."),
     store: Path | None = typer.Option(None, help="With --verify: the store to compare with; by default that which the job's was cut from."),
 ) -> None:
-    """Write a plan as a job for torchrun, Slurm or Kubernetes, or verify one that was written."""
+    """Write a plan as a job for torchrun, Slurm, Kubernetes or another launcher, or verify one that was written."""
     if directory is None:
         if not verify:
             raise PlanError("there is no directory to write to", "gnnkit export PLAN DIR; or gnnkit export --verify DIR")
@@ -44,9 +44,7 @@ def export(
     from gnnkit.export.exporter import JobOptions, export_plan
     from gnnkit.plan import LoaderPlan
 
-    options = JobOptions(
-        cast(Any, launcher), nodes, procs_per_node, storage_nodes, servers_per_node, interface, cast(Any, placement), gpus_per_node
-    )
+    options = JobOptions(launcher, nodes, procs_per_node, storage_nodes, servers_per_node, interface, cast(Any, placement), gpus_per_node)
     show_line(str(export_plan(LoaderPlan.load(plan), directory, options, train=train, overwrite=overwrite)))
     if verify:
         _verify(directory, store, num_batches, timeout_s)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.base import check_count
-from gnnkit.errors import PlanError, interruptible, near_matches
+from gnnkit.errors import PlanError, interruptible
 from gnnkit.export.checks import file_source
-from gnnkit.export.job import LAUNCHERS, PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, Launcher
+from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob
+from gnnkit.export.launchers.base import launcher_of
 from gnnkit.export.plans import JobPlan, PlacementChoice, job_plan
 from gnnkit.export.readme import readme_text
 from gnnkit.export.requirements import requirements_text
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _ABOUT = "Training, as it was exported; edit it as you like."
 _NAME = re.compile(r"[^a-z0-9]+")
 _LONGEST_NAME = 40
+_INTERFACE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 # Of a batch of which fan-outs do not say how large it becomes.
 _UNKNOWN_BATCH_BYTES = 1 << 30
 
@@ -40,7 +42,7 @@ _UNKNOWN_BATCH_BYTES = 1 << 30
 class JobOptions:
     """The launcher, size and placement of a job: the keywords of ``GraphLoader.export``, which describes them."""
 
-    launcher: Launcher = "torchrun"
+    launcher: str = "torchrun"
     nodes: int = 1
     procs_per_node: int = 1
     storage_nodes: int = 0
@@ -50,10 +52,6 @@ class JobOptions:
     gpus_per_node: int | None = None
 
     def __post_init__(self) -> None:
-        if self.launcher not in LAUNCHERS:
-            raise PlanError(
-                f"launcher must be one of {list(LAUNCHERS)}, got {self.launcher!r}{near_matches(str(self.launcher), list(LAUNCHERS))}"
-            )
         for name, least in (("nodes", 1), ("procs_per_node", 1), ("storage_nodes", 0), ("servers_per_node", 1)):
             check_count(name, getattr(self, name), least)
         if self.placement not in (None, "replicate", "partition"):
@@ -65,8 +63,10 @@ class JobOptions:
                     f"gpus_per_node={self.gpus_per_node}, and each of the {self.procs_per_node} ranks of a node trains on one of its own",
                     f"gpus_per_node={self.procs_per_node}, or 0 to train on processors",
                 )
-        if self.interface is not None and (not isinstance(self.interface, str) or not self.interface):
-            raise PlanError(f"interface must be the name or address of an interface, got {self.interface!r}")
+        if self.interface is not None and (not isinstance(self.interface, str) or not _INTERFACE.fullmatch(self.interface)):
+            raise PlanError(
+                f"interface={self.interface!r} is neither the name nor the address of an interface", "for example interface='eth1'"
+            )
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,9 +115,7 @@ def export_plan(
         PlanError: See ``GraphLoader.export``.
         StoreError: The store is missing or damaged.
     """
-    from gnnkit.export.launchers import launcher_files, launcher_instructions
-
-    target = Path(directory).expanduser().absolute()
+    launcher, target = launcher_of(options.launcher), Path(directory).expanduser().absolute()
     made = job_plan(plan, options.nodes, options.storage_nodes, options.interface, options.placement)
     job = _job(made, target, options)
     source = _source(train, made)
@@ -125,13 +123,12 @@ def export_plan(
         PLAN: made.text(target),
         TRAIN: source,
         REQUIREMENTS: requirements_text(source),
-        **launcher_files(job),
+        **launcher.files(job),
     }
-    instructions = launcher_instructions(job)
     cut_command = None if made.cut is None else partition_command(job, made.cut)
     if cut_command is not None:
         files[STAGE] = stage_script(job, cut_command)
-    files[README] = readme_text(job, instructions, files, cut_command)
+    files[README] = readme_text(job, launcher, files, cut_command)
     record = {
         name: getattr(job, name) for name in ("launcher", "nodes", "procs_per_node", "storage_nodes", "servers_per_node", "interface")
     }
@@ -147,6 +144,7 @@ def export_plan(
         from gnnkit.export.verify import verify_export
 
         report = verify_export(target)
+    instructions = launcher.instructions(job)
     commands = [] if made.cut is None else [f"./{STAGE}"]
     commands += [line for step in (*instructions.before_copies, *instructions.start) for line in step.commands]
     return Exported(target, tuple(sorted([*files, RECORD])), tuple(commands), report, job.gpu_words)

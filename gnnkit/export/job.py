@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from gnnkit.plan import Placement
-
-Launcher: TypeAlias = Literal["torchrun", "slurm", "kubernetes"]
-LAUNCHERS: tuple[Launcher, ...] = ("torchrun", "slurm", "kubernetes")
 
 # The files that every exported directory has, beside what its launcher adds; ``STAGE`` only where the store must be cut anew.
 PLAN, TRAIN, REQUIREMENTS, README, RECORD, STAGE = "plan.json", "train.py", "requirements.txt", "README.md", "export.json", "stage.sh"
@@ -41,7 +38,7 @@ class SizedJob:
 
     Attributes:
         name: Name of the job.
-        launcher: The program that starts it.
+        launcher: The launcher's name; see ``gnnkit.export.launchers``.
         nodes: Nodes with trainers.
         procs_per_node: Trainers (ranks) on each.
         storage_nodes: Nodes with storage servers, beside those with trainers; 0 unless the backend is ``GraphStore``.
@@ -49,7 +46,7 @@ class SizedJob:
     """
 
     name: str
-    launcher: Launcher
+    launcher: str
     nodes: int
     procs_per_node: int
     storage_nodes: int
@@ -163,6 +160,7 @@ class Instructions:
         ports: Every port that the job listens on.
         settings: Variables that override what was written, ``{name: meaning}``.
         before_copies: What is done before the directory is copied to the nodes.
+        checkpoints: The place of checkpoints, as Markdown; ``run/`` of the job's directory, unless a launcher has another.
     """
 
     start: tuple[InstructionStep, ...]
@@ -171,3 +169,4 @@ class Instructions:
     ports: tuple[Port, ...]
     settings: dict[str, str]
     before_copies: tuple[InstructionStep, ...] = ()
+    checkpoints: str = "`run/`"

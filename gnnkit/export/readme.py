@@ -6,38 +6,39 @@ import platform
 from collections.abc import Iterable
 
 from gnnkit.export.job import PLAN, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, Instructions, InstructionStep, Port
+from gnnkit.export.launchers.base import Launcher
 from gnnkit.export.staging import staging_text
 
-_FILES = {
+# About the files of every job, before and after what the launcher says of its own.
+_BEFORE = {
     PLAN: "what is sampled: the graph, its inputs, fan-outs, batches and seed",
     TRAIN: "`train(loader, ctx)`, which every rank calls: edit it",
     STAGE: "cuts the store into as many parts as the job needs",
-    "launch.sh": "starts the ranks of one node",
-    "serve.sh": "starts the storage servers of one node",
-    "job.sbatch": "the job for Slurm",
-    "job.yaml": "the job for Kubernetes",
+}
+_AFTER = {
     REQUIREMENTS: "the versions of everything that it was exported with",
     RECORD: "how it was exported, to notice changes and to verify it",
 }
 
 
-def readme_text(job: ExportJob, instructions: Instructions, files: Iterable[str], cut_command: str | None) -> str:
+def readme_text(job: ExportJob, launcher: Launcher, files: Iterable[str], cut_command: str | None) -> str:
     """The README's text.
 
     Args:
         job: The job.
-        instructions: What its launcher says.
+        launcher: Its launcher.
         files: The names of the directory's other files.
         cut_command: What ``stage.sh`` runs; None where there is none.
     """
-    rows = "\n".join(f"| `{name}` | {_FILES[name]} |" for name in _FILES if name in {*files, RECORD})
+    instructions, about = launcher.instructions(job), {**_BEFORE, **launcher.about_files, **_AFTER}
+    rows = "\n".join(f"| `{name}` | {text} |" for name, text in about.items() if name in {*files, RECORD})
     blocks = [
-        f"# {job.name}\n\n{_summary(job)}",
+        f"# {job.name}\n\n{_summary(job, launcher)}",
         f"| file | |\n|---|---|\n{rows}",
-        *(_step(number, step) for number, step in enumerate(_steps(job, instructions, cut_command), start=1)),
+        *(_step(number, step) for number, step in enumerate(_steps(job, launcher, instructions, cut_command), start=1)),
         _step(None, instructions.watch),
         _step(None, instructions.restart),
-        _resume(job),
+        _resume(instructions.checkpoints),
         _verify(),
         _ports(instructions.ports),
         _settings(instructions.settings),
@@ -45,7 +46,7 @@ def readme_text(job: ExportJob, instructions: Instructions, files: Iterable[str]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _summary(job: ExportJob) -> str:
+def _summary(job: ExportJob, launcher: Launcher) -> str:
     nodes = f"{job.nodes} node{'s' if job.nodes > 1 else ''} with {job.procs_per_node} rank{'s' if job.procs_per_node > 1 else ''}"
     where = {
         "InProcess": "Each rank samples in threads of its own.",
@@ -54,17 +55,14 @@ def _summary(job: ExportJob) -> str:
     }[job.backend]
     return (
         f"Training on {job.store.name}, exported by gnnkit {job.gnnkit}: {nodes}{' each' if job.nodes > 1 else ''},"
-        f" started with {_NAMES[job.launcher]}."
+        f" started with {launcher.title}."
         f" {where} It asks for {job.gpu_words}. Batches are those of the notebook, bit for bit, however many ranks share them."
     )
 
 
-_NAMES = {"torchrun": "torchrun", "slurm": "Slurm", "kubernetes": "Kubernetes"}
-
-
-def _steps(job: ExportJob, instructions: Instructions, cut_command: str | None) -> list[InstructionStep]:
+def _steps(job: ExportJob, launcher: Launcher, instructions: Instructions, cut_command: str | None) -> list[InstructionStep]:
     steps = []
-    if job.launcher != "kubernetes":  # there it is in the image, and the store in a volume
+    if not launcher.has_image:
         version = ".".join(platform.python_version_tuple()[:2])
         commands = (f"python{version} -m venv env", f"env/bin/pip install -r {REQUIREMENTS}", "source env/bin/activate")
         text = (
@@ -81,7 +79,7 @@ def _steps(job: ExportJob, instructions: Instructions, cut_command: str | None) 
         together = ("# or by all nodes at once, on a shared file system; on node <k>:", f"{cut_command} --part <k>")
         steps.append(InstructionStep(f"Cut the store into {parts}", text, (f"./{STAGE}", *together)))
     steps += [tried, *instructions.before_copies]
-    if job.launcher != "kubernetes":
+    if not launcher.has_image:
         steps.append(InstructionStep("Bring this directory and the store to the nodes", *staging_text(job)))
     return [*steps, *instructions.start]
 
@@ -92,8 +90,7 @@ def _step(number: int | None, step: InstructionStep) -> str:
     return "\n\n".join(part for part in (title, step.text, commands) if part)
 
 
-def _resume(job: ExportJob) -> str:
-    place = f"the claim `{job.name}-work`" if job.launcher == "kubernetes" else "`run/`"
+def _resume(place: str) -> str:
     return (
         f"## Resume\n\n`ctx.save(...)` in `train.py` writes a checkpoint of the model, the optimizer and the loader into {place}, and"
         " `ctx.restore(...)` takes the newest whole one. What is started again continues with exactly the batches that were left, also with"

@@ -17,10 +17,10 @@ from gnnkit.cluster import namespaces
 from gnnkit.errors import PlanError
 from gnnkit.events import Stage
 from gnnkit.export.job import PLAN, STAGE
+from gnnkit.export.launchers.base import launcher_of
 from gnnkit.export.proof.checking import JobCheck
-from gnnkit.export.proof.launching import about_launcher, job_commands, stage_command
 from gnnkit.export.proof.report import VerifyReport, compare
-from gnnkit.export.proof.trial import JobTrial, TrialSize, fitting, read_job, set_up
+from gnnkit.export.proof.trial import JobTrial, TrialSize, fitting, read_job, set_up, stage_command
 from gnnkit.export.writer import changed_files
 from gnnkit.plan import LoaderPlan
 from gnnkit.plan.files import path_in
@@ -66,7 +66,7 @@ def verify_export(
     whole, plan = read_job(folder), LoaderPlan.load(folder / PLAN)
     if plan.store is None:
         raise PlanError("the plan's graph was only in memory", "export a loader of a store")
-    job, notes = fitting(whole)
+    launcher, (job, notes) = launcher_of(whole.launcher), fitting(whole)
     notes += _changed(folder)
     with make_sink(progress) as events, Stage(events, _STAGE, label=whole.name, unit="batches") as stage, _scratch() as scratch:
         check = JobCheck(stage, scratch, timeout_s)
@@ -78,11 +78,11 @@ def verify_export(
         path = _original(folder, whole, plan.store.path, store)
         reference = replace(plan, store=replace(plan.store, path=path), backend=InProcess().to_json(), placement=None)
         reference = replace(reference, runtime=replace(plan.runtime, feature_cache=0))
-        batches = check.run(trial, job_commands(trial), reference)
+        batches = check.run(trial, launcher.commands(trial), reference)
     came = compare(batches.wanted, batches.found)
     return VerifyReport(
         name=whole.name,
-        launcher=about_launcher(job.launcher),
+        launcher=launcher.about_trial,
         nodes=job.nodes,
         procs_per_node=job.procs_per_node,
         batches=came.batches,

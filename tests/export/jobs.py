@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gnnkit.export.job import ExportJob, JobStore, Launcher
-from gnnkit.export.launchers import launcher_files
+from gnnkit.export.job import ExportJob, Instructions, JobStore
+from gnnkit.export.launchers.base import launcher_of
 from gnnkit.plan import Placement
 
 STORE = JobStore("tiny", "../a store", "0123abcd", 2, 3 * 2**30)
+LAUNCHERS = ("torchrun", "slurm", "kubernetes")
 OPTIONS: dict[str, Any] = {
     "name": "tiny",
     "nodes": 2,
@@ -32,9 +33,19 @@ OPTIONS: dict[str, Any] = {
 SERVED = {"backend": "GraphStore", "storage_nodes": 2, "servers_per_node": 2, "sampling_threads": 0}
 
 
-def job(launcher: Launcher, **options: Any) -> ExportJob:
+def job(launcher: str, **options: Any) -> ExportJob:
     """A job of two nodes with two ranks each, on a store of two parts."""
     return ExportJob(launcher=launcher, **{**OPTIONS, **options})
+
+
+def launcher_files(job: ExportJob) -> dict[str, str]:
+    """The files of a job's launcher."""
+    return launcher_of(job.launcher).files(job)
+
+
+def launcher_instructions(job: ExportJob) -> Instructions:
+    """What a job's launcher says in the README."""
+    return launcher_of(job.launcher).instructions(job)
 
 
 def write_files(job: ExportJob, folder: Path) -> Path:

@@ -263,7 +263,7 @@ def test_an_export_that_was_killed_in_the_midst_is_completed_by_the_same_call(ex
         ({"nodes": 2, "placement": "partition"}, "InProcess has none"),
         ({"placement": "everywhere"}, "placement must be"),
         ({"interface": "eth0; rm -rf /"}, "is neither the name nor the address"),
-        ({"interface": ""}, "interface must be"),
+        ({"interface": ""}, "is neither the name nor the address"),
         ({"train": 3}, "train must be a function"),
         ({"train": "nowhere.py"}, "cannot be read"),
     ],

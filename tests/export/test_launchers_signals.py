@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from gnnkit import GraphLoader
-from gnnkit.export.job import STAGE, Launcher
+from gnnkit.export.job import STAGE
 from gnnkit.export.staging import stage_script
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.export.graphs import make_store
@@ -71,7 +71,7 @@ class Phase:
         listens: Whether somebody listens at ``MASTER_PORT``.
     """
 
-    launcher: Launcher
+    launcher: str
     script: str
     variables: dict[str, str] = field(default_factory=dict)
     hangs: str = PREPARE

@@ -8,6 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.export.job import ExportJob, Port
+from gnnkit.export.proof.run import Command
+from gnnkit.export.proof.trial import JobTrial
 
 if TYPE_CHECKING:
     import jinja2
@@ -166,6 +168,12 @@ def _quoted(word: str) -> str:
     if shlex.quote(word) == word:
         return word
     return '"' + re.sub(r'([$`"\\])', r"\\\1", word) + '"'
+
+
+def script_commands(trial: JobTrial) -> list[Command]:
+    """Returns what starts a trial's scripts, as a person would: ``serve.sh`` on storage nodes, ``launch.sh`` on the others."""
+    starts = [(node, SERVE, "STORAGE_RANK") for node in trial.storage_nodes] + [(node, LAUNCH, "NODE_RANK") for node in trial.nodes]
+    return [trial.command(node, script, [f"./{script}"], {rank: str(node.rank)}) for node, script, rank in starts]
 
 
 def storage_examples(job: ExportJob) -> list[str]:

@@ -6,6 +6,7 @@ import posixpath
 from typing import Any
 
 from gnnkit.export.job import PLAN, TRAIN, ExportJob, Instructions, InstructionStep, Port
+from gnnkit.export.launchers.base import Launcher
 from gnnkit.export.launchers.common import (
     LAUNCH,
     MASTER_PORT,
@@ -26,8 +27,10 @@ from gnnkit.export.launchers.common import (
     trainer_gib,
     trainer_shm_gib,
 )
+from gnnkit.export.launchers.pods import JOB_YAML, container_commands
+from gnnkit.export.proof.run import Command
+from gnnkit.export.proof.trial import JobTrial
 
-JOB_YAML = "job.yaml"
 # Label of the claims alone: `kubectl apply -l` makes them before everything else.
 CLAIMS = "app.kubernetes.io/component=claim"
 # The job's directory in every pod.
@@ -259,17 +262,33 @@ def _store_mount(job: ExportJob) -> _Object:
     return {"name": "store", "mountPath": posixpath.normpath(posixpath.join(_HOME, job.store.path)), "readOnly": True}
 
 
-def kubernetes_files(job: ExportJob) -> dict[str, str]:
-    """``job.yaml``, ``launch.sh``, and ``serve.sh`` where there are storage nodes."""
-    files = {JOB_YAML: job_yaml(job), LAUNCH: render(LAUNCH, job)}
-    if job.num_servers:
-        files[SERVE] = render(SERVE, job)
-    return files
+class Kubernetes(Launcher):
+    """A JobSet whose pods run torchrun, and its objects."""
 
+    title = "Kubernetes"
+    about_trial = f"the commands of {JOB_YAML}'s containers as processes, with their variables: there is no cluster here"
+    about_files = {
+        LAUNCH: "starts the ranks of one node",
+        SERVE: "starts the storage servers of one node",
+        JOB_YAML: "the job for Kubernetes",
+    }
+    has_image = True
 
-def kubernetes_instructions(job: ExportJob) -> Instructions:
-    """Returns the README's text about starting on Kubernetes."""
-    return Instructions(_start(job), _restart(job), _watch(job), _ports(job), _settings(job))
+    def files(self, job: ExportJob) -> dict[str, str]:
+        """Returns ``job.yaml``, ``launch.sh``, and ``serve.sh`` where there are storage nodes."""
+        files = {JOB_YAML: job_yaml(job), LAUNCH: render(LAUNCH, job, where="pods")}
+        if job.num_servers:
+            files[SERVE] = render(SERVE, job, where="pods")
+        return files
+
+    def instructions(self, job: ExportJob) -> Instructions:
+        """Returns the text about the image, the claims and ``kubectl``."""
+        work = f"the claim `{job.name}-work`"
+        return Instructions(_start(job), _restart(job), _watch(job), _ports(job), _settings(job), checkpoints=work)
+
+    def commands(self, trial: JobTrial) -> list[Command]:
+        """Returns the commands of the containers in ``job.yaml``, for each node."""
+        return container_commands(trial)
 
 
 def _start(job: ExportJob) -> tuple[InstructionStep, ...]:

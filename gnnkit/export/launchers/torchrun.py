@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gnnkit.export.job import ExportJob, Instructions, InstructionStep, Port
+from gnnkit.export.launchers.base import Launcher
 from gnnkit.export.launchers.common import (
     JOIN_TIMEOUT_S,
     LAUNCH,
@@ -16,22 +17,35 @@ from gnnkit.export.launchers.common import (
     between_ranks,
     common_settings,
     render,
+    script_commands,
     storage_examples,
     storage_ports,
 )
+from gnnkit.export.proof.run import Command
+from gnnkit.export.proof.trial import JobTrial
 
 
-def torchrun_files(job: ExportJob) -> dict[str, str]:
-    """``launch.sh``, and ``serve.sh`` where there are storage nodes."""
-    files = {LAUNCH: render(LAUNCH, job)}
-    if job.num_servers:
-        files[SERVE] = render(SERVE, job)
-    return files
+class Torchrun(Launcher):
+    """Scripts that a person, or another program, starts on each node; torchrun starts the ranks."""
 
+    title = "torchrun"
+    about_trial = f"{LAUNCH} with torchrun"
+    about_files = {LAUNCH: "starts the ranks of one node", SERVE: "starts the storage servers of one node"}
 
-def torchrun_instructions(job: ExportJob) -> Instructions:
-    """Returns the README's text about starting with torchrun."""
-    return Instructions(_start(job), _restart(job), _watch(job), _ports(job), _settings(job), _before_copies(job))
+    def files(self, job: ExportJob) -> dict[str, str]:
+        """Returns ``launch.sh``, and ``serve.sh`` where there are storage nodes."""
+        files = {LAUNCH: render(LAUNCH, job, where="machines")}
+        if job.num_servers:
+            files[SERVE] = render(SERVE, job, where="machines")
+        return files
+
+    def instructions(self, job: ExportJob) -> Instructions:
+        """Returns the text about starting both on each node."""
+        return Instructions(_start(job), _restart(job), _watch(job), _ports(job), _settings(job), _before_copies(job))
+
+    def commands(self, trial: JobTrial) -> list[Command]:
+        """Returns a start of ``serve.sh`` for each storage node, and one of ``launch.sh`` for each node."""
+        return script_commands(trial)
 
 
 def _before_copies(job: ExportJob) -> tuple[InstructionStep, ...]:

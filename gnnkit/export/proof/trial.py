@@ -17,7 +17,8 @@ from typing import Any
 from gnnkit.cluster.namespaces import INTERFACE, host_address
 from gnnkit.cluster.placing import shares
 from gnnkit.errors import PlanError
-from gnnkit.export.job import LAUNCHERS, PLAN, RECORD, SizedJob
+from gnnkit.export.job import PLAN, RECORD, STAGE, SizedJob
+from gnnkit.export.proof.run import Command
 from gnnkit.export.recording import VARIABLE
 from gnnkit.export.writer import read_record
 from gnnkit.host import available_cpus, available_memory
@@ -72,7 +73,7 @@ def read_job(directory: Path) -> TrialSize:
         value = numbers[name] = options.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise PlanError(f"{RECORD} says {name}={value!r}", "export the job again")
-    if options.get("launcher") not in LAUNCHERS:
+    if not isinstance(options.get("launcher"), str):
         raise PlanError(f"{RECORD} says launcher={options.get('launcher')!r}", "export the job again")
     replicated = options.get("placement") == "replicate"
     return TrialSize(directory.name, options["launcher"], is_replicated=replicated, cut_from=options.get("cut_from"), **numbers)
@@ -169,6 +170,24 @@ class JobTrial:
         """Returns the variable with a node's interface to the others: on loopback a node finds neither it nor its address by itself."""
         elsewhere = node.address if node in self.storage_nodes else "lo"
         return {"GNNKIT_INTERFACE": INTERFACE if self.in_namespaces else elsewhere}
+
+    def command(self, node: Node, name: str, words: list[str], variables: Mapping[str, str]) -> Command:
+        """Returns a command of one node, which is told where the others are; that of a storage node runs until it is ended.
+
+        Args:
+            node: The node.
+            name: The command, for messages: "launch.sh".
+            words: Its words.
+            variables: Its own variables, beside those of every command and ``MASTER_ADDR`` and ``STORAGE_ADDRS``.
+        """
+        serves = node in self.storage_nodes
+        addresses = {"MASTER_ADDR": self.nodes[0].address}
+        if self.storage_nodes:
+            addresses["STORAGE_ADDRS"] = ",".join(other.address for other in self.storage_nodes)
+        environment = {**self.environment, **variables, **addresses, **self.interface(node)}
+        what = f"{name} of {'storage ' if serves else ''}node {node.rank}"
+        log = self.log(f"{'storage' if serves else 'node'}{node.rank}")
+        return Command(what, words, environment, node.folder, log, node.host if self.in_namespaces else None, serves)
 
     def log(self, name: str) -> Path:
         """Returns the path of a command's log."""
@@ -302,6 +321,18 @@ def base_environment(folder: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "GNNKIT_PROGRESS": "off",
     }
+
+
+def stage_command(directory: Path, folder: Path) -> Command:
+    """Returns the command that cuts a job's store.
+
+    Args:
+        directory: The job's directory.
+        folder: For what it writes beside the store.
+    """
+    (folder / "tmp").mkdir()
+    write_commands(folder / "bin")
+    return Command(STAGE, [f"./{STAGE}"], base_environment(folder), directory, folder / "log", None)
 
 
 def _environment(job: TrialSize, folder: Path, *, in_namespaces: bool, timeout_s: float) -> dict[str, str]:

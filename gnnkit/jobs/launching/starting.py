@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.base import check_count
 from gnnkit.errors import GnnkitError, PlanError, interruptible
-from gnnkit.jobs.launching.job import Job, LaunchInputs, LaunchSpec, RunState, RunStatus, extra_of, fair_threads, made_directory
+from gnnkit.jobs.launching.engine import Engine, LaunchedRanks, LocalEngine
+from gnnkit.jobs.launching.job import LaunchInputs, LaunchSpec, RunState, RunStatus, extra_of, fair_threads, made_directory
 from gnnkit.jobs.launching.packing import pack_code, unpack_result
 from gnnkit.rendering import Shown
 from gnnkit.waiting import Deadline
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # Between two looks: whatever changes wakes at once.
 _SLICE_S = 0.2
+_NUM_PROCS = 2
 
 
 class RunHandle(Shown):
@@ -33,7 +35,7 @@ class RunHandle(Shown):
         job: The ranks.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: LaunchedRanks) -> None:
         self._job = job
         self._values: dict[int, Any] = {}
 
@@ -64,7 +66,7 @@ class RunHandle(Shown):
         """
         deadline = Deadline(timeout_s)
         job = self._job
-        with interruptible(f"the wait for the run {job.folder.path.name}"), job.changed:
+        with interruptible(f"the wait for the run {job.status().run}"), job.changed:
             while not job.has_ended:
                 if deadline.has_passed:
                     return False
@@ -138,8 +140,9 @@ def _trace(error: BaseException) -> str:
 def launch(  # noqa: PLR0913 - every one is a word of the user's
     train_fn: Callable[[GraphLoader, TrainContext], Any],
     loader: GraphLoader,
-    num_procs: int = 2,
+    num_procs: int | None = None,
     *,
+    engine: Engine | str | None = None,
     device: Any = None,
     directory: str | Path | None = None,
     max_restarts: int = 0,
@@ -157,7 +160,9 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
     Args:
         train_fn: The function; it and what it uses may be defined in a notebook's cell.
         loader: Whose batches the ranks have. It stays as it is, and may go on being used.
-        num_procs: Ranks.
+        num_procs: Ranks; None is as many as the engine says, or 2.
+        engine: What starts the ranks: an engine, or the name of one that an installed package adds (``docs/launchers.md``). None starts
+            them on this machine.
         device: Where ranks compute: "cpu", "cuda" (a GPU for each, or all on the one there is), "cuda:<index>" (all on this one); None is
             "cuda" where there are GPUs.
         directory: ``ctx.directory``, for checkpoints; None is one that is removed when the run has ended well.
@@ -180,7 +185,8 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
     if not isinstance(loader, GraphLoader):
         raise PlanError(f"loader must be a GraphLoader, got {type(loader).__name__}", "launch(train, loader, num_procs=2)")
     loader.pipeline.check_open()
-    check_count("num_procs", num_procs, 1)
+    starter = _engine(engine)
+    num_procs = _count(num_procs, starter)
     sink, code = make_sink(progress), pack_code(train_fn, loader.pipeline.transform, extra_of(loader))
     inputs = LaunchInputs(loader, num_procs)
     folder = made_directory(directory)
@@ -197,7 +203,32 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
         start_timeout_s=start_timeout_s,
         log_dir=None if log_dir is None else str(log_dir),
     )
-    return RunHandle(Job(spec, inputs, sink))
+    return RunHandle(starter.start(spec, inputs, sink))
+
+
+def _engine(engine: Engine | str | None) -> Engine:
+    if engine is None:
+        return LocalEngine()
+    if isinstance(engine, Engine):
+        return engine
+    from gnnkit.export.launchers.base import find_launcher  # reads what is installed
+
+    return find_launcher(engine, Engine, "engine")  # type: ignore[type-abstract]
+
+
+def _count(num_procs: int | None, engine: Engine) -> int:
+    """Returns how many ranks there are to be.
+
+    Raises:
+        PlanError: It is no such number, or the engine says another.
+    """
+    said = engine.num_procs
+    if num_procs is None:
+        num_procs = _NUM_PROCS if said is None else said
+    check_count("num_procs", num_procs, 1)
+    if said is not None and num_procs != said:
+        raise PlanError(f"num_procs={num_procs}, and {engine!r} starts {said}", "say it once")
+    return num_procs
 
 
 def _check_arguments(train_fn: Callable[..., Any]) -> None:
