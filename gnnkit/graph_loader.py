@@ -786,8 +786,8 @@ class GraphLoader(ProcessBound, Shown):
 
         Args:
             directory: The directory; an earlier export in it is replaced, and what else lies in it stays.
-            launcher: What starts the job: "torchrun", "slurm", "kubernetes", or a name that an installed package adds: see
-                ``docs/launchers.md``.
+            launcher: What starts the job: "torchrun", "slurm", "kubernetes", "skypilot", "trainjob" (Kubeflow Trainer), or a name that an
+                installed package adds: see ``docs/launchers.md``.
             nodes: Nodes with trainers.
             procs_per_node: Trainers (ranks) on each.
             storage_nodes: Nodes with storage servers, for ``GraphStore``.

@@ -16,7 +16,7 @@ def export(
         metavar="PLAN", help="The plan's file, which loader.plan.save() wrote; with --verify alone, an exported directory."
     ),
     directory: Path | None = typer.Argument(None, metavar="[DIR]", help="Where the job's files go."),
-    launcher: str = typer.Option("torchrun", help="torchrun, slurm, kubernetes, or a name that an installed package adds."),
+    launcher: str = typer.Option("torchrun", help="torchrun, slurm, kubernetes, skypilot, trainjob, or a name that a package adds."),
     nodes: int = typer.Option(1, help="Nodes with trainers."),
     procs_per_node: int = typer.Option(1, help="Trainers (ranks) on each."),
     storage_nodes: int = typer.Option(0, help="Nodes with storage servers, for a plan with GraphStore."),

@@ -62,7 +62,7 @@ def _summary(job: ExportJob, launcher: Launcher) -> str:
 
 def _steps(job: ExportJob, launcher: Launcher, instructions: Instructions, cut_command: str | None) -> list[InstructionStep]:
     steps = []
-    if not launcher.has_image:
+    if not launcher.brings_files:
         version = ".".join(platform.python_version_tuple()[:2])
         commands = (f"python{version} -m venv env", f"env/bin/pip install -r {REQUIREMENTS}", "source env/bin/activate")
         text = (
@@ -79,7 +79,7 @@ def _steps(job: ExportJob, launcher: Launcher, instructions: Instructions, cut_c
         together = ("# or by all nodes at once, on a shared file system; on node <k>:", f"{cut_command} --part <k>")
         steps.append(InstructionStep(f"Cut the store into {parts}", text, (f"./{STAGE}", *together)))
     steps += [tried, *instructions.before_copies]
-    if not launcher.has_image:
+    if not launcher.brings_files:
         steps.append(InstructionStep("Bring this directory and the store to the nodes", *staging_text(job)))
     return [*steps, *instructions.start]
 

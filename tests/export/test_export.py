@@ -31,7 +31,13 @@ BACKENDS: dict[str, Any] = {
     "GraphStore": GraphStore(),
 }
 COMMON = {"plan.json", "train.py", "requirements.txt", "README.md", "export.json"}
-LAUNCH = {"torchrun": {"launch.sh"}, "slurm": {"job.sbatch"}, "kubernetes": {"job.yaml", "launch.sh"}}
+LAUNCH = {
+    "torchrun": {"launch.sh"},
+    "slurm": {"job.sbatch"},
+    "kubernetes": {"job.yaml", "launch.sh"},
+    "skypilot": {"sky.yaml", "launch.sh"},
+    "trainjob": {"job.yaml", "launch.sh"},
+}
 
 
 def train(loader: Any, ctx: Any) -> int:
@@ -74,6 +80,11 @@ def content(directory: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_job_is_a_few_files_that_a_readme_explains(export: Callable[..., Path], tmp_path: Path, launcher: str, backend: str) -> None:
     servers = backend == "GraphStore"
+    if servers and launcher == "skypilot":
+        with pytest.raises(PlanError, match="storage servers never end"):
+            export(backend, launcher=launcher, storage_nodes=2)
+        assert not (tmp_path / "job").exists()
+        return
     job = export(backend, launcher=launcher, nodes=4, procs_per_node=8, storage_nodes=2 if servers else 0, servers_per_node=2)
     names = {path.name for path in job.iterdir()}
     extra = ({"stage.sh"} if backend != "InProcess" else set()) | ({"serve.sh"} if servers else set())

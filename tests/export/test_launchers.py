@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import subprocess
 from dataclasses import replace
@@ -13,8 +14,11 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
+from kubeflow_trainer_api.models.trainer_v1alpha1_training_runtime import TrainerV1alpha1TrainingRuntime
 from referencing import Registry, Resource
 
+from gnnkit.errors import PlanError
 from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, JobStore
 from gnnkit.plan import Placement
 from tests.export.jobs import LAUNCHERS, SERVED, STORE, job, launcher_files, launcher_instructions, write_files
@@ -34,7 +38,13 @@ ODD = {
     "store": JobStore("tiny", "/data/what's in $HOME", "0123abcd", 2, 10),
 }
 VARIANTS = {"colocated": {}, "served": SERVED, "odd": ODD, "odd-served": {**ODD, **SERVED, "storage_nodes": 1}}
-JOBS = [pytest.param(job(launcher, **options), id=f"{launcher}-{name}") for launcher in LAUNCHERS for name, options in VARIANTS.items()]
+JOBS = [
+    pytest.param(job(launcher, **options), id=f"{launcher}-{name}")
+    for launcher in LAUNCHERS
+    for name, options in VARIANTS.items()
+    if launcher != "skypilot" or "storage_nodes" not in options
+]
+PODS = ("kubernetes", "trainjob")
 
 
 @pytest.mark.shellcheck
@@ -69,7 +79,7 @@ def test_files_are_few_and_none_of_the_writers(written: ExportJob) -> None:
     others = {PLAN, TRAIN, REQUIREMENTS, README, RECORD, STAGE}
     assert not others & files.keys() and len(others) + len(files) < 10
     assert files == launcher_files(written)
-    starts = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "job.yaml"}
+    starts = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "job.yaml", "skypilot": "sky.yaml", "trainjob": "job.yaml"}
     assert starts[written.launcher] in files and ("serve.sh" in files) == bool(written.num_servers)
 
 
@@ -138,23 +148,27 @@ def test_memory_and_processors_come_from_the_store_and_the_plan(options: dict[st
     written = job("slurm", **options)
     (found,) = components(launcher_files(written)["job.sbatch"])
     assert (int(found["cpus-per-task"]), int(found["mem"].removesuffix("G"))) == (cores, pytest.approx(gib, abs=2))
-    pod = objects(job("kubernetes", **options))["JobSet"][0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    limits = pod["containers"][0]["resources"]["limits"]
-    assert limits == {"cpu": str(cores * written.procs_per_node), "memory": f"{found['mem'].removesuffix('G')}Gi"}
+    for launcher in PODS:
+        pod = objects(job(launcher, **options))["JobSet"][0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+        limits = pod["containers"][0]["resources"]["limits"]
+        assert limits == {"cpu": str(cores * written.procs_per_node), "memory": f"{found['mem'].removesuffix('G')}Gi"}
+    asked = yaml.safe_load(launcher_files(job("skypilot", **options))["sky.yaml"])["resources"]
+    assert (asked["cpus"], asked["memory"]) == (f"{cores * written.procs_per_node}+", f"{found['mem'].removesuffix('G')}+")
+    assert asked["disk_size"] > written.store.nbytes >> 30
 
 
 @pytest.mark.parametrize("written", JOBS)
 def test_gpus_and_their_absence_are_said_aloud(written: ExportJob) -> None:
     files = launcher_files(written)
     if written.launcher != "torchrun":  # which takes what a machine has
-        main = files["job.sbatch" if written.launcher == "slurm" else "job.yaml"]
+        (main,) = (files[name] for name in ("job.sbatch", "job.yaml", "sky.yaml") if name in files)
         assert written.gpu_words in main and ("no GPU" in main) == (not written.gpus_per_node)
 
 
 @pytest.mark.parametrize("written", JOBS)
 def test_the_environment_is_a_line_to_edit_and_images_have_no_compiler(written: ExportJob) -> None:
     for name, text in launcher_files(written).items():
-        assert name.endswith(".yaml") or ("source env/bin/activate" in text) == (written.launcher != "kubernetes")
+        assert name.endswith(".yaml") or ("source env/bin/activate" in text) == (written.launcher not in PODS)
     said = "\n".join(line for step in launcher_instructions(written).start for line in step.commands)
     assert "build-essential" not in said and "apt-get" not in said
 
@@ -183,18 +197,94 @@ def validators() -> dict[str, jsonschema.protocols.Validator]:
 
 
 def objects(written: ExportJob) -> dict[str, list[dict[str, Any]]]:
-    """The documents of ``job.yaml`` by kind."""
+    """The documents of ``job.yaml`` by kind; the JobSet that Kubeflow Trainer makes of a TrainJob and its runtime is among them."""
     found: dict[str, list[dict[str, Any]]] = {}
     for document in yaml.safe_load_all(launcher_files(written)["job.yaml"]):
         found.setdefault(document["kind"], []).append(document)
+    for train_job, runtime in zip(found.get("TrainJob", ()), found.get("TrainingRuntime", ()), strict=True):
+        assert train_job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
+        made = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": train_job["metadata"]["name"]}}
+        found["JobSet"] = [made | {"spec": runtime["spec"]["template"]["spec"]}]
     return found
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_kubernetes_takes_every_object(name: str) -> None:
-    for kind, documents in objects(job("kubernetes", **VARIANTS[name])).items():
+@pytest.mark.parametrize("launcher", PODS)
+def test_kubernetes_takes_every_object(launcher: str, name: str) -> None:
+    for kind, documents in objects(job(launcher, **VARIANTS[name])).items():
         for document in documents:
-            validators()[kind].validate(document)
+            if kind not in TRAINER_KINDS:
+                validators()[kind].validate(document)
+
+
+def lost(written: Any, read: Any, path: str = "") -> list[str]:
+    """Which fields of a document its type does not know, or takes for something else; it may add defaults."""
+    if isinstance(written, dict):
+        return [line for name in written for line in lost(written[name], (read or {}).get(name), f"{path}/{name}")]
+    if isinstance(written, list):
+        pairs = zip(written, read or [None] * len(written), strict=True)
+        return [line for index, pair in enumerate(pairs) for line in lost(*pair, f"{path}/{index}")]
+    return [] if written == read else [f"{path}: {written!r} is read as {read!r}"]
+
+
+TRAINER_KINDS = {"TrainJob": TrainerV1alpha1TrainJob, "TrainingRuntime": TrainerV1alpha1TrainingRuntime}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_kubeflow_trainer_takes_the_job_and_its_runtime(name: str) -> None:
+    written = job("trainjob", **VARIANTS[name])
+    found = objects(written)
+    for kind, type_ in TRAINER_KINDS.items():
+        (document,) = found[kind]
+        assert lost(document, type_.from_dict(document).to_dict()) == []
+    runtime = found["TrainingRuntime"][0]["spec"]
+    (nodes,) = runtime["template"]["spec"]["replicatedJobs"]
+    # As its documentation says: these tell which pods train, and how many there are.
+    assert nodes["template"]["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    assert nodes["template"]["spec"]["template"]["spec"]["containers"][0]["name"] == nodes["name"] == "node"
+    assert runtime["mlPolicy"] == {"numNodes": written.nodes}
+    misspelt = {**found["TrainingRuntime"][0], "spec": {**runtime, "mlPolicies": {"numNodes": 1}}}
+    assert lost(misspelt, TrainerV1alpha1TrainingRuntime.from_dict(misspelt).to_dict()) == ["/spec/mlPolicies/numNodes: 1 is read as None"]
+    odd = {**found["TrainJob"][0], "spec": {"runtimeRef": {"name": 3}}}
+    with pytest.raises(ValueError, match="runtimeRef|name"):
+        TrainerV1alpha1TrainJob.from_dict(odd)
+
+
+PATHS = {"../a store": "~/gnnkit/a store", "../../../x/y": "~/gnnkit/x/y", "/data/x": "/data/x", "inside/x": None}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_skypilot_takes_the_file_and_the_store_is_where_the_plan_looks_for_it(path: str, gpus: int) -> None:
+    schemas = json.loads((SCHEMAS / "skypilot-0.14.json").read_text())
+    written = job("skypilot", nodes=3, gpus_per_node=gpus, store=replace(STORE, path=path))
+    task = yaml.safe_load(launcher_files(written)["sky.yaml"])
+    for name, part in {"task": task, "resources": task["resources"]}.items():
+        jsonschema.Draft202012Validator(schemas[name]).validate(part)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.Draft202012Validator(schemas[name]).validate({**part, "num_node": 1})
+    assert task["num_nodes"] == 3 and ("accelerators" in task["resources"]) == bool(gpus)
+    home, mounts = task["envs"]["JOB_DIR"], dict(task["file_mounts"])
+    assert mounts.pop(f"~/{home}") == "."
+    assert mounts == ({} if PATHS[path] is None else {PATHS[path]: path})
+    if path.startswith(".."):
+        assert f"~/{posixpath.normpath(posixpath.join(home, path))}" in mounts
+    for line in re.findall(r"\{source: .*\}", launcher_files(written)["sky.yaml"]):
+        jsonschema.Draft202012Validator(schemas["storage"]).validate(yaml.safe_load(line))
+
+
+@pytest.mark.shellcheck
+def test_shellcheck_finds_nothing_in_what_skypilot_runs() -> None:
+    task = yaml.safe_load(launcher_files(job("skypilot"))["sky.yaml"])
+    for name in ("setup", "run"):
+        words = ["shellcheck", "--shell=bash", "--severity=style", "--exclude=SC2154", "-"]  # SkyPilot sets variables
+        done = subprocess.run(words, input=task[name], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout
+
+
+def test_skypilot_has_no_storage_nodes() -> None:
+    with pytest.raises(PlanError, match="storage servers never end"):
+        launcher_files(job("skypilot", **SERVED))
 
 
 def test_the_schemas_refuse_what_kubernetes_would() -> None:
@@ -213,8 +303,9 @@ def test_the_schemas_refuse_what_kubernetes_would() -> None:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_objects_of_kubernetes_fit_each_other(name: str) -> None:
-    written = job("kubernetes", **VARIANTS[name])
+@pytest.mark.parametrize("launcher", PODS)
+def test_objects_of_kubernetes_fit_each_other(launcher: str, name: str) -> None:
+    written = job(launcher, **VARIANTS[name])
     found = objects(written)
     job_set, claims = found["JobSet"][0], {claim["metadata"]["name"] for claim in found["PersistentVolumeClaim"]}
     services = {service["metadata"]["name"]: service["spec"] for service in found["Service"]}
@@ -249,12 +340,12 @@ def test_objects_of_kubernetes_fit_each_other(name: str) -> None:
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_no_secret_is_written_or_an_argument(launcher: Any) -> None:
-    files = launcher_files(job(launcher, **SERVED))
+def test_no_secret_is_written_or_an_argument(launcher: str) -> None:
+    files = launcher_files(job(launcher, **({} if launcher == "skypilot" else SERVED)))
     assert not any(re.search(r"\b[0-9a-f]{32,}\b", text) for text in files.values())
     for text in files.values():
         assert not re.search(r"--token|\$\{?GNNKIT_TOKEN\}?[\" ]*(\\|$)", text, re.M)
         assert "set -x" not in text and not re.search(r"echo.*\$\{?GNNKIT_TOKEN[}\" ]", text)
-    if launcher == "kubernetes":
+    if launcher in PODS:
         assert "Secret" not in objects(job(launcher, **SERVED))
     assert STORE.fingerprint not in "".join(files.values())

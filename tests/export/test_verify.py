@@ -127,6 +127,15 @@ def test_kubernetes_containers_where_there_are_no_namespaces(export: Export, mon
     assert "each node is a process group on loopback: nobody may" in report.notes
 
 
+@pytest.mark.slow(seconds=20)
+@pytest.mark.netns
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("launcher", "what"), [("skypilot", "there is no cloud here"), ("trainjob", "there is no cluster here")])
+def test_launchers_of_clouds_start_what_they_have_written(export: Export, launcher: str, what: str) -> None:
+    report = verify_export(export(2, launcher=launcher, nodes=2), num_batches=4, progress=False)
+    assert report.equal and report.batches == 4 and what in report.launcher, str(report)
+
+
 # Different --------------------------------------------------------------------------------------------------------------
 
 

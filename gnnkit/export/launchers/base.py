@@ -16,7 +16,13 @@ from gnnkit.export.proof.trial import JobTrial
 GROUP = "gnnkit.launchers"
 _HERE = "gnnkit.export.launchers"
 # gnnkit's own, which are there in a checkout that nobody has installed, too.
-_OWN = {"torchrun": f"{_HERE}.torchrun:Torchrun", "slurm": f"{_HERE}.slurm:Slurm", "kubernetes": f"{_HERE}.kubernetes:Kubernetes"}
+_OWN = {
+    "torchrun": f"{_HERE}.torchrun:Torchrun",
+    "slurm": f"{_HERE}.slurm:Slurm",
+    "kubernetes": f"{_HERE}.kubernetes:Kubernetes",
+    "trainjob": f"{_HERE}.trainjob:TrainJob",
+    "skypilot": f"{_HERE}.skypilot:SkyPilot",
+}
 
 _Kind = TypeVar("_Kind")
 
@@ -31,14 +37,14 @@ class Launcher(ABC):
         title: Its name in sentences: "Slurm".
         about_trial: What starts the job when it is verified, and what takes the place of a cluster, for the report.
         about_files: What the README says of its files, ``{file name: a few words}``.
-        has_image: Whether the environment and the store come in images and volumes, of which its instructions tell; else the README says
-            how to install and to copy.
+        brings_files: Whether what starts the job brings environment, directory and store to the nodes, as its instructions say; else the
+            README says how to install and to copy.
     """
 
     title: ClassVar[str]
     about_trial: ClassVar[str]
     about_files: ClassVar[Mapping[str, str]]
-    has_image: ClassVar[bool] = False
+    brings_files: ClassVar[bool] = False
 
     @abstractmethod
     def files(self, job: ExportJob) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from typing import Any
+from typing import Any, ClassVar
 
 from gnnkit.export.job import PLAN, TRAIN, ExportJob, Instructions, InstructionStep, Port
 from gnnkit.export.launchers.base import Launcher
@@ -33,6 +33,8 @@ from gnnkit.export.proof.trial import JobTrial
 
 # Label of the claims alone: `kubectl apply -l` makes them before everything else.
 CLAIMS = "app.kubernetes.io/component=claim"
+# Kubeflow Trainer knows the container of ranks by its name.
+_CONTAINERS = {LAUNCH: "node", SERVE: "serve"}
 # The job's directory in every pod.
 _HOME = "/job"
 _WORK_GIB = 20
@@ -40,15 +42,14 @@ _WORK_GIB = 20
 _Object = dict[str, Any]
 
 
-def job_yaml(job: ExportJob) -> str:
-    """Every object of a job, the Secret and the ConfigMap aside, which hold what is not in the file."""
+def _objects(job: ExportJob) -> list[_Object]:
+    """Every object of a job but those that start its ranks, and the Secret and the ConfigMap, which hold what is not in the file."""
     objects = [_claim(job, "store", in_gib(job.store.nbytes * 5 // 4)), _claim(job, "work", _WORK_GIB), _network_policy(job)]
     objects.append(_service(job, job.name, {"jobset.sigs.k8s.io/jobset-name": job.name}, {"rendezvous": MASTER_PORT}))
     if job.num_servers:
         ports = {f"server-{index}": STORAGE_PORT + index for index in range(job.servers_per_node)}
-        objects += [_service(job, _storage(job), {"app.kubernetes.io/component": "storage", **_labels(job)}, ports), _stateful_set(job)]
-    objects.append(_job_set(job))
-    return _HEAD.format(job=job) + _written(objects)
+        objects += [_service(job, _storage(job), {"app.kubernetes.io/component": "storage", **labels_of(job)}, ports), _stateful_set(job)]
+    return objects
 
 
 def _written(objects: list[_Object]) -> str:
@@ -64,7 +65,7 @@ def _written(objects: list[_Object]) -> str:
 
 
 _HEAD = """\
-# {job.name}: a JobSet of {job.nodes} pods with {job.procs_per_node} ranks each.
+# {job.name}: a {kind} of {job.nodes} pods with {job.procs_per_node} ranks each.
 # README.md says what has to be there before: kubectl apply -f job.yaml
 # What you may want to change: image, storageClassName, and cpu and memory, which are estimates from the store and the batches.
 # It asks for {job.gpu_words}.
@@ -85,7 +86,8 @@ def _storage(job: ExportJob) -> str:
     return f"{job.name}-storage"
 
 
-def _labels(job: ExportJob) -> dict[str, str]:
+def labels_of(job: ExportJob) -> dict[str, str]:
+    """Returns the labels of all objects of a job."""
     return {"app.kubernetes.io/name": "gnnkit", "app.kubernetes.io/part-of": job.name}
 
 
@@ -94,18 +96,18 @@ def _claim(job: ExportJob, what: str, gib: int) -> _Object:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": f"{job.name}-{what}", "labels": {key: value, **_labels(job)}},
+        "metadata": {"name": f"{job.name}-{what}", "labels": {key: value, **labels_of(job)}},
         "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": f"{gib}Gi"}}},
     }
 
 
 def _network_policy(job: ExportJob) -> _Object:
     """Only the job's own pods reach each other: torchrun's meeting point asks nobody for a password."""
-    own = {"matchLabels": _labels(job)}
+    own = {"matchLabels": labels_of(job)}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": job.name, "labels": _labels(job)},
+        "metadata": {"name": job.name, "labels": labels_of(job)},
         "spec": {"podSelector": own, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": own}]}]},
     }
 
@@ -115,7 +117,7 @@ def _service(job: ExportJob, name: str, selector: dict[str, str], ports: dict[st
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": name, "labels": _labels(job)},
+        "metadata": {"name": name, "labels": labels_of(job)},
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -125,19 +127,20 @@ def _service(job: ExportJob, name: str, selector: dict[str, str], ports: dict[st
     }
 
 
-def _job_set(job: ExportJob) -> _Object:
+def job_set(job: ExportJob) -> _Object:
+    """Returns the JobSet that starts a job's ranks."""
     pods = {
         "parallelism": job.nodes,
         "completions": job.nodes,
         "completionMode": "Indexed",
         # A pod that fails is the JobSet's to see, which starts all of them again.
         "backoffLimit": 0,
-        "template": {"metadata": {"labels": _labels(job)}, "spec": {"restartPolicy": "Never", **_rank_pod(job)}},
+        "template": {"metadata": {"labels": labels_of(job)}, "spec": {"restartPolicy": "Never", **_rank_pod(job)}},
     }
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": job.name, "labels": _labels(job)},
+        "metadata": {"name": job.name, "labels": labels_of(job)},
         "spec": {
             "network": {"enableDNSHostnames": True, "subdomain": job.name},
             "failurePolicy": {"maxRestarts": MAX_RESTARTS},
@@ -170,7 +173,7 @@ def _rank_pod(job: ExportJob) -> _Object:
 
 
 def _stateful_set(job: ExportJob) -> _Object:
-    labels = {"app.kubernetes.io/component": "storage", **_labels(job)}
+    labels = {"app.kubernetes.io/component": "storage", **labels_of(job)}
     env: list[_Object] = [{"name": "POD_IP", "valueFrom": _field("status.podIP")}, *_storage_env(job)]
     pod = _pod(
         job,
@@ -220,7 +223,7 @@ def _pod(
 ) -> _Object:
     """A pod of one container that runs a script of the job."""
     container = {
-        "name": script.removesuffix(".sh"),
+        "name": _CONTAINERS[script],
         "image": image(job),
         "command": ["bash", f"{_HOME}/{script}"],
         "env": [*({"name": name, "value": "/cache"} for name in ("GNNKIT_HOME", "XDG_CACHE_HOME")), *env],
@@ -233,7 +236,7 @@ def _pod(
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": _labels(job)},
+        "labelSelector": {"matchLabels": labels_of(job)},
     }
     files = {"name": "files", "configMap": {"name": f"{job.name}-files"}}
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shm_gib}Gi"}}
@@ -266,17 +269,24 @@ class Kubernetes(Launcher):
     """A JobSet whose pods run torchrun, and its objects."""
 
     title = "Kubernetes"
+    # What starts the ranks, and the custom resource that the cluster must know.
+    kind: ClassVar[str] = "JobSet"
+    needs: ClassVar[str] = (
+        "The cluster needs the [JobSet](https://jobset.sigs.k8s.io) controller. `kubectl get crd jobsets.jobset.x-k8s.io` says whether it"
+        " is there."
+    )
     about_trial = f"the commands of {JOB_YAML}'s containers as processes, with their variables: there is no cluster here"
     about_files = {
         LAUNCH: "starts the ranks of one node",
         SERVE: "starts the storage servers of one node",
         JOB_YAML: "the job for Kubernetes",
     }
-    has_image = True
+    brings_files = True
 
     def files(self, job: ExportJob) -> dict[str, str]:
         """Returns ``job.yaml``, ``launch.sh``, and ``serve.sh`` where there are storage nodes."""
-        files = {JOB_YAML: job_yaml(job), LAUNCH: render(LAUNCH, job, where="pods")}
+        text = _HEAD.format(job=job, kind=self.kind) + _written([*_objects(job), *self.starters(job)])
+        files = {JOB_YAML: text, LAUNCH: render(LAUNCH, job, where="pods")}
         if job.num_servers:
             files[SERVE] = render(SERVE, job, where="pods")
         return files
@@ -284,23 +294,24 @@ class Kubernetes(Launcher):
     def instructions(self, job: ExportJob) -> Instructions:
         """Returns the text about the image, the claims and ``kubectl``."""
         work = f"the claim `{job.name}-work`"
-        return Instructions(_start(job), _restart(job), _watch(job), _ports(job), _settings(job), checkpoints=work)
+        start, restart = _start(job, self.needs), _restart(job, self.kind)
+        return Instructions(start, restart, _watch(job), _ports(job), _settings(job), checkpoints=work)
+
+    def starters(self, job: ExportJob) -> list[dict[str, Any]]:
+        """Returns the objects that start the ranks."""
+        return [job_set(job)]
 
     def commands(self, trial: JobTrial) -> list[Command]:
         """Returns the commands of the containers in ``job.yaml``, for each node."""
         return container_commands(trial)
 
 
-def _start(job: ExportJob) -> tuple[InstructionStep, ...]:
+def _start(job: ExportJob, needs: str) -> tuple[InstructionStep, ...]:
     from_files = " ".join(f"--from-file={name}" for name in (PLAN, TRAIN, LAUNCH, *((SERVE,) if job.num_servers else ())))
-    controller = (
-        "The cluster needs the [JobSet](https://jobset.sigs.k8s.io) controller. `kubectl get crd jobsets.jobset.x-k8s.io` says"
-        " whether it is there."
-    )
     steps = [
         InstructionStep(
             "Make the image",
-            f"{controller} Write the name of your registry into these commands, and into `image:` of `{JOB_YAML}`.",
+            f"{needs} Write the name of your registry into these commands, and into `image:` of `{JOB_YAML}`.",
             (f"docker build -t {image(job)} -f- . <<'END'", *_DOCKERFILE, "END", f"docker push {image(job)}"),
         ),
         InstructionStep(
@@ -356,7 +367,7 @@ def _stage_overrides(job: ExportJob) -> str:
     return json.dumps({"spec": spec}, separators=(",", ":"))
 
 
-def _restart(job: ExportJob) -> InstructionStep:
+def _restart(job: ExportJob, kind: str) -> InstructionStep:
     lines = [
         f"* A rank fails or is killed: torchrun starts all ranks again in the pods that are there, {MAX_RESTARTS} times in all, and they"
         " continue from the last checkpoint.",
@@ -369,7 +380,8 @@ def _restart(job: ExportJob) -> InstructionStep:
             " started again as above."
         )
     lines.append(
-        f"* The JobSet has failed: `kubectl delete jobset {job.name}` and `kubectl apply -f {JOB_YAML}` continue from the last checkpoint."
+        f"* The {kind} has failed: `kubectl delete {kind.lower()} {job.name}` and `kubectl apply -f {JOB_YAML}` continue from the last"
+        " checkpoint."
     )
     return InstructionStep("When something fails", "\n".join(lines))
 

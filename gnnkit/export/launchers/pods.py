@@ -22,12 +22,12 @@ def container_commands(trial: JobTrial) -> list[Command]:
         PlanError: The file cannot be used.
     """
     containers = _containers(trial.nodes[0].folder / JOB_YAML)
-    if trial.storage_nodes and len(containers) < 2:
-        raise PlanError(f"{JOB_YAML} has no container for storage servers", "export the job again")
     made = []
     for serves, nodes in ((True, trial.storage_nodes), (False, trial.nodes)):
         for node in nodes:
-            container = containers["StatefulSet" if serves else "JobSet"]
+            if serves not in containers:
+                raise PlanError(f"{JOB_YAML} has no container for {'storage servers' if serves else 'ranks'}", "export the job again")
+            container = containers[serves]
             pod = f"{trial.job.name}-storage-{node.rank}" if serves else f"{trial.job.name}-node-0-{node.rank}"
             variables = _pod_variables(container, node, pod, trial.environment)
             words = [_in_folder(word, node.folder) for word in (*container.get("command", ()), *container.get("args", ()))]
@@ -35,22 +35,22 @@ def container_commands(trial: JobTrial) -> list[Command]:
     return made
 
 
-def _containers(file: Path) -> dict[str, dict[str, Any]]:
-    """The container of each kind of object that has pods."""
+def _containers(file: Path) -> dict[bool, dict[str, Any]]:
+    """The containers of objects that have pods: ``True`` is that of storage servers, ``False`` that of ranks."""
     import yaml
 
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[bool, dict[str, Any]] = {}
     try:
         for document in yaml.safe_load_all(read_text(file)):
-            template = (document or {}).get("spec", {})
-            if "replicatedJobs" in template:
-                template = template["replicatedJobs"][0]["template"]["spec"]
-            if "template" in template:
-                (found[document["kind"]],) = template["template"]["spec"]["containers"]
+            spec = (document or {}).get("spec", {})
+            # A JobSet, or the runtime of a TrainJob, whose template is one; else a StatefulSet, or nothing with pods.
+            job_set = spec["template"]["spec"] if "mlPolicy" in spec else spec
+            serves = "replicatedJobs" not in job_set
+            pods = spec if serves else job_set["replicatedJobs"][0]["template"]["spec"]
+            if "template" in pods:
+                (found[serves],) = pods["template"]["spec"]["containers"]
     except (OSError, yaml.YAMLError, LookupError, TypeError, AttributeError, ValueError) as error:
         raise PlanError(f"{file.name} cannot be used: {error}", "export the job again") from error
-    if "JobSet" not in found:
-        raise PlanError(f"{file.name} has no JobSet", "export the job again")
     return found
 
 
