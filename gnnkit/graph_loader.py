@@ -212,6 +212,7 @@ class GraphLoader(ProcessBound, Shown):
         types: Mapping[str, Any] | None = None,
         fill: Mapping[str, Any] | None = None,
         dangling: Literal["error", "drop"] = "error",
+        presorted: bool = False,
         time_unit: Literal["s", "ms", "us", "ns"] = "us",
         name: str = "tables",
         input_nodes: Any = None,
@@ -240,6 +241,7 @@ class GraphLoader(ProcessBound, Shown):
             types: What columns are read as.
             fill: What takes the place of nulls.
             dangling: What becomes of edges that name no node.
+            presorted: Promises that edges come in the order of their targets.
             time_unit: The unit of times.
             name: What the graph is called.
             input_nodes: See ``from_ogb``.
@@ -272,6 +274,7 @@ class GraphLoader(ProcessBound, Shown):
             types=types,
             fill=fill,
             dangling=dangling,
+            presorted=presorted,
             time_unit=time_unit,
             name=name,
             events=events,

@@ -35,6 +35,8 @@ class GraphSource(Protocol):
         metadata: JSON-serialisable facts for users ("num_classes", "task_type", "eval_metric", ...).
         keys: ``{node type: gnnkit.storage.keys.NodeKeys}``, what nodes are called by the tables they came from; a source whose nodes have
             no names but their ids need not have this attribute, which is why it is none of those below.
+        target_windows: ``{edge type: rows}``, for types whose edges come in the order of their targets: two edges of which the later one's
+            target is smaller are fewer rows apart than this; 0 where there are none. A source without an order need not have it, either.
         edges_are_cheap: Whether a second pass over ``edge_chunks`` costs no more than reading memory or a mapping; where it is
             False (CSV), the builder keeps what the first pass parsed.
     """

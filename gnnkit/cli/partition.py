@@ -44,6 +44,7 @@ def partition(
     split: list[str] | None = typer.Option(None, help="The column that holds the names of splits."),
     time: list[str] | None = typer.Option(None, help="The column that becomes the time."),
     dangling: str | None = typer.Option(None, help="What becomes of edges that name no node: error or drop."),
+    presorted: bool = typer.Option(False, "--presorted", help="Edges come in the order of their targets; it is checked."),
     cache_ratio: float | None = typer.Option(None, help="Share of all nodes whose features every part replicates, hottest first."),
     seed: int | None = typer.Option(None, help="Seed of partitioners that draw."),
     part: list[int] | None = typer.Option(None, help="Build this part only, while other hosts build theirs; may be given several times."),
@@ -72,7 +73,8 @@ def partition(
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     named = {"nodes": nodes, "keys": keys, "src": src, "dst": dst, "features": features, "label": label, "split": split, "time": time}
-    asked = {name: value for name, value in {"edges": edges, **named, "dangling": dangling}.items() if value is not None}
+    asked: dict[str, Any] = {name: value for name, value in {"edges": edges, **named, "dangling": dangling}.items() if value is not None}
+    asked |= {"presorted": True} if presorted else {}
     if edges and num_parts is None and source.isdigit():
         source, num_parts = "", int(source)
     if num_parts is None or (edges and source):

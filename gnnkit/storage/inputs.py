@@ -71,6 +71,10 @@ class BuildInput(Protocol):
         """Whether the edges of each owner come in the dataset's edge order, or in the order by time that ``options`` ask for."""
         ...
 
+    def owner_window(self, edge_type: EdgeType, options: BuildOptions) -> int | None:
+        """Rows that two edges are apart, at most, of which the later one's owner is smaller; None where edges are in no order."""
+        ...
+
     def edge_batches(self, edge_type: EdgeType, names: Sequence[str]) -> Iterator[EdgeBatch]:
         """Yields all edges with the rows of the named edge arrays."""
         ...
@@ -156,6 +160,7 @@ class SourceInput:
         self.name, self.notice, self.schema = source.name, source.notice, source.schema
         self.splits, self.link_splits, self.metadata = source.splits, source.link_splits, source.metadata
         self.keys: Mapping[NodeType, NodeKeys] = getattr(source, "keys", {})
+        self._target_windows: Mapping[EdgeType, int] = getattr(source, "target_windows", {})
 
     def fingerprint(self) -> str:
         """See ``GraphSource``."""
@@ -168,6 +173,10 @@ class SourceInput:
     def in_edge_order(self, options: BuildOptions) -> bool:
         """A source yields its edges in its own order."""
         return True
+
+    def owner_window(self, edge_type: EdgeType, options: BuildOptions) -> int | None:
+        """See ``BuildInput``: targets own the edges, or there is no order."""
+        return self._target_windows.get(edge_type) if options.edge_dir == "in" else None
 
     def edge_batches(self, edge_type: EdgeType, names: Sequence[str]) -> Iterator[EdgeBatch]:
         """See ``BuildInput``.
@@ -252,6 +261,10 @@ class StoreInput:
         """A store keeps the order within the nodes that own the edges, but for that by its own times."""
         return options.edge_dir == self.store.edge_dir and self.store.options.time_attr in (None, options.time_attr)
 
+    def owner_window(self, edge_type: EdgeType, options: BuildOptions) -> int | None:
+        """Mappings are read as often as it takes."""
+        return None
+
     def edge_batches(self, edge_type: EdgeType, names: Sequence[str]) -> Iterator[EdgeBatch]:
         """See ``BuildInput``."""
         arrays = self.store.arrays()
@@ -311,6 +324,7 @@ class SortedEdgesInput:
         self.node_array_chunks = nodes.node_array_chunks
         self.edge_batches = self._edges.edge_batches
         self.in_edge_order = self._edges.in_edge_order
+        self.owner_window = self._edges.owner_window
         self.cheap_to_reread = self._edges.cheap_to_reread
 
 
@@ -331,6 +345,7 @@ class EdgesOnlyInput:
         self.node_array_chunks = graph.node_array_chunks
         self.edge_batches = graph.edge_batches
         self.in_edge_order = graph.in_edge_order
+        self.owner_window = graph.owner_window
         self.cheap_to_reread = graph.cheap_to_reread
 
 

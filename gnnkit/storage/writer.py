@@ -420,7 +420,9 @@ class EdgeTypeBuild:
         ranges = self._plan()
         waves = -(-len(ranges) // self.context.num_threads)
         reread = waves <= 1 or (waves <= MAX_REREADS and self.context.graph.cheap_to_reread(self.edge_type, self.names))
-        if reread and self.ordered:
+        if waves > 1 and self.ordered and self._come_in_order():
+            self._fill_in_order(ranges)
+        elif reread and self.ordered:
             self._fill_by_rereading(ranges)
         else:
             self._fill_by_buckets(ranges)
@@ -516,6 +518,29 @@ class EdgeTypeBuild:
                 wait_all(pool.submit(self._place, batch, (owner_map, other_map), *work) for work in zip(wave, buffers, strict=True))
                 self.context.stage.advance(len(batch.source) * EDGE_BYTES / len(waves))
             wait_all(pool.submit(self._write, *work) for work in zip(wave, buffers, strict=True))
+
+    def _come_in_order(self) -> bool:
+        """Whether edges of one range come together, so that few ranges have to be in memory at a time."""
+        window = self.context.graph.owner_window(self.edge_type, self.options)
+        # Node numbers of the store are the source's, and what may be under way at once is no more than a wave takes.
+        return self.owners.store_id is None and window is not None and window * self._bytes_per_edge() <= self.context.budget_bytes
+
+    def _fill_in_order(self, ranges: list[OwnerRange]) -> None:
+        """Reads the edges once; a range is in memory from its first edge to its last."""
+        pool, maps = self.context.pool, (NO_MAP, NO_MAP if self.others.store_id is None else self.others.store_id)
+        lows, highs = (np.array(ends, np.int64) for ends in ([r.low for r in ranges], [r.high for r in ranges]))
+        left = np.array([r.last - r.first for r in ranges], np.int64)
+        buffers: dict[int, RangeBuffers] = {}
+        for batch in self.context.graph.edge_batches(self.edge_type, self.names):
+            owner, _ = self._ends(batch)
+            which = np.searchsorted(lows, owner, side="right") - 1
+            counts = np.bincount(which[(which >= 0) & (owner < highs[which])], minlength=len(ranges))
+            touched = np.flatnonzero(counts).tolist()
+            buffers |= {k: self._allocate(ranges[k]) for k in touched if k not in buffers}
+            wait_all(pool.submit(self._place, batch, maps, ranges[k], buffers[k]) for k in touched)
+            left -= counts
+            wait_all(pool.submit(self._write, ranges[k], buffers.pop(k)) for k in touched if not left[k])
+            self.context.stage.advance(len(owner) * EDGE_BYTES)
 
     def _fill_by_buckets(self, ranges: list[OwnerRange]) -> None:
         if not ranges:

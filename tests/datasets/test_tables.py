@@ -26,6 +26,8 @@ import gnnkit
 from gnnkit import GraphLoader
 from gnnkit.datasets import TableSource
 from gnnkit.errors import DatasetError, GnnkitError, PlanError
+from gnnkit.storage.build import build_store
+from gnnkit.storage.options import BuildOptions
 from tests.datasets.reading import read_edge_array, read_edges, read_node_array
 
 BUYS, FOLLOWS = ("user", "buys", "item"), ("user", "follows", "user")
@@ -240,6 +242,93 @@ def test_networkx(tmp_path: Path) -> None:
         club.edges[a, b]["weight"] for a, b in edges.T.tolist()
     ]
     assert source.metadata["num_classes"] == 2 and source.metadata["tables"]["node"]["y"]["values"] == ["Mr. Hi", "Officer"]
+
+
+# In order already ----------------------------------------------------------------------------------------------------------
+
+
+def in_ranges(frame: pd.DataFrame, column: str, files: int, folder: Path, seed: int = 0) -> str:
+    """A folder of files as Spark's ``repartitionByRange(column)`` writes them: ranges in order, rows of a range in any."""
+    folder.mkdir()
+    order = frame.sort_values(column, kind="stable")
+    cuts = np.linspace(0, len(order), files + 1).astype(int)
+    # Equal keys are in one file.
+    keys = order[column].to_numpy()
+    cuts = [0, *(int(np.searchsorted(keys, keys[cut])) for cut in cuts[1:-1]), len(order)]
+    for number, (low, high) in enumerate(zip(cuts, cuts[1:], strict=False)):
+        part = order.iloc[low:high].sample(frac=1.0, random_state=seed)
+        pq.write_table(pa.Table.from_pandas(part, preserve_index=False), folder / f"part-{number:05}.parquet")
+    return str(folder)
+
+
+def cites(count: int = 4000) -> pd.DataFrame:
+    rng = np.random.default_rng(4)
+    return pd.DataFrame({"from": rng.integers(0, 500, count), "to": rng.integers(0, 500, count), "weight": rng.random(count)})
+
+
+def bytes_of(store: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(store)): file.read_bytes() for file in sorted(store.rglob("*")) if file.is_file()}
+
+
+@pytest.mark.parametrize("num_parts", [1, 2])
+@pytest.mark.parametrize("sort", ["ranges", "rows"])
+def test_edges_in_order_are_read_once_and_not_sorted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sort: str, num_parts: int
+) -> None:
+    edges: Any = cites()
+    edges = in_ranges(edges, "to", 40, tmp_path / "edges") if sort == "ranges" else edges.sort_values("to", kind="stable")
+    passes = 0
+
+    class Counted(TableSource):
+        def edge_chunks(self, edge_type: Any) -> Any:
+            nonlocal passes
+            passes += 1
+            return super().edge_chunks(edge_type)
+
+    def source(**options: Any) -> TableSource:
+        return gnnkit.tables(edges, 500, edge_weight="weight", scratch_dir=tmp_path / "scratch", **options)
+
+    def build(graph: TableSource, name: str) -> dict[str, bytes]:
+        options = BuildOptions(num_parts=num_parts, with_edge=True)
+        return bytes_of(build_store(graph, tmp_path / name, options, memory_bytes=16 << 10).path)
+
+    usual, promised = source(), source(presorted=True)
+    assert usual.fingerprint() == promised.fingerprint()
+    expected = build(usual, "usual")  # through the buckets of a spool: there is memory for a few hundred edges
+    monkeypatch.setattr("gnnkit.storage.writer.BucketSpool", None)
+    promised.__class__ = Counted
+    assert build(promised, "promised") == expected
+    assert passes == 2  # degrees, and the edges
+
+
+def test_keys_of_any_kind_are_in_order_where_their_numbers_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame({"from": [f"u{k}" for k in rng.integers(0, 90, 300)], "to": [f"é{k}" for k in rng.integers(0, 90, 300)]})
+    source = gnnkit.tables(in_ranges(frame, "to", 3, tmp_path / "edges"), presorted=True, scratch_dir=tmp_path)
+    assert 0 < next(iter(source.target_windows.values())) < 300
+    assert gnnkit.tables(frame.sort_values("to"), presorted=True, scratch_dir=tmp_path).target_windows == dict.fromkeys(
+        source.target_windows, 0
+    )
+    nodes = pd.DataFrame({"key": sorted({*frame["from"], *frame["to"]}, reverse=True)})  # numbers descend where keys ascend
+    with pytest.raises(DatasetError, match="a table of nodes has to be sorted by its key"):
+        gnnkit.tables(frame.sort_values("to"), nodes, keys="key", presorted=True, scratch_dir=tmp_path)
+
+
+def test_a_promise_of_order_that_is_broken_is_named_by_file_and_row(tmp_path: Path) -> None:
+    frame = cites(600)
+    folder = Path(in_ranges(frame, "to", 3, tmp_path / "edges"))
+    late = pq.read_table(folder / "part-00001.parquet").to_pandas()
+    late.loc[41, "to"] = 3
+    pq.write_table(pa.Table.from_pandas(late, preserve_index=False), folder / "part-00001.parquet")
+    with pytest.raises(DatasetError, match=rf"presorted=True.*part-00001\.parquet, row 41, .*a file before it .*{late['from'][41]} to 3\)"):
+        gnnkit.tables(str(folder), 500, presorted=True, scratch_dir=tmp_path)
+    gnnkit.tables(str(folder), 500, scratch_dir=tmp_path)
+    rows = frame.sort_values("to").reset_index(drop=True)
+    rows.loc[300, "to"] = 0
+    with pytest.raises(DatasetError, match=r"another order: row 300, has .*a row before it"):
+        gnnkit.tables(rows, 500, presorted=True, scratch_dir=tmp_path)
+    with pytest.raises(PlanError, match="presorted='yes': it is True or False"):
+        gnnkit.tables(rows, 500, presorted="yes")  # type: ignore[arg-type]
 
 
 # What is wrong -------------------------------------------------------------------------------------------------------------

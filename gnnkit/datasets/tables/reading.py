@@ -32,11 +32,13 @@ class Piece:
         rows: The rows.
         first: The number of the first one in its table.
         where: The place it was read from, for errors: "users.parquet, row group 3".
+        file: The number of its file among those of the table; 0 where the table is an object.
     """
 
     rows: pa.RecordBatch
     first: int
     where: str
+    file: int = 0
 
 
 @dataclass
@@ -88,10 +90,10 @@ class Table:
         self.reads += 1
         first = 0
         size = self._batch_rows(columns)
-        for batch, where in self._batches(list(columns), size):
+        for batch, where, file in self._batches(list(columns), size):
             for start in range(0, batch.num_rows, size):
                 piece = batch.slice(start, size)
-                yield Piece(piece, first, where)
+                yield Piece(piece, first, where, file)
                 first += piece.num_rows
 
     @property
@@ -103,15 +105,16 @@ class Table:
         width = sum(_width(self.schema.field(name).type) for name in columns)
         return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, width)))
 
-    def _batches(self, columns: list[str], size: int) -> Iterator[tuple[pa.RecordBatch, str]]:
-        for path in self.files:
-            yield from _file_batches(path, columns, size, self)
+    def _batches(self, columns: list[str], size: int) -> Iterator[tuple[pa.RecordBatch, str, int]]:
+        for number, path in enumerate(self.files):
+            for batch, where in _file_batches(path, columns, size, self):
+                yield batch, where, number
         if self.files:
             return
         reader, self._opened = self._opened or _open_stream(self), None
         try:
             for batch in reader:
-                yield batch.select(columns), self.what
+                yield batch.select(columns), self.what, 0
         except (pa.ArrowException, OSError, ValueError, TypeError) as error:
             raise DatasetError(f"{self.what} could not be read: {_line(error)}") from error
         finally:

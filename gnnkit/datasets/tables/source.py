@@ -66,6 +66,7 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     types: Mapping[str, Any] | None = None,
     fill: Mapping[str, Any] | None = None,
     dangling: Literal["error", "drop"] = "error",
+    presorted: bool = False,
     time_unit: Literal["s", "ms", "us", "ns"] = "us",
     name: str = "tables",
     scratch_dir: str | Path | None = None,
@@ -102,6 +103,9 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         fill: ``{column: value}``: what takes the place of nulls and NaN; -1 is no class and no category. Elsewhere nulls are an error,
             but for splits.
         dangling: "error" refuses edges that name no node of a table, "drop" leaves them out and counts them in the metadata.
+        presorted: Promises that edges come in the order of their targets' numbers, or in files each of which has a range of them that
+            follows that of the file before, as Spark's ``repartitionByRange(dst)`` writes them. It is checked, and a store is then built
+            in one pass, without sorting edges on disk; it is the same store. See ``docs/how-to/spark-and-dask.md``.
         time_unit: The unit of times.
         name: What the graph is called.
         scratch_dir: Folder for what is kept while the tables are read; None is that of datasets.
@@ -122,7 +126,9 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         "time": time,
         "edge_weight": edge_weight,
     }
-    return TableSource(
+    if not isinstance(presorted, bool):
+        raise PlanError(f"presorted={presorted!r}: it is True or False")
+    source = TableSource(
         _Layout.of(edges, nodes, keys, src, dst, given, _types(types)),
         fill=dict(fill or {}),
         dangling=_one_of("dangling", dangling, ("error", "drop")),
@@ -132,6 +138,9 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         memory_bytes=memory_bytes or max(_MIN_MEMORY, min(_MAX_MEMORY, available_memory() // 16)),
         events=events,
     )
+    if presorted:
+        source.check_order()
+    return source
 
 
 # What is asked for ---------------------------------------------------------------------------------------------------------
@@ -347,6 +356,16 @@ def _types(types: Mapping[str, Any] | None) -> dict[str, pa.DataType]:
     return made
 
 
+def _cut(starts: NDArray[np.int64], first: int, count: int) -> Iterator[tuple[int, int, int]]:
+    """Yields ``(number, low, high)``: which of the rows from ``first`` on belong to which of the ranges that begin at ``starts``."""
+    number, low = int(np.searchsorted(starts, first, side="right")) - 1, 0
+    while low < count:
+        end = starts[number + 1] - first if number + 1 < len(starts) else count
+        high = min(count, int(end))
+        yield number, low, high
+        number, low = number + 1, high
+
+
 def _one_of(option: str, value: Any, known: Sequence[str]) -> Any:
     if value not in known:
         raise PlanError(f"{option}={value!r}{near_matches(str(value), list(known))}", f"it is one of {list(known)}")
@@ -418,6 +437,9 @@ class TableSource:
         self._words: dict[tuple[EdgeType, int], ArrayFile] = {}
         self._ids: dict[tuple[EdgeType, int], ArrayFile] = {}
         self._dropped: dict[EdgeType, int] = {}
+        # Of each table of edges the numbers of the files that have rows, and of their first rows.
+        self._files: dict[EdgeType, list[tuple[int, int]]] = {}
+        self.target_windows: dict[EdgeType, int] = {}
         try:
             self._read()
         except OSError as error:
@@ -431,6 +453,14 @@ class TableSource:
         )
         self.metadata: Mapping[str, Any] = self._facts()
         self._fingerprint = self._digest()
+
+    def check_order(self) -> None:
+        """Checks that edges come in the order that ``presorted`` promises, and lets builders rely on it.
+
+        Raises:
+            DatasetError: They do not; names the file and the row.
+        """
+        self.target_windows = {edge_type: self._check_order(edge_type) for edge_type in self._edges}
 
     def fingerprint(self) -> str:
         """See ``GraphSource``: a digest of the rows, the same in whatever form and pieces they came."""
@@ -562,14 +592,18 @@ class TableSource:
             spec = self._spools[node_type].words.spec if node_type in self._spools else ArraySpec("uint64", (1,))
             self._words[edge.name, end] = ArrayFile(spec, self._folder)
 
-        def work(piece: Piece) -> tuple[int, list[Any], list[Any], list[Any]]:
+        files = self._files.setdefault(edge.name, [])
+
+        def work(piece: Piece) -> tuple[int, list[Any], list[Any], list[Any], int]:
             ends = [[key_array(piece, column, self._layout.types) for column in edge.ends[end]] for end in (0, 1)]
             words = [words_of([key_column(array) for array in keys]) for keys in ends]
             found = [pc.unique(keys[0]) if node_type in distinct else None for keys, node_type in zip(ends, node_types, strict=True)]
-            return piece.rows.num_rows, words, found, [column.convert(piece) for column in columns]
+            return piece.rows.num_rows, words, found, [column.convert(piece) for column in columns], piece.file
 
         names = [*edge.ends[0], *edge.ends[1], *(name for column in columns for name in column.columns)]
-        for count, words, found, values in self._pieces(edge.table, names, work):
+        for count, words, found, values, file in self._pieces(edge.table, names, work):
+            if not files or files[-1][0] != file:
+                files.append((file, arrays.num_rows))
             for end, node_type in enumerate(node_types):
                 self._words[edge.name, end].append(words[end])
                 if found[end] is not None:
@@ -640,6 +674,44 @@ class TableSource:
         raise DatasetError(
             f"{missing} of {total} {table.what} name no node: {shown}",
             'add these nodes to their tables, or leave the edges out with dangling="drop"',
+        )
+
+    def _check_order(self, edge_type: EdgeType) -> int:
+        """Checks the promise of ``presorted``.
+
+        Returns:
+            How many rows apart two edges are, at most, of which the later one's target has the smaller number.
+
+        Raises:
+            DatasetError: The promise is broken; names the file and the row.
+        """
+        table, files = self._layout.edges[edge_type].table, self._files[edge_type]
+        starts = np.array([first for _, first in files], np.int64)
+        # Targets in the file, or up to the row, that was looked at last; and of all before it.
+        largest, before, at, is_sorted = -1, -1, 0, True
+        for start, edges, _ in self._edge_ids(edge_type):
+            targets = edges[1]
+            for number, low, high in _cut(starts, start, len(targets)):
+                if number != at:
+                    before, at = largest, number
+                part = targets[low:high]
+                kept = part >= 0
+                is_sorted &= bool((np.diff(part[kept], prepend=largest) >= 0).all())
+                floor = before if len(files) > 1 else np.maximum.accumulate(np.concatenate([[largest], part[:-1]]))
+                if (bad := np.flatnonzero(kept & (part < floor))).size:
+                    raise self._out_of_order(table, edge_type, number, int(start + low + bad[0]))
+                largest = max(largest, int(part.max(initial=-1)))
+        widest = int(np.diff(starts, append=self._edges[edge_type].num_rows).max(initial=0))
+        return 0 if is_sorted else widest
+
+    def _out_of_order(self, table: Table, edge_type: EdgeType, number: int, row: int) -> DatasetError:
+        file, first = self._files[edge_type][number]
+        where = f"{table.files[file]}, row {row - first}" if table.files else f"row {row}"
+        than = "a file before it" if len(self._files[edge_type]) > 1 else "a row before it"
+        (shown,) = self._shown_edges(edge_type, [row])
+        return DatasetError(
+            f"presorted=True, and {table.what} are in another order: {where}, has a target with a smaller number than {than} ({shown})",
+            "write them with repartitionByRange or sorted by the target; a table of nodes has to be sorted by its key, too",
         )
 
     def _shown_edges(self, edge_type: EdgeType, rows: list[int]) -> list[str]:

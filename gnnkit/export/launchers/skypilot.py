@@ -130,7 +130,7 @@ def _sky_yaml(job: ExportJob) -> str:
 
 
 def _home(job: ExportJob) -> tuple[int, str]:
-    """Returns how often the store's path leads up, and a place for the job's directory below a home from which that path leads to the store."""
+    """Returns how often the store's path leads up, and a place below a home for the job's directory from which it leads to the store."""
     up = 0 if job.store.path.startswith("/") else posixpath.normpath(job.store.path).split("/").count("..")
     return up, posixpath.join(_BASE, *["above"] * (up - 1), _DIRECTORY)
 
