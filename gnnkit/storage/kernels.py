@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import kernel, lazy_kernel
-from gnnkit.kernels.native import prefetch
+from gnnkit.kernels.native import call_system, prefetch
 
 Ids = NDArray[np.int64]
 _FEW_PARTS = 16
@@ -219,3 +219,17 @@ def sort_within_nodes(indptr: Ids, keys: Ids, order: Ids) -> bool:
                     a, out = a + 1, out + 1
             run *= 2
     return moved
+
+
+@lazy_kernel
+def read_pages(pread: int, fd: int, buffer: NDArray[np.uint8], pages: Ids) -> int:
+    """Reads pages of a file into one buffer, one after the other, with the system's ``pread`` at an address.
+
+    Returns:
+        How many came whole, up to the first that did not.
+    """
+    size = buffer.size
+    for k in range(len(pages)):
+        if call_system(pread, fd, buffer.ctypes.data, size, pages[k] * size, 0, 0) != size:
+            return k
+    return len(pages)
