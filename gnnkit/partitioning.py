@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from gnnkit.errors import PlanError, StoreError, interruptible
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.options import BuildOptions, FeatureDtype, Partitioner
+from gnnkit.storage.options import BuildOptions, FeatureDtype, Order, Partitioner
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -34,6 +34,7 @@ def partition(
     cache_ratio: float = 0.0,
     num_neighbors: tuple[int, ...] = (15, 10),
     seed: int = 0,
+    order: Order = "dataset",
     parts: None = None,
     finish: bool = False,
     overwrite: bool = False,
@@ -56,6 +57,7 @@ def partition(
     cache_ratio: float = 0.0,
     num_neighbors: tuple[int, ...] = (15, 10),
     seed: int = 0,
+    order: Order = "dataset",
     parts: Sequence[int],
     finish: bool = False,
     overwrite: bool = False,
@@ -78,6 +80,7 @@ def partition(  # noqa: PLR0913
     cache_ratio: float = 0.0,
     num_neighbors: tuple[int, ...] = (15, 10),
     seed: int = 0,
+    order: Order = "dataset",
     parts: Sequence[int] | None = None,
     finish: bool = False,
     overwrite: bool = False,
@@ -100,8 +103,11 @@ def partition(  # noqa: PLR0913
         weight: Edge array to prepare for weighted sampling; None takes over a store's own.
         time_attr: Arrays of times to prepare for temporal sampling; None takes over a store's own.
         cache_ratio: Share of all nodes whose features each part replicates from other parts, hottest first.
-        num_neighbors: Fan-out with which "frequency" and ``cache_ratio`` measure how hot a node is.
+        num_neighbors: Fan-out with which "frequency", ``cache_ratio`` and ``order`` measure how hot a node is, starting from the nodes of
+            the split "train", or from all nodes where there is none.
         seed: Seed of the partitioners that draw.
+        order: The order of a part's nodes in its files: "dataset", or "hotness", those that batches touch most first, so that they share
+            pages of a store that does not fit in memory. Batches are the same.
         parts: The parts to build here, while other hosts call the same with theirs and the same ``out``, on a disk that they share or on
             their own. Whoever comes last puts the store together. None builds all.
         finish: Puts the store together also where only the records of other hosts' parts are here, and not their files.
@@ -137,6 +143,7 @@ def partition(  # noqa: PLR0913
         cache_ratio=cache_ratio,
         num_neighbors=tuple(num_neighbors),
         seed=seed,
+        order=order,
     )
     if out is None and parts is None and not finish:
         make: Any = find_or_build if store is None else find_or_repartition

@@ -103,7 +103,7 @@ def planned(name: str, source: str, schema: GraphSchema, splits: Mapping[NodeTyp
         edge_counts={t: _even(edges.num_edges, parts) for t, edges in stored.edge_types.items()},
         cuts={},
         weight_exponents=dict.fromkeys(weighted_edge_types(schema, options), 0),
-        renumbered=frozenset(stored.node_types if parts > 1 and options.partition != "contiguous" else ()),
+        renumbered=frozenset(stored.node_types if (parts > 1 and options.partition != "contiguous") or options.order == "hotness" else ()),
         cached={t: (int(options.cache_ratio * stored.node_types[t].num_nodes),) * parts for t in _cached_types(stored, options)},
         splits=splits,
     )  # fmt: skip

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.errors import PlanError
 from gnnkit.printable import printable, printable_line
 
 if TYPE_CHECKING:
@@ -32,6 +33,18 @@ def cell(text: str) -> str:
     from rich.markup import escape
 
     return escape(printable_line(text))
+
+
+def fan_outs(text: str) -> tuple[int, ...]:
+    """Reads ``--num-neighbors``: one whole number for each hop.
+
+    Raises:
+        PlanError: The text is something else.
+    """
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise PlanError(f"--num-neighbors {text!r} is no list of whole numbers", "write one number per hop: 15,10,5") from None
 
 
 def show_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:

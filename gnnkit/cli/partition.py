@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from gnnkit.cli.info import open_store_or_none, show_store, store_facts
-from gnnkit.cli.output import show_json, show_line
+from gnnkit.cli.output import fan_outs, show_json, show_line
 
 if TYPE_CHECKING:
     from gnnkit.storage.store import Store
@@ -47,6 +47,8 @@ def partition(
     presorted: bool = typer.Option(False, "--presorted", help="Edges come in the order of their targets; it is checked."),
     cache_ratio: float | None = typer.Option(None, help="Share of all nodes whose features every part replicates, hottest first."),
     seed: int | None = typer.Option(None, help="Seed of partitioners that draw."),
+    order: str | None = typer.Option(None, help="Order of a part's nodes in its files: dataset, or hotness, those touched most first."),
+    num_neighbors: str | None = typer.Option(None, help="Fan-outs that say how hot a node is, such as 15,10."),
     part: list[int] | None = typer.Option(None, help="Build this part only, while other hosts build theirs; may be given several times."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace another graph's store at OUT."),
     finish: bool = typer.Option(False, "--finish", help="Put together what hosts have built on disks of their own, given all records."),
@@ -69,6 +71,8 @@ def partition(
         "time_attr": time_attr,
         "cache_ratio": cache_ratio,
         "seed": seed,
+        "order": order,
+        "num_neighbors": None if num_neighbors is None else fan_outs(num_neighbors),
         "parts": part,
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from gnnkit.cli.output import OK, WARNING, show_json, show_line, show_rows
+from gnnkit.cli.output import OK, WARNING, fan_outs, show_json, show_line, show_rows
 from gnnkit.errors import PlanError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def plan_capacity(
     cluster = Cluster(nodes, procs_per_node, storage, room, rate, cpus or available_cpus(), train_rate)
     options = BuildOptions(num_parts or cluster.holders, cast(Any, partition), feature_dtype=cast(Any, feature_dtype))
     graph = sized_graph(source, options)
-    wanted = asked(graph, None if num_neighbors is None else _fan_outs(num_neighbors), batch_size)
+    wanted = asked(graph, None if num_neighbors is None else fan_outs(num_neighbors), batch_size)
     rates = measure(wanted.num_neighbors) if bench is None else from_bench(bench)
     found = estimate(graph, cluster, batch_of(graph, wanted), rates, wanted.batch_size, wanted.with_edge)
     if as_json:
@@ -70,13 +70,6 @@ def _storage_nodes(backend: str | None, storage_nodes: int | None) -> int:
     if backend == "colocated" and storage_nodes:
         raise PlanError("--backend colocated and --storage-nodes: there, trainers' machines hold the graph", "leave one of them out")
     return storage_nodes or (1 if backend == "graph_store" else 0)
-
-
-def _fan_outs(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in text.split(","))
-    except ValueError:
-        raise PlanError(f"--num-neighbors {text!r} is no list of whole numbers", "write one number per hop: 15,10,5") from None
 
 
 def _bytes_per_s(text: str) -> float:

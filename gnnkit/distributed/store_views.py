@@ -20,7 +20,7 @@ from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.convert import plain_rows
 from gnnkit.storage.layout import part_folder
 from gnnkit.storage.manifest import read_manifest
-from gnnkit.storage.part_ids import PartEdgeRows, PartNodeRows, all_dataset_ids, dataset_ids, node_values, part_edge_ids
+from gnnkit.storage.part_ids import PartEdgeRows, PartNodeRows, all_dataset_ids, dataset_ids, edge_order, node_values, part_edge_ids
 from gnnkit.storage.store import Store
 
 GraphType: TypeAlias = NodeType | EdgeType
@@ -394,14 +394,17 @@ class LocalGraph:
     @property
     def degrees(self) -> torch.Tensor:
         """int64 ``[row_count]``, in the order of the part's nodes (ascending ids)."""
-        return torch.from_numpy(np.diff(np.asarray(self._edges.indptr, np.int64)))
+        ids = dataset_ids(self._graph, self._graph.frontier_type(self._edge_type), self._part)
+        return torch.from_numpy(np.diff(np.asarray(self._edges.indptr, np.int64))[np.argsort(ids, kind="stable")])
 
     @property
     def edge_weights(self) -> torch.Tensor | None:
         """float32 ``[edge_count]`` in the order of ``export_topology``, or None without weights."""
         if self._weight is None or self._weight not in self._edges.arrays:
             return None
-        return torch.from_numpy(np.array(self._edges.arrays[self._weight], np.float32))
+        weights = np.array(self._edges.arrays[self._weight], np.float32)
+        order = edge_order(self._graph, self._edge_type, self._part)
+        return torch.from_numpy(weights if order is None else weights[order])
 
     def export_topology(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Copies the edges out, compressed over *all* nodes of the owning end, as graphlearn-torch keeps them.
@@ -415,9 +418,11 @@ class LocalGraph:
         owner, other = graph.frontier_type(self._edge_type), graph.neighbor_type(self._edge_type)
         counts = np.zeros(graph.schema.node_types[owner].num_nodes + 1, np.int64)
         counts[dataset_ids(graph, owner, self._part) + 1] = np.diff(np.asarray(edges.indptr, np.int64))
-        # A part keeps its nodes in ascending order of ids, so that compressing over all nodes leaves edges where they are.
         indices = all_dataset_ids(graph, other)[edges.indices]
         edge_ids = np.array(part_edge_ids(graph, self._edge_type, self._part), np.int64)
+        order = edge_order(graph, self._edge_type, self._part)
+        if order is not None:  # a part that has its hottest nodes first
+            indices, edge_ids = indices[order], edge_ids[order]
         return torch.from_numpy(np.cumsum(counts)), torch.from_numpy(indices), torch.from_numpy(edge_ids)
 
 

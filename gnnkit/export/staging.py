@@ -19,6 +19,8 @@ def partition_command(job: ExportJob, cut: Cut) -> str:
     words = ["gnnkit", "partition", _seen(store.cut_from), str(options.num_parts), "--partition", options.partition]
     if options.cache_ratio:
         words += ["--cache-ratio", repr(options.cache_ratio)]
+    if options.order != "dataset":
+        words += ["--order", options.order]
     return shlex.join([*words, "--out", _seen(store.path)])
 
 

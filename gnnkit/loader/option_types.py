@@ -11,7 +11,7 @@ from gnnkit.loader.inputs import NegativesOption
 from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalComparison, TemporalStrategy
 from gnnkit.plan.fan_outs import FanOuts
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.options import FeatureDtype, Given, Partitioner
+from gnnkit.storage.options import FeatureDtype, Given, Order, Partitioner
 
 
 class BesideKeywords(TypedDict, total=False):
@@ -133,3 +133,6 @@ class BuildKeywords(ConstructorKeywords, total=False):
     each number, affine between its column's least and largest; batches give float32."""
     cache_ratio: float
     """Share of all nodes whose features each part replicates from other parts, hottest first."""
+    order: Order
+    """The order of a part's nodes in its files: "dataset", or "hotness", those that batches touch most first, so that they share pages
+    of a store that does not fit in memory. Batches are the same."""

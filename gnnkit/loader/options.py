@@ -298,7 +298,7 @@ class LoaderOptions:
 
 
 # Options of a build that a loader's constructor takes; the others are the loader's own or follow from them.
-BUILD_OPTIONS = ("num_parts", "partition", "edge_dir", "weight", "time_attr", "feature_dtype", "cache_ratio")
+BUILD_OPTIONS = ("num_parts", "partition", "edge_dir", "weight", "time_attr", "feature_dtype", "cache_ratio", "order")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """A graph's arrays, part by part, as the sampler reads them: mapped files, shared memory or a user's own tensors.
 
 Nodes are numbered twice. The *dataset's id* is what users see. The *store id* numbers the nodes of a type so that each part
-owns one range: part ``p`` owns ``[node_bounds[p], node_bounds[p + 1])``, in the dataset's order within the part. Adjacency
-holds store ids, so finding a node's part is a search in ``num_parts + 1`` bounds, whatever the partitioner did.
+owns one range: part ``p`` owns ``[node_bounds[p], node_bounds[p + 1])``, in the dataset's order within the part or the hottest
+first. Adjacency holds store ids, so finding a node's part is a search in ``num_parts + 1`` bounds, whatever the partitioner did.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class NodePart:
 
     Attributes:
         arrays: ``{name: [num_local_nodes, *row_shape]}``, C-contiguous.
-        global_id: int32 or int64 ``[num_local_nodes]``, the dataset's ids, ascending; None where store ids are dataset ids.
+        global_id: int32 or int64 ``[num_local_nodes]``, the dataset's ids, ascending unless the hottest come first; None where store
+            ids are dataset ids.
     """
 
     arrays: Mapping[str, NDArray[Any]]

@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from gnnkit.errors import StoreError, near_matches
@@ -16,7 +16,7 @@ from gnnkit.files import read_json
 from gnnkit.shipped import is_shipped
 from gnnkit.source import GraphSource
 from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, MANIFEST_NAME
-from gnnkit.storage.manifest import Manifest, canonical_options, read_manifest, store_fingerprint
+from gnnkit.storage.manifest import Manifest, read_manifest, store_fingerprint, uncut
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.staging import INCOMPLETE, PARTS, REPLACED, incomplete_path, locked, parts_path, remove_tree, restore
 from gnnkit.storage.store import Store
@@ -145,14 +145,14 @@ def find_same_graph(source: GraphSource, options: BuildOptions, store_dir: Path,
         store_dir: The folder of stores.
         but: The wanted store's folder, which is not looked at.
     """
-    fingerprint, wanted = source.fingerprint(), _uncut(options)
+    fingerprint, wanted = source.fingerprint(), uncut(options)
     found = [
         entry
         for entry in list_stores(store_dir)
         if entry.manifest is not None
         and entry.path != but
         and entry.manifest.source_fingerprint == fingerprint
-        and _uncut(entry.manifest.options) == wanted
+        and uncut(entry.manifest.options) == wanted
     ]
     for entry in sorted(found, key=_count_of_parts):
         try:
@@ -229,11 +229,6 @@ def prune(store_dir: Path) -> list[Pruned]:
         with contextlib.suppress(StoreError), locked(file.with_name(file.name[1:].removesuffix(".lock")), 0.0, ignore_events):
             pass  # whoever gives a lock up removes its file
     return pruned
-
-
-def _uncut(options: BuildOptions) -> BuildOptions:
-    """The options without those that only say how a graph is cut into parts."""
-    return canonical_options(replace(options, num_parts=1))
 
 
 def _count_of_parts(entry: StoreEntry) -> int:

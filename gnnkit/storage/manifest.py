@@ -56,6 +56,8 @@ class Manifest:
         weight_exponents: ``{edge type: s}`` where weights were prepared; see ``gnnkit.storage.edge_values``.
         renumbered: Node types whose store ids are not the dataset's.
         cached: ``{node type: nodes that each part replicates}``, types without any left out.
+        hotness: ``{node type: for each part its number of nodes of each level, hottest first}`` where nodes are in that order; see
+            ``gnnkit.storage.numbering``.
         splits: ``{node type: {split: number of ids}}``.
         link_splits: ``{edge type: {split: {name: dtype and shape}}}``.
         metadata: See ``GraphSource.metadata``.
@@ -75,6 +77,7 @@ class Manifest:
     weight_exponents: Mapping[EdgeType, int]
     renumbered: frozenset[NodeType]
     cached: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)
+    hotness: Mapping[NodeType, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     splits: Mapping[NodeType, Mapping[str, int]] = field(default_factory=dict)
     link_splits: LinkSplitSpecs = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -93,8 +96,8 @@ class Manifest:
 
     @property
     def graph_fingerprint(self) -> str:
-        """Fingerprint of what decides batches, the same however the graph is cut: that of its store of one part."""
-        return store_fingerprint(self.source_fingerprint, replace(self.options, num_parts=1))
+        """Fingerprint of what decides batches, the same however the graph is cut and laid out: that of its store of one part."""
+        return store_fingerprint(self.source_fingerprint, uncut(self.options))
 
     def file_specs(self) -> dict[str, FileSpec]:
         """Returns the dtype and shape of every file of the store, by path."""
@@ -166,6 +169,7 @@ class Manifest:
             "weight_exponents": {edge_type_name(k): v for k, v in self.weight_exponents.items()},
             "renumbered": sorted(self.renumbered),
             "cached": {k: list(v) for k, v in self.cached.items()},
+            **({"hotness": {k: [list(row) for row in v] for k, v in self.hotness.items()}} if self.hotness else {}),
             "splits": {k: dict(v) for k, v in self.splits.items()},
             "link_splits": specs_to_json(self.link_splits),
             "metadata": dict(self.metadata),
@@ -181,11 +185,16 @@ def canonical_options(options: BuildOptions) -> BuildOptions:
     default = BuildOptions()
     if options.num_parts == 1:
         options = replace(options, partition=default.partition, cache_ratio=0.0)
-    if options.partition != "frequency" and options.cache_ratio == 0.0:
+    if options.partition != "frequency" and options.cache_ratio == 0.0 and options.order == default.order:
         options = replace(options, num_neighbors=default.num_neighbors)
     if options.partition == "contiguous" and options.cache_ratio == 0.0:
         options = replace(options, seed=default.seed)
     return options
+
+
+def uncut(options: BuildOptions) -> BuildOptions:
+    """The options without those that only say how a graph is cut into parts and how these are laid out."""
+    return canonical_options(replace(options, num_parts=1, order=BuildOptions().order))
 
 
 def store_fingerprint(source_fingerprint: str, options: BuildOptions) -> str:
@@ -276,6 +285,7 @@ def manifest_from_json(value: Mapping[str, Any]) -> Manifest:
         weight_exponents={names[k]: int(v) for k, v in value["weight_exponents"].items()},
         renumbered=frozenset(map(str, value["renumbered"])),
         cached={k: tuple(map(_count, v)) for k, v in value["cached"].items()},
+        hotness={k: tuple(tuple(map(_count, row)) for row in v) for k, v in value.get("hotness", {}).items()},
         splits={k: {str(name): _count(n) for name, n in v.items()} for k, v in value["splits"].items()},
         link_splits=specs_from_json(value["link_splits"], names),
         metadata=dict(value["metadata"]),
@@ -318,11 +328,14 @@ def _check_edge_counts(manifest: Manifest) -> None:
 
 def _check_tables(manifest: Manifest) -> None:
     schema, parts = manifest.schema, manifest.num_parts
-    for table in (manifest.node_bounds, manifest.cached, manifest.splits, dict.fromkeys(manifest.renumbered)):
+    for table in (manifest.node_bounds, manifest.cached, manifest.hotness, manifest.splits, dict.fromkeys(manifest.renumbered)):
         if unknown := set(table) - set(schema.node_types):
             raise ValueError(f"unknown node types {sorted(unknown)}")
     if any(len(counts) != parts for counts in manifest.cached.values()):
         raise ValueError("counts of cached nodes")
+    for node_type, levels in manifest.hotness.items():
+        if [sum(row) for row in levels] != np.diff(manifest.node_bounds[node_type]).tolist() or len({len(row) for row in levels}) != 1:
+            raise ValueError(f"levels of hotness of {node_type!r}")
     if any(os.sep in split or split.startswith(".") for splits in manifest.splits.values() for split in splits):
         raise ValueError("name of a split")
 

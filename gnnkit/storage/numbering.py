@@ -1,4 +1,8 @@
-"""Store ids: each part owns one range of them, in the dataset's order within the part."""
+"""Store ids: each part owns one range of them, in the dataset's order within the part or the hottest nodes first.
+
+Hotness comes in levels, each of twice the visits of the next (``gnnkit.storage.partition.hotness``), and nodes of one level are in the
+dataset's order: those that batches touch most share pages, and neighbours that the dataset keeps together stay together.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,9 @@ from gnnkit.errors import PlanError
 from gnnkit.schema import NodeType
 from gnnkit.storage.layout import index_dtype
 
+# Levels of hotness, from 0 for nodes that no batch touches.
+MOST_LEVELS = 64
+
 
 @dataclass(frozen=True)
 class StoreNumbering:
@@ -20,10 +27,12 @@ class StoreNumbering:
     Attributes:
         bounds: int64 ``[num_parts + 1]``: part ``p`` owns the store ids ``[bounds[p], bounds[p + 1])``.
         store_id: int32 or int64 ``[num_nodes]`` from the dataset's id to the store id; None for the identity.
+        hotness: For each part its number of nodes of each level, hottest first; None where nodes are in the dataset's order.
     """
 
     bounds: NDArray[np.int64]
     store_id: NDArray[Any] | None = None
+    hotness: tuple[tuple[int, ...], ...] | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -44,8 +53,17 @@ def contiguous(num_nodes: int, num_parts: int) -> StoreNumbering:
     return StoreNumbering(np.array([num_nodes * part // num_parts for part in range(num_parts + 1)], np.int64))
 
 
-def from_assignment(node_type: NodeType, num_nodes: int, num_parts: int, part: NDArray[np.integer[Any]]) -> StoreNumbering:
+def from_assignment(
+    node_type: NodeType, num_nodes: int, num_parts: int, part: NDArray[np.integer[Any]], levels: NDArray[np.uint8] | None = None
+) -> StoreNumbering:
     """The numbering under which part ``part[i]`` owns node ``i``.
+
+    Args:
+        node_type: The nodes' type, for the error.
+        num_nodes: How many there are.
+        num_parts: Parts.
+        part: ``[num_nodes]``, by dataset id.
+        levels: ``[num_nodes]``, how hot each node is, at most ``MOST_LEVELS - 1``; None leaves them in the dataset's order.
 
     Raises:
         PlanError: The assignment does not give each node one of the parts.
@@ -53,11 +71,17 @@ def from_assignment(node_type: NodeType, num_nodes: int, num_parts: int, part: N
     if part.shape != (num_nodes,) or (num_nodes and not 0 <= int(part.min()) <= int(part.max()) < num_parts):
         raise PlanError(f"the partitioner did not give each of the {num_nodes} nodes of type {node_type!r} one of {num_parts} parts")
     bounds = np.concatenate([[0], np.bincount(part, minlength=num_parts).cumsum()]).astype(np.int64)
+    hotness, num_keys = None, num_parts
+    if levels is not None:
+        num_keys *= MOST_LEVELS
+        part = part.astype(np.int16 if num_keys <= np.iinfo(np.int16).max else np.int64) * MOST_LEVELS + (MOST_LEVELS - 1 - levels)
+        counts = np.bincount(part, minlength=num_keys).reshape(num_parts, MOST_LEVELS)
+        hotness = tuple(tuple(row) for row in counts.tolist())
     if num_nodes == 0 or bool((part[1:] >= part[:-1]).all()):
-        return StoreNumbering(bounds)
+        return StoreNumbering(bounds, None, hotness)
     # NumPy sorts 16-bit integers by radix, in linear time.
-    key = part.astype(np.int16) if num_parts <= np.iinfo(np.int16).max else part
+    key = part.astype(np.int16) if num_keys <= np.iinfo(np.int16).max else part
     dtype = index_dtype(num_nodes)
     store_id = np.empty(num_nodes, dtype)
     store_id[np.argsort(key, kind="stable")] = np.arange(num_nodes, dtype=dtype)
-    return StoreNumbering(bounds, store_id)
+    return StoreNumbering(bounds, store_id, hotness)

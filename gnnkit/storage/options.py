@@ -12,6 +12,7 @@ Partitioner = Literal["contiguous", "random", "ldg", "metis", "frequency"]
 # The dataset says it itself; see ``PartedSource``.
 Given = Literal["given"]
 FeatureDtype = Literal["float32", "float16", "bfloat16", "quint8"]
+Order = Literal["dataset", "hotness"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,10 @@ class BuildOptions:
         time_attr: Name of the arrays of integers to prepare for temporal sampling, or None: each node's edges are then stored in the order
             of their times, which are the edge's own or those of the node at its far end (see ``gnnkit.storage.edge_values``).
         cache_ratio: Share of all nodes whose features each part replicates from other parts, hottest first.
-        num_neighbors: Fan-out with which "frequency" and ``cache_ratio`` measure how hot a node is.
+        num_neighbors: Fan-out with which "frequency", ``cache_ratio`` and ``order`` measure how hot a node is.
         seed: Seed of the partitioners that draw.
+        order: The order of a part's nodes in its files: "dataset", or "hotness", those that batches touch most first, so that they share
+            pages of a store that does not fit in memory. Batches are the same.
     """
 
     num_parts: int = 1
@@ -43,6 +46,7 @@ class BuildOptions:
     cache_ratio: float = 0.0
     num_neighbors: tuple[int, ...] = (15, 10)
     seed: int = 0
+    order: Order = "dataset"
 
     def __post_init__(self) -> None:
         if isinstance(self.num_parts, bool) or not isinstance(self.num_parts, int) or self.num_parts < 1:
@@ -51,6 +55,7 @@ class BuildOptions:
             ("partition", self.partition, get_args(Partitioner) + get_args(Given)),
             ("edge_dir", self.edge_dir, ("in", "out")),
             ("feature_dtype", self.feature_dtype, (None, *get_args(FeatureDtype))),
+            ("order", self.order, get_args(Order)),
         ):
             if value not in choices:
                 known = [str(choice) for choice in choices]
@@ -59,5 +64,11 @@ class BuildOptions:
             raise PlanError(f"cache_ratio must be between 0 and 1, got {self.cache_ratio!r}", "cache_ratio=0 replicates nothing")
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form, with the keys in the order of the fields."""
-        return {**asdict(self), "num_neighbors": list(self.num_neighbors)}
+        """A JSON-serialisable form, with the keys in the order of the fields; "order" is left out where it is the dataset's.
+
+        So a store in the dataset's order has the manifest and the fingerprint that it had before there was another one.
+        """
+        value = {**asdict(self), "num_neighbors": list(self.num_neighbors)}
+        if self.order == "dataset":
+            del value["order"]
+        return value

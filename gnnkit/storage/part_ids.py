@@ -13,7 +13,7 @@ from gnnkit.storage.arrays import GraphArrays
 
 
 def dataset_ids(graph: GraphArrays, node_type: NodeType, part: int) -> NDArray[np.int64]:
-    """int64 ``[num_local_nodes]``: the dataset's ids of a part's nodes, ascending."""
+    """int64 ``[num_local_nodes]``: the dataset's ids of a part's nodes; ascending unless the hottest come first."""
     ids = graph.nodes[node_type][part].global_id
     bounds = graph.node_bounds[node_type]
     return np.arange(bounds[part], bounds[part + 1]) if ids is None else np.asarray(ids, np.int64)
@@ -44,6 +44,14 @@ def part_edge_ids(graph: GraphArrays, edge_type: EdgeType, part: int) -> NDArray
     ids = graph.edges[edge_type][part].edge_id
     bounds = graph.edge_bounds[edge_type]
     return np.arange(bounds[part], bounds[part + 1]) if ids is None else np.asarray(ids, np.int64)
+
+
+def edge_order(graph: GraphArrays, edge_type: EdgeType, part: int) -> NDArray[np.int64] | None:
+    """int64 ``[num_local_edges]``: a part's edges by the dataset's ids of their owners; None where they lie in this order."""
+    owners = dataset_ids(graph, graph.frontier_type(edge_type), part)
+    if (owners[1:] > owners[:-1]).all():
+        return None
+    return np.argsort(np.repeat(owners, np.diff(graph.edges[edge_type][part].indptr)), kind="stable")
 
 
 class PartNodeRows:

@@ -122,7 +122,10 @@ def _check_numbering(store: Store, node_type: NodeType) -> None:
         nodes = arrays.nodes[node_type][part]
         name = node_file(part, node_type, "global_id")
         assert nodes.global_id is not None
-        _check_ascending(store, name, nodes.global_id, node_type)
+        if node_type in store.manifest.hotness:
+            _check_range(store, name, nodes.global_id, store.schema.node_types[node_type].num_nodes)
+        else:
+            _check_ascending(store, name, nodes.global_id, node_type)
         for first in range(0, len(nodes.global_id), _STEP):
             ids = nodes.global_id[first : first + _STEP]
             if not np.array_equal(book[ids], np.arange(first, first + len(ids)) + bounds[part]):

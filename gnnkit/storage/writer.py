@@ -40,7 +40,7 @@ from gnnkit.storage.link_splits import build_link_splits
 from gnnkit.storage.manifest import Manifest, write_manifest
 from gnnkit.storage.numbering import StoreNumbering, contiguous, from_assignment
 from gnnkit.storage.options import BuildOptions
-from gnnkit.storage.partition import assign_parts, hot_nodes, needs_topology
+from gnnkit.storage.partition import assign_parts, hot_nodes, hotness_levels, needs_topology
 from gnnkit.storage.partition.topology import edge_rows
 from gnnkit.storage.staging import check_disk, check_memory
 from gnnkit.storage.store import Store
@@ -355,7 +355,11 @@ def _scatter_block(
         if part not in writers:
             continue
         mine = np.flatnonzero(owners == part)
-        context.write_rows(writers[part], int(store_ids[mine[0]] - bounds[part]), rows[mine], specs, label)
+        mine = mine[np.argsort(store_ids[mine], kind="stable")]
+        places = store_ids[mine] - bounds[part]
+        # One run, or one for each level of hotness.
+        for run in np.split(np.arange(len(mine)), np.flatnonzero(np.diff(places) != 1) + 1):
+            context.write_rows(writers[part], int(places[run[0]]), rows[mine[run]], specs, label)
 
 
 def _consecutive(count: int, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
@@ -708,24 +712,25 @@ class StoreWriter:
         """
         options = self.options
         self._preflight(graph, roots)
-        caches, stage = options.cache_ratio > 0.0, self.stage
-        if topology is None and (caches or needs_topology(options.partition)):
+        caches, by_hotness, stage = options.cache_ratio > 0.0, options.order == "hotness", self.stage
+        if topology is None and (caches or by_hotness or needs_topology(options.partition)):
             whole = self._sort_edges(EdgesOnlyInput(graph), scratch)
             graph, topology = SortedEdgesInput(graph, whole), whole.arrays()
             # What is left is cutting: the dataset's edges are not read again.
             stage = "partition"
         numbering: dict[NodeType, StoreNumbering] = {}
         hot: list[Mapping[NodeType, NDArray[np.int64]]] = []
-        if options.partition == "contiguous" and not caches:
+        if options.partition == "contiguous" and not caches and not by_hotness:
             numbering = {t: contiguous(nodes.num_nodes, options.num_parts) for t, nodes in graph.schema.node_types.items()}
         else:
             assignment = assign_parts(graph.schema, topology, options, self.events, graph.splits) if parts is None else dict(parts)
             if caches and topology is not None:
                 hot += hot_nodes(topology, assignment, options, graph.splits)
+            levels = hotness_levels(topology, options, graph.splits) if by_hotness and topology is not None else {}
             for t, nodes in graph.schema.node_types.items():
                 if t not in assignment:
                     raise PlanError(f"nothing says which parts the nodes of type {t!r} are in", "give a partition book for every node type")
-                numbering[t] = from_assignment(t, nodes.num_nodes, options.num_parts, assignment.pop(t))
+                numbering[t] = from_assignment(t, nodes.num_nodes, options.num_parts, assignment.pop(t), levels.pop(t, None))
         return replace(self, stage=stage)._write_parts(graph, roots, scratch, numbering, hot, fingerprint)
 
     def _sort_edges(self, graph: BuildInput, scratch: Path) -> Store:
@@ -762,6 +767,7 @@ class StoreWriter:
             options=self.options,
             node_bounds={t: tuple(map(int, n.bounds)) for t, n in numbering.items()},
             renumbered=frozenset(t for t, n in numbering.items() if n.store_id is not None),
+            hotness={t: n.hotness for t, n in numbering.items() if n.hotness is not None},
             splits={t: {split: len(ids) for split, ids in splits.items()} for t, splits in graph.splits.items()},
             metadata=checked_metadata(graph.metadata),
             **vars(tables),
@@ -782,7 +788,8 @@ class StoreWriter:
 
     def _preflight(self, graph: BuildInput, roots: Mapping[int | None, Path]) -> None:
         options, schema = self.options, store_schema(graph.schema, self.options)
-        renumbers = options.num_parts > 1 and options.partition != "contiguous"
+        by_hotness = options.order == "hotness"
+        renumbers = by_hotness or (options.num_parts > 1 and options.partition != "contiguous")
         nodes = sum(t.num_nodes * sum(spec.row_nbytes for spec in t.arrays.values()) for t in schema.node_types.values())
         ids = sum(2 * t.num_nodes * index_dtype(t.num_nodes).itemsize for t in schema.node_types.values()) if renumbers else 0
         timed = timed_edge_types(schema, options.edge_dir, options.time_attr)
@@ -793,13 +800,14 @@ class StoreWriter:
             owners = schema.node_types[edge_type[2] if options.edge_dir == "in" else edge_type[0]].num_nodes
             edges += 4 * owners + adjacency + 8 * t.num_edges * ((options.weight in t.arrays) + (edge_type in timed))
             spool = max(spool, adjacency + 4 * t.num_edges if adjacency > MAX_REREADS * self.budget_bytes else 0)
-        sorted_edges = edges if needs_topology(options.partition) or options.cache_ratio else 0
+        sorted_edges = edges if needs_topology(options.partition) or options.cache_ratio or by_hotness else 0
         cached = int(options.cache_ratio * options.num_parts * nodes)
         share = sum(part is not None for part in roots) / options.num_parts
         written = share * (nodes + edges + cached) + max(share * spool, sorted_edges) + ids
         check_disk(next(iter(roots.values())), int(written), f"the store of {graph.name}")
         largest = max(t.num_nodes for t in schema.node_types.values())
-        numbering = sum(t.num_nodes * (24 if renumbers else 0) for t in schema.node_types.values())
+        # Expected visits are counted with three numbers of 8 bytes for each node.
+        numbering = sum(t.num_nodes * (24 * renumbers + 24 * by_hotness) for t in schema.node_types.values())
         times = sum(16 * schema.node_types[owner].num_nodes for owner in set(timed.values()) if owner is not None)
         check_memory(8 * largest + numbering + times + self.budget_bytes, f"building the store of {graph.name}")
 

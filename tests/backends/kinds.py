@@ -14,7 +14,7 @@ from gnnkit import GraphLoader
 from gnnkit.backends.base import Backend
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType, EdgeTypeSchema, GraphSchema, NodeTypeSchema, opposite_edge_type
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.options import BuildOptions, Order
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
 
@@ -107,10 +107,13 @@ def source_of(graph: str, kind: str, edge_dir: EdgeDir) -> ArraySource:
     return plain() if graph == "homogeneous" and kind != "anchor" else labelled(graph, edge_dir)
 
 
-def built(folder: Path, source: Any, num_parts: int, edge_dir: EdgeDir) -> Store:
+def built(folder: Path, source: Any, num_parts: int, edge_dir: EdgeDir, order: Order = "dataset") -> Store:
     """A store with everything that any kind wants."""
     method: Any = "contiguous" if num_parts == 1 else "random"
-    return build_store(source, folder, BuildOptions(num_parts, method, edge_dir, with_edge=True, weight="weight", time_attr="time"))
+    options = BuildOptions(
+        num_parts, method, edge_dir, with_edge=True, weight="weight", time_attr="time", num_neighbors=(4, 3), order=order
+    )
+    return build_store(source, folder, options)
 
 
 def input_ids(num_nodes: int) -> Any:

@@ -13,6 +13,7 @@ from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, serve, unpad
 from gnnkit.backends.base import Backend
 from gnnkit.errors import PlanError
 from gnnkit.schema import EdgeDir
+from gnnkit.storage.options import Order
 from gnnkit.storage.store import Store
 from tests.backends.kinds import EDGE_DIRS, GRAPHS, KINDS, built, kind_loader, source_of
 from tests.cluster.serving.networked import two_hosts
@@ -28,6 +29,7 @@ class Setting(NamedTuple):
     graph: str
     num_parts: int
     edge_dir: EdgeDir
+    order: Order = "dataset"
 
     def __str__(self) -> str:
         return "-".join(map(str, self))
@@ -36,24 +38,29 @@ class Setting(NamedTuple):
 BACKENDS: dict[str, Backend] = {"InProcess": InProcess(2), "Colocated": Colocated(1), "GraphStore": GraphStore(1)}
 SETTINGS = [
     *(Setting(place, graph, parts, way) for place in BACKENDS for graph in GRAPHS for parts in (1, 3) for way in EDGE_DIRS),
+    # The hottest nodes first in every part.
+    Setting("InProcess", "homogeneous", 3, "in", "hotness"),
+    Setting("InProcess", "typed", 1, "out", "hotness"),
+    Setting("Colocated", "typed", 1, "in", "hotness"),
+    Setting("GraphStore", "homogeneous", 3, "in", "hotness"),
     # Servers that listen, whose rows come through the wire; and two hosts with the files of their own part only.
     Setting("wire", "typed", 3, "out"),
-    Setting("hosts", "typed", 2, "in"),
+    Setting("hosts", "typed", 2, "in", "hotness"),
 ]
-StoreOf = Callable[[str, str, int, EdgeDir], Store]
+StoreOf = Callable[[str, str, int, EdgeDir, Order], Store]
 
 
 @pytest.fixture(scope="module")
 def store_of(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
     """The store of a kind's graph, built when it is first asked for."""
     folder = tmp_path_factory.mktemp("kinds")
-    stores: dict[tuple[int, int, EdgeDir], Store] = {}
+    stores: dict[tuple[int, int, EdgeDir, Order], Store] = {}
 
-    def find(kind: str, graph: str, num_parts: int, edge_dir: EdgeDir) -> Store:
+    def find(kind: str, graph: str, num_parts: int, edge_dir: EdgeDir, order: Order) -> Store:
         source = source_of(graph, kind, edge_dir)
-        key = id(source), num_parts, edge_dir
+        key = id(source), num_parts, edge_dir, order
         if key not in stores:
-            stores[key] = built(folder / str(len(stores)), source, num_parts, edge_dir)
+            stores[key] = built(folder / str(len(stores)), source, num_parts, edge_dir, order)
         return stores[key]
 
     return find
@@ -67,7 +74,7 @@ def expected(store_of: StoreOf) -> Callable[[str, str, EdgeDir], list[Any]]:
     def find(kind: str, graph: str, edge_dir: EdgeDir) -> list[Any]:
         key = kind, graph, edge_dir
         if key not in found:
-            with kind_loader(kind, graph, store_of(kind, graph, 1, edge_dir).path, InProcess(1)) as loader:
+            with kind_loader(kind, graph, store_of(kind, graph, 1, edge_dir, "dataset").path, InProcess(1)) as loader:
                 found[key] = list(loader)
         return found[key]
 
@@ -90,15 +97,17 @@ def _tried(settings: list[Setting]) -> list[Any]:
 def site(request: pytest.FixtureRequest, store_of: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Loaders of one place; those that stay open keep its processes."""
     setting: Setting = request.param
-    place, graph, parts, edge_dir = setting
+    place, graph, parts, edge_dir, order = setting
     with contextlib.ExitStack() as stack:
         if place in BACKENDS:
 
             def open_loader(kind: str, **changes: Any) -> GraphLoader:
-                return kind_loader(kind, graph, store_of(kind, graph, parts, edge_dir).path, BACKENDS[place], **changes)
+                return kind_loader(kind, graph, store_of(kind, graph, parts, edge_dir, order).path, BACKENDS[place], **changes)
 
         else:
-            backend = stack.enter_context(_listening(place, store_of("node", graph, parts, edge_dir), tmp_path_factory.mktemp(place)))
+            backend = stack.enter_context(
+                _listening(place, store_of("node", graph, parts, edge_dir, order), tmp_path_factory.mktemp(place))
+            )
 
             def open_loader(kind: str, **changes: Any) -> GraphLoader:
                 return kind_loader(kind, graph, None, backend, **changes)
@@ -157,8 +166,8 @@ def test_padded_batches_are_the_same_everywhere(
     kind: str, site: Site, expected: Callable[[str, str, EdgeDir], list[Any]], store_of: StoreOf
 ) -> None:
     """With the same shapes, wherever the trial batches that they are found from are sampled."""
-    _, graph, _, edge_dir = site.setting
-    path = store_of(kind, graph, 1, edge_dir).path
+    _, graph, _, edge_dir, _ = site.setting
+    path = store_of(kind, graph, 1, edge_dir, "dataset").path
     with site.open(kind, pad="bucket", is_edge_index=True) as loader, kind_loader(kind, graph, path, InProcess(1), pad="bucket") as other:
         assert loader.plan.form.shapes == other.plan.form.shapes
         for batch, wanted in zip(loader, expected(kind, graph, edge_dir), strict=True):

@@ -31,7 +31,10 @@ def assert_holds(store: Store, source: ArraySource) -> None:
         ]
         dataset_ids[node_type] = np.concatenate(ids)
         assert sorted(dataset_ids[node_type]) == list(range(nodes.num_nodes))
-        assert all((np.diff(part) > 0).all() for part in ids)
+        levels = store.manifest.hotness.get(node_type, [[len(part)] for part in ids])
+        assert (node_type in store.manifest.hotness) == (options.order == "hotness")
+        for part, counts in zip(ids, levels, strict=True):  # within a level, in the dataset's order
+            assert all((np.diff(level) > 0).all() for level in np.split(part, np.cumsum(counts)[:-1]))
         np.testing.assert_array_equal(
             dataset_ids[node_type][store.to_store_ids(node_type, np.arange(nodes.num_nodes))], np.arange(nodes.num_nodes)
         )

@@ -69,6 +69,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         BuildOptions(2, "random", seed=3),
         BuildOptions(2, "ldg", with_edge=True, weight="weight"),
         BuildOptions(2, "frequency", edge_dir="out", cache_ratio=0.3, num_neighbors=(3, 3)),
+        BuildOptions(3, "random", with_edge=True, num_neighbors=(3, 3), order="hotness"),
     ],
     ids=str,
 )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gnnkit.schema import ArraySpec, EdgeType, NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.convert import plain_rows, plain_spec
+from gnnkit.storage.part_ids import edge_order
 from gnnkit.vendor import glt
 
 _WORD = 4
@@ -98,7 +99,7 @@ class Numbers:
     of_dataset: bool
 
     def nodes(self, node_type: NodeType, part: int) -> NDArray[Any] | None:
-        """The ids of a part's nodes, ascending; None where they are its range of store ids."""
+        """The ids of a part's nodes; None where they are its range of store ids."""
         return self.graph.nodes[node_type][part].global_id if self.of_dataset else None
 
     def edges(self, edge_type: EdgeType, part: int) -> NDArray[Any] | None:
@@ -189,6 +190,10 @@ class PartBuilder:
         if weight is not None and weight in edges.arrays:
             weights = shared_empty((len(edges.indices),), torch.float32)
             weights.numpy()[:] = edges.arrays[weight]
+        order = edge_order(graph, edge_type, self.part) if self.numbers.of_dataset else None
+        if order is not None:  # a part that has its hottest nodes first
+            for values in (indices, edge_ids, *([] if weights is None else [weights])):
+                values.copy_(values[torch.from_numpy(order)])
         layout = "CSC" if graph.edge_dir == "in" else "CSR"
         ends = (indices, indptr) if graph.edge_dir == "in" else (indptr, indices)
         topology = glt.attribute("data.Topology")(ends, edge_ids, weights, input_layout=layout, layout=layout)

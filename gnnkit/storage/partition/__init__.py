@@ -116,6 +116,15 @@ def hot_nodes(
     return cache.hot_nodes(graph, assignment, options, splits)
 
 
+def hotness_levels(
+    graph: GraphArrays, options: BuildOptions, splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] | None = None
+) -> dict[NodeType, NDArray[np.uint8]]:
+    """How hot each node is, in levels ``[num_nodes]`` by dataset id; see ``hotness.levels``."""
+    from gnnkit.storage.partition import hotness
+
+    return hotness.levels(graph, options.num_neighbors, splits)
+
+
 def edge_cut(
     graph: GraphArrays, assignment: Mapping[NodeType, NDArray[Any]] | None = None, num_parts: int | None = None
 ) -> dict[EdgeType, NDArray[np.int64]]:

@@ -17,7 +17,7 @@ from gnnkit.errors import PlanError
 from gnnkit.kernels.jit import lazy_kernel
 from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
-from gnnkit.storage.partition.topology import edge_rows
+from gnnkit.storage.partition.topology import edge_rows, to_dataset_order
 
 Splits = Mapping[NodeType, Mapping[str, NDArray[np.int64]]]
 
@@ -76,6 +76,25 @@ def expected_visits(
             np.minimum(visits[name] + values, _LIMIT, out=visits[name])
         frontier = reached
     return visits
+
+
+def levels(graph: GraphArrays, num_neighbors: Sequence[int], splits: Splits | None = None) -> dict[NodeType, NDArray[np.uint8]]:
+    """Levels of hotness: nodes of one level are expected to be visited at least twice as often as those of the next lower one.
+
+    Args:
+        graph: The graph, in any number of parts.
+        num_neighbors: Fan-out of each hop.
+        splits: Whose "train" ids are the seeds; None takes every node.
+
+    Returns:
+        ``{node type: uint8 [num_nodes]}`` by dataset id: 0 for a node that is never visited, and less than 64.
+
+    Raises:
+        PlanError: A split does not fit the graph.
+    """
+    visits = expected_visits(graph, training_seeds(graph, splits), num_neighbors)
+    # frexp gives the exponent of the nearest double, which is exact up to 53 bits; beyond, a node may come out one level too high.
+    return {t: to_dataset_order(graph, t, np.frexp(visits.pop(t))[1].astype(np.uint8)) for t in list(visits)}
 
 
 def _fraction_bits(graph: GraphArrays, num_seeds: int, num_neighbors: Sequence[int]) -> int:
