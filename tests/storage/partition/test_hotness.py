@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -10,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnkit.events import ignore_events
+from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.part_ids import dataset_ids
 from gnnkit.storage.partition import assign_parts, hot_nodes
 from gnnkit.storage.partition.hotness import expected_visits
 from tests.helpers.graphs import random_source
+from tests.storage.checks import assert_holds
 from tests.storage.partition.build import graph_arrays
 
 NODE, EDGE = "node", ("node", "to", "node")
@@ -56,6 +60,33 @@ def test_visits_are_those_of_the_exact_expectation(seed, edge_dir, num_neighbors
     for name in sizes:
         for got, want in zip(visits[name].tolist(), exact[name], strict=True):
             assert abs(got - want * unit) <= max(want, 1) * unit / 10**6
+
+
+@pytest.mark.parametrize(("num_parts", "edge_dir"), [(1, "in"), (3, "out")])
+def test_the_hottest_come_first_and_a_level_has_twice_the_visits_of_the_next(tmp_path, num_parts, edge_dir):
+    source = random_source(np.random.default_rng(3), max_nodes=40, max_edges=300)
+    sizes = {name: t.num_nodes for name, t in source.schema.node_types.items()}
+    seeds = {name: np.unique(splits["train"]) for name, splits in source.splits.items() if "train" in splits}
+    if not any(len(ids) for ids in seeds.values()):
+        seeds = {name: np.arange(n) for name, n in sizes.items()}
+    options = BuildOptions(num_parts, "random", edge_dir, num_neighbors=(3, 2), order="hotness")
+    store = build_store(source, tmp_path / "store", options)
+    store.verify()
+    assert_holds(store, source)
+    exact = exact_visits(source, edge_dir, seeds, (3, 2))
+    several = 0
+    for name in sizes:
+        by_level = {}
+        for part, counts in enumerate(store.manifest.hotness[name]):
+            ids = dataset_ids(store.arrays(), name, part)
+            for level, own in enumerate(np.split(ids, np.cumsum(counts)[:-1])):
+                by_level.setdefault(level, []).extend(exact[name][i] for i in own)
+        found = [values for values in by_level.values() if values]
+        several += len(found) > 2
+        # Of a node's visits less than a millionth is lost in rounding.
+        assert all(max(values) <= 2 * min(values) * (1 + Fraction(1, 10**6)) for values in found)
+        assert all(min(first) * (1 + Fraction(1, 10**6)) >= max(second) for first, second in itertools.pairwise(found))
+    assert several
 
 
 def test_shares_are_rounded_down_once():
