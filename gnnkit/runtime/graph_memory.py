@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import mmap
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.host import available_memory
 from gnnkit.plan import StoreRef
-from gnnkit.runtime.shared_block import SharedBlock, rounded
+from gnnkit.runtime.shared_block import HUGE_PAGE, SharedBlock, first_pages, joined, page_start, rounded
 from gnnkit.runtime.supervisor import Supervisor
 from gnnkit.runtime.wire import Message
 from gnnkit.schema import GraphSchema, NodeType
@@ -35,6 +37,8 @@ logger = logging.getLogger(__name__)
 _ALIGN = 64
 # Bytes copied between two looks at whether the copy is still wanted.
 _CHUNK = 32 << 20
+# The part of a level of hotness up to which a copy is filled.
+_LEAST_STEP = 1 / 256
 
 
 class CopyStopped(Exception):
@@ -50,9 +54,82 @@ def graph_nbytes(graph: GraphArrays) -> int:
     return sum(_room(array.nbytes) for array in graph.each())
 
 
+class Place(NamedTuple):
+    """The place of an array in a shared block.
+
+    Attributes:
+        offset: Where it begins, in bytes.
+        held: Bytes of the pages of its file that are there, from the one in which the array begins; None where all of the array is.
+    """
+
+    offset: int
+    held: int | None = None
+
+
+def _places(graph: GraphArrays, most: int) -> tuple[list[Place], int]:
+    """The places of a graph's arrays in a block, in the order of ``GraphArrays.each``, and the block's bytes.
+
+    Args:
+        graph: The graph; where not all of it fits, one whose hottest nodes come first.
+        most: Bytes that the block may have.
+    """
+    if graph_nbytes(graph) <= most:
+        return _placed(graph, [array.nbytes for array in graph.each()])
+    # Levels of hotness, the last one in part: as many as fit.
+    low, high = 0.0, float(max(len(counts) for parts in graph.hotness.values() for counts in parts))
+    while high - low > _LEAST_STEP:
+        middle = (low + high) / 2
+        fits = rounded(_placed(graph, _leading(graph, middle))[1]) <= most
+        low, high = (middle, high) if fits else (low, middle)
+    return _placed(graph, _leading(graph, low))
+
+
+def _leading(graph: GraphArrays, levels: float) -> list[int]:
+    """The bytes of each array that belong to the nodes of the hottest levels, and of a part of the next."""
+    whole, rest = int(levels), levels - int(levels)
+
+    def count(node_type: NodeType, part: int) -> int:
+        counts = graph.hotness[node_type][part]
+        return sum(counts[:whole]) + (int(rest * counts[whole]) if whole < len(counts) else 0)
+
+    found = []
+    for node_type in graph.schema.node_types:
+        for number, nodes in zip(graph.local_parts, graph.local_nodes(node_type), strict=True):
+            ids = [] if nodes.global_id is None else [nodes.global_id]
+            found += [count(node_type, number) * _row_nbytes(array) for array in (*nodes.arrays.values(), *ids)]
+    for edge_type in graph.schema.edge_types:
+        for number, edges in zip(graph.local_parts, graph.local_edges(edge_type), strict=True):
+            rows = count(graph.frontier_type(edge_type), number)
+            own = int(edges.indptr[rows])
+            values = [a for a in (edges.edge_id, edges.weight_prefix, edges.time) if a is not None]
+            found.append((rows + 1) * edges.indptr.itemsize)
+            found += [own * _row_nbytes(array) for array in (edges.indices, *edges.arrays.values(), *values)]
+    return found
+
+
+def _row_nbytes(array: NDArray[Any]) -> int:
+    return array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+
+
+def _placed(graph: GraphArrays, leading: list[int]) -> tuple[list[Place], int]:
+    """The places of what each array has in a block, and the block's bytes."""
+    places, end = [], 0
+    for array, nbytes in zip(graph.each(), leading, strict=True):
+        if nbytes >= array.nbytes:
+            places.append(Place(end))
+            end += _room(array.nbytes)
+            continue
+        held = (array.ctypes.data - page_start(array) + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        unit = HUGE_PAGE if held >= HUGE_PAGE else mmap.PAGESIZE
+        end = -(-end // unit) * unit if held else end
+        places.append(Place(end, held))
+        end += held
+    return places, end
+
+
 @dataclass(frozen=True, eq=False)
 class SharedGraph:
-    """A graph in a shared block.
+    """A graph in a shared block, all of it or its hottest part; the rest is then read where it lies.
 
     Attributes:
         graph: Its arrays, on the block.
@@ -69,6 +146,11 @@ class SharedGraph:
         """Bytes of the block."""
         return self.block.nbytes
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the graph is in the block."""
+        return bool(self.description["is_whole"])
+
     @classmethod
     def attach(cls, fd: int, description: Mapping[str, Any], template: GraphArrays | None = None) -> SharedGraph:
         """A graph that another process copied.
@@ -82,21 +164,27 @@ class SharedGraph:
             OSError: The system refuses the mapping.
         """
         block = SharedBlock.attach(fd, writable=False)
-        return cls(_find(description, block.bytes, template), block, description)
+        return cls(_find(description, block, template), block, description)
 
 
-def share(graph: GraphArrays, stop: threading.Event) -> SharedGraph:
-    """Copies a graph into a new shared block of huge pages.
+def share(graph: GraphArrays, stop: threading.Event, most: int | None = None) -> SharedGraph:
+    """Copies a graph, or its hottest part, into a new shared block of huge pages.
+
+    Args:
+        graph: The graph.
+        stop: Ends it when it is set.
+        most: Bytes that the copy may take; None is all of the graph.
 
     Raises:
         CopyStopped: ``stop`` was set meanwhile.
         OSError: The system has no shared memory for it.
     """
-    block = SharedBlock.create("gnnkit-graph", graph_nbytes(graph))
-    offset, populated, is_huge = 0, 0, True
-    for array in graph.each():
-        source = array.reshape(-1).view(np.uint8)
-        for start in range(0, array.nbytes, _CHUNK):
+    places, nbytes = _places(graph, graph_nbytes(graph) if most is None else most)
+    block = SharedBlock.create("gnnkit-graph", nbytes)
+    populated, is_huge = 0, True
+    for array, (offset, held) in zip(graph.each(), places, strict=True):
+        source = array.reshape(-1).view(np.uint8) if held is None else first_pages(array, held)
+        for start in range(0, len(source), _CHUNK):
             if stop.is_set():
                 raise CopyStopped
             chunk = source[start : start + _CHUNK]
@@ -105,22 +193,17 @@ def share(graph: GraphArrays, stop: threading.Event) -> SharedGraph:
                 is_huge = block.populate(populated, end - populated)
                 populated = rounded(end)
             block.bytes[end - len(chunk) : end] = chunk
-        offset += _room(array.nbytes)
     if not is_huge:
         logger.info("the kernel gives no huge pages for shared memory; the copy of the graph uses ordinary pages")
-    description = _describe(graph)
-    return SharedGraph(_find(description, block.bytes, graph), block, description)
+    description = _describe(graph, places)
+    return SharedGraph(_find(description, block, graph), block, description)
 
 
-def _describe(graph: GraphArrays) -> dict[str, Any]:
-    offset = 0
+def _describe(graph: GraphArrays, places: list[Place]) -> dict[str, Any]:
+    in_order = iter(places)
 
     def place(array: NDArray[Any] | None) -> list[Any] | None:
-        nonlocal offset
-        if array is None:
-            return None
-        offset += _room(array.nbytes)
-        return [array.dtype.str, list(array.shape), offset - _room(array.nbytes)]
+        return None if array is None else [array.dtype.str, list(array.shape), *next(in_order)]
 
     # The order of these calls is that of ``GraphArrays.each``.
     nodes = [
@@ -145,6 +228,7 @@ def _describe(graph: GraphArrays) -> dict[str, Any]:
         for edge_type in graph.schema.edge_types
     ]
     return {
+        "is_whole": all(held is None for _, held in places),
         "schema": graph.schema.to_json(),
         "edge_dir": graph.edge_dir,
         "local_parts": list(graph.local_parts),
@@ -154,32 +238,42 @@ def _describe(graph: GraphArrays) -> dict[str, Any]:
     }
 
 
-def _find(description: Mapping[str, Any], memory: NDArray[np.uint8], template: GraphArrays | None) -> GraphArrays:
-    def find(place: list[Any] | None) -> Any:
+def _find(description: Mapping[str, Any], block: SharedBlock, template: GraphArrays | None) -> GraphArrays:
+    memory = block.bytes
+
+    def find(place: list[Any] | None, own: NDArray[Any] | None) -> Any:
+        """An array of the block; ``own`` is the same as this process has mapped it."""
         if place is None:
             return None
-        dtype, shape, offset = np.dtype(place[0]), tuple(place[1]), place[2]
+        dtype, shape, offset, held = np.dtype(place[0]), tuple(place[1]), place[2], place[3]
+        if held is not None:
+            assert own is not None, "a part of a graph that this process has not opened"
+            return joined(block.fd, offset, held, own) if held else own
         nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         return memory[offset : offset + nbytes].view(dtype).reshape(shape)
 
-    def node_part(part: Mapping[str, Any]) -> NodePart:
-        return NodePart({n: find(p) for n, p in part["arrays"].items()}, find(part["global_id"]))
+    def node_part(part: Mapping[str, Any], own: NodePart | None) -> NodePart:
+        mapped = {} if own is None else own.arrays
+        arrays = {n: find(p, mapped.get(n)) for n, p in part["arrays"].items()}
+        return NodePart(arrays, find(part["global_id"], None if own is None else own.global_id))
 
-    def edge_part(part: Mapping[str, Any]) -> EdgePart:
-        arrays = {n: find(p) for n, p in part["arrays"].items()}
+    def edge_part(part: Mapping[str, Any], own: EdgePart | None) -> EdgePart:
+        mapped = {} if own is None else own.arrays
+        arrays = {n: find(p, mapped.get(n)) for n, p in part["arrays"].items()}
         names = ("indptr", "indices", "edge_id", "weight_prefix", "time")
-        return EdgePart(**{name: find(part[name]) for name in names}, arrays=arrays)
+        return EdgePart(**{name: find(part[name], None if own is None else getattr(own, name)) for name in names}, arrays=arrays)
 
-    template = template or _frame(description)
+    ahead = None if template is None or description["is_whole"] else template.read_ahead
+    known, template = template is not None, template or _frame(description)
     nodes = {
-        t: _with_local(template, template.nodes.get(t), map(node_part, parts))
+        t: _with_local(template, template.nodes.get(t), map(node_part, parts, template.local_nodes(t) if known else repeat(None)))
         for t, parts in zip(template.schema.node_types, description["nodes"], strict=True)
     }
     edges = {
-        t: _with_local(template, template.edges.get(t), map(edge_part, parts))
+        t: _with_local(template, template.edges.get(t), map(edge_part, parts, template.local_edges(t) if known else repeat(None)))
         for t, parts in zip(template.schema.edge_types, description["edges"], strict=True)
     }
-    return replace(template, nodes=nodes, edges=edges)
+    return replace(template, nodes=nodes, edges=edges, ahead=ahead)
 
 
 def _with_local(template: GraphArrays, parts: tuple[V, ...] | None, found: Iterable[V]) -> tuple[V, ...]:
@@ -203,15 +297,19 @@ def _zip(types: Mapping[K, V], parts: list[Any]) -> Iterator[tuple[tuple[K, V], 
     return zip(types.items(), parts, strict=True)
 
 
-def copy_fits(graph: GraphArrays, memory_budget: int | None) -> bool:
-    """Whether a copy of the graph in shared memory is wanted.
+def copy_nbytes(graph: GraphArrays, memory_budget: int | None) -> int:
+    """Bytes that a copy of the graph in shared memory may take; 0 where none is wanted.
 
     Args:
-        graph: The graph.
+        graph: The graph. Where it does not fit, its hottest part is copied if its nodes are in the order of hotness, and nothing otherwise.
         memory_budget: Most bytes that the copy may take; None is a quarter of what is free, 0 makes no copy.
     """
-    budget = available_memory() // 4 if memory_budget is None else memory_budget
-    return 0 < graph_nbytes(graph) <= budget and hasattr(os, "memfd_create")
+    if not hasattr(os, "memfd_create"):
+        return 0
+    budget, whole = available_memory() // 4 if memory_budget is None else memory_budget, graph_nbytes(graph)
+    if whole <= budget:
+        return whole
+    return budget if graph.hotness and budget >= HUGE_PAGE else 0
 
 
 class GraphMemory:
@@ -246,10 +344,9 @@ class GraphMemory:
             return
         if shared is not None:
             self.graph, self.shared = shared.graph, shared
-        elif copy_fits(self.graph, memory_budget):
-            self._thread = threading.Thread(
-                target=_copy_in_background, args=(weakref.ref(self), self.graph, self._stop), name="gnnkit-graph-memory", daemon=True
-            )
+        elif most := copy_nbytes(self.graph, memory_budget):
+            arguments = weakref.ref(self), self.graph, self._stop, most
+            self._thread = threading.Thread(target=_copy_in_background, args=arguments, name="gnnkit-graph-memory", daemon=True)
             self._thread.start()
 
     @property
@@ -275,10 +372,10 @@ class GraphMemory:
             self._thread.join(10.0)
 
 
-def _copy_in_background(memory_ref: weakref.ref[GraphMemory], graph: GraphArrays, stop: threading.Event) -> None:
+def _copy_in_background(memory_ref: weakref.ref[GraphMemory], graph: GraphArrays, stop: threading.Event, most: int) -> None:
     try:
         with Guarded(lambda: graph.each()):
-            shared = share(graph, stop)
+            shared = share(graph, stop, most)
     except CopyStopped:
         return
     except (OSError, StoreError) as error:
@@ -353,12 +450,16 @@ class GraphHandle:
     @property
     def mapped_nbytes(self) -> int:
         """Bytes that are read from mapped files; 0 where the graph is in memory, or has been copied there."""
-        return 0 if self.store is None or self.shared is not None else graph_nbytes(self.arrays)
+        shared = self.shared
+        if self.store is None or (shared is not None and shared.is_whole):
+            return 0
+        return max(0, graph_nbytes(self.arrays) - (0 if shared is None else shared.nbytes))
 
     @property
     def comes_from_disk(self) -> bool:
         """Whether the graph does not fit in memory, so that its pages are read from the disk again and again."""
-        return self.store is not None and self.shared is None and self.arrays.read_ahead.is_on
+        shared = self.shared
+        return self.store is not None and (shared is None or not shared.is_whole) and self.arrays.read_ahead.is_on
 
     def share_now(self) -> SharedGraph:
         """Copies a graph that is only in this process's memory, once for all processes that sample from it.
@@ -392,7 +493,7 @@ class GraphHandle:
             self._has_copier
             or (memory is not None and memory.is_copying)
             or self.shared is not None
-            or not copy_fits(self.arrays, memory_budget)
+            or not copy_nbytes(self.arrays, memory_budget)
         ):
             return False
         self._copier = weakref.ref(copier)
@@ -457,7 +558,7 @@ class GraphSharing:
                 supervisor.send(rank, "graph", (shared.block.fd,), description=dict(shared.description))
         elif ask and self._may_ask and self._copier is None and supervisor.ready and self._graph.wants_copy(self, self._budget):
             self._copier = min(supervisor.ready)
-            supervisor.send(self._copier, "copy")
+            supervisor.send(self._copier, "copy", nbytes=copy_nbytes(self._graph.arrays, self._budget))
 
     def take(self, rank: int, message: Message) -> None:
         """A process has made the copy, or says that it cannot."""

@@ -12,12 +12,16 @@ import fcntl
 import os
 import weakref
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.storage.mappings import note_again
+
 HUGE_PAGE = 2 << 20
-_MADV_DONTNEED, _MADV_REMOVE, _MADV_COLLAPSE = 4, 9, 25
+_MADV_RANDOM, _MADV_DONTNEED, _MADV_REMOVE, _MADV_COLLAPSE = 1, 4, 9, 25
+_MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
 _PAGE = 4096
 _PROT_READ, _PROT_WRITE = 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 1, 2, 0x10, 0x20
@@ -31,6 +35,8 @@ def _libc() -> ctypes.CDLL:
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.mremap.restype = ctypes.c_void_p
+    libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return libc
 
@@ -162,8 +168,56 @@ def mapped(fd: int) -> NDArray[np.uint8]:
     return np.ctypeslib.as_array(storage)
 
 
-def _map(address: int | None, nbytes: int, protection: int, flags: int, fd: int) -> int:
-    mapped = _libc().mmap(address, nbytes, protection, flags, fd, 0)
+def page_start(array: NDArray[Any]) -> int:
+    """The address of the page in which an array begins."""
+    return array.ctypes.data // _PAGE * _PAGE
+
+
+def first_pages(array: NDArray[Any], nbytes: int) -> NDArray[np.uint8]:
+    """uint8 ``[nbytes]``: the first pages of a mapped file's array, from the beginning of the first one; ``array`` has to live as long."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(page_start(array)))
+
+
+def joined(fd: int, offset: int, nbytes: int, array: NDArray[Any]) -> NDArray[Any]:
+    """A mapped file's array whose first pages are in memory, at one piece of addresses, so that nobody who reads it need know.
+
+    Args:
+        fd: The memfd.
+        offset: Where in it the first pages are.
+        nbytes: Their size, in whole pages; less than the array takes.
+        array: The array, as mapped.
+
+    Returns:
+        The same array, read-only; ``array`` may go.
+
+    Raises:
+        OSError: The system refuses the mapping.
+    """
+    start = page_start(array)
+    total = -(-(array.ctypes.data + array.nbytes - start) // _PAGE) * _PAGE
+    reserved = _map(None, total + HUGE_PAGE, 0, _MAP_PRIVATE | _MAP_ANONYMOUS, -1)
+    address = (reserved + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1)
+    try:
+        _map(address, nbytes, _PROT_READ, _MAP_SHARED | _MAP_FIXED, fd, offset)
+        # A size of 0 maps the same pages of the file a second time.
+        moved = _libc().mremap(start + nbytes, 0, total - nbytes, _MREMAP_MAYMOVE | _MREMAP_FIXED, address + nbytes)
+        if moved in (None, ctypes.c_void_p(-1).value):
+            raise OSError(ctypes.get_errno(), f"cannot map a file again: {os.strerror(ctypes.get_errno())}")
+    except OSError:
+        _libc().munmap(reserved, total + HUGE_PAGE)
+        raise
+    _libc().madvise(address + nbytes, total - nbytes, _MADV_RANDOM)  # as ``ReadAhead`` does with the other
+    first = array.ctypes.data - start
+    storage = (ctypes.c_uint8 * total).from_address(address)
+    weakref.finalize(storage, _libc().munmap, reserved, total + HUGE_PAGE).atexit = False
+    found = np.ctypeslib.as_array(storage)
+    found.flags.writeable = False
+    note_again(array, found)
+    return found[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+
+
+def _map(address: int | None, nbytes: int, protection: int, flags: int, fd: int, offset: int = 0) -> int:
+    mapped = _libc().mmap(address, nbytes, protection, flags, fd, offset)
     if mapped in (None, ctypes.c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), f"cannot map {nbytes} bytes of shared memory: {os.strerror(ctypes.get_errno())}")
     return int(mapped)

@@ -630,12 +630,13 @@ class WorkerLoop:
         self._jobs.put(NowJob(key, number, epoch, batch, seeds))
 
     def _copy(self, _: int, message: Message) -> None:
-        self._copying = threading.Thread(target=self._share_graph, name="gnnkit-graph-memory", daemon=True)
+        nbytes = _whole(message, "nbytes")
+        self._copying = threading.Thread(target=self._share_graph, args=(nbytes,), name="gnnkit-graph-memory", daemon=True)
         self._copying.start()
 
-    def _share_graph(self) -> None:
+    def _share_graph(self, nbytes: int) -> None:
         try:
-            shared = share(self._graph.handle.arrays, threading.Event())
+            shared = share(self._graph.handle.arrays, threading.Event(), nbytes)
         except (CopyStopped, OSError, MemoryError) as error:
             logger.info("no copy of the graph in huge pages: %s", error)
             self._clients.send(STARTER, "graph", description=None)

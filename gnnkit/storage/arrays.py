@@ -74,6 +74,8 @@ class GraphArrays:
         store_id: ``{node type: int32 or int64 [num_nodes]}`` from the dataset's id to the store id; None for the identity.
         local_parts: The parts whose arrays are here, ascending. Those of other parts are placeholders of the right dtype and shape
             that take no memory and must never be read.
+        hotness: See ``Manifest.hotness``; empty where nodes are in the dataset's order.
+        ahead: How its pages come into memory, where that has been decided; None decides it when it is first asked for.
     """
 
     schema: GraphSchema
@@ -83,6 +85,8 @@ class GraphArrays:
     node_bounds: Mapping[NodeType, NDArray[np.int64]]
     store_id: Mapping[NodeType, NDArray[Any] | None]
     local_parts: tuple[int, ...]
+    hotness: Mapping[NodeType, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    ahead: ReadAhead | None = None
 
     @property
     def num_parts(self) -> int:
@@ -117,7 +121,7 @@ class GraphArrays:
     @cached_property
     def read_ahead(self) -> ReadAhead:
         """The way in which its pages come into memory; decided when it is first asked for."""
-        return ReadAhead(self.each())
+        return ReadAhead(self.each()) if self.ahead is None else self.ahead
 
     @cached_property
     def edge_bounds(self) -> dict[EdgeType, NDArray[np.int64]]:

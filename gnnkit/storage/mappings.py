@@ -39,6 +39,19 @@ _free_rows, _new_rows, _free_threads = deque[int](), itertools.count(), deque(ra
 
 def note_mapping(mapped: np.memmap[Any, Any], path: Path) -> None:
     """Takes a mapped file down, for as long as its array lives."""
+    _note(mapped, path)
+
+
+def note_again(mapped: NDArray[Any], other: NDArray[Any]) -> None:
+    """Takes down that ``other`` maps the file of ``mapped``, too, for as long as it lives."""
+    for row in list(_paths):
+        start, end, _ = _ranges[row].tolist()
+        if start <= mapped.ctypes.data < end and (path := _paths.get(row)) is not None:
+            _note(other, path)
+            return
+
+
+def _note(mapped: NDArray[Any], path: Path) -> None:
     try:
         row = _free_rows.pop()
     except IndexError:

@@ -361,6 +361,7 @@ class Store:
             self.node_bounds,
             {t: files[book_file(t)] if t in manifest.renumbered else None for t in manifest.schema.node_types},
             self.local_parts,
+            manifest.hotness,
         )
 
     def _check_parts_are_there(self) -> None:

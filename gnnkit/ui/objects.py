@@ -76,6 +76,12 @@ def _mark(result: AutotuneResult, trial: SearchTrial) -> str:
     return "best" if trial.options == result.best else "before" if trial is result.trials[0] else ""
 
 
+def _place_of_graph(measured: LoopMeasurement) -> str:
+    if measured.copied_bytes >= measured.graph_bytes > 0:
+        return "a copy in memory"
+    return f"the hottest {format_bytes(measured.copied_bytes)} of it in memory" if measured.copied_bytes else "read where it lies"
+
+
 def _facts(measured: LoopMeasurement) -> list[tuple[str, str]]:
     """Returns the known figures of a loop, by name."""
     rates = f"{format_rate(measured.seeds_per_s, 'seeds')}, {format_rate(measured.batches_per_s, 'batches')}"
@@ -84,7 +90,7 @@ def _facts(measured: LoopMeasurement) -> list[tuple[str, str]]:
         ("who samples", f"{workers(measured.kind, measured.workers)}{_share(measured.busy, ', busy {} of the time')}"),
         ("slots", f"{measured.slots}{'' if math.isnan(measured.ready) else f', {measured.ready:.1f} batches ready when one is asked for'}"),
         ("batch", "?" if math.isnan(measured.batch_bytes) else format_bytes(measured.batch_bytes)),
-        ("graph", f"{format_bytes(measured.graph_bytes)}, {'a copy in memory' if measured.copied_bytes else 'read where it lies'}"),
+        ("graph", f"{format_bytes(measured.graph_bytes)}, {_place_of_graph(measured)}"),
     ]
     if not math.isnan(measured.idle_cpus):
         rows.append(("processors", f"{measured.cpus}, of which {measured.idle_cpus:.1f} idle"))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.events import Event
 from gnnkit.host import available_cpus, available_memory
 from gnnkit.loader.history import BatchRecord
-from gnnkit.runtime.graph_memory import copy_fits, graph_nbytes
+from gnnkit.runtime.graph_memory import copy_nbytes, graph_nbytes
 from gnnkit.runtime.limits import own_cpus
 
 if TYPE_CHECKING:
@@ -390,10 +390,10 @@ def _used(first: Reading, last: Reading) -> Counters | None:
 
 
 def _will_copy(loader: Pipeline) -> bool:
-    """Whether the loader has a copy of its stored graph made; servers that somebody else has started decide for themselves."""
+    """Whether the loader has a copy of its whole stored graph made; servers that somebody else has started decide for themselves."""
     plan, graph = loader.plan, loader.graph
     is_own = plan.store is not None and plan.backend.get("address") is None and plan.backend["kind"] != "Glt"
-    return is_own and graph.shared is None and copy_fits(graph.arrays, plan.runtime.memory_budget)
+    return is_own and graph.shared is None and copy_nbytes(graph.arrays, plan.runtime.memory_budget) >= graph_nbytes(graph.arrays) > 0
 
 
 def _is_remote(loader: Pipeline) -> bool:

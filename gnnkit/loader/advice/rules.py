@@ -227,7 +227,7 @@ def _disk(measured: LoopMeasurement) -> Advice | None:
     how = f"waits for the disk ({format_percent(measured.blocked)} of its time, {rate})" if is_waiting else f"reads the disk ({rate})"
     what = f"{_waits(measured)}, because sampling {how}"
     size, free = format_bytes(measured.graph_bytes), format_bytes(measured.free_bytes)
-    if measured.copied_bytes:
+    if measured.copied_bytes and measured.copied_bytes >= measured.graph_bytes:
         return Advice("disk", f"{what}; the graph's copy in memory has just been made, so this is over.")
     if measured.will_copy:
         return Advice("disk", f"{what}; the graph ({size}) is being copied into memory, and then this is over.")
