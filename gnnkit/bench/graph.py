@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.bench.options import INGEST_SHARE
-from gnnkit.datasets.synthetic import ProductsLikeSource, products_like
+from gnnkit.datasets.synthetic import GeneratedSource, products_like
 from gnnkit.events import EventSink, Stage
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE
 from gnnkit.storage.options import FeatureDtype
@@ -38,7 +38,7 @@ class BenchGraph:
     events: EventSink
 
     @cached_property
-    def source(self) -> ProductsLikeSource:
+    def source(self) -> GeneratedSource:
         """The generated graph itself."""
         return products_like(self.scale)
 

@@ -15,6 +15,7 @@ _HOMES = {
     "graph_from_pyg": "gnnkit.datasets.pyg",
     "ogb_names": "gnnkit.datasets.registry",
     "open_ogb": "gnnkit.datasets.ogb",
+    "papers_like": "gnnkit.datasets.synthetic",
     "products_like": "gnnkit.datasets.synthetic",
     "sample_root": "gnnkit.shipped",
     "shipped_data_dir": "gnnkit.shipped",
@@ -30,6 +31,7 @@ __all__ = [
     "graph_from_pyg",
     "ogb_names",
     "open_ogb",
+    "papers_like",
     "products_like",
     "sample_root",
     "shipped_data_dir",
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from gnnkit.datasets.pyg import PyGSource as PyGSource
     from gnnkit.datasets.pyg import graph_from_pyg as graph_from_pyg
     from gnnkit.datasets.registry import ogb_names as ogb_names
+    from gnnkit.datasets.synthetic import papers_like as papers_like
     from gnnkit.datasets.synthetic import products_like as products_like
     from gnnkit.datasets.synthetic_ogb import write_ogb_layout as write_ogb_layout
     from gnnkit.datasets.tables import TableSource as TableSource

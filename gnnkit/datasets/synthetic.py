@@ -1,8 +1,8 @@
-"""``products_like``: a generated graph with the shape of OGBN-Products, for trying, testing and measuring without a download.
+"""``products_like`` and ``papers_like``: generated graphs with the shapes of OGBN-Products and OGBN-Papers100M, without a download.
 
 What decides a node's label can be seen neither in its features alone nor in its neighbourhood alone: features are a weak,
-noisy sign of the class, and edges lead to nodes of the same class in about three cases out of five. Nodes come in
-communities of consecutive ids, degrees fall off as a power law, classes differ in size by a factor of about 50.
+noisy sign of the class, and edges lead to nodes of the same class as a rule. Nodes come in communities, degrees fall off as a power law,
+classes differ in size by a factor of about 50 and more.
 
 Nothing is stored: every chunk is generated anew when it is asked for, bit for bit the same on every machine.
 """
@@ -12,17 +12,22 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.datasets import synthetic_kernels as kernels
+from gnnkit.datasets.ogb_table import with_inverses
+from gnnkit.datasets.pipeline import overlap
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, ignore_events
+from gnnkit.host import available_cpus
 from gnnkit.kernels.keys import fold
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.source import LinkSplits
@@ -31,59 +36,158 @@ if TYPE_CHECKING:
     from gnnkit.storage.options import BuildOptions
     from gnnkit.storage.store import Store
 
+T = TypeVar("T", bound=np.generic)
+
 # Changes whenever the same arguments would give another graph.
 GENERATOR_VERSION = 1
-NOTICE = "synthetic, shaped like ogbn-products; not OGB's data"
 
-NUM_NODES = 2_449_029
-NUM_UNDIRECTED_EDGES = 61_859_140
-NUM_TRAIN = 196_615
-NUM_VALID = 39_323
-NUM_FEATURES = 100
-NUM_CLASSES = 47
-
-_MIN_NODES = 128
-_MAX_SCALE = 400.0
 _LABELS, _EDGES, _NOISE, _CENTROIDS, _COMMUNITIES, _SPLIT = range(6)
-# Rows per chunk: 13 to 26 MB of features, 16 MB of edges.
-_FEATURE_ROWS = 1 << 16
+# Rows per chunk: 13 to 17 MB of features, 16 MB of edges.
+_FEATURE_ROWS = 1 << 15
 _EDGE_ROWS = 1 << 19
 # Centroids differ by about a sixth of the noise's standard deviation in each of the 100 dimensions: see ``fill_features``.
 _CENTROID_SHIFT = 10
+# Communities have at least so many nodes, and at most.
+_SMALLEST_COMMUNITY, _LARGEST_COMMUNITY = 64, 1024
 
 
-class ProductsLikeSource:
-    """A ``GraphSource`` that generates a graph with OGBN-Products' shape.
+@dataclass(frozen=True)
+class GraphShape:
+    """What one of the generated graphs is like at scale 1, and how its edges fall.
 
-    At scale 1 it has 2 449 029 nodes with 100 float32 features ("x") and one of 47 classes ("y"), and 61 859 140 undirected
-    edges, each stored in both directions one after the other, as OGB stores them. 8 % of the nodes are for training.
+    Attributes:
+        name: Its own name, which names of sources begin with.
+        dataset: The OGB dataset whose shape it has.
+        num_nodes, num_draws: Nodes, and edges that are drawn.
+        both_directions: Whether each drawn edge is stored in both directions, one after the other; else it goes to its popular end.
+        num_features, num_classes: float32 features of a node, and its classes.
+        splits: Sizes of "train", "valid" and "test". Where they are not all nodes, the others have the label -1.
+        min_nodes, max_scale: The smallest graph and the largest one.
+        num_communities: Communities that even a small graph has, before they grow.
+        num_fields: Further classes, of nodes that are in no split: each is a field of research without labels.
+        labelled_share: Share of the nodes that have one of ``num_classes`` classes.
+        power, head: Popularity falls off as ``rank ** (1 / power - 1)``, and begins at this share of all.
+        local, similar, focus, typical: Shares in 1/256, see ``LOCAL``, ``SIMILAR``, ``FOCUS`` and ``TYPICAL`` in ``synthetic_kernels``.
+        scattered: Whether the nodes of a community have ids far from each other; else they follow each other.
+    """
+
+    name: str
+    dataset: str
+    num_nodes: int
+    num_draws: int
+    both_directions: bool
+    num_features: int
+    num_classes: int
+    splits: Mapping[str, int]
+    min_nodes: int
+    max_scale: float
+    num_communities: int
+    num_fields: int
+    labelled_share: Fraction
+    power: int
+    head: Fraction
+    local: int
+    similar: int
+    focus: int
+    typical: int
+    scattered: bool
+
+    @property
+    def notice(self) -> str:
+        """The line that is shown wherever the graph is."""
+        return f"synthetic, shaped like {self.dataset}; not OGB's data"
+
+    def class_bounds(self) -> NDArray[np.int64]:
+        """Cumulative sizes of classes and fields: int64 ``[num_classes + num_fields + 1]``, from 0 to ``2**32``.
+
+        Class k has a share of 1 / (k + 1) of the labelled nodes, fields are equally large.
+        """
+        shares = [0]
+        for k in range(self.num_classes):
+            shares.append(shares[-1] + (1 << 40) // (k + 1))
+        rest = int(shares[-1] / self.labelled_share) - shares[-1]
+        shares += [shares[-1] + rest * (k + 1) // self.num_fields for k in range(self.num_fields)]
+        return np.array([share * (1 << 32) // shares[-1] for share in shares], np.int64)
+
+
+PRODUCTS = GraphShape(
+    name="products-like",
+    dataset="ogbn-products",
+    num_nodes=2_449_029,
+    num_draws=61_859_140,
+    both_directions=True,
+    num_features=100,
+    num_classes=47,
+    splits={"train": 196_615, "valid": 39_323, "test": 2_213_091},
+    min_nodes=128,
+    max_scale=400.0,
+    num_communities=192,
+    num_fields=0,
+    labelled_share=Fraction(1),
+    power=3,
+    head=Fraction(1, 40),
+    local=112,
+    similar=104,
+    focus=0,
+    typical=170,
+    scattered=False,
+)
+# Chosen so that batches touch as much of the graph, and the same nodes again as often, as is published of the real one: docs/datasets.md.
+PAPERS = GraphShape(
+    name="papers-like",
+    dataset="ogbn-papers100M",
+    num_nodes=111_059_956,
+    num_draws=1_615_685_872,
+    both_directions=False,
+    num_features=128,
+    num_classes=172,
+    splits={"train": 1_207_179, "valid": 125_265, "test": 214_338},
+    min_nodes=4096,
+    max_scale=9.0,
+    num_communities=4096,
+    num_fields=83,
+    labelled_share=Fraction(1, 20),
+    power=5,
+    head=Fraction(7, 100),
+    local=26,
+    similar=222,
+    focus=51,
+    typical=256,
+    scattered=True,
+)
+
+
+class GeneratedSource:
+    """A ``GraphSource`` that generates a graph.
 
     Args:
-        scale: Size of the graph relative to OGBN-Products, above 0.
+        shape: What it is like.
+        scale: Size of the graph relative to the shape's dataset, above 0.
         seed: Another seed is another graph of the same kind.
 
     Raises:
-        PlanError: The scale gives fewer than 128 nodes or is above 400, or the seed is not an integer.
+        PlanError: The scale gives too few nodes or is too large, or the seed is not an integer.
     """
 
-    def __init__(self, scale: float = 0.01, *, seed: int = 0) -> None:
-        if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale <= _MAX_SCALE:
-            raise PlanError(f"scale must be a number above 0 and at most {_MAX_SCALE:g}, got {scale!r}", "scale=1 is ogbn-products' size")
+    def __init__(self, shape: GraphShape, scale: float, seed: int) -> None:
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale <= shape.max_scale:
+            hint = f"scale=1 is {shape.dataset}'s size"
+            raise PlanError(f"scale must be a number above 0 and at most {shape.max_scale:g}, got {scale!r}", hint)
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise PlanError(f"seed must be an integer, got {seed!r}")
-        self.scale, self.seed = float(scale), seed
-        self.num_nodes = int(NUM_NODES * self.scale + 0.5)
-        self.num_undirected_edges = int(NUM_UNDIRECTED_EDGES * self.scale + 0.5)
-        if self.num_nodes < _MIN_NODES:
-            smallest = _MIN_NODES / NUM_NODES
+        self.shape, self.scale, self.seed = shape, float(scale), seed
+        self.num_nodes = int(shape.num_nodes * self.scale + 0.5)
+        self.num_draws = int(shape.num_draws * self.scale + 0.5)
+        if self.num_nodes < shape.min_nodes:
+            smallest = shape.min_nodes / shape.num_nodes
             raise PlanError(
-                f"scale {scale!r} gives {self.num_nodes} nodes, fewer than {_MIN_NODES}", f"use a scale of at least {smallest:.1e}"
+                f"scale {scale!r} gives {self.num_nodes} nodes, fewer than {shape.min_nodes}", f"use a scale of at least {smallest:.1e}"
             )
-        self.name = f"products-like-{self.scale:g}"
-        self.notice: str | None = NOTICE
+        self.name = f"{shape.name}-{self.scale:g}"
+        self.notice: str | None = shape.notice
         self.edges_are_cheap = True
         self.metadata: Mapping[str, Any] = {
-            "num_classes": NUM_CLASSES,
+            "num_classes": shape.num_classes,
             "num_tasks": 1,
             "task_type": "multiclass classification",
             "eval_metric": "acc",
@@ -91,39 +195,45 @@ class ProductsLikeSource:
             "seed": self.seed,
         }
         self.link_splits: LinkSplits = {}
-        self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = _RandomSplits(self._key(_SPLIT), self.num_nodes)
+        self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = _RandomSplits(self)
         self.schema = GraphSchema.homogeneous(
             self.num_nodes,
-            2 * self.num_undirected_edges,
-            {"x": ArraySpec("float32", (NUM_FEATURES,)), "y": ArraySpec("int64")},
+            self.num_draws * (1 + shape.both_directions),
+            {"x": ArraySpec("float32", (shape.num_features,)), "y": ArraySpec("int64")},
         )
 
     def __repr__(self) -> str:
         sizes = f"{self.num_nodes:,} nodes, {self.schema.num_edges:,} edges"
-        return f"ProductsLikeSource(scale={self.scale:g}, seed={self.seed})  # {sizes}; {NOTICE}"
+        return f"{self.shape.name.replace('-', '_')}({self.scale:g}, seed={self.seed})  # {sizes}; {self.notice}"
 
     def fingerprint(self) -> str:
         """A digest of what decides the content: generator, sizes and seed."""
-        content = ["products-like", GENERATOR_VERSION, self.num_nodes, self.num_undirected_edges, self.seed]
+        content = [self.shape.name, GENERATOR_VERSION, self.num_nodes, self.num_draws, self.seed]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @cached_property
     def labels(self) -> NDArray[np.uint8]:
-        """The class of every node, uint8 ``[num_nodes]``."""
+        """The class of every node, or its field after these, uint8 ``[num_nodes]``."""
         labels = np.empty(self.num_nodes, np.uint8)
-        kernels.fill_labels(self._key(_LABELS), 0, self._community_size, self._community_class, _class_bounds(), labels)
+        kernels.fill_labels(self._key(_LABELS), self._law, self._community_class, self.shape.class_bounds(), labels)
         return labels
 
     def edge_chunks(self, edge_type: EdgeType = HOMOGENEOUS_EDGE_TYPE) -> Iterator[NDArray[np.int64]]:
-        """Yields int64 ``[2, k]``: an edge, its inverse, the next edge, its inverse, and so on."""
+        """Yields int64 ``[2, k]``; where both directions are stored, an edge, its inverse, the next edge, its inverse, and so on."""
         _check(edge_type, HOMOGENEOUS_EDGE_TYPE, "edge type")
-        communities = np.argsort(self._community_class, kind="stable")
-        class_start = np.searchsorted(self._community_class[communities], np.arange(NUM_CLASSES + 1))
-        stride = _coprime(self.num_nodes)
-        for start in range(0, self.num_undirected_edges, _EDGE_ROWS):
-            out = np.empty((2, 2 * min(_EDGE_ROWS, self.num_undirected_edges - start)), np.int64)
-            kernels.fill_edges(self._key(_EDGES), start, self._community_size, stride, self.labels, communities, class_start, out)
-            yield out
+        return self._ahead(self.num_draws, _EDGE_ROWS, self._edges_from)
+
+    def _edges_from(self, start: int, count: int) -> NDArray[np.int64]:
+        out = np.empty((2, count), np.int64)
+        kernels.fill_edges(self._key(_EDGES), start, self._law, self.labels, *self._communities_by_class, out)
+        return with_inverses(out[0], out[1]) if self.shape.both_directions else out[::-1]
+
+    def _ahead(self, total: int, step: int, make: Callable[[int, int], NDArray[T]]) -> Iterator[NDArray[T]]:
+        """Yields the chunks of an array, which are generated ahead in as many threads as there are processors."""
+        _ = self.labels, self._law, self._communities_by_class, self._centroids  # what the threads share is made once
+        threads = available_cpus()
+        pieces = ((start, min(step, total - start)) for start in range(0, total, step))
+        return overlap(pieces, lambda piece: make(*piece), num_threads=threads, depth=threads + 1)
 
     def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
         """The edges carry nothing.
@@ -134,7 +244,7 @@ class ProductsLikeSource:
         raise PlanError(f"the edges of {self.name} carry no array {name!r}")
 
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
-        """Yields rows of "x" (float32 ``[k, 100]``) or "y" (int64 ``[k]``).
+        """Yields rows of "x" (float32 ``[k, num_features]``) or "y" (int64 ``[k]``, -1 for nodes without a label).
 
         Raises:
             PlanError: There is no such array.
@@ -142,55 +252,109 @@ class ProductsLikeSource:
         _check(node_type, HOMOGENEOUS_NODE_TYPE, "node type")
         if name not in ("x", "y"):
             raise PlanError(f"the nodes of {self.name} carry 'x' and 'y', not {name!r}")
-        return self._features() if name == "x" else self._label_chunks()
+        if name == "x":
+            return self._ahead(self.num_nodes, _FEATURE_ROWS, self._features_from)
+        return self._ahead(self.num_nodes, _EDGE_ROWS, self._labels_from)
 
-    def _features(self) -> Iterator[NDArray[np.float32]]:
-        key, centroids = self._key(_NOISE), self._centroids()
-        for start in range(0, self.num_nodes, _FEATURE_ROWS):
-            out = np.empty((min(_FEATURE_ROWS, self.num_nodes - start), NUM_FEATURES), np.float32)
-            kernels.fill_features(key, start, self.labels, centroids, out)
-            yield out
+    def _features_from(self, start: int, count: int) -> NDArray[np.float32]:
+        out = np.empty((count, self.shape.num_features), np.float32)
+        kernels.fill_features(self._key(_NOISE), start, self.labels, self._centroids, out)
+        return out
 
-    def _label_chunks(self) -> Iterator[NDArray[np.int64]]:
-        for start in range(0, self.num_nodes, _EDGE_ROWS):
-            yield self.labels[start : start + _EDGE_ROWS].astype(np.int64)
+    def _labels_from(self, start: int, count: int) -> NDArray[np.int64]:
+        classes = self.labels[start : start + count].astype(np.int64)
+        if self._num_labelled == self.num_nodes:
+            return classes
+        first, last = np.searchsorted(self._labelled, [start, start + count])
+        labels, some = np.full(count, -1, np.int64), self._labelled[first:last] - start
+        labels[some] = classes[some]
+        return labels
+
+    @property
+    def _num_labelled(self) -> int:
+        """Nodes in splits."""
+        return self.num_nodes if not self.shape.num_fields else sum(self._split_sizes.values())
+
+    @property
+    def _split_sizes(self) -> dict[str, int]:
+        return {name: count * self.num_nodes // self.shape.num_nodes for name, count in self.shape.splits.items()}
+
+    @cached_property
+    def _labelled(self) -> NDArray[np.int64]:
+        """The nodes that are in splits, ascending."""
+        return np.sort(np.concatenate(list(self.splits[HOMOGENEOUS_NODE_TYPE].values())))
+
+    def draw_splits(self) -> dict[str, NDArray[np.int64]]:
+        """Random train, valid and test nodes in OGB's proportions, each ascending: of all nodes, or of those that have a class."""
+        if not self.shape.num_fields:
+            order = _shuffled(self._key(_SPLIT), self.num_nodes)
+        else:
+            some = np.flatnonzero(self.labels < self.shape.num_classes)
+            order = some[_shuffled(self._key(_SPLIT), len(some))]
+        (train, valid, _), stop = self._split_sizes.values(), self._num_labelled
+        parts = {"train": order[:train], "valid": order[train : train + valid], "test": order[train + valid : stop]}
+        return {name: np.sort(ids) for name, ids in parts.items()}
 
     def _key(self, purpose: int) -> np.uint64:
         key: np.uint64 = np.uint64(fold(fold(fold(0, GENERATOR_VERSION), self.seed & (1 << 64) - 1), purpose))
         return key
 
+    @cached_property
     def _centroids(self) -> NDArray[np.int64]:
         # Sums of two uniform 16-bit numbers less their mean, in units of 2**-FEATURE_BITS.
-        hashes = np.empty(NUM_CLASSES * NUM_FEATURES, np.uint64)
+        count = self.shape.num_classes + self.shape.num_fields
+        hashes = np.empty(count * self.shape.num_features, np.uint64)
         kernels.fill_hashes(self._key(_CENTROIDS), hashes)
         total = (hashes & np.uint64(0xFFFF)) + (hashes >> np.uint64(48))
         centroids: NDArray[np.int64] = (total.astype(np.int64) - 65535) >> _CENTROID_SHIFT
-        return centroids.reshape(NUM_CLASSES, NUM_FEATURES)
+        return centroids.reshape(count, self.shape.num_features)
 
     @property
     def _community_size(self) -> int:
         # Large enough that most edges of a community join different pairs, small enough that every class has communities.
-        size = 64
-        while size < 1024 and size * 192 <= self.num_nodes:
+        size = _SMALLEST_COMMUNITY
+        while size < _LARGEST_COMMUNITY and size * self.shape.num_communities <= self.num_nodes:
             size *= 2
         return size
 
     @cached_property
     def _community_class(self) -> NDArray[np.int64]:
-        # Classes get shares of the communities by size (quantiles, not draws: also a small graph has about all of them).
+        # Classes get shares of the communities by size (quantiles, not draws: also a small graph has about all of them). Those of nodes
+        # with labels come first where there are others.
         count = max(self.num_nodes // self._community_size, 1)
         quantiles = (2 * np.arange(count, dtype=np.int64) + 1) * (1 << 31) // count
-        by_rank = np.searchsorted(_class_bounds(), quantiles, side="right") - 1
+        by_rank = np.searchsorted(self.shape.class_bounds(), quantiles, side="right") - 1
         classes = np.empty(count, np.int64)
         classes[_shuffled(self._key(_COMMUNITIES), count)] = by_rank
-        return classes
+        return classes if not self.shape.num_fields else classes[np.argsort(classes >= self.shape.num_classes, kind="stable")]
+
+    @cached_property
+    def _communities_by_class(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The communities sorted by class, and where each class starts among them."""
+        communities = np.argsort(self._community_class, kind="stable")
+        count = self.shape.num_classes + self.shape.num_fields
+        return communities, np.searchsorted(self._community_class[communities], np.arange(count + 1))
+
+    @cached_property
+    def _law(self) -> NDArray[np.int64]:
+        shape, size = self.shape, self._community_size
+        region = int((self._community_class < shape.num_classes).sum()) * size if shape.focus else 1
+        spread = _coprime(self.num_nodes, _SILVER) if shape.scattered else 1
+        head = int((1 << 64) * shape.head)
+        law = np.empty(kernels.LAW_SIZE, np.int64)
+        law[[kernels.POWER, kernels.HEAD, kernels.HEAD_RAISED]] = shape.power, head, head**shape.power >> 64 * (shape.power - 1)
+        law[[kernels.LOCAL, kernels.SIMILAR, kernels.TYPICAL, kernels.FOCUS]] = shape.local, shape.similar, shape.typical, shape.focus
+        law[[kernels.REGION, kernels.REGION_STRIDE, kernels.STRIDE]] = region, _coprime(region, _GOLDEN), _coprime(self.num_nodes, _GOLDEN)
+        law[[kernels.SPREAD, kernels.GATHER]] = spread, pow(spread, -1, self.num_nodes)
+        law[kernels.COMMUNITY_SIZE] = size
+        return law
 
 
 class _RandomSplits(Mapping[NodeType, Mapping[str, NDArray[np.int64]]]):
-    """Random train, valid and test nodes in OGB's proportions, ascending; drawn when they are first asked for."""
+    """A source's splits; drawn when they are first asked for."""
 
-    def __init__(self, key: np.uint64, num_nodes: int) -> None:
-        self._key, self._num_nodes = key, num_nodes
+    def __init__(self, source: GeneratedSource) -> None:
+        self._source = source
 
     def __getitem__(self, node_type: NodeType) -> Mapping[str, NDArray[np.int64]]:
         if node_type != HOMOGENEOUS_NODE_TYPE:
@@ -205,15 +369,11 @@ class _RandomSplits(Mapping[NodeType, Mapping[str, NDArray[np.int64]]]):
 
     @cached_property
     def _ids(self) -> dict[str, NDArray[np.int64]]:
-        order = _shuffled(self._key, self._num_nodes)
-        train = NUM_TRAIN * self._num_nodes // NUM_NODES
-        valid = train + NUM_VALID * self._num_nodes // NUM_NODES
-        parts = {"train": order[:train], "valid": order[train:valid], "test": order[valid:]}
-        return {name: np.sort(ids) for name, ids in parts.items()}
+        return self._source.draw_splits()
 
 
 @overload
-def products_like(scale: float = 0.01, *, seed: int = 0, out: None = None) -> ProductsLikeSource: ...
+def products_like(scale: float = 0.01, *, seed: int = 0, out: None = None) -> GeneratedSource: ...
 
 
 @overload
@@ -229,7 +389,7 @@ def products_like(
     out: str | Path | None = None,
     options: BuildOptions | None = None,
     events: EventSink = ignore_events,
-) -> ProductsLikeSource | Store:
+) -> GeneratedSource | Store:
     """A generated graph with OGBN-Products' shape, to be given to ``GraphLoader`` or ``gnnkit.partition``, or as a store.
 
     Args:
@@ -243,10 +403,57 @@ def products_like(
         A source that generates the graph whenever it is read (``write_ogb_layout`` writes it as files), or with ``out`` the store.
 
     Raises:
-        PlanError: See ``ProductsLikeSource``.
+        PlanError: See ``GeneratedSource``.
         StoreError: The store cannot be built.
     """
-    source = ProductsLikeSource(scale, seed=seed)
+    return _made(PRODUCTS, scale, seed, out, options, events)
+
+
+@overload
+def papers_like(scale: float = 0.001, *, seed: int = 0, out: None = None) -> GeneratedSource: ...
+
+
+@overload
+def papers_like(
+    scale: float = 0.001, *, seed: int = 0, out: str | Path, options: BuildOptions | None = None, events: EventSink = ignore_events
+) -> Store: ...
+
+
+def papers_like(
+    scale: float = 0.001,
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    options: BuildOptions | None = None,
+    events: EventSink = ignore_events,
+) -> GeneratedSource | Store:
+    """A generated graph with OGBN-Papers100M's shape, to be given to ``GraphLoader`` or ``gnnkit.partition``, or as a store.
+
+    Edges go from the citing paper to the cited one. 1.4 % of the nodes have a label and are in a split, all of them in a twentieth of the
+    graph that is denser than the rest; the label of the others is -1. Ids say nothing about who is near to whom. docs/datasets.md has how
+    much of the graph batches touch, beside what is published of the real one.
+
+    Args:
+        scale: Size relative to OGBN-Papers100M: 1 is 111 059 956 nodes, 1 615 685 872 directed edges, 57 GB of features; at most 9.
+        seed: Another seed is another graph of the same kind.
+        out: Folder to build a store in; None only describes the graph.
+        options: How to build the store; None is one part.
+        events: Receives the progress of the build.
+
+    Returns:
+        A source that generates the graph whenever it is read (``write_ogb_layout`` writes it as files), or with ``out`` the store.
+
+    Raises:
+        PlanError: See ``GeneratedSource``.
+        StoreError: The store cannot be built.
+    """
+    return _made(PAPERS, scale, seed, out, options, events)
+
+
+def _made(
+    shape: GraphShape, scale: float, seed: int, out: str | Path | None, options: BuildOptions | None, events: EventSink
+) -> GeneratedSource | Store:
+    source = GeneratedSource(shape, scale, seed)
     if out is None:
         return source
     from gnnkit.storage.build import build_store
@@ -261,17 +468,13 @@ def _shuffled(key: np.uint64, count: int) -> NDArray[np.int64]:
     return np.argsort(hashes, kind="stable").astype(np.int64)
 
 
-def _class_bounds() -> NDArray[np.int64]:
-    # Class k has a share of 1 / (k + 1): the largest 23 %, the smallest 0.5 %. Integers: [num_classes + 1], 0 to 2**32.
-    shares = [0]
-    for k in range(NUM_CLASSES):
-        shares.append(shares[-1] + (1 << 40) // (k + 1))
-    return np.array([share * (1 << 32) // shares[-1] for share in shares], np.int64)
+# Multiples of the golden section are spread most evenly, and of the silver one next; in millionths.
+_GOLDEN, _SILVER = 618_034, 414_214
 
 
-def _coprime(count: int) -> int:
-    # Near the golden section, whose multiples are spread most evenly.
-    stride = count * 618_034 // 1_000_000
+def _coprime(count: int, section: int) -> int:
+    """A number coprime to ``count``, near a share of it."""
+    stride = max(1, count * section // 1_000_000)
     while math.gcd(stride, count) != 1:
         stride += 1
     return stride

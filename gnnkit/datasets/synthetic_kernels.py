@@ -1,4 +1,4 @@
-"""The kernels behind ``products_like``: integer arithmetic only, so that every machine generates the same graph.
+"""The kernels behind ``products_like`` and ``papers_like``: integer arithmetic only, so that every machine generates the same graph.
 
 Node ``v``, edge ``e`` and feature ``(v, j)`` are functions of the seed and of their own number alone: chunks may be cut
 anywhere and generated in any order. All draws come from the SplitMix64 generator of ``gnnkit.kernels.stream``.
@@ -16,25 +16,34 @@ from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import multiply_high
 from gnnkit.kernels.stream import bounded, draw_u64, fold_u64
 
-# Where the cubic law of popularity starts, as a share of 2**64: without it the largest hub would grow with the graph.
-_HEAD = (1 << 64) // 40
-_REST = (1 << 64) - _HEAD
-_HEAD_CUBED = (_HEAD * _HEAD * _HEAD) >> 128
 # Features are multiples of 2**-7 (0.0078125) below 8 in magnitude: exact in float16 and short as text.
 FEATURE_BITS = 7
+# Elements of ``law`` int64 [13], which decides a graph's edges and labels.
+# Popularity falls off as ``rank ** (1 / POWER - 1)``. It begins at the share HEAD of 2**64, without which the largest hub would grow with
+# the graph; HEAD_RAISED is that to the power.
+POWER, HEAD, HEAD_RAISED = range(3)
 # Shares of edges, in 1/256: to the same community, to another community of the source's class; the rest goes anywhere.
-_LOCAL_SHARE = 112
-_SIMILAR_SHARE = 104
+LOCAL, SIMILAR = 3, 4
 # Share of nodes, in 1/256, that have their community's class; the others draw any class by its size.
-_TYPICAL_SHARE = 170
+TYPICAL = 5
+# Share of edges, in 1/256, whose popular end lies among the first REGION nodes in the order of communities.
+FOCUS, REGION = 6, 7
+# Coprime to the numbers of nodes and of the region's nodes: they spread the ranks of popularity over all ids.
+STRIDE, REGION_STRIDE = 8, 9
+# A node's id is its place in the order of communities times SPREAD, modulo the number of nodes; GATHER is the inverse of SPREAD.
+SPREAD, GATHER = 10, 11
+COMMUNITY_SIZE = 12
+LAW_SIZE = 13
 
 
 @helper
-def _popular(draw: np.uint64, count: int) -> int:
-    """Maps a draw to a rank in ``[0, count)`` with probability about ``rank ** (-2 / 3)``, cut off at the head."""
-    root = uint64(_HEAD) + multiply_high(draw, uint64(_REST))
-    cube = multiply_high(multiply_high(root, root), root)
-    rank: int = np.int64(multiply_high(cube - min(cube, uint64(_HEAD_CUBED)), uint64(count)))
+def _popular(draw: np.uint64, count: int, law: NDArray[np.int64]) -> int:
+    """Maps a draw to a rank in ``[0, count)`` with a probability that falls off as a power law, cut off at the head."""
+    root = uint64(law[HEAD]) + multiply_high(draw, uint64(0) - uint64(law[HEAD]))
+    raised = root
+    for _ in range(law[POWER] - 1):
+        raised = multiply_high(raised, root)
+    rank: int = np.int64(multiply_high(raised - min(raised, uint64(law[HEAD_RAISED])), uint64(count)))
     return rank
 
 
@@ -47,79 +56,74 @@ def _member(draw: np.uint64, community: int, size: int, num_communities: int, nu
     return first + rank
 
 
-@kernel("void(uint64, int64, int64, int64[::1], int64[::1], uint8[::1])")
+@kernel("void(uint64, int64[::1], int64[::1], int64[::1], uint8[::1])")
 def fill_labels(
-    key: np.uint64,
-    start: int,
-    community_size: int,
-    community_class: NDArray[np.int64],
-    class_bounds: NDArray[np.int64],
-    out: NDArray[np.uint8],
+    key: np.uint64, law: NDArray[np.int64], community_class: NDArray[np.int64], class_bounds: NDArray[np.int64], out: NDArray[np.uint8]
 ) -> None:
-    """Labels of the nodes from ``start`` on: mostly the class of the node's community.
+    """Labels of all nodes: mostly the class of the node's community.
 
     Args:
         key: Key of the labels' draws.
-        start: The first node.
-        community_size: Nodes per community.
+        law: See ``LAW_SIZE``.
         community_class: ``[num_communities]``.
         class_bounds: ``[num_classes + 1]``, cumulative sizes of the classes from 0 to ``2**32``.
-        out: ``[count]``, filled.
+        out: ``[num_nodes]``, filled.
     """
     last = community_class.size - 1
-    for i in range(out.size):
-        node = start + i
+    for node in range(out.size):
         node_key = fold_u64(key, uint64(node))
-        if draw_u64(node_key, 0) >> uint64(56) < uint64(_TYPICAL_SHARE):
-            out[i] = community_class[min(node // community_size, last)]
+        if np.int64(draw_u64(node_key, 0) >> uint64(56)) < law[TYPICAL]:
+            out[node] = community_class[min(node * law[GATHER] % out.size // law[COMMUNITY_SIZE], last)]
         else:
             draw = np.int64(draw_u64(node_key, 1) >> uint64(32))
-            out[i] = np.searchsorted(class_bounds, draw, side="right") - 1
+            out[node] = np.searchsorted(class_bounds, draw, side="right") - 1
 
 
-@kernel("void(uint64, int64, int64, int64, uint8[::1], int64[::1], int64[::1], int64[:, ::1])")
+@kernel("void(uint64, int64, int64[::1], uint8[::1], int64[::1], int64[::1], int64[:, ::1])")
 def fill_edges(
     key: np.uint64,
     start: int,
-    community_size: int,
-    stride: int,
+    law: NDArray[np.int64],
     labels: NDArray[np.uint8],
     communities: NDArray[np.int64],
     class_start: NDArray[np.int64],
     out: NDArray[np.int64],
 ) -> None:
-    """Undirected edges from ``start`` on, each followed by its inverse; none is a self loop.
+    """Edges from ``start`` on, each from a popular node to a node that it is near to; none is a self loop.
 
     Args:
         key: Key of the edges' draws.
-        start: The first undirected edge.
-        community_size: Nodes per community.
-        stride: Coprime to the number of nodes: spreads the ranks of popularity over all ids.
+        start: The first edge.
+        law: See ``LAW_SIZE``.
         labels: ``[num_nodes]``.
         communities: ``[num_communities]``, sorted by class.
         class_start: ``[num_classes + 1]``, where each class starts in ``communities``.
-        out: ``[2, 2 * count]``, filled.
+        out: ``[2, count]``, filled: popular nodes, then the others.
     """
-    num_nodes, num_communities = labels.size, communities.size
-    for i in range(out.shape[1] // 2):
+    num_nodes, num_communities, size, spread = labels.size, communities.size, law[COMMUNITY_SIZE], law[SPREAD]
+    for i in range(out.shape[1]):
         edge_key = fold_u64(key, uint64(start + i))
-        source = _popular(draw_u64(edge_key, 0), num_nodes) * stride % num_nodes
-        kind = draw_u64(edge_key, 1) >> uint64(56)
-        low, high = class_start[labels[source]], class_start[labels[source] + 1]
-        if kind < uint64(_LOCAL_SHARE):
-            community = min(source // community_size, num_communities - 1)
-            target = _member(draw_u64(edge_key, 2), community, community_size, num_communities, num_nodes)
-        elif kind < uint64(_LOCAL_SHARE + _SIMILAR_SHARE) and high > low:
-            community = communities[low + bounded(draw_u64(edge_key, 3), high - low)]
-            target = _member(draw_u64(edge_key, 2), community, community_size, num_communities, num_nodes)
-            if labels[target] != labels[source]:
-                target = _member(draw_u64(edge_key, 4), community, community_size, num_communities, num_nodes)
+        kinds = draw_u64(edge_key, 1)
+        kind = np.int64(kinds >> uint64(56))
+        if np.int64(kinds >> uint64(48) & uint64(0xFF)) < law[FOCUS]:
+            source = _popular(draw_u64(edge_key, 0), law[REGION], law) * law[REGION_STRIDE] % law[REGION]
         else:
-            target = _popular(draw_u64(edge_key, 2), num_nodes) * stride % num_nodes
+            source = _popular(draw_u64(edge_key, 0), num_nodes, law) * law[STRIDE] % num_nodes
+        label = labels[source * spread % num_nodes]
+        low, high = class_start[label], class_start[label + 1]
+        if kind < law[LOCAL]:
+            community = min(source // size, num_communities - 1)
+            target = _member(draw_u64(edge_key, 2), community, size, num_communities, num_nodes)
+        elif kind < law[LOCAL] + law[SIMILAR] and high > low:
+            community = communities[low + bounded(draw_u64(edge_key, 3), high - low)]
+            target = _member(draw_u64(edge_key, 2), community, size, num_communities, num_nodes)
+            if labels[target * spread % num_nodes] != label:
+                target = _member(draw_u64(edge_key, 4), community, size, num_communities, num_nodes)
+        else:
+            target = _popular(draw_u64(edge_key, 2), num_nodes, law) * law[STRIDE] % num_nodes
         if target == source:
             target = source - 1 if source > 0 else 1
-        out[0, 2 * i], out[1, 2 * i] = source, target
-        out[0, 2 * i + 1], out[1, 2 * i + 1] = target, source
+        out[0, i], out[1, i] = source * spread % num_nodes, target * spread % num_nodes
 
 
 @kernel("void(uint64, int64, uint8[::1], int64[:, ::1], float32[:, ::1])")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.datasets.synthetic import ProductsLikeSource, products_like
+from gnnkit.datasets.synthetic import GeneratedSource, products_like
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE
@@ -31,7 +31,7 @@ _NAME = "ogbn-products"
 
 
 def write_ogb_layout(
-    source: ProductsLikeSource, root: str | Path, name: str = _NAME, *, compresslevel: int = 6, events: EventSink = ignore_events
+    source: GeneratedSource, root: str | Path, name: str = _NAME, *, compresslevel: int = 6, events: EventSink = ignore_events
 ) -> Path:
     """Writes a generated graph under ``<root>/ogbn_products`` as OGB lays out ogbn-products; streams in bounded memory.
 
@@ -60,13 +60,13 @@ def write_ogb_layout(
     splits = source.splits[HOMOGENEOUS_NODE_TYPE]
     tables: dict[str, Iterable[NDArray[Any]]] = {
         "raw/num-node-list": [np.array([[source.num_nodes]])],
-        "raw/num-edge-list": [np.array([[source.num_undirected_edges]])],
+        "raw/num-edge-list": [np.array([[source.num_draws]])],
         "raw/edge": (np.ascontiguousarray(chunk[:, ::2].T) for chunk in source.edge_chunks()),
         "raw/node-feat": source.node_array_chunks(HOMOGENEOUS_NODE_TYPE, "x"),
         "raw/node-label": (labels[:, None] for labels in source.node_array_chunks(HOMOGENEOUS_NODE_TYPE, "y")),
         **{f"split/sales_ranking/{split}": [ids[:, None]] for split, ids in splits.items()},
     }
-    rows = 2 + source.num_undirected_edges + 3 * source.num_nodes
+    rows = 2 + source.num_draws + 3 * source.num_nodes
     try:
         with Stage(events, "write", label=str(target), total=rows, unit="rows") as stage:
             for file, chunks in tables.items():

@@ -20,7 +20,7 @@ from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.graph_store import GraphStore
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.datasets.citations import cora
-from gnnkit.datasets.synthetic import NUM_CLASSES, NUM_FEATURES, ProductsLikeSource, products_like
+from gnnkit.datasets.synthetic import PRODUCTS, GeneratedSource, products_like
 from gnnkit.demo.training import Sage, Scores, TrainingReport, accuracy, make_mlp, mlp_forward, sage_forward, train
 from gnnkit.events import EventSink
 from gnnkit.graph_loader import GraphLoader
@@ -51,7 +51,9 @@ def train_on_products_like(
     """
     source = products_like(scale)
     report.line(f"{source.name}: {source.notice}")
-    report.line(f"  {source.num_nodes:,} nodes, {source.schema.num_edges:,} edges, {NUM_FEATURES} features, {NUM_CLASSES} classes")
+    report.line(
+        f"  {source.num_nodes:,} nodes, {source.schema.num_edges:,} edges, {PRODUCTS.num_features} features, {PRODUCTS.num_classes} classes"
+    )
     splits = source.splits["node"]
     started = time.perf_counter()
     with _training_loader(source, store_dir, progress) as loader:
@@ -61,11 +63,11 @@ def train_on_products_like(
         report.line(f"  training on {len(splits['train']):,} nodes: {epochs} epochs of {len(loader)} batches, fan-out {_NUM_NEIGHBORS}")
         test = _some_of(splits["test"])
         torch.manual_seed(0)
-        sage = Sage(NUM_FEATURES, _HIDDEN, 3, NUM_CLASSES, dropout=0.0)
+        sage = Sage(PRODUCTS.num_features, _HIDDEN, 3, PRODUCTS.num_classes, dropout=0.0)
         train(sage, loader, sage_forward, epochs=epochs, lr=0.005, events=events, label="GraphSAGE")
         with loader.for_split(test, batch_size=_BATCH_SIZE) as test_loader:
             sage_accuracy = accuracy(sage, test_loader, sage_forward, events=events, label="GraphSAGE")
-        mlp = make_mlp(NUM_FEATURES, _HIDDEN, 3, NUM_CLASSES, dropout=0.5)
+        mlp = make_mlp(PRODUCTS.num_features, _HIDDEN, 3, PRODUCTS.num_classes, dropout=0.5)
         with loader.for_split("train", num_neighbors=[0], shuffle=True) as features_only:
             mlp_epochs = math.ceil(_MLP_STEPS / len(features_only))
             train(mlp, features_only, mlp_forward, epochs=mlp_epochs, lr=0.003, events=events, label="features-only MLP")
@@ -118,7 +120,7 @@ def train_on_cora(events: EventSink, report: TrainingReport, *, seed: int = 0) -
     return Scores(_share_of_largest(data.y[data.test_mask].numpy()), mlp_accuracy, sage_accuracy, "all 1,000 test nodes")
 
 
-def _training_loader(source: ProductsLikeSource, store_dir: str | Path | None, progress: bool | str, **options: Any) -> GraphLoader:
+def _training_loader(source: GeneratedSource, store_dir: str | Path | None, progress: bool | str, **options: Any) -> GraphLoader:
     batch_size = max(1, min(_BATCH_SIZE, len(source.splits["node"]["train"]) // _MIN_BATCHES))
     return GraphLoader.from_source(
         source, num_neighbors=_NUM_NEIGHBORS, batch_size=batch_size, store_dir=store_dir, progress=cast(Any, progress), **options

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from gnnkit.datasets import synthetic
-from gnnkit.datasets.synthetic import NOTICE, ProductsLikeSource, products_like
+from gnnkit.datasets.synthetic import PRODUCTS, products_like
 from gnnkit.errors import PlanError
 from gnnkit.events import Event
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE
@@ -49,7 +49,7 @@ def test_full_size_is_ogbn_products_size() -> None:
     assert source.metadata["num_classes"] == 47
     assert source.metadata["task_type"] == "multiclass classification"
     assert source.metadata["eval_metric"] == "acc"
-    assert source.notice == NOTICE and "not OGB's data" in NOTICE
+    assert source.notice == PRODUCTS.notice and "not OGB's data" in PRODUCTS.notice
 
 
 def test_the_graph_is_the_same_everywhere() -> None:
@@ -161,7 +161,7 @@ def test_unknown_names() -> None:
 
 
 def test_smallest_graph() -> None:
-    source = ProductsLikeSource(5.3e-5)
+    source = products_like(5.3e-5)
     assert source.num_nodes == 130
     assert edges_of(source).max() < 130
 
@@ -189,7 +189,7 @@ def test_straight_into_a_store(tmp_path: Path) -> None:
     source = products_like(0.002)
     store = products_like(0.002, out=tmp_path / "store", options=BuildOptions(num_parts=2), events=events.append)
     assert store.path == tmp_path / "store" and store.num_parts == 2
-    assert store.notice == NOTICE and store.metadata["num_classes"] == 47
+    assert store.notice == PRODUCTS.notice and store.metadata["num_classes"] == 47
     assert events and events[-1].kind == "end"
     np.testing.assert_array_equal(store.splits["node"]["train"], source.splits["node"]["train"])
     parts = store.arrays().nodes["node"]

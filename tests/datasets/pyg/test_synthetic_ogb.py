@@ -30,7 +30,7 @@ def check_tree(tree: Path, scale: float) -> None:
     np.testing.assert_array_equal(features, np.concatenate(list(source.node_array_chunks("node", "x"))))
     np.testing.assert_array_equal(read(tree / "raw/node-label.csv.gz")[:, 0], source.labels)
     assert read(tree / "raw/num-node-list.csv.gz").tolist() == [[source.num_nodes]]
-    assert read(tree / "raw/num-edge-list.csv.gz").tolist() == [[source.num_undirected_edges]]
+    assert read(tree / "raw/num-edge-list.csv.gz").tolist() == [[source.num_draws]]
     for split, ids in source.splits["node"].items():
         np.testing.assert_array_equal(read(tree / f"split/sales_ranking/{split}.csv.gz")[:, 0], ids)
     assert (tree / "RELEASE_v1.txt").exists()
