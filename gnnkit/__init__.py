@@ -141,7 +141,25 @@ def _traceback(*args: _typing.Any) -> list[str]:
     return lines_for(*args)
 
 
-_register(card=_card, store_plot=_store_plot, traceback=_traceback)
+def _open_url(*args: _typing.Any) -> "Store":
+    from gnnkit.cluster.urls.stores import open_url  # processes, which opening a folder does without
+
+    return open_url(*args)
+
+
+def _push(*args: _typing.Any, **options: _typing.Any) -> str:
+    from gnnkit.cluster.urls.stores import push  # the same
+
+    return push(*args, **options)
+
+
+def _fetch_tables(*args: _typing.Any) -> "list[tuple[str, str]]":
+    from gnnkit.cluster.urls.tables import fetch_tables  # the same
+
+    return fetch_tables(*args)
+
+
+_register(card=_card, store_plot=_store_plot, traceback=_traceback, open_url=_open_url, push=_push, fetch_tables=_fetch_tables)
 
 
 def load_ipython_extension(shell: _typing.Any) -> None:

@@ -336,8 +336,9 @@ class GraphLoader(ProcessBound, Shown):
         """A loader on a store that ``gnnkit partition`` or another loader built.
 
         Args:
-            path: The store's folder, or an opened ``Store``. None is the store of the servers that ``backend=GraphStore(address=...)``
-                joins; with a path, theirs must be the same one, if it is on this machine at all.
+            path: The store's folder, its URL such as ``"s3://bucket/store"``, or an opened ``Store``. From a URL the parts of this host
+                are fetched once. None is the store of the servers that ``backend=GraphStore(address=...)`` joins; with a path, theirs must
+                be the same one, if it is on this machine at all.
             input_nodes: See ``from_ogb``.
             weight: See ``from_ogb``; the store must have been built with it.
             time_attr: Likewise.

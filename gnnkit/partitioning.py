@@ -10,6 +10,7 @@ from gnnkit.errors import PlanError, StoreError, interruptible
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.options import BuildOptions, FeatureDtype, Order, Partitioner
+from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -91,7 +92,7 @@ def partition(  # noqa: PLR0913
     Where the folder of stores holds the same graph in other parts, that store is read and not the dataset.
 
     Args:
-        source: A store or the path of one, which is repartitioned without reading the dataset again; the name of an OGB
+        source: A store, the path or the URL of one, which is repartitioned without reading the dataset again; the name of an OGB
             dataset; the path of a table of edges, or of a YAML file with the arguments of ``gnnkit.tables``; a PyG ``Data`` or
             ``HeteroData``; or any ``GraphSource``.
         num_parts: Parts to cut it into.
@@ -202,10 +203,16 @@ def _opened(source: Any, events: EventSink) -> Any:
     from gnnkit.storage.store import Store
 
     if isinstance(source, (str, Path)):
-        if Path(source).is_file():
+        from gnnkit.datasets.tables.reading import is_table_file  # pyarrow
+
+        if is_table_file(source):
             from gnnkit.datasets.tables.description import open_described
 
-            return open_described(Path(source), events)
+            return open_described(source, events)
+        if is_url(source):
+            from gnnkit.cluster.urls.stores import open_url
+
+            return open_url(str(source), None, events)
         if isinstance(source, Path) or "/" in source or (Path(source) / MANIFEST_NAME).exists():
             return Store.open(source)
         from gnnkit.datasets.ogb import open_ogb

@@ -1,4 +1,4 @@
-"""The registry of renderers: objects of lower packages show themselves by it and know nothing of what draws them."""
+"""The registry of renderers: objects of lower packages show themselves by it, and reach what moves files to and from URLs by it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ _RENDERERS: dict[str, Callable[..., Any]] = {}
 
 
 def register(**renderers: Callable[..., Any]) -> None:
-    """Registers functions that draw.
+    """Registers functions that draw, and those for URLs.
 
     Args:
         **renderers: ``card`` makes the card of a ``Shown`` object, ``progress`` the receiver of events for a choice of progress,
-            ``traceback`` the lines that IPython shows of an error, ``store_plot`` a store's picture.
+            ``traceback`` the lines that IPython shows of an error, ``store_plot`` a store's picture. ``open_url`` opens the store at a URL,
+            ``push`` puts a store there, ``fetch_tables`` fetches the files of a table.
     """
     _RENDERERS.update(renderers)
 
 
 def renderer(what: str) -> Callable[..., Any]:
-    """The function that draws ``what``; ``gnnkit/__init__.py`` registers them all."""
+    """The function that draws or does ``what``; ``gnnkit/__init__.py`` registers them all."""
     return _RENDERERS[what]
 
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from gnnkit.cli.output import WARNING, show_error, show_json, show_line, show_rows, show_table
-from gnnkit.errors import DatasetError
+from gnnkit.errors import DatasetError, PlanError
+from gnnkit.events import EventSink, ignore_events
+from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
+    from gnnkit.storage.manifest import Manifest
     from gnnkit.storage.store import Store
 
 
 def info(
-    target: str = typer.Argument(metavar="PATH|NAME", help="A store's folder or name, or a dataset's name such as ogbn-products."),
+    target: str = typer.Argument(metavar="PATH|URL|NAME", help="A store's folder, URL or name, or a dataset's name such as ogbn-products."),
     verify: bool = typer.Option(
         False, "--verify", help="Read every array of a store and compare it with its checksum; exit code 1 if it is damaged."
     ),
@@ -27,16 +31,19 @@ def info(
 
     What a store holds and how it is cut; what OGB says about a dataset.
     """
+    if is_url(target):
+        _at_url(target, verify=verify, as_json=as_json)
+        return
     store = open_store_or_none(target, root)
     if store is None:
         _dataset(target, root, verify=verify, as_json=as_json)
         return
     damage = _damage(store, quiet=as_json) if verify else None
     if as_json:
-        facts = store_facts(store)
+        facts = store_facts(store.manifest, store.path)
         show_json({**facts, "verified": damage is None, "damage": damage} if verify else facts)
     else:
-        show_store(store)
+        show_store(store.manifest, store.path)
         if verify and damage is None:
             show_line("verified: every array matches its checksum", "green")
     if damage is not None:
@@ -44,8 +51,25 @@ def info(
         raise typer.Exit(WARNING)
 
 
-def open_store_or_none(target: str, root: Path | None) -> Store | None:
-    """Opens the store that is meant by a folder or by a name in the folder of stores; None where it must be a dataset's name.
+def _at_url(url: str, *, verify: bool, as_json: bool) -> None:
+    """Shows what the manifest of a store at a URL says; nothing else is fetched."""
+    from gnnkit.cluster.urls.stores import url_manifest
+
+    if verify:
+        raise PlanError(
+            f"--verify reads arrays, and those at {url!r} are not here", "from_store(url) compares what it fetches with its checksums"
+        )
+    manifest = url_manifest(url)
+    if as_json:
+        show_json(store_facts(manifest, url))
+    else:
+        show_store(manifest, url)
+
+
+def open_store_or_none(
+    target: str, root: Path | None, events: EventSink = ignore_events, parts: Sequence[int] | None = None
+) -> Store | None:
+    """Opens the store that is meant by a folder, a URL or a name in the folder of stores; None where it must be a dataset's name.
 
     Raises:
         StoreError: It is a store, and cannot be opened.
@@ -54,14 +78,18 @@ def open_store_or_none(target: str, root: Path | None) -> Store | None:
     from gnnkit.storage.catalog import default_store_dir
     from gnnkit.storage.store import Store
 
+    if is_url(target):
+        from gnnkit.cluster.urls.stores import open_url
+
+        return open_url(target, parts, events)
     path = Path(target).expanduser()
     if path.is_file():
         hint = f"gnnkit partition {path} 2 makes a store of a table of edges"
         raise DatasetError(f"{path} is a file, and neither a store nor the name of a dataset", hint)
     if path.is_dir() or os.sep in target:
-        return Store.open(path)
+        return Store.open(path, parts)
     named = default_store_dir(root) / target
-    return Store.open(named) if named.is_dir() else None
+    return Store.open(named, parts) if named.is_dir() else None
 
 
 def _damage(store: Store, *, quiet: bool) -> str | None:
@@ -76,48 +104,50 @@ def _damage(store: Store, *, quiet: bool) -> str | None:
     return None
 
 
-def store_facts(store: Store) -> dict[str, Any]:
+def store_facts(manifest: Manifest, place: str | Path) -> dict[str, Any]:
     """Everything that is known of a store without reading its arrays, JSON-serialisable."""
     from gnnkit.schema import edge_type_name
     from gnnkit.storage.link_splits import LINK_INDEX
+    from gnnkit.storage.report import report_of
 
     return {
-        "fingerprint": store.fingerprint,
-        "edge_dir": store.edge_dir,
-        "options": store.options.to_json(),
-        "schema": store.schema.to_json(),
-        "splits": {node_type: {name: len(ids) for name, ids in splits.items()} for node_type, splits in store.splits.items()},
+        "fingerprint": manifest.fingerprint,
+        "edge_dir": manifest.options.edge_dir,
+        "options": manifest.options.to_json(),
+        "schema": manifest.schema.to_json(),
+        "splits": {node_type: dict(splits) for node_type, splits in manifest.splits.items()},
         "link_splits": {
             edge_type_name(edge_type): {split: links[LINK_INDEX].shape[1] for split, links in by_split.items()}
-            for edge_type, by_split in store.link_splits.items()
+            for edge_type, by_split in manifest.link_splits.items()
         },
-        "metadata": dict(store.metadata),
-        **store.report().to_json(),
+        "metadata": dict(manifest.metadata),
+        **report_of(manifest, place).to_json(),
     }
 
 
-def show_store(store: Store) -> None:
+def show_store(manifest: Manifest, place: str | Path) -> None:
     """Shows a store's facts and a line for each part."""
+    from gnnkit.storage.report import report_of
     from gnnkit.units import format_bytes, format_count
 
-    report, schema, options = store.report(), store.schema, store.options
-    rows = [("path", str(store.path))]
-    rows += [("notice", store.notice)] if store.notice else []
+    report, schema, options = report_of(manifest, place), manifest.schema, manifest.options
+    rows = [("url" if is_url(place) else "path", str(place))]
+    rows += [("notice", manifest.notice)] if manifest.notice else []
     rows += [
         ("nodes", "; ".join(f"{_name(t)}{format_count(n.num_nodes)} ({_arrays(n)})" for t, n in schema.node_types.items())),
         ("edges", "; ".join(f"{_name('-'.join(t))}{format_count(e.num_edges)} ({_arrays(e)})" for t, e in schema.edge_types.items())),
-        ("splits", "; ".join(f"{_name(t)}{', '.join(f'{k} {len(v):,}' for k, v in s.items())}" for t, s in store.splits.items()) or "none"),
-        *_link_rows(store),
-        ("size", format_bytes(store.nbytes)),
-        ("compressed by", "target (edge_dir='in')" if store.edge_dir == "in" else "source (edge_dir='out')"),
+        ("splits", "; ".join(f"{_name(t)}{', '.join(f'{k} {v:,}' for k, v in s.items())}" for t, s in manifest.splits.items()) or "none"),
+        *_link_rows(manifest),
+        ("size", format_bytes(manifest.nbytes)),
+        ("compressed by", "target (edge_dir='in')" if options.edge_dir == "in" else "source (edge_dir='out')"),
         ("edge ids", "stored" if options.with_edge else "not stored"),
         *([("weights", options.weight)] if options.weight else []),
         *([("times", options.time_attr)] if options.time_attr else []),
-        ("parts", f"{store.num_parts} ({options.partition}), {report.total_edge_cut:.1%} of the edges cut"),
-        ("fingerprint", store.fingerprint[:16]),
+        ("parts", f"{manifest.num_parts} ({options.partition}), {report.total_edge_cut:.1%} of the edges cut"),
+        ("fingerprint", manifest.fingerprint[:16]),
     ]
-    show_rows(store.name, rows)
-    if store.num_parts > 1:
+    show_rows(manifest.name, rows)
+    if manifest.num_parts > 1:
         parts = [
             (
                 str(i),
@@ -132,12 +162,12 @@ def show_store(store: Store) -> None:
         show_table(columns, parts, right=columns)
 
 
-def _link_rows(store: Store) -> list[tuple[str, str]]:
+def _link_rows(manifest: Manifest) -> list[tuple[str, str]]:
     """A row on the official splits of links, where there are any."""
     from gnnkit.storage.link_splits import LINK_INDEX
 
     texts = []
-    for edge_type, by_split in store.link_splits.items():
+    for edge_type, by_split in manifest.link_splits.items():
         counts = ", ".join(f"{split} {links[LINK_INDEX].shape[1]:,}" for split, links in by_split.items())
         texts.append(f"{_name('-'.join(edge_type))}{counts}")
     return [("links", "; ".join(texts))] if texts else []

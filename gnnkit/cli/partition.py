@@ -89,9 +89,9 @@ def partition(
     if made is None:
         _show_progress(out, part or [], as_json)
     elif as_json:
-        show_json(store_facts(made))
+        show_json(store_facts(made.manifest, made.path))
     else:
-        show_store(made)
+        show_store(made.manifest, made.path)
         if len(made.local_parts) < made.num_parts:
             show_line(f"the files of {_parts(made.local_parts)} are here, the others are on other hosts")
 
@@ -115,15 +115,17 @@ def _parts(numbers: Sequence[int]) -> str:
 
 def _open(source: str, asked: dict[str, Any], root: Path | None, download: bool | None, events: Any) -> Any:
     """The graph that is meant: tables, a store, or a dataset."""
-    if asked or Path(source).is_file():
+    from gnnkit.datasets.tables.reading import is_table_file  # pyarrow
+
+    if asked or is_table_file(source):
         from gnnkit.datasets.tables.description import open_described, tables_from_text
 
         if not asked:
-            return open_described(Path(source), events)
+            return open_described(source, events)
         given = {name: _by_type(value) if isinstance(value, list) else value for name, value in asked.items()}
         given.setdefault("edges", source)
         return tables_from_text(given, Path(), events)
-    store = open_store_or_none(source, root)
+    store = open_store_or_none(source, root, events)
     return store if store is not None else _open_dataset(source, root, download, events)
 
 

@@ -38,13 +38,13 @@ def check_placement(value: Any) -> None:
         )
 
 
-def place(value: PlacementOption, manifest: Manifest, path: Path, hosts: Hosts) -> Placement | None:
+def place(value: PlacementOption, manifest: Manifest, path: str | Path, hosts: Hosts) -> Placement | None:
     """The placement of a store's parts.
 
     Args:
         value: What the user said.
         manifest: The store's manifest.
-        path: Where the store is, for a message.
+        path: The store's folder or URL, for a message.
         hosts: The hosts.
 
     Returns:

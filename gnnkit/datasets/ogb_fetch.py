@@ -22,11 +22,11 @@ from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.files import give_up_lock, take_lock
 from gnnkit.storage.staging import check_memory
 from gnnkit.units import format_bytes
+from gnnkit.urls import OFFLINE_VARIABLE, is_offline
 
 AUTO_LIMIT_BYTES = 2_000_000_000
 # Where OGB's archives are mirrored: stands for everything before "nodeproppred/products.zip".
 MIRROR_VARIABLE = "GNNKIT_OGB_URL"
-OFFLINE_VARIABLE = "GNNKIT_OFFLINE"
 _OFFICIAL_BASE = "/ogb/data/"
 # A store's size over its archive's. Text of proteins' edge features, 8 numbers in [0, 1], shrinks like no other.
 _STORE_PER_ARCHIVE = {"ogbn-proteins": 14.0}
@@ -98,7 +98,7 @@ class _Fetch:
     def _refuse_unless_allowed(self) -> None:
         if self._by_hand.exists():
             return
-        offline = os.environ.get(OFFLINE_VARIABLE, "").strip().lower() not in ("", "0", "false", "no")
+        offline = is_offline()
         if offline or self._allowed is False:
             why = f"{OFFLINE_VARIABLE} is set" if offline else "download=False"
             raise DatasetError(f"{self._info.name} is not in {self._root}, and nothing may be downloaded ({why})", self._hint)

@@ -120,5 +120,5 @@ def placed_graph(graph: GraphHandle, options: LoaderOptions) -> tuple[GraphHandl
         check_undivided(options)
         return graph, None
     site = options.site
-    store = site.open(graph.store.path)
+    store = site.open(graph.store.written, planned=graph.store)
     return open_store(store), site.placement(store.manifest, store.path)

@@ -166,11 +166,11 @@ def open_stored(
     """Opens a store; the arguments are those of ``GraphLoader.from_store``."""
     check_flag("with_edge", with_edge, or_none=True)
     if isinstance(path, Store):
-        path = path.path
+        path = path.url or path.path
     elif path is not None and not isinstance(path, (str, Path)):
         raise PlanError(
             f"from_store() was given a {type(path).__name__}",
-            "give the store's folder, or a Store such as loader.store; a graph in memory is opened by from_pyg() or from_source()",
+            "give the store's folder or URL, or a Store such as loader.store; a graph in memory is opened by from_pyg() or from_source()",
         )
     given = sort_options(options, input_nodes, "train", with_build=False)
     site = given.loader.site
@@ -180,7 +180,7 @@ def open_stored(
     elif path is None:
         raise PlanError("from_store() was given no path", "name the store's folder, or servers: backend=GraphStore(address=...)")
     else:
-        store = site.open(path)
+        store = site.open(path, events)
     return _on_store(store, given, site, weight, time_attr, with_edge, events)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,9 @@ from gnnkit.backends import resolve_backend
 from gnnkit.backends.base import Backend, size_in_bytes
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, find_hosts
 from gnnkit.cluster.placing import PlacementOption, check_placement, place
+from gnnkit.cluster.urls.stores import open_url
 from gnnkit.errors import PlanError, near_matches
+from gnnkit.events import EventSink, ignore_events
 from gnnkit.loader.inputs import (
     HOP_OPTIONS,
     INPUT_OPTIONS,
@@ -38,6 +40,7 @@ from gnnkit.plan import (
     Remainder,
     RuntimeOptions,
     Sampling,
+    StoreRef,
     SubgraphType,
     TemporalComparison,
     TemporalStrategy,
@@ -50,6 +53,7 @@ from gnnkit.schema import EdgeDir
 from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
+from gnnkit.urls import is_url
 
 
 @dataclass(frozen=True)
@@ -64,20 +68,31 @@ class Site:
     word: PlacementOption
     hosts: Hosts
 
-    def placement(self, manifest: Manifest, path: Path) -> Placement | None:
+    def placement(self, manifest: Manifest, path: str | Path) -> Placement | None:
         """The placement of a store's parts; see ``place``."""
         return place(self.word, manifest, path, self.hosts)
 
-    def open(self, path: str | Path) -> Store:
-        """Opens the parts of a store that belong to this host.
+    def open(self, path: str | Path, events: EventSink = ignore_events, planned: StoreRef | None = None) -> Store:
+        """Opens the parts of a store that belong to this host; those of a store at a URL are fetched where they are not here.
+
+        Args:
+            path: The store's folder or URL.
+            events: Receives the stage "download", in bytes.
+            planned: The store that is expected there.
 
         Raises:
             StoreError: There is no store, or it is damaged, or lacks a part that belongs here.
             PlanError: The placement does not fit the hosts or the parts.
         """
+        if is_url(path):
+            url = str(path)
+            return open_url(url, lambda manifest: self._parts(manifest, url), events, planned)
         path = Path(path).expanduser().absolute()
-        placement = self.placement(read_manifest(path), path)
-        return Store.open(path, None if placement is None else placement.hosts[self.hosts.index])
+        return Store.open(path, self._parts(read_manifest(path), path))
+
+    def _parts(self, manifest: Manifest, path: str | Path) -> Sequence[int] | None:
+        placement = self.placement(manifest, path)
+        return None if placement is None else placement.hosts[self.hosts.index]
 
 
 @dataclass(frozen=True)

@@ -372,7 +372,7 @@ class Pipeline(ProcessBound):
     def store(self) -> Store | None:
         """The opened ``Store``, or None for a graph in memory."""
         stored = self.graph.store
-        return None if stored is None else Store.open(stored.path, self.graph.arrays.local_parts)
+        return None if stored is None else Store.open(stored.path, self.graph.arrays.local_parts, stored.url)
 
     def with_backend(self, backend: Backend | str, changes: Mapping[str, Any], events: EventSink | None = None) -> Pipeline:
         """The same batches from another backend, with other options where they are given; see ``changed``."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend
 from gnnkit.backends.joined import joined
-from gnnkit.cluster.hosts import find_hosts
+from gnnkit.cluster.hosts import ONE_HOST, find_hosts
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink
 from gnnkit.loader.inputs import (
@@ -31,6 +31,7 @@ from gnnkit.plan.fan_outs import resolve_fan_outs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import to_options
 from gnnkit.schema import GraphSchema
+from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
     from gnnkit.storage.manifest import Manifest
@@ -101,7 +102,6 @@ def open_planned_store(plan: LoaderPlan, backend: Backend, events: EventSink) ->
         StartTimeout: See ``served_store``.
     """
     from gnnkit.storage.layout import MANIFEST_NAME
-    from gnnkit.storage.store import Store
 
     if plan.store is None:
         raise PlanError("the plan's graph was only in memory", "build a store with gnnkit.partition() and a loader with from_store()")
@@ -110,9 +110,10 @@ def open_planned_store(plan: LoaderPlan, backend: Backend, events: EventSink) ->
         store = served_store(backend, events)
     else:
         try:
-            store = Store.open(path) if plan.placement is None else _site(plan, backend, plan.placement).open(path)
+            site = Site("replicate", ONE_HOST) if plan.placement is None else _site(plan, backend, plan.placement)
+            store = site.open(path, events, plan.store)
         except StoreError as error:
-            if (Path(path) / MANIFEST_NAME).exists():
+            if is_url(path) or (Path(path) / MANIFEST_NAME).exists():
                 raise
             raise StoreError(error.message, _BRING_IT) from error
     check_planned(plan.store, store.manifest, store.path)

@@ -10,6 +10,7 @@ from typing import Any
 
 from gnnkit.errors import PlanError
 from gnnkit.files import read_json, write_whole
+from gnnkit.urls import is_url
 
 _HINT = "write it with loader.plan.save('plan.json')"
 # Of a plan: seeds that are written out are compressed, about 3 bytes each.
@@ -60,8 +61,8 @@ def path_from(folder: Path, target: str) -> str:
 
 
 def path_in(folder: Path, written: str) -> str:
-    """Reverses ``path_from``: an absolute path to the same place."""
-    if os.path.isabs(written):
+    """Reverses ``path_from``: an absolute path to the same place, or the URL that was written."""
+    if os.path.isabs(written) or is_url(written):
         return written
     here = os.path.realpath(folder) if ".." in Path(written).parts else str(folder.absolute())
     return os.path.normpath(os.path.join(here, written))

@@ -18,6 +18,7 @@ from gnnkit.plan.form import BatchForm
 from gnnkit.plan.inputs import Inputs, inputs_from_json
 from gnnkit.plan.sampling import Sampling, sampling_from_json
 from gnnkit.schema import NodeType
+from gnnkit.urls import check_url, is_url
 
 Remainder = Literal["drop", "pad", "uneven"]
 PLAN_VERSION = 3
@@ -31,16 +32,30 @@ class StoreRef:
         path: Where it is.
         fingerprint: Digest of its content and build parameters.
         graph: Digest of what decides batches: the same for every way to cut the same graph into parts. A store with another one is refused.
+        url: The URL that it was fetched from; plans that are written name it in the place of the path. None: it lies only here.
     """
 
     path: str
     fingerprint: str
     graph: str
+    url: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not all(isinstance(value, str) for value in (self.path, self.fingerprint, self.graph)):
             given = f"got {self.path!r}, {self.fingerprint!r} and {self.graph!r}"
             raise PlanError(f"a plan's store needs a path, a fingerprint and that of its graph, {given}")
+        for place in (self.path, self.url):
+            if place is not None and is_url(place):
+                check_url(place, "the plan's store")
+
+    @property
+    def written(self) -> str:
+        """The path or URL that a file names it by, for whoever opens it elsewhere."""
+        return self.url or self.path
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form."""
+        return {name: value for name, value in asdict(self).items() if name != "url" or value is not None}
 
 
 @dataclass(frozen=True)
@@ -198,7 +213,7 @@ class LoaderPlan:
         """Writes the plan into a file, all at once. ``LoaderPlan.load`` and ``GraphLoader.from_plan`` read it.
 
         The store's path is written relative to the file where both lie below a common folder, which can then be moved or copied as a whole;
-        else as it is. No token is written.
+        else as it is; of a store that was fetched its URL. No token is written.
 
         Args:
             path: The JSON file.
@@ -212,7 +227,7 @@ class LoaderPlan:
                 "build a store with gnnkit.partition() and a loader with from_store()",
             )
         file, value = Path(path), self.to_json()
-        value["store"]["path"] = path_from(file.parent, self.store.path)
+        value["store"] = replace(self.store, path=path_from(file.parent, self.store.written), url=None).to_json()
         write_plan_file(value, file)
 
     @classmethod
@@ -230,7 +245,7 @@ class LoaderPlan:
         """A JSON-serialisable form; ``from_json`` reverses it."""
         return {
             "version": PLAN_VERSION,
-            "store": None if self.store is None else asdict(self.store),
+            "store": None if self.store is None else self.store.to_json(),
             "inputs": self.inputs.to_json(),
             "sampling": self.sampling.to_json(),
             "batching": asdict(self.batching),

@@ -480,12 +480,16 @@ def _state(owner: ProcessStatus, processes: Sequence[ProcessStatus], *, died: bo
     return "ended" if died and all(process.state in _NOT_THERE for process in processes) else "running"
 
 
+# What runs of processes other than those that sample are called.
+_KINDS = {"server": "servers", "proxy": "proxy", "rank": "training", "transfer": "transfer"}
+
+
 def _what(path: Path, record: dict[str, Any]) -> str:
     kind = record.get("kind")
     if "embeddings" in record:
         return "embeddings"
-    if kind in ("server", "proxy", "rank"):
-        return {"server": "servers", "proxy": "proxy", "rank": "training"}[kind]
+    if kind in _KINDS:
+        return _KINDS[kind]
     if "serves" in record:
         return "part service"
     return "temporary store" if path.parent.name == "temporary" and not children_in(record) else "sampling processes"
@@ -497,7 +501,7 @@ def _processes(record: dict[str, Any], *, here: bool) -> Iterator[ProcessStatus]
     last = {str(child.get("rank")): child for child in children}
     within = f"server {record['server']}, " if isinstance(record.get("server"), int) else ""
     kind = str(record.get("kind"))
-    if kind not in ("server", "proxy", "rank"):
+    if kind not in _KINDS:
         kind = "part service" if "serves" in record else "process"
     for child in children:
         if child is last[str(child.get("rank"))] or (here and is_alive(child)):

@@ -25,6 +25,7 @@ HOME_VARIABLE = "GNNKIT_HOME"
 # Somebody else builds the store that is wanted: a build of hours is waited for, a hung one is not waited for for ever.
 _WAIT_TIMEOUT_S = 3600.0
 _FINGERPRINT_DIGITS = 12
+_HEX = frozenset("0123456789abcdef")
 # Some hosts build their parts now, and others another day.
 _PARTS_KEPT_S = 7 * 24 * 3600.0
 
@@ -164,9 +165,19 @@ def find_same_graph(source: GraphSource, options: BuildOptions, store_dir: Path,
 
 def store_path(store_dir: Path, name: str, options: BuildOptions, source_fingerprint: str) -> Path:
     """Returns the place of the store of a dataset with these options in a folder of stores."""
-    fingerprint = store_fingerprint(source_fingerprint, options)
+    return named_path(store_dir, name, options.num_parts, store_fingerprint(source_fingerprint, options))
+
+
+def named_path(store_dir: Path, name: str, num_parts: int, fingerprint: str) -> Path:
+    """The same, of a store whose fingerprint is known.
+
+    Raises:
+        StoreError: It is no fingerprint.
+    """
+    if len(fingerprint) < _FINGERPRINT_DIGITS or not set(fingerprint) <= _HEX:
+        raise StoreError(f"{fingerprint[:100]!r} is no fingerprint of a store", "build the store again")
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".") or "graph"
-    return Path(store_dir).expanduser().absolute() / f"{safe}-{options.num_parts}p-{fingerprint[:_FINGERPRINT_DIGITS]}"
+    return Path(store_dir).expanduser().absolute() / f"{safe}-{num_parts}p-{fingerprint[:_FINGERPRINT_DIGITS]}"
 
 
 def list_stores(store_dir: Path) -> list[StoreEntry]:

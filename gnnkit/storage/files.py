@@ -179,7 +179,7 @@ def file_crc32(path: Path) -> int:
     return crc
 
 
-def damaged(root: Path, what: str) -> StoreError:
+def damaged(root: Path | str, what: str) -> StoreError:
     """The error for a store that is not as it was written."""
     return StoreError(f"the store {root} is damaged: {what}", "remove it (gnnkit stores rm) and build it again")
 

@@ -231,6 +231,19 @@ def read_manifest(root: Path) -> Manifest:
         raise StoreError(
             f"{path} cannot be read: {getattr(error, 'strerror', None) or error}", "copy the store whole, or build it again"
         ) from error
+    return parse_manifest(text, root)
+
+
+def parse_manifest(text: bytes, root: Path | str) -> Manifest:
+    """The manifest in the content of a ``manifest.json``, checked.
+
+    Args:
+        text: The content.
+        root: The store's folder or URL, for errors.
+
+    Raises:
+        StoreError: It is of another format version, or damaged.
+    """
     try:
         value = json.loads(text)
         version = value["format_version"] if value["format"] == FORMAT else None
@@ -250,7 +263,7 @@ def read_manifest(root: Path) -> Manifest:
     return manifest
 
 
-def check_version(root: Path, version: object) -> None:
+def check_version(root: Path | str, version: object) -> None:
     """Refuses every format version but this one.
 
     Raises:

@@ -49,7 +49,7 @@ class StoreReport:
         nbytes: Bytes of all files, those outside the parts included.
     """
 
-    path: Path
+    path: str | Path
     name: str
     notice: str | None
     partition: str
@@ -105,7 +105,7 @@ class StoreReport:
         return "\n".join(map(printable_line, lines))
 
 
-def report_of(manifest: Manifest, path: Path) -> StoreReport:
+def report_of(manifest: Manifest, path: str | Path) -> StoreReport:
     """The report of a store, from its manifest alone."""
     bounds = {t: np.diff(np.array(b, np.int64)) for t, b in manifest.node_bounds.items()}
     parts = []

@@ -88,13 +88,14 @@ def parts_path(path: Path) -> Path:
 
 
 @contextmanager
-def locked(path: Path, wait_timeout_s: float, events: EventSink) -> Iterator[None]:
+def locked(path: Path, wait_timeout_s: float, events: EventSink, work: str = "built") -> Iterator[None]:
     """Holds the lock of a store.
 
     Args:
         path: The store.
         wait_timeout_s: How long to wait for another process that builds it; 0 gives up at once.
         events: Receives one message when there is somebody to wait for.
+        work: What others may do there meanwhile, for messages.
 
     Raises:
         StoreError: Somebody else holds it; names the process.
@@ -112,9 +113,9 @@ def locked(path: Path, wait_timeout_s: float, events: EventSink) -> Iterator[Non
             if held is not None:
                 break
             if deadline.has_passed:
-                raise _busy(path, wait_timeout_s)
+                raise _busy(path, wait_timeout_s, work)
             if not told:
-                events(Event("message", "ingest", path.name, text=f"waiting for {_owner(path)}, which is building {path.name}"))
+                events(Event("message", "ingest", path.name, text=f"waiting: {path.name} is being {work} by {_owner(path)}"))
                 told = True
             time.sleep(deadline.within(_POLL_S))
         yield
@@ -136,12 +137,9 @@ def staged(path: Path) -> Iterator[Path]:
     try:
         remove_tree(folder)
         folder.mkdir()
-        owner = {"pid": os.getpid(), "host": socket.gethostname()}
-        write_whole(folder / _OWNER_NAME, json.dumps(owner))  # others read it at any time
+        _own(folder)
         yield folder
-        (folder / _OWNER_NAME).unlink()
-        for parent, _, _ in os.walk(folder):
-            sync(Path(parent))
+        disown(folder)
         take_place(folder, path)
     except OSError as error:
         remove_tree(folder)
@@ -151,6 +149,42 @@ def staged(path: Path) -> Iterator[Path]:
     except BaseException:
         remove_tree(folder)
         raise
+
+
+def resumed(path: Path, key: str) -> Path:
+    """The folder beside a store that is being fetched, with what an earlier call for the same files has left there, else empty.
+
+    Must run under the store's lock. Whoever has made the store whole there calls ``disown`` and ``take_place``.
+
+    Args:
+        path: The store.
+        key: What says that the files are the same: the store's fingerprint.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    folder = incomplete_path(path)
+    try:
+        left = read_json(folder / _OWNER_NAME).get("key")
+    except (OSError, ValueError, AttributeError):
+        left = None
+    if left != key:
+        remove_tree(folder)
+        folder.mkdir()
+    _own(folder, key)
+    return folder
+
+
+def _own(folder: Path, key: str | None = None) -> None:
+    """Says in a folder who is at work there; others read it at any time."""
+    write_whole(folder / _OWNER_NAME, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "key": key}))
+
+
+def disown(folder: Path) -> None:
+    """Ends the work in a folder: everything in it is on the disk then."""
+    (folder / _OWNER_NAME).unlink()
+    for parent, _, _ in os.walk(folder):
+        sync(Path(parent))
 
 
 def take_place(folder: Path, path: Path) -> None:
@@ -198,6 +232,6 @@ def _owner(path: Path) -> str:
         return "another process"
 
 
-def _busy(path: Path, waited_s: float) -> StoreError:
+def _busy(path: Path, waited_s: float, work: str) -> StoreError:
     waited = f" (waited {waited_s:g} s)" if waited_s else ""
-    return StoreError(f"{path} is being built by {_owner(path)}{waited}", "wait for it to finish, or end that process")
+    return StoreError(f"{path} is being {work} by {_owner(path)}{waited}", "wait for it to finish, or end that process")

@@ -36,6 +36,7 @@ from gnnkit.storage.link_splits import map_link_splits
 from gnnkit.storage.manifest import Manifest, read_manifest
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.outline import elsewhere, is_outline, outline_files
+from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,15 +70,17 @@ class Store:
         path: The store's folder.
         manifest: Its manifest.
         parts: The parts to open, ascending.
+        url: The URL that it was fetched from.
 
     Attributes:
         path: The store's folder.
         manifest: Its manifest.
         local_parts: The parts that are open.
+        url: The URL that it was fetched from; None where it was built here.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, parts: tuple[int, ...]) -> None:
-        self.path, self.manifest, self.local_parts = path, manifest, parts
+    def __init__(self, path: Path, manifest: Manifest, parts: tuple[int, ...], url: str | None = None) -> None:
+        self.path, self.manifest, self.local_parts, self.url = path, manifest, parts, url
         self._check_parts_are_there()
         self._is_outline = is_outline(path)
         here = set(outline_files(manifest)) if self._is_outline else {name for name in manifest.files if part_of(name) in (None, *parts)}
@@ -86,18 +89,22 @@ class Store:
         self._check_ends()
 
     @classmethod
-    def open(cls, path: str | Path, parts: Iterable[int] | None = None) -> Store:
-        """Opens the store in the folder ``path``.
+    def open(cls, path: str | Path, parts: Iterable[int] | None = None, url: str | None = None) -> Store:
+        """Opens the store in the folder ``path``, or the one at a URL: the parts that are opened are fetched where they are not here yet.
 
         Args:
-            path: The folder.
+            path: The folder, or a URL such as ``"s3://bucket/store"``.
             parts: The parts to open; None opens all.
+            url: The URL that the store in the folder was fetched from.
 
         Raises:
             StoreError: There is none, it is of a newer format, a part is not there, or a file is missing, truncated or not what the
                 manifest says.
             PlanError: The store has no such part.
         """
+        if is_url(path):
+            fetched: Store = renderer("open_url")(path, parts)
+            return fetched
         path = Path(path).expanduser().absolute()
         manifest = read_manifest(path)
         every = range(manifest.num_parts)
@@ -105,7 +112,7 @@ class Store:
         unknown = [part for part in wanted if part not in every]
         if unknown:
             raise PlanError(f"the store {path} has no part {unknown[0]!r}", f"its parts are 0 to {manifest.num_parts - 1}")
-        return cls(path, manifest, wanted)
+        return cls(path, manifest, wanted, url)
 
     @property
     def name(self) -> str:
@@ -150,7 +157,7 @@ class Store:
     @property
     def reference(self) -> StoreRef:
         """The reference to this store that a plan holds."""
-        return StoreRef(str(self.path), self.fingerprint, self.manifest.graph_fingerprint)
+        return StoreRef(str(self.path), self.fingerprint, self.manifest.graph_fingerprint, self.url)
 
     @property
     def nbytes(self) -> int:
@@ -281,6 +288,27 @@ class Store:
 
         verify_store(self, events)
 
+    def push(self, url: str, *, overwrite: bool = False, events: EventSink = ignore_events) -> str:
+        """Puts the parts that are open at a URL, from where ``GraphLoader.from_store(url)`` fetches them.
+
+        The manifest comes last, once every part is there: where hosts have some parts each, they push one after the other. A push that was
+        broken off goes on with the files that are missing.
+
+        Args:
+            url: Such as ``"s3://bucket/store"`` or ``"gs://bucket/store"``; credentials are those that fsspec finds.
+            overwrite: Replaces another store there.
+            events: Receives the stage "upload", in bytes.
+
+        Returns:
+            The URL.
+
+        Raises:
+            PlanError: The URL names a user or a password, or nothing can be put there.
+            StoreError: Something else lies there, a file here is damaged, or the server refuses or cannot be reached.
+        """
+        pushed: str = renderer("push")(self, url, overwrite=overwrite, events=events)
+        return pushed
+
     def report(self) -> StoreReport:
         """Sizes, balance and edge cut of the parts."""
         from gnnkit.storage.report import report_of
@@ -317,7 +345,7 @@ class Store:
         return list(self._files)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Store.open, (str(self.path), self.local_parts))
+        return (Store.open, (str(self.path), self.local_parts, self.url))
 
     def __repr__(self) -> str:
         from gnnkit.units import format_bytes

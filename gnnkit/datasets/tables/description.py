@@ -11,25 +11,27 @@ from gnnkit.datasets.tables.source import TableSource, tables
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import read_bounded
+from gnnkit.urls import is_url
 
 _YAML = (".yaml", ".yml")
 
 
-def open_described(path: Path, events: EventSink = ignore_events) -> TableSource:
+def open_described(path: str | Path, events: EventSink = ignore_events) -> TableSource:
     """The graph of a file: a YAML file with the arguments of ``gnnkit.tables``, or a table of edges.
 
     In YAML, an edge type is "user,buys,item", and paths are relative to the file.
 
     Args:
-        path: The file.
+        path: The file; of a table of edges its URL, too.
         events: Receives progress.
 
     Raises:
         PlanError: The file names an argument that there is not, or see ``gnnkit.tables``.
         DatasetError: See ``gnnkit.tables``.
     """
+    table, path = path, Path(path)
     if path.suffix.lower() not in _YAML:
-        return tables(path, name=path.name.partition(".")[0], events=events)
+        return tables(table, name=path.name.partition(".")[0], events=events)
     import yaml
 
     try:
@@ -79,4 +81,4 @@ def _located(form: Any, folder: Path) -> Any:
         return {key: _located(each, folder) for key, each in form.items()}
     if isinstance(form, list):
         return [_located(each, folder) for each in form]
-    return str(folder / Path(form).expanduser()) if isinstance(form, str) and "://" not in form else form
+    return str(folder / Path(form).expanduser()) if isinstance(form, str) and not is_url(form) else form

@@ -13,6 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from gnnkit.errors import DatasetError, PlanError, near_matches
+from gnnkit.events import EventSink, ignore_events
+from gnnkit.rendering import renderer
+from gnnkit.urls import is_url
 
 # Rows and bytes of a batch at most; wide rows come in smaller batches.
 _BATCH_ROWS, _BATCH_BYTES = 1 << 18, 16 << 20
@@ -50,6 +53,7 @@ class Table:
         form: What the user gave.
         types: Types that columns are to have, by name.
         files: Its files, in their order; empty where it is an object.
+        urls: ``{file: the URL that it was fetched from}``.
         schema: Its columns and their types.
         reads: How often it has been read; a stream that is spent can be read once.
     """
@@ -58,6 +62,7 @@ class Table:
     form: Any
     types: Mapping[str, pa.DataType]
     files: list[str] = field(default_factory=list)
+    urls: dict[str, str] = field(default_factory=dict)
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
     reads: int = 0
     _opened: Any = None
@@ -74,7 +79,7 @@ class Table:
         """
         if not isinstance(column, str) or column not in self.schema.names:
             known = self.schema.names
-            source = f" ({self.files[0]})" if self.files else ""
+            source = f" ({self.shown(self.files[0])})" if self.files else ""
             raise PlanError(
                 f"{option}={column!r} names no column of {self.what}{source}{near_matches(str(column), known)}",
                 f"columns: {known}",
@@ -95,6 +100,10 @@ class Table:
                 piece = batch.slice(start, size)
                 yield Piece(piece, first, where, file)
                 first += piece.num_rows
+
+    def shown(self, path: str) -> str:
+        """A file as the user knows it, for errors: where it was fetched from, else its path."""
+        return self.urls.get(path, path)
 
     @property
     def can_be_read_again(self) -> bool:
@@ -121,22 +130,23 @@ class Table:
             reader.close()
 
 
-def open_table(form: Any, what: str, types: Mapping[str, pa.DataType]) -> Table:
+def open_table(form: Any, what: str, types: Mapping[str, pa.DataType], events: EventSink = ignore_events) -> Table:
     """Opens a table, and reads what its columns are.
 
     Args:
-        form: A path, a glob, a folder or a list of paths; an object with ``__arrow_c_stream__``; a pandas data frame;
+        form: A path, a URL, a glob, a folder or a list of them; an object with ``__arrow_c_stream__``; a pandas data frame;
             ``{column: array}``; or two arrays ``(src, dst)`` or one ``[2, n]``.
         what: Whose it is, for errors.
         types: Types that columns are to have, by name.
+        events: Receives the stage "download" where there is a URL.
 
     Raises:
         PlanError: It is no table.
-        DatasetError: A file is missing or cannot be read.
+        DatasetError: A file is missing or cannot be read, or what is at a URL cannot be fetched.
     """
     table = Table(what, form, types)
     if isinstance(form, (str, Path)) or (isinstance(form, (list, tuple)) and form and all(isinstance(p, (str, Path)) for p in form)):
-        table.files = _files(form, what)
+        table.files, table.urls = _files(form, what, events)
         table.schema = _file_schema(table.files[0], table)
         return table
     table.form = _as_stream(form, what)
@@ -211,13 +221,22 @@ def _line(error: BaseException) -> str:
 # Files ---------------------------------------------------------------------------------------------------------------------
 
 
-def _files(form: Any, what: str) -> list[str]:
-    """The files that paths and globs stand for; those of a glob or folder by name."""
+def is_table_file(source: str | Path) -> bool:
+    """Whether a text is a file's path, or the URL of a file whose suffix is that of a table."""
+    return _format(str(source)) is not None if is_url(source) else Path(source).is_file()
+
+
+def _files(form: Any, what: str, events: EventSink) -> tuple[list[str], dict[str, str]]:
+    """The files that paths, URLs and globs stand for; those of a glob or folder by name. And the URLs that they were fetched from."""
     found: list[str] = []
+    urls: dict[str, str] = {}
     for name in [form] if isinstance(form, (str, Path)) else form:
         path = os.fspath(name)
-        if "://" in path:
-            raise PlanError(f"{what}: {path!r} is a URL, and tables are read from this host's disks", "copy the files here")
+        if is_url(path):
+            fetched = renderer("fetch_tables")(path, what, lambda url: _format(url) is not None, events)
+            urls |= dict(fetched)
+            found += [place for place, _ in fetched]
+            continue
         path = os.path.expanduser(path)
         if os.path.isdir(path):
             inside = sorted(entry for entry in glob.glob(f"{glob.escape(path)}/**/*", recursive=True) if _format(entry) is not None)
@@ -230,7 +249,7 @@ def _files(form: Any, what: str) -> list[str]:
         if _format(path) is None:
             known = " ".join((*_PARQUET, *_TEXT, *_ARROW))
             raise PlanError(f"{what}: {path!r} is of no known format", f"known suffixes: {known}; text also with {' '.join(_PACKED)}")
-    return found
+    return found, urls
 
 
 def _format(path: str) -> str | None:
@@ -257,7 +276,7 @@ def _file_schema(path: str, table: Table) -> pa.Schema:
         with _open_csv(path, None, table.types) as reader:
             return reader.schema
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(table.shown(path), error) from error
 
 
 def _unreadable(where: str, error: BaseException) -> DatasetError:
@@ -266,29 +285,31 @@ def _unreadable(where: str, error: BaseException) -> DatasetError:
 
 def _file_batches(path: str, columns: list[str], size: int, table: Table) -> Iterator[tuple[pa.RecordBatch, str]]:
     """Yields the rows of a file, and where they lie in it."""
-    where = path
+    where = shown = table.shown(path)
     try:
         missing = [name for name in columns if name not in (table.schema if path == table.files[0] else _file_schema(path, table)).names]
         if missing:
-            raise DatasetError(f"{path} has no column {missing[0]!r}, which {table.files[0]} has", f"every file of {table.what} needs it")
+            raise DatasetError(
+                f"{shown} has no column {missing[0]!r}, which {table.shown(table.files[0])} has", f"every file of {table.what} needs it"
+            )
         if _format(path) == "parquet":
             import pyarrow.parquet as parquet
 
             with parquet.ParquetFile(path, pre_buffer=False) as file:
                 for group in range(file.num_row_groups):
-                    where = f"{path}, row group {group}"
+                    where = f"{shown}, row group {group}"
                     for batch in file.iter_batches(size, row_groups=[group], columns=columns):
                         yield batch.select(columns), where
         elif _format(path) == "arrow":
             with _open_arrow(path) as reader:
                 count = getattr(reader, "num_record_batches", None)
                 for number, batch in enumerate(reader if count is None else map(reader.get_batch, range(count))):
-                    where = f"{path}, record batch {number}"
+                    where = f"{shown}, record batch {number}"
                     yield batch.select(columns), where
         else:
             with _open_csv(path, columns, table.types) as reader:
                 for number, batch in enumerate(reader):
-                    where = f"{path}, block {number} of {_CSV_BLOCK >> 20} MB"
+                    where = f"{shown}, block {number} of {_CSV_BLOCK >> 20} MB"
                     yield batch.select(columns), where
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
         raise _unreadable(where, error) from error

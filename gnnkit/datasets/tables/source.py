@@ -75,8 +75,8 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
 ) -> TableSource:
     """Tables of nodes and edges as a graph, for ``GraphLoader.from_source`` and ``gnnkit.partition``.
 
-    A table is a path, a glob, a folder or a list of paths (Parquet; CSV or TSV, also .gz, .zst and .bz2; Arrow or Feather); anything with
-    ``__arrow_c_stream__`` (Polars, DuckDB, pandas, pyarrow); a pandas data frame; ``{column: array}``; or ``(src, dst)``, two arrays.
+    A table is a path, a URL, a glob, a folder or a list of them (Parquet; CSV or TSV, also .gz, .zst and .bz2; Arrow or Feather); anything
+    with ``__arrow_c_stream__`` (Polars, DuckDB, pandas, pyarrow); a pandas data frame; ``{column: array}``; or ``(src, dst)``, two arrays.
     ``edges`` may be a NetworkX graph. Each table is read once, front to back, in bounded memory.
 
     Node ``i`` is row ``i`` of its type's table, edge ``e`` row ``e`` of its own. A node type without a table has the nodes that edges name,
@@ -110,7 +110,7 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         name: What the graph is called.
         scratch_dir: Folder for what is kept while the tables are read; None is that of datasets.
         memory_bytes: Memory for dictionaries of keys; None is a 16th of what is available, between 64 MB and 512 MB.
-        events: Receives the stage "ingest" for each table, in rows.
+        events: Receives the stage "ingest" for each table, in rows, and "download" for those at URLs, in bytes.
 
     Raises:
         PlanError: An option names no column, or a table is none; nothing was read.
@@ -129,7 +129,7 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     if not isinstance(presorted, bool):
         raise PlanError(f"presorted={presorted!r}: it is True or False")
     source = TableSource(
-        _Layout.of(edges, nodes, keys, src, dst, given, _types(types)),
+        _Layout.of(edges, nodes, keys, src, dst, given, _types(types), events),
         fill=dict(fill or {}),
         dangling=_one_of("dangling", dangling, ("error", "drop")),
         time_unit=_one_of("time_unit", time_unit, ("s", "ms", "us", "ns")),
@@ -184,7 +184,17 @@ class _Layout:
     is_homogeneous: bool
 
     @classmethod
-    def of(cls, edges: Any, nodes: Any, keys: Any, src: Any, dst: Any, given: dict[str, Any], types: dict[str, pa.DataType]) -> _Layout:
+    def of(
+        cls,
+        edges: Any,
+        nodes: Any,
+        keys: Any,
+        src: Any,
+        dst: Any,
+        given: dict[str, Any],
+        types: dict[str, pa.DataType],
+        events: EventSink,
+    ) -> _Layout:
         """Sorts the options by types, and opens the tables.
 
         Raises:
@@ -211,10 +221,10 @@ class _Layout:
         by_type = _ByType(node_types, edge_types, typed)
         made = {}
         for node_type in node_types:
-            made[node_type] = _node_table(node_type, (nodes or {}).get(node_type), by_type.one("keys", keys, node_type), types)
+            made[node_type] = _node_table(node_type, (nodes or {}).get(node_type), by_type.one("keys", keys, node_type), types, events)
         rows = {}
         for edge_type in edge_types:
-            table = open_table(edges[edge_type], f"edges {edge_type}" if typed else "edges", types)
+            table = open_table(edges[edge_type], f"edges {edge_type}" if typed else "edges", types, events)
             found = [by_type.one(option, value, edge_type, shared=True) for option, value in (("src", src), ("dst", dst))]
             rows[edge_type] = _EdgeTable(edge_type, table, _ends(table, found, made[edge_type[0]], made[edge_type[2]]))
         layout = cls(made, rows, types, not typed)
@@ -314,14 +324,14 @@ def _only_edges_have(columns: tuple[str, ...], nodes: Table | None, edges: Table
     )
 
 
-def _node_table(name: NodeType, form: Any, keys: tuple[str, ...], types: dict[str, pa.DataType]) -> _NodeTable:
+def _node_table(name: NodeType, form: Any, keys: tuple[str, ...], types: dict[str, pa.DataType], events: EventSink) -> _NodeTable:
     if isinstance(form, (int, np.integer)) and not isinstance(form, bool):
         if form < 0:
             raise PlanError(f"nodes: {form} nodes {name!r}")
         return _NodeTable(name, count=int(form))
     if form is None:
         return _NodeTable(name)  # its key is that of the edges
-    table = open_table(form, f"nodes {name!r}", types)
+    table = open_table(form, f"nodes {name!r}", types, events)
     for column in keys:
         key_kind(table, column, "keys")
     return _NodeTable(name, table, keys=keys)

@@ -49,7 +49,7 @@ def test_the_graph_is_the_same_everywhere() -> None:
 def test_schema_and_arrays_agree() -> None:
     source = papers_like(0.001)
     edges, x, y = edges_of(source), rows_of(source, "x"), rows_of(source, "y")
-    assert edges.shape == (2, source.schema.num_edges) and 0 <= edges.min() and edges.max() < source.num_nodes
+    assert edges.shape == (2, source.schema.num_edges) and edges.min() >= 0 and edges.max() < source.num_nodes
     assert x.shape == (source.num_nodes, 128) and y.shape == (source.num_nodes,)
     assert not (edges[0] == edges[1]).any(), "no self loops"
     splits = source.splits["node"]

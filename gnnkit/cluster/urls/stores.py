@@ -1,0 +1,281 @@
+"""Stores at URLs: fetched into the folder of stores part by part, and put there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from gnnkit.cluster.urls.cache import latest, record_folder
+from gnnkit.cluster.urls.transfer import Move, Transfer, Unreachable
+from gnnkit.errors import PlanError, StoreError, interruptible
+from gnnkit.events import Event, EventSink, Stage, ignore_events
+from gnnkit.files import read_bounded, why_unwritable, write_whole
+from gnnkit.plan import StoreRef
+from gnnkit.storage.catalog import default_store_dir, named_path
+from gnnkit.storage.files import sync
+from gnnkit.storage.layout import MANIFEST_NAME, part_folder, part_of
+from gnnkit.storage.manifest import Manifest, parse_manifest, read_manifest, write_manifest
+from gnnkit.storage.outline import is_outline
+from gnnkit.storage.staging import check_disk, disown, locked, remove_tree, restore, resumed, take_place
+from gnnkit.storage.store import Store
+from gnnkit.units import format_bytes
+from gnnkit.urls import check_url
+
+# Another process fetches the same store: hours are waited for, a hung one not for ever.
+_WAIT_TIMEOUT_S = 3600.0
+# Lies where a store is being pushed, until its manifest does; holds its fingerprint.
+_BEGUN = "pushing.json"
+# Gives the parts that are to be opened, of all that a manifest names; None for all.
+PartsOf = Callable[[Manifest], "Iterable[int] | None"]
+
+
+@interruptible("opening a store at a URL")
+def open_url(
+    url: str,
+    parts: Iterable[int] | PartsOf | None = None,
+    events: EventSink = ignore_events,
+    planned: StoreRef | None = None,
+) -> Store:
+    """Opens the store at a URL, in the folder of stores; of what is not there yet the parts that are opened are fetched.
+
+    The server is asked whether it still has the same store, except for one that a plan names and that is here.
+
+    Args:
+        url: The URL.
+        parts: The parts to open, or what chooses them once the manifest is known; None opens all.
+        events: Receives the stage "download", in bytes.
+        planned: The store that is expected; another one of the same graph is opened, too.
+
+    Raises:
+        PlanError: The URL cannot be used, or the store has no such part.
+        StoreError: There is no store, the server cannot be reached, or what came is damaged, and nothing of it is kept then.
+    """
+    url = check_url(url, "the store")
+    known = _known(url)
+    if planned is not None and known is not None and known.fingerprint == planned.fingerprint:
+        store = _opened(url, known, _chosen(parts, known))
+        if store is not None:
+            return store
+    with contextlib.ExitStack() as stack:
+        transfer: list[Transfer] = []
+
+        def connected() -> Transfer:
+            if not transfer:
+                transfer.append(stack.enter_context(Transfer(url, StoreError)))
+            return transfer[0]
+
+        manifest, cut = latest(url, lambda: _asked(connected(), url), known, StoreError, events)
+        wanted = _chosen(parts, manifest)
+        store = _opened(url, manifest, wanted)
+        if store is not None:
+            return store
+        if cut is not None:
+            raise cut.error
+        _fetch(connected(), url, manifest, wanted, events)
+    return Store.open(_path(manifest), wanted, url)
+
+
+def url_manifest(url: str, events: EventSink = ignore_events) -> Manifest:
+    """The manifest of the store at a URL, of which nothing else is fetched; see ``open_url``."""
+    url = check_url(url, "the store")
+
+    def ask() -> Manifest:
+        with Transfer(url, StoreError) as transfer:
+            return _asked(transfer, url)
+
+    return latest(url, ask, _known(url), StoreError, events)[0]
+
+
+def _chosen(parts: Iterable[int] | PartsOf | None, manifest: Manifest) -> tuple[int, ...]:
+    chosen = parts(manifest) if callable(parts) else parts
+    every = range(manifest.num_parts)
+    wanted = tuple(every) if chosen is None else tuple(sorted(set(chosen)))
+    unknown = [part for part in wanted if part not in every]
+    if unknown:
+        raise PlanError(f"the store {manifest.name!r} has no part {unknown[0]!r}", f"its parts are 0 to {manifest.num_parts - 1}")
+    return wanted
+
+
+def _path(manifest: Manifest) -> Path:
+    return named_path(default_store_dir(), manifest.name, manifest.num_parts, manifest.fingerprint)
+
+
+def _known(url: str) -> Manifest | None:
+    """The manifest that was there the last time; None where nobody has asked, or the record is of no use."""
+    folder = record_folder(url)
+    try:
+        return parse_manifest(read_bounded(folder / MANIFEST_NAME, root=folder), url)
+    except (OSError, StoreError):
+        return None
+
+
+def _asked(transfer: Transfer, url: str) -> Manifest:
+    """The manifest that is there now, which is written down."""
+    text = transfer.read(f"{url}/{MANIFEST_NAME}")
+    manifest = parse_manifest(text, url)
+    folder = record_folder(url)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / MANIFEST_NAME, text.decode("utf-8"))
+    except OSError as error:
+        raise _unwritable(error, folder) from error
+    return manifest
+
+
+def _unwritable(error: OSError, path: Path) -> StoreError:
+    hint = "free some space, or set GNNKIT_HOME to a folder on another disk"
+    return StoreError(f"{path} cannot be written: {why_unwritable(error, path)}", hint)
+
+
+def _same_store_at(path: Path, manifest: Manifest) -> bool:
+    try:
+        return read_manifest(path).fingerprint == manifest.fingerprint
+    except StoreError:
+        return False
+
+
+def _missing(path: Path, manifest: Manifest, wanted: Iterable[int]) -> tuple[list[int], bool]:
+    """The parts that have yet to be fetched, and whether some of the store is there."""
+    is_there = _same_store_at(path, manifest)
+    return [part for part in wanted if not (is_there and (path / part_folder(part)).is_dir())], is_there
+
+
+def _opened(url: str, manifest: Manifest, wanted: tuple[int, ...]) -> Store | None:
+    """The store in the folder of stores; None where it is not there, or a part of it is not."""
+    path = _path(manifest)
+    missing, is_there = _missing(path, manifest, wanted)
+    return Store.open(path, wanted, url) if is_there and not missing else None
+
+
+def _fetch(transfer: Transfer, url: str, manifest: Manifest, wanted: tuple[int, ...], events: EventSink) -> None:
+    """Fetches parts of a store, and what every host has of it."""
+    path = _path(manifest)
+    try:
+        with locked(path, _WAIT_TIMEOUT_S, events, "fetched"):
+            restore(path)
+            missing, is_there = _missing(path, manifest, wanted)  # another process may have been faster
+            if missing or not is_there:
+                folder = resumed(path, manifest.fingerprint)
+                _fetch_into(transfer, url, manifest, folder, missing, events, with_rest=not is_there)
+                _put_in_place(manifest, folder, path, missing, is_there=is_there)
+    except OSError as error:
+        raise _unwritable(error, path) from error
+
+
+def _fetch_into(
+    transfer: Transfer, url: str, manifest: Manifest, folder: Path, parts: list[int], events: EventSink, *, with_rest: bool
+) -> None:
+    names = [name for name in manifest.files if part_of(name) in parts or (with_rest and part_of(name) is None)]
+    total, left = sum(manifest.files[name].size for name in names), 0
+    moves = []
+    for name in names:
+        entry, target = manifest.files[name], folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():  # else it came before, and was compared with its checksum then
+            moves.append(Move(f"{url}/{name}", str(target), entry.size, entry.crc32))
+            left += entry.size
+    check_disk(folder, left, f"fetching {manifest.name}")
+    of_parts = f", {len(parts)} of {manifest.num_parts} parts" if len(parts) < manifest.num_parts else ""
+    with Stage(events, "download", label=manifest.name, unit="B", total=float(total)) as stage:
+        stage.message(f"{manifest.name}: {format_bytes(left)} from {url} to {folder.parent}{of_parts}")
+        try:
+            transfer.get(moves, stage, total - left)
+        except Unreachable as cut:
+            raise cut.error from cut
+
+
+def _put_in_place(manifest: Manifest, folder: Path, path: Path, parts: list[int], *, is_there: bool) -> None:
+    """Moves what was fetched to its place: a part at a time, or all of the store. A part that nobody asked for is not complete."""
+    for part in parts:
+        (folder / part_folder(part)).mkdir(exist_ok=True)
+    for other in set(range(manifest.num_parts)) - set(parts):
+        shutil.rmtree(folder / part_folder(other), ignore_errors=True)
+    disown(folder)
+    if not is_there:
+        write_manifest(folder, manifest)
+        take_place(folder, path)
+        return
+    for part in parts:
+        (folder / part_folder(part)).rename(path / part_folder(part))
+    sync(path)
+    remove_tree(folder)
+
+
+# Pushing ----------------------------------------------------------------------------------------------------------------------
+
+
+@interruptible("push()")
+def push(store: Store, url: str, *, overwrite: bool = False, events: EventSink = ignore_events) -> str:
+    """Puts a store at a URL; see ``Store.push``."""
+    url = check_url(url, "the store")
+    if url.startswith(("http://", "https://")):
+        raise PlanError(f"nothing can be put at {url}", "push to s3:// or gs://, or copy the store's folder to where the server has it")
+    if is_outline(store.path):
+        raise StoreError("the store's parts are on its servers", "push it where they are")
+    with Transfer(url, StoreError) as transfer:
+        try:
+            _push(transfer, store, url, overwrite, events)
+        except Unreachable as cut:
+            raise cut.error from cut
+    return url
+
+
+def _push(transfer: Transfer, store: Store, url: str, overwrite: bool, events: EventSink) -> None:
+    manifest, there = store.manifest, _sizes(transfer, url)
+    if _is_pushed(transfer, manifest, url, there, overwrite=overwrite):
+        events(Event("message", "upload", store.name, text=f"{store.name} is at {url} already"))
+        return
+    mark = json.dumps({"fingerprint": manifest.fingerprint}).encode()
+    begun = _BEGUN in there and transfer.read(f"{url}/{_BEGUN}") == mark
+    if not begun:
+        # Before anything else: files of two stores must never be taken for those of one.
+        transfer.write(f"{url}/{_BEGUN}", mark)
+        transfer.remove([f"{url}/{name}" for name in sorted(there, key=lambda name: name != MANIFEST_NAME) if name != _BEGUN])
+        there = {}
+    files = {name: manifest.files[name] for name in store.files}
+    missing = [name for name, entry in files.items() if there.get(name) != entry.size]
+    moves = [Move(f"{url}/{name}", str(store.path / name), files[name].size, files[name].crc32) for name in missing]
+    total, left = sum(entry.size for entry in files.values()), sum(move.size for move in moves)
+    with Stage(events, "upload", label=store.name, unit="B", total=float(total)) as stage:
+        transfer.put(moves, stage, total - left)
+    there = _sizes(transfer, url)
+    parts = sorted({part_of(name) or 0 for name, entry in manifest.files.items() if there.get(name) != entry.size})
+    if parts:
+        events(
+            Event(
+                "message", "upload", store.name, text=f"parts {', '.join(map(str, parts))} are yet to be pushed by the hosts that have them"
+            )
+        )
+        return
+    transfer.write(f"{url}/{MANIFEST_NAME}", (store.path / MANIFEST_NAME).read_bytes())
+    transfer.remove([f"{url}/{_BEGUN}"])
+
+
+def _sizes(transfer: Transfer, url: str) -> dict[str, int]:
+    """Files below a URL, with their sizes."""
+    return {file.url.removeprefix(f"{url}/"): file.size for file in transfer.find(url)}
+
+
+def _is_pushed(transfer: Transfer, manifest: Manifest, url: str, there: dict[str, int], *, overwrite: bool) -> bool:
+    """Whether the store is there, all of it.
+
+    Raises:
+        StoreError: Something else is, and is not to be replaced.
+    """
+    if MANIFEST_NAME not in there:
+        if there and _BEGUN not in there:
+            raise StoreError(f"{url} holds something else than a store", "choose a prefix that does not exist yet")
+        return False
+    try:
+        found: Manifest | None = parse_manifest(transfer.read(f"{url}/{MANIFEST_NAME}"), url)
+    except StoreError:  # damaged, or of another version
+        found = None
+    if found is not None and found.fingerprint == manifest.fingerprint:
+        return all(there.get(name) == entry.size for name, entry in manifest.files.items()) and not overwrite
+    if not overwrite:
+        name = "a damaged store" if found is None else f"another store, of {found.name!r}"
+        raise StoreError(f"{url} holds {name}", "choose another prefix, or overwrite=True to replace it")
+    return False
