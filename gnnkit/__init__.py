@@ -159,7 +159,21 @@ def _fetch_tables(*args: _typing.Any) -> "list[tuple[str, str]]":
     return fetch_tables(*args)
 
 
-_register(card=_card, store_plot=_store_plot, traceback=_traceback, open_url=_open_url, push=_push, fetch_tables=_fetch_tables)
+def _tables_after(*args: _typing.Any, **options: _typing.Any) -> _typing.Any:
+    from gnnkit.datasets.tables.source import tables_after
+
+    return tables_after(*args, **options)
+
+
+_register(
+    card=_card,
+    store_plot=_store_plot,
+    traceback=_traceback,
+    open_url=_open_url,
+    push=_push,
+    fetch_tables=_fetch_tables,
+    tables_after=_tables_after,
+)
 
 
 def load_ipython_extension(shell: _typing.Any) -> None:

@@ -49,6 +49,7 @@ class BuildInput(Protocol):
 
     Attributes:
         name, notice, schema, splits, link_splits, metadata, keys: As in ``GraphSource``.
+        append_state: See ``Manifest``.
     """
 
     name: str
@@ -58,6 +59,7 @@ class BuildInput(Protocol):
     link_splits: LinkSplits
     metadata: Mapping[str, Any]
     keys: Mapping[NodeType, NodeKeys]
+    append_state: Mapping[str, Any] | None
 
     def fingerprint(self) -> str:
         """Digest of the dataset's content."""
@@ -153,14 +155,21 @@ class RowReader:
 
 
 class SourceInput:
-    """A ``GraphSource`` as the builder's input."""
+    """A ``GraphSource`` as the builder's input.
 
-    def __init__(self, source: GraphSource) -> None:
+    Args:
+        source: The source.
+        num_edges: Edges that it yields, by type, where these are not all that its schema counts.
+    """
+
+    def __init__(self, source: GraphSource, num_edges: Mapping[EdgeType, int] | None = None) -> None:
         self._source = source
+        self._num_edges = num_edges or {edge_type: edges.num_edges for edge_type, edges in source.schema.edge_types.items()}
         self.name, self.notice, self.schema = source.name, source.notice, source.schema
         self.splits, self.link_splits, self.metadata = source.splits, source.link_splits, source.metadata
         self.keys: Mapping[NodeType, NodeKeys] = getattr(source, "keys", {})
         self._target_windows: Mapping[EdgeType, int] = getattr(source, "target_windows", {})
+        self.append_state: Mapping[str, Any] | None = getattr(source, "append_state", None)
 
     def fingerprint(self) -> str:
         """See ``GraphSource``."""
@@ -184,13 +193,13 @@ class SourceInput:
         Raises:
             DatasetError: The source does not yield what its schema announces.
         """
-        schema = self.schema.edge_types[edge_type]
-        edges = RowReader(self._transposed(edge_type), ArraySpec("int64", (2,)), f"the edge list of {edge_type}", schema.num_edges)
+        schema, total = self.schema.edge_types[edge_type], self._num_edges[edge_type]
+        edges = RowReader(self._transposed(edge_type), ArraySpec("int64", (2,)), f"the edge list of {edge_type}", total)
         readers = {name: self._edge_rows(edge_type, name) for name in names}
         size = batch_rows(schema.arrays[name] for name in names)
         first = 0
-        while first < schema.num_edges:
-            pairs = edges.take_some(min(size, schema.num_edges - first))
+        while first < total:
+            pairs = edges.take_some(min(size, total - first))
             count = len(pairs)
             # Columns of [k, 2] views are rows of the source's own [2, k] chunks: contiguous as a rule, so nothing is copied.
             source, target = (np.require(pairs[:, end], requirements=["C", "W"]) for end in (0, 1))
@@ -212,8 +221,8 @@ class SourceInput:
         return self._source.edge_array_chunks(edge_type, name)
 
     def _edge_rows(self, edge_type: EdgeType, name: str) -> RowReader:
-        schema = self.schema.edge_types[edge_type]
-        return RowReader(self.edge_array_chunks(edge_type, name), schema.arrays[name], f"{name!r} of {edge_type}", schema.num_edges)
+        spec = self.schema.edge_types[edge_type].arrays[name]
+        return RowReader(self.edge_array_chunks(edge_type, name), spec, f"{name!r} of {edge_type}", self._num_edges[edge_type])
 
     def _transposed(self, edge_type: EdgeType) -> Iterator[NDArray[Any]]:
         for chunk in self.edge_chunks(edge_type):
@@ -247,6 +256,7 @@ class StoreInput:
         self.link_splits: LinkSplits = store.link_splits
         self.metadata = store.metadata
         self.keys: Mapping[NodeType, NodeKeys] = {node_type: store.keys(node_type) for node_type in store.manifest.keys}
+        self.append_state = store.manifest.append_state
         self._dataset_ids: dict[NodeType, NDArray[Any] | None] = {}
 
     def fingerprint(self) -> str:
@@ -320,6 +330,7 @@ class SortedEdgesInput:
         self._nodes, self._edges = nodes, StoreInput(edges)
         self.name, self.notice, self.schema = nodes.name, nodes.notice, nodes.schema
         self.splits, self.link_splits, self.metadata, self.keys = nodes.splits, nodes.link_splits, nodes.metadata, nodes.keys
+        self.append_state = nodes.append_state
         self.fingerprint = nodes.fingerprint
         self.node_array_chunks = nodes.node_array_chunks
         self.edge_batches = self._edges.edge_batches
@@ -341,6 +352,7 @@ class EdgesOnlyInput:
         self.link_splits: LinkSplits = {}
         self.metadata: Mapping[str, Any] = {}
         self.keys: Mapping[NodeType, NodeKeys] = {}
+        self.append_state: Mapping[str, Any] | None = None
         self.fingerprint = graph.fingerprint
         self.node_array_chunks = graph.node_array_chunks
         self.edge_batches = graph.edge_batches

@@ -233,3 +233,49 @@ def read_pages(pread: int, fd: int, buffer: NDArray[np.uint8], pages: Ids) -> in
         if call_system(pread, fd, buffer.ctypes.data, size, pages[k] * size, 0, 0) != size:
             return k
     return len(pages)
+
+
+@lazy_kernel
+def insert_rows(old: NDArray[Any], places: Ids, rows: NDArray[Any], out: NDArray[Any]) -> None:
+    """Writes rows with others put in between to ``out``.
+
+    Args:
+        old: Rows ``[n, width]``.
+        places: int64 ``[k]``, ascending: row ``k`` of ``rows`` comes before row ``places[k]`` of ``old``.
+        rows: Rows ``[k, width]``.
+        out: Rows ``[n + k, width]``.
+    """
+    first, at, width = 0, 0, old.shape[1]
+    for k in range(len(places) + 1):
+        last = len(old) if k == len(places) else places[k]
+        for row in range(first, last):
+            for column in range(width):
+                out[at, column] = old[row, column]
+            at += 1
+        first = last
+        if k < len(places):
+            for column in range(width):
+                out[at, column] = rows[k, column]
+            at += 1
+
+
+@lazy_kernel
+def places_by_time(indptr: Ids, times: Ids, owner: Ids, time: Ids, out: Ids) -> None:
+    """Writes where edges belong among the edges of their owners, which are in the order of their times: after those of the same time.
+
+    Args:
+        indptr: int64 ``[n + 1]``.
+        times: int64, of the edges that are there.
+        owner: int64 ``[k]``, of the edges to be put in between.
+        time: int64 ``[k]``, their times.
+        out: int64 ``[k]``: positions in ``times``.
+    """
+    for k in range(len(owner)):
+        low, high = indptr[owner[k]], indptr[owner[k] + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if times[middle] <= time[k]:
+                low = middle + 1
+            else:
+                high = middle
+        out[k] = low

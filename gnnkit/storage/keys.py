@@ -128,28 +128,45 @@ class NodeKeys:
         """
         keys = keys.tolist() if hasattr(keys, "tolist") else list(keys)
         columns = self._columns_of(keys)
-        words = words_of(columns)
-        at = np.searchsorted(self.arrays["word"], words[:, 0])
-        found = np.full(len(keys), -1, np.int64)
-        pending = np.arange(len(keys))
-        # Keys whose first words are equal lie side by side; more than one is as good as never there.
-        while len(pending):
-            pending = pending[at[pending] < len(self)]
-            pending = pending[self.arrays["word"][at[pending]] == words[pending, 0]]
-            rows = self.arrays["row"][at[pending]].astype(np.int64)
-            same = np.ones(len(pending), np.bool_)
-            for number, (kind, column) in enumerate(zip(self.columns.values(), columns, strict=True)):
-                wanted = column if kind == INTEGER else np.array([_at(column, k) for k in range(len(keys))], object)
-                same &= self._values(number, kind, rows) == wanted[pending]
-            found[pending[same]] = rows[same]
-            pending = pending[~same]
-            at[pending] += 1
+        found = self.find(words_of(columns))
         if (missing := np.flatnonzero(found < 0)).size:
             first = ", ".join(repr(keys[k]) for k in missing[:10])
             raise PlanError(
                 f"{len(missing)} of {len(keys)} keys belong to no {self.node_type!r} node: {first}", f"columns: {dict(self.columns)}"
             )
         return found
+
+    def find(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The dataset ids of keys given as words, see ``words_of``: int64 ``[n]``, -1 where no node has the key."""
+        found = np.full(len(words), -1, np.int64)
+        pending = np.argsort(words[:, 0], kind="stable")  # in their order, neighbours are searched in memory that is near
+        at = np.empty(len(words), np.int64)
+        at[pending] = np.searchsorted(self.arrays["word"], words[pending, 0])
+        # Keys whose first words are equal lie side by side; more than one is as good as never there.
+        while len(pending):
+            pending = pending[at[pending] < len(self)]
+            pending = pending[self.arrays["word"][at[pending]] == words[pending, 0]]
+            rows = self.arrays["row"][at[pending]].astype(np.int64)
+            if words.shape[1] > 1:
+                same = self.words(rows)[:, 1] == words[pending, 1]
+                at[pending] += 1
+                found[pending[same]], pending = rows[same], pending[~same]
+            else:
+                found[pending], pending = rows, pending[:0]
+        return found
+
+    def words(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The words of the keys of nodes, by their ids; see ``words_of``."""
+        columns: list[Any] = []
+        for number, kind in enumerate(self.columns.values()):
+            if kind == INTEGER:
+                columns.append(np.asarray(self.arrays[f"{number}.value"][rows]))
+                continue
+            starts, ends = (self.arrays[f"{number}.end"][rows + k] for k in (0, 1))
+            end = np.concatenate([[0], np.cumsum(ends - starts)])
+            places = np.arange(end[-1]) + np.repeat(starts - end[:-1], ends - starts)
+            columns.append((end, self.arrays[f"{number}.text"][places]))
+        return words_of(columns)
 
     def _columns_of(self, keys: list[Any]) -> list[Any]:
         if len(self.columns) > 1 and any(not isinstance(key, tuple) or len(key) != len(self.columns) for key in keys):
@@ -176,11 +193,6 @@ class NodeKeys:
 
     def __repr__(self) -> str:
         return f"NodeKeys({self.node_type!r}: {len(self):,} keys, {', '.join(f'{name} {kind}' for name, kind in self.columns.items())})"
-
-
-def _at(column: tuple[NDArray[np.int64], NDArray[np.uint8]], row: int) -> str:
-    end, text = column
-    return bytes(text[end[row] : end[row + 1]]).decode()
 
 
 def build_keys(context: BuildContext) -> None:

@@ -62,6 +62,8 @@ class Manifest:
         link_splits: ``{edge type: {split: {name: dtype and shape}}}``.
         metadata: See ``GraphSource.metadata``.
         keys: ``{node type: ({column: kind}, {array: dtype and shape})}`` where keys are kept; see ``gnnkit.storage.keys``.
+        append_state: All that ``Store.append`` needs to go on with the tables that the store was made of; None where it was made of none.
+        kept_parts: The division into parts that was kept when something was appended, where the options alone would give another one.
         files: ``{path relative to the store: entry}``.
     """
 
@@ -82,6 +84,8 @@ class Manifest:
     link_splits: LinkSplitSpecs = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     keys: KeySpecs = field(default_factory=dict)
+    append_state: Mapping[str, Any] | None = None
+    kept_parts: str | None = None
     files: Mapping[str, FileEntry] = field(default_factory=dict)
 
     @property
@@ -174,6 +178,8 @@ class Manifest:
             "link_splits": specs_to_json(self.link_splits),
             "metadata": dict(self.metadata),
             **({"keys": keys_to_json(self.keys)} if self.keys else {}),
+            **({"append_state": dict(self.append_state)} if self.append_state is not None else {}),
+            **({"kept_parts": self.kept_parts} if self.kept_parts is not None else {}),
             "files": {
                 name: {"dtype": e.dtype, "shape": list(e.shape), "size": e.size, "crc32": e.crc32} for name, e in sorted(self.files.items())
             },
@@ -197,11 +203,12 @@ def uncut(options: BuildOptions) -> BuildOptions:
     return canonical_options(replace(options, num_parts=1, order=BuildOptions().order))
 
 
-def store_fingerprint(source_fingerprint: str, options: BuildOptions) -> str:
-    """Hex digest of a source's content, the options that matter and the format version."""
+def store_fingerprint(source_fingerprint: str, options: BuildOptions, kept_parts: str | None = None) -> str:
+    """Hex digest of a source's content, the options that matter, the division into parts where it was kept, and the format version."""
     import hashlib
 
-    value = [FORMAT, FORMAT_VERSION, source_fingerprint, canonical_options(options).to_json()]
+    value: list[Any] = [FORMAT, FORMAT_VERSION, source_fingerprint, canonical_options(options).to_json()]
+    value += [] if kept_parts is None else [kept_parts]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
@@ -302,6 +309,8 @@ def manifest_from_json(value: Mapping[str, Any]) -> Manifest:
         splits={k: {str(name): _count(n) for name, n in v.items()} for k, v in value["splits"].items()},
         link_splits=specs_from_json(value["link_splits"], names),
         metadata=dict(value["metadata"]),
+        append_state=None if value.get("append_state") is None else dict(value["append_state"]),
+        kept_parts=None if value.get("kept_parts") is None else str(value["kept_parts"]),
         keys=keys_from_json(value.get("keys", {}), {name: nodes.num_nodes for name, nodes in schema.node_types.items()}),
         files={
             str(name): FileEntry(str(e["dtype"]), tuple(map(_count, e["shape"])), _count(e["size"]), _count(e["crc32"]))

@@ -309,6 +309,44 @@ class Store:
         pushed: str = renderer("push")(self, url, overwrite=overwrite, events=events)
         return pushed
 
+    def append(
+        self,
+        edges: Any = None,
+        nodes: Any = None,
+        *,
+        out: str | Path | None = None,
+        fill: Mapping[str, Any] | None = None,
+        events: EventSink = ignore_events,
+    ) -> Store:
+        """Writes a new version of the store beside it: the graph of its tables with these rows after them.
+
+        This store stays as it is, and so does every loader that has it open; files that are the same in both are linked. New nodes
+        have the next ids and belong to the last part, new edges have the next edge ids, and columns are used as in the call of
+        ``gnnkit.tables`` that the store was made of. A version of the same rows that is there already is opened.
+
+        Args:
+            edges: The table of new edges, in any form that ``gnnkit.tables`` takes; ``{edge type: table}`` for a typed graph. Their
+                ends are keys of nodes that are there or are new, or row numbers where the tables have no keys.
+            nodes: The table of new nodes, or how many there are; ``{node type: either}`` for a typed graph. Where a type of nodes has no
+                table, new keys in edges make new nodes, in ascending order.
+            out: Folder of the new version; None takes a name beside the store.
+            fill: ``{column: value}``, which takes the place of nulls in columns of which the store's tables said nothing.
+            events: Receives progress.
+
+        Returns:
+            The new version; ``GraphLoader.from_store(store.append(...))`` trains on it.
+
+        Raises:
+            PlanError: The store was not made of tables, there is no such type, a column that it uses is missing, or 8-bit features go
+                beyond its range.
+            DatasetError: A table is damaged, a key is there already, or edges name no node.
+            StoreError: Not all parts are open, or the disk is full. Nothing is left behind.
+        """
+        from gnnkit.storage.append import append_to_store
+
+        addition = renderer("tables_after")(self, edges, nodes, fill=fill, folder=self.path.parent, events=events)
+        return append_to_store(self, addition, None if out is None else Path(out), events)
+
     def report(self) -> StoreReport:
         """Sizes, balance and edge cut of the parts."""
         from gnnkit.storage.report import report_of

@@ -770,6 +770,7 @@ class StoreWriter:
             hotness={t: n.hotness for t, n in numbering.items() if n.hotness is not None},
             splits={t: {split: len(ids) for split, ids in splits.items()} for t, splits in graph.splits.items()},
             metadata=checked_metadata(graph.metadata),
+            append_state=graph.append_state,
             **vars(tables),
         )
         stage = Stage(self.events, self.stage, label=graph.name, total=_work(graph.schema), unit="B")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +12,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gnnkit.datasets.spool import ArrayFile
+from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.reading import Piece
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.schema import ArraySpec
 
+# Changes stored rows ``[k, *row_shape]``.
+Recoding: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 # A vocabulary is part of the store's manifest; a longer one is a node type of its own.
 MOST_CATEGORIES, MOST_ONE_HOT = 1 << 16, 1 << 10
 NO_CATEGORY = -1
@@ -56,6 +58,18 @@ class Column(Protocol):
 
     def facts(self) -> Any:
         """Returns the columns that its values come from, as JSON."""
+        ...
+
+    def state(self) -> Any:
+        """All that another column needs to go on where this one ends, as JSON."""
+        ...
+
+    def resume(self, state: Any) -> None:
+        """Goes on where a column of the state ``state`` ended; before any rows come."""
+        ...
+
+    def recoding(self) -> Recoding | None:
+        """Makes rows from before ``resume`` what they are now; None where they stay as they are."""
         ...
 
 
@@ -157,7 +171,7 @@ class Numbers:
         self._dtype, self._flat, self._types, self._fills, self._folder = dtype, flat, types, fills, folder
         self._widths: list[int] = []
         self._file: ArrayFile | None = None
-        self._digest = hashlib.sha256()
+        self._digest = ChainedDigest()
 
     def convert(self, piece: Piece) -> list[NDArray[Any]]:
         """See ``Column``."""
@@ -177,7 +191,7 @@ class Numbers:
             raise DatasetError(f"columns {list(self.columns)} have whole numbers first and fractions later", "types={...: 'double'}")
         rows = np.concatenate(converted, axis=1, dtype=np.dtype(self._dtype), casting="same_kind" if self._dtype == "int64" else "unsafe")
         rows = rows.reshape(-1) if self._flat else rows
-        self._digest.update(rows.data.cast("B") if rows.size else b"")
+        self._digest.update(rows)
         self._file.append(rows)
 
     def finish(self) -> ArraySpec:
@@ -200,6 +214,18 @@ class Numbers:
     def facts(self) -> list[Any]:
         """See ``Column``."""
         return [name if width == 1 else {"column": name, "width": width} for name, width in zip(self.columns, self._widths, strict=True)]
+
+    def state(self) -> dict[str, Any]:
+        """See ``Column``."""
+        return {"dtype": self._dtype, "widths": self._widths, "digest": self._digest.state()}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """See ``Column``."""
+        self._dtype, self._widths, self._digest = state["dtype"], list(state["widths"]), ChainedDigest(state["digest"])
+        self._file = ArrayFile(ArraySpec(state["dtype"], () if self._flat else (sum(self._widths),)), self._folder)
+
+    def recoding(self) -> None:
+        """See ``Column``."""
 
     def _rows(self, piece: Piece, name: str) -> NDArray[Any]:
         array = column_of(piece, name, self._types)
@@ -248,7 +274,8 @@ class Codes:
         self._types, self._fills, self._optional = types, fills, optional
         self._known: dict[Any, int] = {}
         self._file = ArrayFile(ArraySpec("int32"), folder)
-        self._digest = hashlib.sha256()
+        self._digest = ChainedDigest()
+        self._num_before = 0
         self._map: NDArray[np.int64] = np.empty(0, np.int64)
 
     def convert(self, piece: Piece) -> tuple[NDArray[Any], list[Any]]:
@@ -269,6 +296,11 @@ class Codes:
     def append(self, converted: tuple[NDArray[Any], list[Any]]) -> None:
         """See ``Column``."""
         codes, values = converted
+        known = next(iter(self._known), None)
+        if known is not None and any(isinstance(value, str) != isinstance(known, str) for value in values):
+            raise DatasetError(
+                f"column {self.columns[0]!r} has texts and numbers, {known!r} and {values[0]!r}", "categories are of one type"
+            )
         places = [self._known.setdefault(value, len(self._known)) for value in values]
         if len(self._known) > MOST_CATEGORIES:
             raise DatasetError(
@@ -276,7 +308,7 @@ class Codes:
                 "make them a node type of their own, or a key",
             )
         rows = np.array([*places, NO_CATEGORY], np.int32)[codes]
-        self._digest.update(rows.data.cast("B") if rows.size else b"")
+        self._digest.update(rows)
         self._file.append(rows)
 
     def finish(self) -> ArraySpec:
@@ -299,6 +331,27 @@ class Codes:
     def facts(self) -> dict[str, Any]:
         """See ``Column``."""
         return {"column": self.columns[0], "values": self.values}
+
+    def state(self) -> dict[str, Any]:
+        """See ``Column``."""
+        return {"known": list(self._known), "digest": self._digest.state()}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """See ``Column``."""
+        self._known = {value: place for place, value in enumerate(state["known"])}
+        self._num_before, self._digest = len(self._known), ChainedDigest(state["digest"])
+
+    @property
+    def values_before(self) -> list[Any]:
+        """The values that there were before ``resume``, ascending."""
+        return sorted(list(self._known)[: self._num_before])
+
+    def recoding(self) -> Recoding | None:
+        """See ``Column``."""
+        if self.values_before == self.values:
+            return None
+        now = np.array([*(self.values.index(value) for value in self.values_before), NO_CATEGORY])
+        return lambda rows: now[rows]
 
 
 class Features:
@@ -354,6 +407,33 @@ class Features:
             found += [{"one_hot": part.columns[0], "values": part.values}] if isinstance(part, Codes) else part.facts()
         return found
 
+    def state(self) -> list[Any]:
+        """See ``Column``."""
+        return [part.state() for part in self._parts]
+
+    def resume(self, state: Sequence[Any]) -> None:
+        """See ``Column``."""
+        for part, own in zip(self._parts, state, strict=True):
+            part.resume(own)
+
+    def recoding(self) -> Recoding | None:
+        """See ``Column``: columns of values that are new come in between, zeros all."""
+        if all(part.recoding() is None for part in self._parts):
+            return None
+        places, width = list[int](), 0
+        for part in self._parts:
+            spec = part.finish()
+            own = range(spec.row_shape[0]) if isinstance(part, Numbers) else [part.values.index(value) for value in part.values_before]
+            places += [width + place for place in own]
+            width += spec.row_shape[0] if isinstance(part, Numbers) else len(part.values)
+
+        def widened(rows: NDArray[Any]) -> NDArray[Any]:
+            out = np.zeros((len(rows), width), rows.dtype)  # of bfloat16, too, zero is no bits
+            out[:, places] = rows
+            return out
+
+        return widened
+
 
 class Times:
     """A column of times as int64: timestamps and dates since 1970 in one unit, whole numbers as they are.
@@ -369,8 +449,8 @@ class Times:
     def __init__(self, column: str, unit: str, types: Mapping[str, pa.DataType], fills: Mapping[str, Any], folder: Path) -> None:
         self.columns = (column,)
         self._unit, self._types, self._fills = unit, types, fills
-        self._file, self._digest = ArrayFile(ArraySpec("int64"), folder), hashlib.sha256()
-        self._is_number = False
+        self._file, self._digest = ArrayFile(ArraySpec("int64"), folder), ChainedDigest()
+        self._is_number, self._num_before = False, 0
 
     def convert(self, piece: Piece) -> tuple[NDArray[Any], bool]:
         """See ``Column``."""
@@ -389,8 +469,11 @@ class Times:
 
     def append(self, converted: tuple[NDArray[Any], bool]) -> None:
         """See ``Column``."""
-        rows, self._is_number = converted
-        self._digest.update(rows.data.cast("B") if rows.size else b"")
+        rows, is_number = converted
+        if self._file.num_rows + self._num_before and is_number != self._is_number:
+            raise DatasetError(f"column {self.columns[0]!r} has whole numbers and timestamps", "times are of one type")
+        self._is_number = is_number
+        self._digest.update(rows)
         self._file.append(rows)
 
     def finish(self) -> ArraySpec:
@@ -408,3 +491,14 @@ class Times:
     def facts(self) -> dict[str, Any]:
         """See ``Column``."""
         return {"column": self.columns[0], **({} if self._is_number else {"unit": self._unit, "since": "1970-01-01 UTC"})}
+
+    def state(self) -> dict[str, Any]:
+        """See ``Column``."""
+        return {"is_number": self._is_number, "digest": self._digest.state()}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """See ``Column``."""
+        self._is_number, self._num_before, self._digest = bool(state["is_number"]), 1, ChainedDigest(state["digest"])
+
+    def recoding(self) -> None:
+        """See ``Column``."""

@@ -7,7 +7,6 @@ kept on disk as one or two words each, are gone through once for each part.
 from __future__ import annotations
 
 import bisect
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from gnnkit.datasets.spool import ArrayFile
 from gnnkit.datasets.tables.columns import column_of, is_text, plain_type
+from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.reading import Piece, Table
 from gnnkit.errors import DatasetError, MemoryLimitError, PlanError
 from gnnkit.schema import ArraySpec, NodeType
@@ -84,10 +84,14 @@ class KeySpool:
     Args:
         columns: ``{column: "int64" or "string"}``.
         folder: Where they are kept.
+        before: The keys of the nodes before these; None where these are the first.
+        state: The ``state`` of the spool of those.
     """
 
-    def __init__(self, columns: Mapping[str, str], folder: Path) -> None:
-        self.columns = dict(columns)
+    def __init__(
+        self, columns: Mapping[str, str], folder: Path, before: NodeKeys | None = None, state: Mapping[str, Any] | None = None
+    ) -> None:
+        self.columns, self._before = dict(columns), before
         self.words = ArrayFile(ArraySpec("uint64", (1 if list(columns.values()) == [INTEGER] else 2,)), folder)
         self._files: dict[str, ArrayFile] = {}
         for number, kind in enumerate(columns.values()):
@@ -96,18 +100,25 @@ class KeySpool:
         for name, file in self._files.items():
             if name.endswith(".end"):
                 file.append(np.zeros(1, np.int64))
-        self._digest = {name: hashlib.sha256() for name in self._files}
+        self._digest = {name: ChainedDigest(None if state is None else state[name]) for name in self._files}
 
     @property
     def num_rows(self) -> int:
         """Keys so far."""
         return self.words.num_rows
 
+    @property
+    def num_before(self) -> int:
+        """Keys of the nodes before these."""
+        return 0 if self._before is None else len(self._before)
+
     def append(self, columns: Sequence[KeyColumn], words: NDArray[np.uint64]) -> None:
         """Adds keys, with the words by which they are compared."""
         for number, column in enumerate(columns):
             if isinstance(column, tuple):
-                self._add(f"{number}.end", column[0][1:] + self._files[f"{number}.text"].num_rows)
+                ends = column[0][1:] + self._files[f"{number}.text"].num_rows
+                self._files[f"{number}.end"].append(ends)
+                self._digest[f"{number}.end"].update(ends + (0 if self._before is None else len(self._before.arrays[f"{number}.text"])))
                 self._add(f"{number}.text", column[1])
             else:
                 self._add(f"{number}.value", column)
@@ -116,6 +127,14 @@ class KeySpool:
     def digest(self) -> list[str]:
         """Hex digests of the keys, the same however they came in pieces."""
         return [digest.hexdigest() for digest in self._digest.values()]
+
+    def state(self) -> dict[str, Any]:
+        """All that the spool of later keys needs, as JSON."""
+        return {name: digest.state() for name, digest in self._digest.items()}
+
+    def find_before(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The ids of keys among those of the nodes before these, int64 ``[n]``; -1 where they are none of them."""
+        return np.full(len(words), -1, np.int64) if self._before is None else self._before.find(words)
 
     def key(self, row: int) -> Any:
         """One key."""
@@ -134,8 +153,7 @@ class KeySpool:
         return NodeKeys(node_type, self.columns, {**arrays, **key_index(self.words.mapped())})
 
     def _add(self, name: str, rows: NDArray[Any]) -> None:
-        rows = np.ascontiguousarray(rows)
-        self._digest[name].update(rows.data.cast("B") if rows.size else b"")
+        self._digest[name].update(rows)
         self._files[name].append(rows)
 
 
@@ -227,7 +245,7 @@ def resolve(spool: KeySpool, ends: Sequence[tuple[ArrayFile, ArrayFile]], what: 
     """Finds the ids of the ends of edges.
 
     Args:
-        spool: The keys, by id.
+        spool: The keys, by id; those of nodes before them are found, too, and come first.
         ends: Of each column of ends, its words, and where their ids go: integers, -1 where no node has the key.
         what: Whose keys these are, for errors.
         memory_bytes: Size of the table that is held in memory at most.
@@ -260,6 +278,33 @@ def resolve(spool: KeySpool, ends: Sequence[tuple[ArrayFile, ArrayFile]], what: 
     if doubled := int(counts[1]):
         named = [f"{spool.key(int(row))!r} (rows {earlier} and {row})" for row, earlier in doubles[: min(doubled, _SHOWN)]]
         raise DatasetError(f"{what}: {doubled} keys are there more than once: {', '.join(named)}", "a key names one node")
+    if spool.num_before:
+        _refuse_keys_of_before(spool, what)
+        for source, target in ends:
+            list(pool.map(lambda start, s=source, t=target: _find_before(s, t, start, spool), range(0, source.num_rows, _STEP)))
+
+
+def _refuse_keys_of_before(spool: KeySpool, what: str) -> None:
+    """Refuses keys that nodes before these have.
+
+    Raises:
+        DatasetError: There are some; names the first ten.
+    """
+    doubled, named, first = 0, list[str](), 0
+    for words in spool.words.chunks(_STEP):
+        earlier = spool.find_before(words)
+        rows = np.flatnonzero(earlier >= 0)
+        doubled += len(rows)
+        named += [f"{spool.key(int(row + first))!r} (row {row + first}, node {earlier[row]})" for row in rows[: _SHOWN - len(named)]]
+        first += len(words)
+    if doubled:
+        raise DatasetError(f"{what}: {doubled} keys are those of nodes that are there already: {', '.join(named)}", "append new nodes only")
+
+
+def _find_before(source: ArrayFile, target: ArrayFile, start: int, spool: KeySpool) -> None:
+    stop = min(start + _STEP, source.num_rows)
+    out, earlier = target.read(start, stop).astype(np.int64), spool.find_before(source.read(start, stop))
+    target.put(start, np.where(earlier >= 0, earlier, np.where(out >= 0, out + spool.num_before, -1)))
 
 
 def _slots(count: int, parts: int) -> int:

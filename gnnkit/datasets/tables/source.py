@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 
 from gnnkit.datasets.pipeline import overlap
 from gnnkit.datasets.spool import ArrayFile
-from gnnkit.datasets.tables.columns import Codes, Column, Features, Numbers, Times, column_of, is_text, plain_type
+from gnnkit.datasets.tables.columns import Codes, Column, Features, Numbers, Recoding, Times, column_of, is_text, plain_type
+from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, key_array, key_column, key_kind, resolve
 from gnnkit.datasets.tables.networks import is_networkx, tables_of_networkx
 from gnnkit.datasets.tables.reading import Piece, Table, open_table
@@ -39,6 +41,9 @@ from gnnkit.schema import (
 from gnnkit.source import LinkSplits
 from gnnkit.storage.keys import INTEGER, NodeKeys, words_of
 from gnnkit.storage.layout import FEATURE_NAME, LABEL_NAME
+
+if TYPE_CHECKING:
+    from gnnkit.storage.store import Store
 
 Columns: TypeAlias = "str | Sequence[str]"
 _EDGE_FEATURES, _WEIGHT, _TIME = "edge_attr", "edge_weight", "time"
@@ -135,7 +140,7 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         time_unit=_one_of("time_unit", time_unit, ("s", "ms", "us", "ns")),
         name=name,
         folder=_scratch(scratch_dir),
-        memory_bytes=memory_bytes or max(_MIN_MEMORY, min(_MAX_MEMORY, available_memory() // 16)),
+        memory_bytes=memory_bytes or _memory(),
         events=events,
     )
     if presorted:
@@ -143,32 +148,83 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     return source
 
 
+def tables_after(
+    store: Store,
+    edges: Any = None,
+    nodes: Any = None,
+    *,
+    fill: Mapping[str, Any] | None = None,
+    folder: Path,
+    events: EventSink = ignore_events,
+) -> TableSource:
+    """Tables that come after those of a store, for ``Store.append``.
+
+    Args:
+        store: The store.
+        edges: Tables of edges, as ``tables`` takes them.
+        nodes: Tables of nodes, or numbers of nodes, likewise.
+        fill: What takes the place of nulls in columns of which the store's tables said nothing.
+        folder: Folder for what is kept while the tables are read.
+        events: Receives the stage "ingest" for each table, in rows.
+
+    Raises:
+        PlanError: The store was not made of tables, a column is missing, or see ``tables``.
+        DatasetError: See ``tables``.
+    """
+    state = store.manifest.append_state
+    if state is None:
+        raise PlanError(f"the store {store.path} was not made of tables", "gnnkit.tables(...) makes one that more can be appended to")
+    for column, value in (fill or {}).items():
+        if state["fill"].get(column, value) != value:
+            raise PlanError(f"fill={{{column!r}: {value!r}}}: the store's tables were filled with {state['fill'][column]!r}")
+    return TableSource(
+        _Layout.after(store, state, edges, nodes, events),
+        fill={**state["fill"], **(fill or {})},
+        dangling=state["dangling"],
+        time_unit=state["time_unit"],
+        name=store.name,
+        folder=folder,
+        memory_bytes=_memory(),
+        events=events,
+        after=store,
+    )
+
+
+def _memory() -> int:
+    return max(_MIN_MEMORY, min(_MAX_MEMORY, available_memory() // 16))
+
+
 # What is asked for ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class _NodeTable:
-    """A node type: its table or number of nodes, the columns of its keys, and the columns of each use."""
+    """A node type: its table or number of nodes, the columns of its keys, and the columns of each use.
+
+    Its form is "table", "count", or "edges" where the nodes are those that edges name.
+    """
 
     name: NodeType
+    form: str
     table: Table | None = None
-    count: int | None = None
+    count: int = 0
     keys: tuple[str, ...] = ()
     uses: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def by_row(self) -> bool:
         """Whether nodes are named by their numbers."""
-        return not self.keys and (self.table is not None or self.count is not None)
+        return not self.keys and self.form != "edges"
 
 
 @dataclass
 class _EdgeTable:
-    """An edge type: its table, the columns of both ends, and the columns of each use."""
+    """An edge type: its table, None where nothing is appended to it, the columns of both ends, and the columns of each use."""
 
     name: EdgeType
-    table: Table
+    table: Table | None
     ends: tuple[tuple[str, ...], tuple[str, ...]]
+    named: tuple[bool, bool]
     uses: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -224,9 +280,10 @@ class _Layout:
             made[node_type] = _node_table(node_type, (nodes or {}).get(node_type), by_type.one("keys", keys, node_type), types, events)
         rows = {}
         for edge_type in edge_types:
-            table = open_table(edges[edge_type], f"edges {edge_type}" if typed else "edges", types, events)
+            table = open_table(edges[edge_type], _what("edges", edge_type, typed), types, events)
             found = [by_type.one(option, value, edge_type, shared=True) for option, value in (("src", src), ("dst", dst))]
-            rows[edge_type] = _EdgeTable(edge_type, table, _ends(table, found, made[edge_type[0]], made[edge_type[2]]))
+            columns = _ends(table, found, made[edge_type[0]], made[edge_type[2]])
+            rows[edge_type] = _EdgeTable(edge_type, table, columns, (bool(found[0]), bool(found[1])))
         layout = cls(made, rows, types, not typed)
         for option, value in given.items():
             by_type.check(option, value)
@@ -234,12 +291,49 @@ class _Layout:
         layout._check()
         return layout
 
+    @classmethod
+    def after(cls, store: Store, state: Mapping[str, Any], edges: Any, nodes: Any, events: EventSink) -> _Layout:
+        """Sorts tables that come after those of a store, whose columns are used in the same way.
+
+        Args:
+            store: The store.
+            state: What it knows of its tables, see ``TableSource.append_state``.
+            edges: Tables of edges, as ``tables`` takes them; None for none.
+            nodes: Tables of nodes, or numbers of nodes, likewise.
+            events: Receives progress.
+
+        Raises:
+            PlanError: There is no such type, or a column is missing.
+            DatasetError: A table cannot be opened.
+        """
+        schema = store.schema
+        edges, nodes = _given_after(store, edges, nodes)
+        types = _types_from_text(state["types"])
+        made = {name: _node_after(name, own, nodes.get(name), types, events) for name, own in state["nodes"].items()}
+        rows = {}
+        for edge_type in schema.edge_types:
+            table = None
+            if (form := edges.get(edge_type)) is not None:
+                table = open_table(form, _what("edges", edge_type, not schema.is_homogeneous), types, events)
+            rows[edge_type] = _edge_after(edge_type, state["edges"][edge_type_name(edge_type)], table, made)
+        layout = cls(made, rows, types, schema.is_homogeneous)
+        layout._check()
+        for node in made.values():
+            if node.table is not None and node.keys:
+                _check_kinds(store, node.name, node.table, node.keys)
+        for edge in rows.values():
+            for columns, name in zip(edge.ends, (edge.name[0], edge.name[2]), strict=True):
+                if edge.table is not None and not made[name].by_row:
+                    _check_kinds(store, name, edge.table, columns)
+        return layout
+
     def _use(self, option: str, value: Any, by_type: _ByType) -> None:
         """Enters the columns of one use; those of a graph of one type belong to its nodes, unless only its edges have them."""
         shared = self.is_homogeneous and not isinstance(value, Mapping)
         for node_type, node in self.nodes.items():
             columns = by_type.one(option, value, node_type) if option in _NODE_USES else ()
-            if columns and not (shared and _only_edges_have(columns, node.table, next(iter(self.edges.values())).table)):
+            edges = next(iter(self.edges.values())).table
+            if columns and not (shared and edges is not None and _only_edges_have(columns, node.table, edges)):
                 node.uses[option] = columns
         for edge_type, edge in self.edges.items():
             columns = by_type.one(option, value, edge_type) if option in _EDGE_USES else ()
@@ -249,38 +343,36 @@ class _Layout:
     def _check(self) -> None:
         for node in self.nodes.values():
             for option, columns in node.uses.items():
-                if node.table is None:
+                if node.table is None and node.form != "table":
                     raise PlanError(f"{option}={list(columns)}: there is no table of nodes {node.name!r}", "nodes=... gives it")
-                for column in columns:
-                    node.table.need(column, option)
+            _need_all(node.table, node.uses)
         for edge in self.edges.values():
-            for option, columns in edge.uses.items():
-                for column in columns:
-                    edge.table.need(column, option)
+            if edge.table is None:
+                continue
+            _need_all(edge.table, edge.uses)
             for columns, node in zip(edge.ends, (self.nodes[edge.name[0]], self.nodes[edge.name[2]]), strict=True):
-                self._check_end(edge, columns, node)
+                self._check_end(edge.table, columns, node)
         for name, uses in [*((name, n.uses) for name, n in self.nodes.items()), *((name, e.uses) for name, e in self.edges.items())]:
             for option in ("split", "time", "edge_weight"):
                 if len(uses.get(option, ())) > 1:
                     raise PlanError(f"{option}={list(uses[option])} of {name!r}: it is one column")
 
-    def _check_end(self, edge: _EdgeTable, columns: tuple[str, ...], node: _NodeTable) -> None:
-        kinds = [key_kind(edge.table, column, "src or dst") for column in columns]
-        if node.keys:
-            assert node.table is not None
+    def _check_end(self, table: Table, columns: tuple[str, ...], node: _NodeTable) -> None:
+        kinds = [key_kind(table, column, "src or dst") for column in columns]
+        if node.keys and node.table is not None:
             wanted = [key_kind(node.table, column, "keys") for column in node.keys]
             if kinds != wanted:
                 raise PlanError(
-                    f"{list(columns)} of {edge.table.what} are {kinds}, and the keys {list(node.keys)} of {node.name!r} are {wanted}",
+                    f"{list(columns)} of {table.what} are {kinds}, and the keys {list(node.keys)} of {node.name!r} are {wanted}",
                     f"types={{{columns[0]!r}: {wanted[0]!r}}} reads a column as another type",
                 )
         elif node.by_row and kinds != [INTEGER]:
             raise PlanError(
-                f"{list(columns)} of {edge.table.what} are {kinds}, and nodes {node.name!r} have no keys: they are named by row numbers",
+                f"{list(columns)} of {table.what} are {kinds}, and nodes {node.name!r} have no keys: they are named by row numbers",
                 f"keys={{{node.name!r}: column}} says which column names a node",
             )
-        elif not node.by_row and len(columns) > 1:
-            raise PlanError(f"{list(columns)} of {edge.table.what}: keys of several columns need a table of nodes", "nodes=... gives it")
+        elif node.form == "edges" and len(columns) > 1:
+            raise PlanError(f"{list(columns)} of {table.what}: keys of several columns need a table of nodes", "nodes=... gives it")
 
 
 @dataclass(frozen=True)
@@ -328,13 +420,99 @@ def _node_table(name: NodeType, form: Any, keys: tuple[str, ...], types: dict[st
     if isinstance(form, (int, np.integer)) and not isinstance(form, bool):
         if form < 0:
             raise PlanError(f"nodes: {form} nodes {name!r}")
-        return _NodeTable(name, count=int(form))
+        return _NodeTable(name, "count", count=int(form))
     if form is None:
-        return _NodeTable(name)  # its key is that of the edges
+        return _NodeTable(name, "edges")  # its key is that of the edges
     table = open_table(form, f"nodes {name!r}", types, events)
     for column in keys:
         key_kind(table, column, "keys")
-    return _NodeTable(name, table, keys=keys)
+    return _NodeTable(name, "table", table, keys=keys)
+
+
+def _need_all(table: Table | None, uses: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuses a table without the columns that are used; one where nothing is appended needs none."""
+    for option, columns in uses.items():
+        for column in columns:
+            if table is not None:
+                table.need(column, option)
+
+
+def _given_after(store: Store, edges: Any, nodes: Any) -> tuple[Mapping[EdgeType, Any], Mapping[NodeType, Any]]:
+    """Sorts what is to be appended to a store by type.
+
+    Raises:
+        PlanError: There is no such type, or nothing at all.
+    """
+    schema = store.schema
+    if is_networkx(edges):
+        raise PlanError("edges is a NetworkX graph, which has all nodes and all edges", "append tables of the new ones")
+    if edges is None and nodes is None:
+        raise PlanError("there is nothing to append", "give edges=..., nodes=... or both")
+    made: list[dict[Any, Any]] = []
+    for option, given, known in (("edges", edges, list(schema.edge_types)), ("nodes", nodes, list(schema.node_types))):
+        by_type = {} if given is None else {known[0]: given} if schema.is_homogeneous else given
+        if not isinstance(by_type, Mapping) or any(name not in known for name in by_type):
+            named = list(by_type) if isinstance(by_type, Mapping) else type(given).__name__
+            raise PlanError(f"{option} names {named}, and the store {store.path} has the types {known}", f"{option}={{type: table}}")
+        made.append(dict(by_type))
+    return made[0], made[1]
+
+
+def _node_after(name: NodeType, own: Mapping[str, Any], form: Any, types: dict[str, pa.DataType], events: EventSink) -> _NodeTable:
+    """A node type of a store, with what is appended to it.
+
+    Raises:
+        PlanError: The store's nodes of this type come otherwise.
+    """
+    uses = {option: tuple(columns) for option, columns in own["uses"].items()}
+    node = _NodeTable(name, own["form"], keys=tuple(own["keys"]), uses=uses)
+    if form is None:
+        return node
+    given = _node_table(name, form, node.keys, types, events)
+    if given.form != node.form:
+        wanted = {"count": "have a number", "table": "have a table", "edges": "are those that edges name"}[node.form]
+        raise PlanError(f"nodes={type(form).__name__} for {name!r}, whose nodes {wanted}", "append what the store was made of")
+    node.table, node.count = given.table, given.count
+    return node
+
+
+def _edge_after(edge_type: EdgeType, own: Mapping[str, Any], table: Table | None, nodes: Mapping[NodeType, _NodeTable]) -> _EdgeTable:
+    """An edge type of a store, with what is appended to it.
+
+    Raises:
+        PlanError: The columns of an end are missing.
+    """
+    uses = {option: tuple(columns) for option, columns in own["uses"].items()}
+    named, ends = (bool(own["named"][0]), bool(own["named"][1])), (tuple(own["ends"][0]), tuple(own["ends"][1]))
+    if table is not None:
+        # Columns that were not named, but are the first and the second, may have other names.
+        found = [columns if by_name or columns[0] in table.schema.names else () for columns, by_name in zip(ends, named, strict=True)]
+        ends = _ends(table, found, nodes[edge_type[0]], nodes[edge_type[2]])
+    return _EdgeTable(edge_type, table, ends, named, uses)
+
+
+def _what(option: str, name: EdgeType, typed: bool) -> str:
+    return f"{option} {name}" if typed else option
+
+
+def _check_kinds(store: Store, node_type: NodeType, table: Table, columns: tuple[str, ...]) -> None:
+    """Refuses keys of other kinds than a store has.
+
+    Raises:
+        PlanError: Says which.
+    """
+    kinds, wanted = [key_kind(table, column, "keys") for column in columns], list(store.keys(node_type).columns.values())
+    if kinds != wanted:
+        raise PlanError(f"{list(columns)} of {table.what} are {kinds}, and keys of {node_type!r} in the store {store.path} are {wanted}")
+
+
+def _types_from_text(text: str) -> dict[str, pa.DataType]:
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+    return {name: schema.field(name).type for name in schema.names}
+
+
+def _types_to_text(types: Mapping[str, pa.DataType]) -> str:
+    return base64.b64encode(pa.schema(sorted(types.items())).serialize()).decode()
 
 
 def _ends(table: Table, found: list[tuple[str, ...]], source: _NodeTable, target: _NodeTable) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -395,6 +573,9 @@ def _scratch(folder: str | Path | None) -> Path:
     return path
 
 
+_FROM_EDGES = "from the edges, in ascending order"
+_FROM_EDGES_APPENDED = "from the edges, in ascending order, those of appended edges after them"
+
 # The source ----------------------------------------------------------------------------------------------------------------
 
 
@@ -420,9 +601,12 @@ class TableSource:
     """A ``GraphSource`` over tables; made by ``gnnkit.tables``, which reads them.
 
     What was read lies on disk in files without names, as long as the source is there: it takes about as much as the store that is built.
+
+    The tables may come after those of a store (``tables_after``). Then schema, splits, metadata, fingerprint and ids are those of all
+    tables, and the rows and keys that it gives those of the new ones.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of ``tables``
         self,
         layout: _Layout,
         *,
@@ -433,12 +617,15 @@ class TableSource:
         folder: Path,
         memory_bytes: int,
         events: EventSink,
+        after: Store | None = None,
     ) -> None:
         self.name = name
         self.notice: str | None = None
         self.edges_are_cheap = True
         self.link_splits: LinkSplits = {}
         self._layout, self._fill, self._time_unit, self._folder = layout, fill, time_unit, folder
+        self._after = after
+        self._state: Mapping[str, Any] = {} if after is None else after.manifest.append_state or {}
         self._memory, self._events, self._dangling = memory_bytes, events, dangling
         self._threads = min(available_cpus(), _MOST_THREADS)
         self._spools: dict[NodeType, KeySpool] = {}
@@ -455,13 +642,14 @@ class TableSource:
         except OSError as error:
             hint = "free some space, or name another folder: scratch_dir=..."
             raise DatasetError(f"what was read cannot be kept in {folder}: {error.strerror or error}", hint) from error
-        sizes = {edge_type: arrays.num_rows - self._dropped.get(edge_type, 0) for edge_type, arrays in self._edges.items()}
-        self.schema = GraphSchema(
-            {node_type: NodeTypeSchema(arrays.num_rows, arrays.specs) for node_type, arrays in self._nodes.items()},
-            {edge_type: EdgeTypeSchema(sizes[edge_type], arrays.specs) for edge_type, arrays in self._edges.items()},
-            is_homogeneous=layout.is_homogeneous,
-        )
+        nodes = {name: NodeTypeSchema(self._before(name) + arrays.num_rows, arrays.specs) for name, arrays in self._nodes.items()}
+        edges = {}
+        for edge_type, arrays in self._edges.items():
+            count = self._before(edge_type) + arrays.num_rows - self._dropped.get(edge_type, 0)
+            edges[edge_type] = EdgeTypeSchema(count, arrays.specs)
+        self.schema = GraphSchema(nodes, edges, is_homogeneous=layout.is_homogeneous)
         self.metadata: Mapping[str, Any] = self._facts()
+        self._edge_digests = {edge_type: ChainedDigest(self._own(edge_type).get("digest")) for edge_type in self._edges}
         self._fingerprint = self._digest()
 
     def check_order(self) -> None:
@@ -475,6 +663,58 @@ class TableSource:
     def fingerprint(self) -> str:
         """See ``GraphSource``: a digest of the rows, the same in whatever form and pieces they came."""
         return self._fingerprint
+
+    @cached_property
+    def append_state(self) -> Mapping[str, Any]:
+        """The columns of the tables and the states of their digests, as JSON: all that ``Store.append`` needs to go on with them."""
+        layout = self._layout
+        nodes, edges = dict[str, Any](), dict[str, Any]()
+        for name, node in layout.nodes.items():
+            nodes[name] = {
+                "form": node.form,
+                "keys": list(node.keys),
+                "split": self._splits[name].state() if name in self._splits else None,
+                "names": self._spools[name].state() if name in self._spools else None,
+                **self._columns_state(name, node.uses, self._nodes[name]),
+            }
+        for edge_type, edge in layout.edges.items():
+            edges[edge_type_name(edge_type)] = {
+                "ends": self._own(edge_type).get("ends", [list(columns) for columns in edge.ends]),
+                "named": list(edge.named),
+                "dropped": self._num_dropped(edge_type),
+                "digest": self._edge_digests[edge_type].state(),
+                **self._columns_state(edge_type, edge.uses, self._edges[edge_type]),
+            }
+        options = {"types": _types_to_text(layout.types), "fill": self._fill, "dangling": self._dangling, "time_unit": self._time_unit}
+        return {"nodes": nodes, "edges": edges, **options}
+
+    def _columns_state(self, name: NodeType | EdgeType, uses: Mapping[str, tuple[str, ...]], arrays: _Arrays) -> dict[str, Any]:
+        rows = self._own(name).get("rows", 0) + arrays.num_rows
+        columns = {array: column.state() for array, column in arrays.columns.items()} if rows else {}
+        return {"uses": {option: list(found) for option, found in uses.items()}, "rows": rows, "columns": columns}
+
+    def recoding(self, name: NodeType | EdgeType, array: str) -> Recoding | None:
+        """Makes rows of an array of the store what they are among all rows; None where they stay as they are."""
+        if not self._own(name).get("rows", 0):
+            return None
+        return (self._edges[name] if isinstance(name, tuple) else self._nodes[name]).columns[array].recoding()
+
+    def _own(self, name: NodeType | EdgeType) -> Mapping[str, Any]:
+        """The state that the store's tables of a type ended in; empty where there is no store."""
+        if not self._state:
+            return {}
+        own: Mapping[str, Any] = self._state["edges"][edge_type_name(name)] if isinstance(name, tuple) else self._state["nodes"][name]
+        return own
+
+    def _before(self, name: NodeType | EdgeType) -> int:
+        """Nodes or edges of a type in the store."""
+        if self._after is None:
+            return 0
+        schema = self._after.schema
+        return schema.edge_types[name].num_edges if isinstance(name, tuple) else schema.node_types[name].num_nodes
+
+    def _num_dropped(self, edge_type: EdgeType) -> int:
+        return int(self._own(edge_type).get("dropped", 0)) + self._dropped.get(edge_type, 0)
 
     @cached_property
     def keys(self) -> Mapping[NodeType, NodeKeys]:
@@ -508,6 +748,7 @@ class TableSource:
         for node in layout.nodes.values():
             self._nodes[node.name] = _Arrays(self._columns(node))
             self._read_nodes(node)
+            self._refuse_nodes_that_edges_were_dropped_for(node.name)
         for edge in layout.edges.values():
             self._edges[edge.name] = _Arrays(self._columns(edge))
             self._read_edges(edge, distinct)
@@ -517,8 +758,11 @@ class TableSource:
         for node_type, keys in distinct.items():
             spool = self._spools[node_type]
             for chunk in keys.chunks():
-                column = [key_column(chunk)]
-                spool.append(column, words_of(column))
+                words = words_of([key_column(chunk)])
+                if spool.num_before:
+                    is_new = spool.find_before(words) < 0
+                    chunk, words = chunk.filter(pa.array(is_new)), words[is_new]
+                spool.append([key_column(chunk)], words)
             self._nodes[node_type].num_rows = spool.num_rows
         self._resolve()
 
@@ -528,7 +772,7 @@ class TableSource:
         for edge in self._layout.edges.values():
             for columns, node_type in zip(edge.ends, (edge.name[0], edge.name[2]), strict=True):
                 node = self._layout.nodes[node_type]
-                if node.keys or node.by_row:
+                if node.form != "edges" or edge.table is None:
                     continue
                 kind = key_kind(edge.table, columns[0], "src or dst")
                 if node_type in found and list(self._spools[node_type].columns.values()) != [kind]:
@@ -537,15 +781,45 @@ class TableSource:
                         f"types={{{columns[0]!r}: 'string'}} reads a column as text",
                     )
                 if node_type not in found:
-                    self._spools[node_type] = KeySpool({columns[0]: kind}, self._folder)
+                    self._spools[node_type] = self._spool(node_type, {columns[0]: kind})
                     found[node_type] = DistinctKeys(kind, self._folder, self._memory // 2)
         for node in self._layout.nodes.values():
-            if node.table is None and node.count is None and node.name not in found:
+            if node.form == "edges" and node.name not in found and self._after is not None:
+                self._spools[node.name] = self._spool(node.name, {})
+            elif node.form == "edges" and node.name not in found:
                 raise PlanError(f"there is neither a table of nodes {node.name!r} nor an edge that names one")
         return found
 
+    def _spool(self, node_type: NodeType, columns: Mapping[str, str]) -> KeySpool:
+        if self._after is None:
+            return KeySpool(columns, self._folder)
+        before = self._after.keys(node_type)
+        return KeySpool(before.columns, self._folder, before, self._own(node_type)["names"])
+
+    def _refuse_nodes_that_edges_were_dropped_for(self, node_type: NodeType) -> None:
+        """Refuses new nodes of a type that edges of the store's tables may have named, and were left out for.
+
+        Raises:
+            PlanError: There are such edges.
+        """
+        if self._after is None or not self._nodes[node_type].num_rows:
+            return
+        for edge_type in self._layout.edges:
+            if node_type in (edge_type[0], edge_type[2]) and (dropped := self._own(edge_type)["dropped"]):
+                raise PlanError(
+                    f"{dropped} edges {edge_type} of the store {self._after.path} were left out, and may name the new nodes {node_type!r}",
+                    "make a store of the whole tables: gnnkit.tables(...)",
+                )
+
     def _columns(self, owner: _NodeTable | _EdgeTable) -> dict[str, Column]:
-        """The arrays that the table of a type is asked for."""
+        """The arrays that the table of a type is asked for; they go on where those of the store end."""
+        made, before = self._new_columns(owner), self._own(owner.name)
+        if before.get("rows", 0):
+            for name, column in made.items():
+                column.resume(before["columns"][name])
+        return made
+
+    def _new_columns(self, owner: _NodeTable | _EdgeTable) -> dict[str, Column]:
         uses, made = owner.uses, dict[str, Column]()
         common: tuple[Any, ...] = (self._layout.types, self._fill, self._folder)
         features, one_hot = uses.get("features", ()), uses.get("one_hot", ())
@@ -554,9 +828,11 @@ class TableSource:
             numbers = Numbers(features, "float32", *common) if features else None
             made[FEATURE_NAME if is_node else _EDGE_FEATURES] = Features(numbers, [Codes(column, *common) for column in one_hot])
         if label := uses.get("label"):
-            assert owner.table is not None
-            text = is_text(plain_type(owner.table.need(label[0], "label")))
             name = LABEL_NAME if is_node else "edge_label"
+            if before := self._own(owner.name).get("columns"):
+                text = "known" in before[name]
+            else:
+                text = owner.table is not None and is_text(plain_type(owner.table.need(label[0], "label")))
             one = len(label) == 1
             column: Column = Codes(label[0], *common) if text and one else Numbers(label, None, *common, flat=one)
             made[name] = column
@@ -572,16 +848,19 @@ class TableSource:
 
     def _read_nodes(self, node: _NodeTable) -> None:
         arrays = self._nodes[node.name]
-        if node.table is None:
-            arrays.num_rows = node.count or 0
-            return
         columns: list[Column] = list(arrays.columns.values())
         for name in node.uses.get("split", ()):
-            self._splits[node.name] = Codes(name, self._layout.types, self._fill, self._folder, optional=True)
-            columns.append(self._splits[node.name])
+            codes = Codes(name, self._layout.types, self._fill, self._folder, optional=True)
+            if before := self._own(node.name).get("split"):
+                codes.resume(before)
+            self._splits[node.name] = codes
+            columns.append(codes)
         if node.keys:
-            kinds = {column: key_kind(node.table, column, "keys") for column in node.keys}
-            self._spools[node.name] = KeySpool(kinds, self._folder)
+            kinds = {} if node.table is None else {column: key_kind(node.table, column, "keys") for column in node.keys}
+            self._spools[node.name] = self._spool(node.name, kinds)
+        if node.table is None:
+            arrays.num_rows = node.count
+            return
 
         def work(piece: Piece) -> tuple[int, Any, list[Any]]:
             keys = [key_column(key_array(piece, column, self._layout.types)) for column in node.keys]
@@ -601,6 +880,8 @@ class TableSource:
         for end, node_type in enumerate(node_types):
             spec = self._spools[node_type].words.spec if node_type in self._spools else ArraySpec("uint64", (1,))
             self._words[edge.name, end] = ArrayFile(spec, self._folder)
+        if edge.table is None:
+            return
 
         files = self._files.setdefault(edge.name, [])
 
@@ -636,20 +917,22 @@ class TableSource:
 
     def _split(self, node_type: NodeType, codes: Codes) -> dict[str, NDArray[np.int64]]:
         codes.finish()
-        found: dict[str, list[NDArray[np.int64]]] = {}
+        before = {} if self._after is None else self._after.splits.get(node_type, {})
+        found: dict[str, list[NDArray[np.int64]]] = {name: [ids] for name, ids in before.items()}
         for start in range(0, self._nodes[node_type].num_rows, _CHUNK_ROWS):
             rows = codes.rows(start, min(start + _CHUNK_ROWS, self._nodes[node_type].num_rows))
             for code, value in enumerate(codes.values):
                 if not isinstance(value, str):
                     raise DatasetError(f"split {codes.columns[0]!r} of {node_type!r} holds {value!r}", "names of splits are text")
-                found.setdefault(_SPLITS.get(value, value), []).append(np.flatnonzero(rows == code) + start)
+                found.setdefault(_SPLITS.get(value, value), []).append(np.flatnonzero(rows == code) + start + self._before(node_type))
         return {name: np.sort(np.concatenate(ids)).astype(np.int64) for name, ids in sorted(found.items())}
 
     def _resolve(self) -> None:
         """Finds the ids of the ends of all edges, node type by node type."""
         with ThreadPoolExecutor(self._threads, "gnnkit-keys") as pool:
             for node_type, arrays in self._nodes.items():
-                dtype = ArraySpec("int32" if arrays.num_rows < 1 << 31 else "int64")
+                total = self._before(node_type) + arrays.num_rows
+                dtype = ArraySpec("int32" if total < 1 << 31 else "int64")
                 ends = [key for key in self._words if key[0][2 * key[1]] == node_type]
                 for key in ends:
                     self._ids[key] = ArrayFile(dtype, self._folder)
@@ -660,7 +943,7 @@ class TableSource:
                 for key in ends:
                     for words in self._words[key].chunks(_CHUNK_ROWS):
                         rows = words.view(np.int64).reshape(-1)
-                        self._ids[key].append(np.where((rows >= 0) & (rows < arrays.num_rows), rows, -1))
+                        self._ids[key].append(np.where((rows >= 0) & (rows < total), rows, -1))
         for edge_type in self._edges:
             self._check_ends(edge_type)
         for file in self._words.values():
@@ -680,6 +963,7 @@ class TableSource:
             self._dropped[edge_type] = missing
             return
         table, total = self._layout.edges[edge_type].table, self._edges[edge_type].num_rows
+        assert table is not None, "no rows come from no table"
         shown = ", ".join(self._shown_edges(edge_type, first))
         raise DatasetError(
             f"{missing} of {total} {table.what} name no node: {shown}",
@@ -696,6 +980,7 @@ class TableSource:
             DatasetError: The promise is broken; names the file and the row.
         """
         table, files = self._layout.edges[edge_type].table, self._files[edge_type]
+        assert table is not None, "only what is appended may lack one, and no order is promised of it"
         starts = np.array([first for _, first in files], np.int64)
         # Targets in the file, or up to the row, that was looked at last; and of all before it.
         largest, before, at, is_sorted = -1, -1, 0, True
@@ -728,7 +1013,7 @@ class TableSource:
         """Edges as their table has them; their row numbers alone, where it cannot be read again."""
         edge = self._layout.edges[edge_type]
         shown = []
-        if not edge.table.can_be_read_again:
+        if edge.table is None or not edge.table.can_be_read_again:
             return [f"row {row}" for row in rows]
         for piece in edge.table.pieces(list(dict.fromkeys([*edge.ends[0], *edge.ends[1]]))):
             for row in [row for row in rows if piece.first <= row < piece.first + piece.rows.num_rows]:
@@ -758,10 +1043,13 @@ class TableSource:
         owners: list[tuple[str, Any, _Arrays]] = [(name, layout.nodes[name], arrays) for name, arrays in self._nodes.items()]
         owners += [(edge_type_name(name), layout.edges[name], arrays) for name, arrays in self._edges.items()]
         for label, owner, arrays in owners:
+            earlier = {} if self._after is None else self._after.metadata["tables"][label]
             own: dict[str, Any] = {name: column.facts() for name, column in arrays.columns.items()}
             used = {name for columns in owner.uses.values() for name in columns}
             if isinstance(owner, _NodeTable):
-                own["keys"] = list(owner.keys) or ("row numbers" if owner.by_row else "from the edges, in ascending order")
+                own["keys"] = list(owner.keys) or ("row numbers" if owner.by_row else _FROM_EDGES)
+                if owner.form == "edges" and self._after is not None and not self._goes_on_ascending(owner.name, earlier):
+                    own["keys"] = _FROM_EDGES_APPENDED
                 used |= set(owner.keys)
                 codes: Any = arrays.columns.get(LABEL_NAME)
                 if isinstance(codes, Codes):
@@ -769,12 +1057,16 @@ class TableSource:
                 if owner.name in self._splits:
                     own["split"] = {"column": owner.uses["split"][0]}
             else:
-                own["src"], own["dst"] = (list(columns) for columns in owner.ends)
+                own["src"], own["dst"] = self._own(owner.name).get("ends", [list(columns) for columns in owner.ends])
                 used |= {*owner.ends[0], *owner.ends[1]}
-                if dropped := self._dropped.get(owner.name):
+                if dropped := self._num_dropped(owner.name):
                     own["dropped_edges"] = dropped
-            if owner.table is not None and (
-                unused := [n for n in owner.table.schema.names if n not in used and not n.startswith("__index")]
+            if "unused" in earlier:
+                own["unused"] = earlier["unused"]
+            if (
+                not earlier
+                and owner.table is not None
+                and (unused := [n for n in owner.table.schema.names if n not in used and not n.startswith("__index")])
             ):
                 own["unused"] = unused
             if filled := {name: self._fill[name] for name in sorted(used & set(self._fill))}:
@@ -782,6 +1074,15 @@ class TableSource:
             facts[label] = own
         found = {"num_classes": len(next(iter(classes.values())))} if len(classes) == 1 else {}
         return {"tables": facts, **found}
+
+    def _goes_on_ascending(self, node_type: NodeType, earlier: Mapping[str, Any]) -> bool:
+        """Whether the keys that edges name are in ascending order, those of the store and the new ones together."""
+        spool, before = self._spools[node_type], self._before(node_type)
+        if earlier["keys"] != _FROM_EDGES or not (before and spool.num_rows):
+            return bool(earlier["keys"] == _FROM_EDGES)
+        assert self._after is not None
+        last, first = self._after.keys(node_type)[before - 1], spool.key(0)
+        return bool(last < first if not isinstance(first, str) else str(last).encode() < first.encode())
 
     def _digest(self) -> str:
         digest = hashlib.sha256(json.dumps(self.schema.to_json()).encode())
@@ -796,9 +1097,9 @@ class TableSource:
             for split, ids in self.splits.get(node_type, {}).items():
                 add(split, hashlib.sha256(ids.tobytes()).hexdigest())
         for edge_type, edge_arrays in self._edges.items():
-            ends = hashlib.sha256()
+            ends = self._edge_digests[edge_type]
             for edges in self.edge_chunks(edge_type):
-                ends.update(np.ascontiguousarray(edges.T).data.cast("B") if edges.size else b"")
+                ends.update(edges.T)
             add(edge_type, ends.hexdigest(), {name: column.digest() for name, column in edge_arrays.columns.items()})
         # What became of columns, but for those that became nothing.
         add({owner: {name: fact for name, fact in own.items() if name != "unused"} for owner, own in self.metadata["tables"].items()})

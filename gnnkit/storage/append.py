@@ -1,0 +1,570 @@
+"""More nodes and edges for a store: a new version of it beside the old one, with the files that stay the same linked.
+
+New nodes get the next ids, and belong to the last part: store ids of all other nodes stay as they are. Edges are put in between those of
+the nodes that own them, at the places that a store of all tables has them at.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.errors import PlanError
+from gnnkit.events import EventSink, Stage
+from gnnkit.schema import QUANTIZED, ArraySpec, EdgeType, GraphSchema, NodeType
+from gnnkit.source import GraphSource
+from gnnkit.storage.build import existing
+from gnnkit.storage.convert import convert_rows
+from gnnkit.storage.edge_values import TIME_NAME, as_times, check_weights, timed_edge_types, weight_exponent, weight_prefix
+from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, sync
+from gnnkit.storage.inputs import EdgeBatch, RowReader, SourceInput
+from gnnkit.storage.kernels import count_degrees, count_parts, insert_rows, places_by_time
+from gnnkit.storage.layout import book_file, cache_file, edge_file, index_dtype, keys_file, node_file, split_file, store_schema
+from gnnkit.storage.manifest import Manifest, store_fingerprint, write_manifest
+from gnnkit.storage.numbering import contiguous
+from gnnkit.storage.staging import check_disk, check_replaceable, locked, memory_budget, restore, staged
+from gnnkit.storage.store import Store
+from gnnkit.storage.writer import BLOCK_BYTES, NO_MAP, checked_metadata, default_threads, wait_all
+
+_SYNC_THREADS = 16
+# Bytes that a new edge takes while it is sorted, beside its arrays: both ends, its id and time, its place, and the order.
+_EDGE_BYTES = 64
+Recoding = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+class Addition(GraphSource, Protocol):
+    """A source whose schema, splits, metadata, fingerprint and ids are those of a store's rows and the new ones; it yields the new rows."""
+
+    def recoding(self, name: NodeType | EdgeType, array: str) -> Recoding | None:
+        """Makes rows of an array of the store what they are among all rows; None where they stay as they are."""
+        ...
+
+
+def append_to_store(store: Store, addition: Addition, path: Path | None, events: EventSink) -> Store:
+    """Writes a store of what is in another one, and more.
+
+    Args:
+        store: The store; it stays as it is.
+        addition: The new rows.
+        path: The new store's folder; None takes a name beside the store.
+        events: Receives the stage "append", in bytes.
+
+    Raises:
+        PlanError: Something cannot be appended to this store.
+        DatasetError: See ``GraphSource``.
+        StoreError: Not all parts are open, the disk is full, or ``path`` is something else than a store.
+    """
+    writer = _AppendWriter(store.require(), _input(store, addition), addition.recoding, events)
+    fingerprint = writer.draft.fingerprint
+    if fingerprint == store.fingerprint:
+        return store
+    path = version_path(store, fingerprint) if path is None else path.expanduser().absolute()
+    if path == store.path:
+        raise PlanError(f"{path} is the store itself, which loaders may have open", "give another folder with out=..., or none")
+    if (found := existing(path, fingerprint)) is not None:
+        return found
+    check_replaceable(path)
+    with locked(path, 0.0, events):
+        restore(path)
+        if (found := existing(path, fingerprint)) is not None:
+            return found
+        with staged(path) as root:
+            write_manifest(root, writer.write(root))
+        return Store.open(path)
+
+
+def _input(store: Store, addition: Addition) -> SourceInput:
+    sizes = {t: edges.num_edges - store.schema.edge_types[t].num_edges for t, edges in addition.schema.edge_types.items()}
+    return SourceInput(addition, sizes)
+
+
+def version_path(store: Store, fingerprint: str) -> Path:
+    """Returns the place of a version of a store: beside it, with the first digits of its own fingerprint after the name."""
+    digits = 12
+    own = store.fingerprint[:digits]
+    stem = store.path.name.removesuffix(own).removesuffix("-")
+    return store.path.with_name(f"{stem}-{fingerprint[:digits]}")
+
+
+@dataclass(frozen=True)
+class _NewEdges:
+    """New edges of some owners of one part, sorted by owner, and by time where there are times.
+
+    Attributes:
+        owner: int64 ``[k]``, numbers within the part.
+        other: int64 ``[k]``, store ids.
+        edge_id: int64 ``[k]``.
+        places: int64 ``[k]``: before which edge of the part they come.
+        time: int64 ``[k]``, or None.
+        arrays: ``{name: [k, *row_shape]}``, as they are stored.
+    """
+
+    owner: NDArray[np.int64]
+    other: NDArray[np.int64]
+    edge_id: NDArray[np.int64]
+    places: NDArray[np.int64]
+    time: NDArray[np.int64] | None
+    arrays: Mapping[str, NDArray[Any]]
+
+    def between(self, low: int, high: int) -> _NewEdges:
+        """Those of the owners ``[low, high)``."""
+        first, last = np.searchsorted(self.owner, [low, high])
+        pick = slice(int(first), int(last))
+        time, arrays = None if self.time is None else self.time[pick], {name: rows[pick] for name, rows in self.arrays.items()}
+        return _NewEdges(self.owner[pick], self.other[pick], self.edge_id[pick], self.places[pick], time, arrays)
+
+
+class _AppendWriter:
+    """Writes the files of the new version, and links those that stay the same."""
+
+    def __init__(self, store: Store, graph: SourceInput, recoding: Callable[[Any, str], Recoding | None], events: EventSink) -> None:
+        self.store, self.graph, self.events, self.recoding = store, graph, events, recoding
+        old = store.manifest
+        self.draft = replace(
+            old,
+            source_fingerprint=graph.fingerprint(),
+            schema=self._stored_schema(),
+            node_bounds={t: (*bounds[:-1], graph.schema.node_types[t].num_nodes) for t, bounds in old.node_bounds.items()},
+            splits={t: {split: len(ids) for split, ids in splits.items()} for t, splits in graph.splits.items()},
+            metadata=checked_metadata(graph.metadata),
+            append_state=graph.append_state,
+            files={},
+        )
+        kept = self._kept_parts()
+        fingerprint = store_fingerprint(self.draft.source_fingerprint, self.draft.options, kept)
+        self.draft = replace(self.draft, kept_parts=kept, fingerprint=fingerprint)
+        self._files: dict[str, FileEntry] = {}
+        self._written: list[tuple[str, ArrayWriter]] = []
+
+    def write(self, root: Path) -> Manifest:
+        """Writes everything but the manifest, and brings it to the disk.
+
+        Raises:
+            DatasetError: See ``GraphSource``.
+            StoreError: The disk is too small.
+        """
+        self._root = root
+        self._check_disk()
+        total = float(sum(t.num_edges * 16 for t in self.graph.schema.edge_types.values()))
+        with (
+            Stage(self.events, "append", label=self.draft.name, total=total, unit="B") as self._stage,
+            ThreadPoolExecutor(default_threads(), "gnnkit-append") as self.pool,
+            ThreadPoolExecutor(_SYNC_THREADS, "gnnkit-sync") as syncer,
+        ):
+            for edge_type in self.draft.schema.edge_types:
+                self._write_edges(edge_type)
+                self._stage.advance(self.graph.schema.edge_types[edge_type].num_edges * 16)
+            syncing = self._start_syncing(syncer)
+            for node_type in self.draft.schema.node_types:
+                self._write_nodes(node_type)
+                self._write_splits(node_type)
+                self._write_keys(node_type)
+            self._link_rest()
+            wait_all([*syncing, *self._start_syncing(syncer)])
+        return replace(self.draft, files=self._files)
+
+    # What it will be -------------------------------------------------------------------------------------------------------
+
+    def _stored_schema(self) -> GraphSchema:
+        old, new = self.store.schema, store_schema(self.graph.schema, self.store.options)
+        nodes = {t: replace(s, arrays=self._with_scales(old.node_types[t].arrays, s.arrays, t)) for t, s in new.node_types.items()}
+        edges = {t: replace(s, arrays=self._with_scales(old.edge_types[t].arrays, s.arrays, t)) for t, s in new.edge_types.items()}
+        return replace(new, node_types=nodes, edge_types=edges)
+
+    def _with_scales(self, old: Mapping[str, ArraySpec], new: Mapping[str, ArraySpec], owner: NodeType | EdgeType) -> dict[str, ArraySpec]:
+        """Returns specs with the scales of the store; refuses 8-bit features for which these are not the right ones."""
+        specs = dict(new)
+        for name, spec in new.items():
+            if spec.dtype != QUANTIZED:
+                continue
+            if old[name].row_shape != spec.row_shape or not self._fits(old[name], owner, name):
+                raise PlanError(
+                    f"{name!r} of {owner} is stored in 8 bits, from the least to the largest value of each column, and new rows go beyond",
+                    "make a store of the whole tables: gnnkit.tables(...)",
+                )
+            specs[name] = old[name]
+        return specs
+
+    def _fits(self, spec: ArraySpec, owner: NodeType | EdgeType, name: str) -> bool:
+        assert spec.quantization is not None
+        scale, offset = (np.array(numbers, np.float32) for numbers in (spec.quantization.scale, spec.quantization.offset))
+        chunks = self._edge_rows(owner, name) if isinstance(owner, tuple) else self.graph.node_array_chunks(owner, name)
+        for rows in chunks:
+            if len(rows):
+                low, high = rows.min(axis=0).astype(np.float64), rows.max(axis=0).astype(np.float64)
+                # The same arithmetic that finds the scale, so that a larger range is one that has another scale.
+                needed = ((np.maximum(high, offset) - offset.astype(np.float64)) / 255).astype(np.float32)
+                if not ((low >= offset) & (needed <= scale)).all():
+                    return False
+        return True
+
+    def _edge_rows(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
+        return self.graph.edge_array_chunks(edge_type, name)
+
+    def _kept_parts(self) -> str | None:
+        """The division into parts that the options alone would not give; None where they do."""
+        options, old = self.draft.options, self.store.manifest
+        if options.num_parts == 1:
+            return None
+        if options.partition == "contiguous" and options.cache_ratio == 0.0:
+            bounds = {t: list(own) for t, own in self.draft.node_bounds.items()}
+            plain = {t: contiguous(own[-1], options.num_parts).bounds.tolist() for t, own in bounds.items()}
+            return None if bounds == plain else f"bounds {sorted(bounds.items())}"
+        return old.kept_parts or f"parts of {old.fingerprint}"
+
+    def num_new_nodes(self, node_type: NodeType) -> int:
+        return self.graph.schema.node_types[node_type].num_nodes - self.store.schema.node_types[node_type].num_nodes
+
+    def _check_disk(self) -> None:
+        """Refuses to begin where the disk is too small, had all edges and the last part's nodes to be written anew."""
+        files = self.store.manifest.files
+        last = f"part{self.draft.num_parts - 1}/nodes/"
+        new = [t for t in self.draft.schema.node_types if self.num_new_nodes(t)]
+        nodes = sum(e.size for name, e in files.items() if any(name.startswith(f"{last}{t}/") for t in new))
+        edges = sum(e.size for name, e in files.items() if "/edges/" in name)
+        check_disk(self._root, nodes + edges, f"the new version of {self.store.path}")
+
+    # Files -----------------------------------------------------------------------------------------------------------------
+
+    def new_file(self, name: str, spec: FileSpec) -> ArrayWriter:
+        writer = ArrayWriter(self._root, name, spec)
+        self._written.append((name, writer))
+        return writer
+
+    def _start_syncing(self, syncer: ThreadPoolExecutor) -> list[Any]:
+        """Enters what was written into the manifest, and starts to bring it to the disk."""
+        futures = []
+        for name, writer in self._written:
+            self._files[name] = writer.finish()
+            futures.append(syncer.submit(sync, writer.path))
+        self._written.clear()
+        return futures
+
+    def _link_rest(self) -> None:
+        """Links the files that nobody has written: those of the same dtype and shape hold the same rows; others only become wider."""
+        written = {*self._files, *(name for name, _ in self._written)}
+        for name, spec in self.draft.file_specs().items():
+            if name in written:
+                continue
+            entry = self.store.manifest.files[name]
+            if (entry.dtype, entry.shape) == (spec.dtype.name, spec.shape):
+                _link(self.store.path / name, self._root / name)
+                self._files[name] = entry
+            else:
+                self._copy(name, spec)
+
+    def _copy(self, name: str, spec: FileSpec, recoding: Recoding | None = None) -> ArrayWriter:
+        """Writes the rows of a file of the store to the front of the new one."""
+        writer, rows = self.new_file(name, spec), self.store.file(name)
+        step = max(1, BLOCK_BYTES // max(1, spec.row_nbytes))
+
+        def block(first: int) -> None:
+            piece = rows[first : first + step]
+            writer.write(first, piece if recoding is None else recoding(np.asarray(piece)))
+
+        wait_all(self.pool.submit(block, first) for first in range(0, len(rows), step))
+        return writer
+
+    # Nodes -----------------------------------------------------------------------------------------------------------------
+
+    def _write_nodes(self, node_type: NodeType) -> None:
+        """Writes the arrays of a node type that change; new nodes are the last ones of the last part."""
+        old, new = self.store.schema.node_types[node_type].num_nodes, self.num_new_nodes(node_type)
+        specs, last, schema = self.draft.node_specs(node_type), self.draft.num_parts - 1, self.graph.schema.node_types[node_type]
+        for name, spec in schema.arrays.items():
+            recoding, stored = self.recoding(node_type, name), self.draft.schema.node_types[node_type].arrays[name]
+            for part in range(self.draft.num_parts):
+                files = [node_file(part, node_type, name), cache_file(part, node_type, name)]
+                for file in files if recoding is not None else files[:1] if new and part == last else []:
+                    if file not in specs:
+                        continue
+                    writer = self._copy(file, specs[file], recoding)
+                    if part == last and file == files[0]:
+                        row = len(self.store.file(file))
+                        for rows in self.graph.node_array_chunks(node_type, name):
+                            writer.write(row, convert_rows(rows, spec, stored, f"{name!r} of {node_type!r}"))
+                            row += len(rows)
+        if new and node_type in self.draft.renumbered:
+            for file in (node_file(last, node_type, "global_id"), book_file(node_type)):
+                writer = self._copy(file, specs[file])
+                writer.write(len(self.store.file(file)), np.arange(old, old + new))
+
+    def _write_splits(self, node_type: NodeType) -> None:
+        before = self.store.splits.get(node_type, {})
+        for split, ids in self.graph.splits.get(node_type, {}).items():
+            if split not in before or len(before[split]) != len(ids):
+                self.new_file(split_file(node_type, split), FileSpec(np.dtype(np.int64), (len(ids),))).write(0, ids)
+
+    def _write_keys(self, node_type: NodeType) -> None:
+        """Writes the keys of old and new nodes, and the index by which they are found."""
+        new = self.graph.keys.get(node_type)
+        if new is None or not len(new):
+            return
+        old = self.store.keys(node_type)
+        specs, columns = {}, dict(old.columns)
+        for name in old.arrays:
+            before, after = old.arrays[name], new.arrays[name]
+            if name.endswith(".end"):
+                after = after[1:] + before[-1]
+            elif name in ("word", "row"):
+                continue
+            specs[name] = FileSpec(before.dtype, (len(before) + len(after),))
+            file = keys_file(node_type, name)
+            self._copy(file, specs[name]).write(len(before), np.asarray(after))
+        places = np.searchsorted(old.arrays["word"], new.arrays["word"], side="right")
+        rows = new.arrays["row"].astype(np.int64) + len(old)
+        total = len(old) + len(new)
+        for name, values, dtype in (("word", new.arrays["word"], np.dtype(np.uint64)), ("row", rows, index_dtype(total))):
+            specs[name] = FileSpec(dtype, (total,))
+            merged = _inserted(old.arrays[name].astype(dtype, copy=False), places, values.astype(dtype))
+            self.new_file(keys_file(node_type, name), specs[name]).write(0, merged)
+        self.draft = replace(self.draft, keys={**self.draft.keys, node_type: (columns, specs)})
+
+    # Edges -----------------------------------------------------------------------------------------------------------------
+
+    def _write_edges(self, edge_type: EdgeType) -> None:
+        build = _EdgeTypeAppend(self, edge_type)
+        self.draft = build.counted()
+        build.write()
+        self.draft = build.cut()
+
+
+class _EdgeTypeAppend:
+    """Puts new edges of one type in between those of a store."""
+
+    def __init__(self, writer: _AppendWriter, edge_type: EdgeType) -> None:
+        self.writer, self.edge_type, self.store = writer, edge_type, writer.store
+        self.graph, self.schema = writer.graph, writer.graph.schema.edge_types[edge_type]
+        self.options = writer.draft.options
+        arrays = self.store.arrays()
+        self.owner_type, self.other_type = arrays.frontier_type(edge_type), arrays.neighbor_type(edge_type)
+        self.owner_bounds, self.other_bounds = (np.array(writer.draft.node_bounds[t], np.int64) for t in (self.owner_type, self.other_type))
+        self.stored = writer.draft.schema.edge_types[edge_type].arrays
+        self.recodings = {name: writer.recoding(edge_type, name) for name in self.schema.arrays}
+        self.weight = self.options.weight if self.options.weight in self.schema.arrays else None
+        timed = timed_edge_types(self.graph.schema, self.options.edge_dir, self.options.time_attr)
+        self.timed, self.time_of = edge_type in timed, timed.get(edge_type)
+        self.exponent = self.store.manifest.weight_exponents.get(edge_type, 0)
+        self.degree = np.zeros(int(self.owner_bounds[-1]), np.int64)
+        self.cuts = np.array(self.store.manifest.cuts[edge_type], np.int64)
+        self._books = [self._book(t) for t in (self.owner_type, self.other_type)]
+
+    def counted(self) -> Manifest:
+        """Counts the new edges of each owner, and returns the draft with what follows from that."""
+        draft, owners, others = self.writer.draft, int(self.owner_bounds[-1]), int(self.other_bounds[-1])
+        largest = 0.0
+        for batch in self._batches([self.weight] if self.weight else []):
+            owner, other = self._ends(batch)
+            bad = count_degrees(owner, other, NO_MAP, owners, others, 0, owners, self.degree)
+            assert bad < 0, "the tables have found the ids"
+            if self.weight:
+                largest = max(largest, check_weights(batch.rows[self.weight], self.edge_type, self.weight, batch.first))
+        if self.weight and largest > 0:
+            # The exponent of the largest weight of all: 0 says that all were zero.
+            parts = self.store.arrays().edges[self.edge_type]
+            had_weights = self.exponent != 0 or any(part.weight_prefix is not None and part.weight_prefix.any() for part in parts)
+            exponent = weight_exponent(largest)
+            self.exponent = min(self.exponent, exponent) if had_weights else exponent
+        bounds = self.owner_bounds
+        new = [int(self.degree[low:high].sum()) for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+        counts = tuple(before + more for before, more in zip(draft.edge_counts[self.edge_type], new, strict=True))
+        exponents = {**draft.weight_exponents, **({self.edge_type: self.exponent} if self.weight else {})}
+        return replace(draft, edge_counts={**draft.edge_counts, self.edge_type: counts}, weight_exponents=exponents)
+
+    def write(self) -> None:
+        """Writes the files of this type that change."""
+        specs = self.writer.draft.edge_specs(self.edge_type)
+        for part in range(self.writer.draft.num_parts):
+            low, high = int(self.owner_bounds[part]), int(self.owner_bounds[part + 1])
+            degree = self.degree[low:high]
+            old = self.store.arrays().edges[self.edge_type][part]
+            before = np.asarray(old.indptr).astype(np.int64)
+            indptr = np.concatenate([before, np.full(high - low + 1 - len(before), before[-1])])
+            more = np.concatenate([[0], np.cumsum(degree)])
+            name = edge_file(part, self.edge_type, "indptr")
+            if more[-1] or len(before) < len(indptr):
+                self.writer.new_file(name, specs[name]).write(0, indptr + more)
+            dirty = self._dirty(part, int(more[-1]))
+            if not dirty:
+                continue
+            files = {name: edge_file(part, self.edge_type, name) for name in dirty}
+            writers = {name: self.writer.new_file(file, specs[file]) for name, file in files.items()}
+            for first, last in self._ranges(more):
+                new = self._read(part, first + low, last + low, indptr)
+                counts = np.zeros(self.options.num_parts, np.int64)
+                count_parts(new.other.astype(np.int64), self.other_bounds, counts)
+                self.cuts[part] += counts
+                blocks = self._blocks(indptr, first, last)
+                wait_all(self.writer.pool.submit(self._write_block, part, writers, indptr, more, new, *block) for block in blocks)
+
+    def cut(self) -> Manifest:
+        """Returns the draft with the cuts that are known now."""
+        cuts = tuple(tuple(map(int, row)) for row in self.cuts)
+        return replace(self.writer.draft, cuts={**self.writer.draft.cuts, self.edge_type: cuts})
+
+    def _dirty(self, part: int, num_new: int) -> list[str]:
+        """The arrays of a part that have to be written."""
+        specs = self.writer.draft.edge_specs(self.edge_type)
+        names = [file.rpartition("/")[2].removesuffix(".npy") for file in specs if file.startswith(f"part{part}/")]
+        names = [name for name in names if name != "indptr"]
+        if num_new:
+            return names
+        dirty = [name for name in names if self.recodings.get(name) is not None]
+        if self.exponent != self.store.manifest.weight_exponents.get(self.edge_type, 0):
+            dirty.append("weight_prefix")
+        return dirty
+
+    def _ranges(self, more: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+        """Cuts the owners of a part into ranges whose new edges fit the memory for them."""
+        width = _EDGE_BYTES + 2 * sum(spec.row_nbytes for spec in self.schema.arrays.values())
+        limit, first, count = max(1, memory_budget() // width), 0, len(more) - 1
+        while first < count:
+            last = int(np.searchsorted(more, more[first] + limit, side="right")) - 1
+            last = min(count, max(last, first + 1))
+            yield first, last
+            first = last
+
+    def _blocks(self, indptr: NDArray[np.int64], first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Cuts owners into blocks whose edges are written at once."""
+        step = BLOCK_BYTES // 8
+        while first < last:
+            end = int(np.searchsorted(indptr, indptr[first] + step, side="right")) - 1
+            end = min(last, max(end, first + 1))
+            yield first, end
+            first = end
+
+    def _write_block(
+        self,
+        part: int,
+        writers: Mapping[str, ArrayWriter],
+        indptr: NDArray[np.int64],
+        more: NDArray[np.int64],
+        new: _NewEdges,
+        low: int,
+        high: int,
+    ) -> None:
+        """Writes the edges of the owners ``[low, high)`` of a part."""
+        first, last = int(indptr[low]), int(indptr[high])
+        row = first + int(more[low])
+        mine = new.between(low, high)
+        places = mine.places - first
+        old = self.store.arrays().edges[self.edge_type][part]
+        held: dict[str, NDArray[Any] | None] = {"indices": old.indices, "edge_id": old.edge_id, TIME_NAME: old.time, **old.arrays}
+        added: dict[str, Any] = {"indices": mine.other, "edge_id": mine.edge_id, TIME_NAME: mine.time, **mine.arrays}
+        merged: dict[str, NDArray[Any]] = {}
+        for name, writer in writers.items():
+            if name == "weight_prefix":
+                continue
+            before = held[name]
+            assert before is not None, name
+            rows, recoding = np.asarray(before[first:last]), self.recodings.get(name)
+            rows = rows if recoding is None else recoding(rows)
+            dtype = writer.spec.dtype
+            merged[name] = _inserted(rows.astype(dtype, copy=False), places, np.asarray(added[name]).astype(dtype, copy=False))
+            writer.write(row, merged[name])
+        if "weight_prefix" in writers:
+            assert self.weight is not None
+            weights = merged[self.weight] if self.weight in merged else np.asarray(old.arrays[self.weight][first:last])
+            own = indptr[low : high + 1] + more[low : high + 1]
+            writers["weight_prefix"].write(row, weight_prefix(own - own[0], weights, self.exponent))
+
+    def _read(self, part: int, low: int, high: int, indptr: NDArray[np.int64]) -> _NewEdges:
+        """Reads the new edges of the owners with store ids in ``[low, high)``, and finds their places."""
+        names, found = list(self.schema.arrays), []
+        own_times = self.options.time_attr if self.timed and self.time_of is None else None
+        before = self.store.schema.edge_types[self.edge_type].num_edges
+        for batch in self._batches(names):
+            owner, other = self._ends(batch)
+            mine = np.flatnonzero((owner >= low) & (owner < high))
+            arrays = {}
+            for name in names:
+                spec = self.schema.arrays[name]
+                arrays[name] = convert_rows(batch.rows[name][mine], spec, self.stored[name], f"{name!r} of {self.edge_type}")
+            times = as_times(batch.rows[own_times][mine]) if own_times else np.empty(0, np.int64)
+            found.append((owner[mine] - self.owner_bounds[part], other[mine], mine + batch.first + before, arrays, times))
+        owner, other, edge_id = (np.concatenate([np.empty(0, np.int64), *(piece[k] for piece in found)]) for k in range(3))
+        joined = {name: np.concatenate([self._no_rows(name), *(piece[3][name] for piece in found)]) for name in names}
+        time = None
+        if own_times:
+            time = np.concatenate([np.empty(0, np.int64), *(piece[4] for piece in found)])
+        elif self.timed:
+            time = self._node_times[other]
+        order = np.argsort(owner, kind="stable") if time is None else np.lexsort((time, owner))
+        owner, other, edge_id, joined = owner[order], other[order], edge_id[order], {name: rows[order] for name, rows in joined.items()}
+        if time is None:
+            return _NewEdges(owner, other, edge_id, indptr[owner + 1], None, joined)
+        time, places = time[order], np.empty(len(owner), np.int64)
+        old = self.store.arrays().edges[self.edge_type][part].time
+        assert old is not None
+        places_by_time(indptr, old, owner, time, places)
+        return _NewEdges(owner, other, edge_id, places, time, joined)
+
+    def _no_rows(self, name: str) -> NDArray[Any]:
+        spec = self.stored[name]
+        return np.empty((0, *spec.row_shape), spec.numpy_dtype)
+
+    @cached_property
+    def _node_times(self) -> NDArray[np.int64]:
+        """Times of the nodes at the far ends, by store id."""
+        name, node_type = self.options.time_attr, self.other_type
+        assert name is not None
+        spec, count = self.graph.schema.node_types[node_type].arrays[name], self.writer.num_new_nodes(node_type)
+        pieces = [as_times(np.asarray(part.arrays[name])) for part in self.store.arrays().nodes[node_type]]
+        reader = RowReader(self.graph.node_array_chunks(node_type, name), spec, f"{name!r} of {node_type!r}", count)
+        return np.concatenate([*pieces, as_times(reader.take(count))])
+
+    def _batches(self, names: list[str]) -> Iterator[EdgeBatch]:
+        return self.graph.edge_batches(self.edge_type, names)
+
+    def _ends(self, batch: EdgeBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Store ids of owners and others, int64 ``[k]``."""
+        ends = (batch.target, batch.source) if self.options.edge_dir == "in" else (batch.source, batch.target)
+        owner, other = (book(ids) for book, ids in zip(self._books, ends, strict=True))
+        return owner, other
+
+    def _book(self, node_type: NodeType) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+        store_id = self.store.arrays().store_id[node_type]
+        return partial(_to_store, store_id)
+
+
+def _to_store(store_id: NDArray[Any] | None, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Store ids of dataset ids; new nodes have the same in both."""
+    if store_id is None:
+        return ids
+    known = ids < len(store_id)
+    return np.where(known, store_id[np.where(known, ids, 0)], ids).astype(np.int64)
+
+
+def _inserted(old: NDArray[Any], places: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows with others put in between, see ``insert_rows``; rows of one width are moved by the same machine code, whatever they are."""
+    out = np.empty((len(old) + len(rows), *old.shape[1:]), old.dtype)
+    if not len(out) or not out.nbytes:
+        return out
+    row_nbytes = out.nbytes // len(out)
+    word = np.dtype(f"u{next(size for size in (8, 4, 2, 1) if row_nbytes % size == 0)}")
+
+    def words(array: NDArray[Any]) -> NDArray[Any]:
+        flat = np.ascontiguousarray(array).reshape(-1)
+        return flat.view(word).reshape(-1, row_nbytes // word.itemsize)
+
+    insert_rows(words(old), np.require(places, np.int64, ["C", "W"]), words(rows), words(out))
+    return out
+
+
+def _link(source: Path, target: Path) -> None:
+    """Links a file, or copies it where it cannot be linked."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        sync(target)
