@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gnnkit.cli import bench, demo, doctor, export, info, partition, plan_capacity, push, runs, serve, stores
+from gnnkit.cli import append, bench, demo, doctor, export, info, partition, plan_capacity, push, runs, serve, stores
 from gnnkit.cli import run as run_command
 from gnnkit.cli.output import ERROR, INTERRUPTED, WARNING, show_error
 from gnnkit.errors import GnnkitError
@@ -27,6 +27,7 @@ app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("info")(info.info)
 app.command("partition")(partition.partition)
+app.command("append")(append.append)
 app.command("push")(push.push)
 app.command("plan-capacity")(plan_capacity.plan_capacity)
 app.add_typer(stores.app, name="stores")

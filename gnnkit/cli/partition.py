@@ -122,14 +122,14 @@ def _open(source: str, asked: dict[str, Any], root: Path | None, download: bool 
 
         if not asked:
             return open_described(source, events)
-        given = {name: _by_type(value) if isinstance(value, list) else value for name, value in asked.items()}
+        given = {name: by_type(value) if isinstance(value, list) else value for name, value in asked.items()}
         given.setdefault("edges", source)
         return tables_from_text(given, Path(), events)
     store = open_store_or_none(source, root, events)
     return store if store is not None else _open_dataset(source, root, download, events)
 
 
-def _by_type(values: list[str]) -> Any:
+def by_type(values: list[str]) -> Any:
     """Returns the value of an option of tables: for all types at once, or ``{type: value}``."""
     sides = [value.partition("=") for value in values]
     if not all(sign for _, sign, _ in sides):

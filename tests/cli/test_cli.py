@@ -252,6 +252,25 @@ def test_partition_reads_tables(cli: Cli, tmp_path: Path) -> None:
     assert gnnkit.partition(tmp_path / "graph.yaml", 1, out=tmp_path / "three").fingerprint == Store.open(tmp_path / "one").fingerprint
 
 
+def test_append_writes_a_new_version(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "users.csv").write_text("id,age,plan\nx1,30,pro\n2,40,free\n")
+    (tmp_path / "edges.csv").write_text("a,b\nx1,2\n2,x1\n")
+    (tmp_path / "more-users.csv").write_text("id,age,plan\n7,,2\n")  # looks like numbers, and like nothing
+    (tmp_path / "more.csv").write_text("a,b\n7,2\n")
+    words = ["--nodes", f"user={tmp_path / 'users.csv'}", "--edges", f"user,knows,user={tmp_path / 'edges.csv'}", "--keys", "user=id"]
+    words += ["--features", "user=age", "--label", "user=plan"]
+    assert cli("partition", 1, *words, "--out", tmp_path / "store")[0] == 0
+    more = ["--edges", f"user,knows,user={tmp_path / 'more.csv'}", "--nodes", f"user={tmp_path / 'more-users.csv'}", "--json"]
+    code, _, errors = cli("append", tmp_path / "store", *more)
+    assert code != 0 and "nulls" in errors
+    code, out, _ = cli("append", tmp_path / "store", *more, "--fill", "age=0.5")
+    made = Store.open(json.loads(out)["path"])
+    assert code == 0 and made.schema.num_edges == 3 and made.keys().ids(["7"]).tolist() == [2]
+    assert made.arrays().nodes["user"][0].arrays["x"][:, 0].tolist() == [30.0, 40.0, 0.5]
+    assert made.arrays().nodes["user"][0].arrays["y"].tolist() == [2, 1, 0] and made.metadata["num_classes"] == 3
+    assert cli("append", tmp_path / "nothing", *more)[0] != 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import gnnkit
 from gnnkit import GraphLoader, Store
+from gnnkit.errors import GnnkitError
 from tests.datasets.test_tables import BUYS, FOLLOWS, Shop, a_shop
 
 ENDS = {"users": "user_id", "items": "sku"}
@@ -65,7 +66,6 @@ def batches(store: Store, **options: Any) -> list[str]:
         input_nodes=("user", None),
         shuffle=True,
         seed=3,
-        num_threads=1,
         progress=False,
         **options,
     )
@@ -105,3 +105,111 @@ def test_one_part_is_the_store_of_all_tables_byte_by_byte(
     assert grown.manifest.to_json() == whole.manifest.to_json()
     assert files_of(grown) == files_of(whole)
     assert files_of(store) == old
+
+
+@pytest.mark.parametrize(("partition", "options"), [("contiguous", {}), ("random", {"weight": "edge_weight", "cache_ratio": 0.1})])
+def test_parts_keep_their_bounds_and_batches_are_those_of_all_tables(tmp_path: Path, partition: Any, options: dict[str, Any]) -> None:
+    first, later = cut(a_shop(1), 50, 20, 200, 250)
+    whole = gnnkit.partition(the_graph(both(first, later), tmp_path), 1, out=tmp_path / "whole", **{**options, "cache_ratio": 0.0})
+    store = gnnkit.partition(the_graph(first, tmp_path), 3, partition, tmp_path / "old", **options)
+    edges = store.append({BUYS: later["buys"][:0], FOLLOWS: first["follows"][:5]})
+    assert edges.manifest.node_bounds == store.manifest.node_bounds
+    linked = [name for name in store.files if (store.path / name).samefile(edges.path / name)]
+    assert {name for name in store.files if "/nodes/" in name or f"edges/{'__'.join(BUYS)}" in name} <= set(linked)
+    grown = store.append({BUYS: later["buys"], FOLLOWS: later["follows"]}, {"user": later["users"], "item": later["items"]})
+    grown.verify()
+    for node_type in ("user", "item"):
+        assert grown.manifest.node_bounds[node_type][:-1] == store.manifest.node_bounds[node_type][:-1]
+    assert grown.reference.graph == whole.reference.graph  # the same graph, however it is cut
+    assert len({grown.fingerprint, whole.fingerprint, store.fingerprint, edges.fingerprint}) == 4
+    weight = options.get("weight")
+    assert batches(grown, weight=weight) == batches(whole, weight=weight)
+    again = gnnkit.partition(grown, 2, out=tmp_path / "again")
+    again.verify()
+    assert again.fingerprint == gnnkit.partition(whole, 2, out=tmp_path / "whole-2").fingerprint
+
+
+def test_a_loader_keeps_the_version_that_it_opened_and_the_same_rows_again_are_opened(tmp_path: Path) -> None:
+    first, later = cut(a_shop(2), 60, 25, 250, 300)
+    store = gnnkit.partition(the_graph(first, tmp_path), 2, out=tmp_path / "shop")
+    loader = GraphLoader.from_store(store, num_neighbors=[3], batch_size=8, input_nodes=("user", None), progress=False)
+    with loader:
+        before = gnnkit_digest(loader.peek())
+        grown = store.append({BUYS: later["buys"]})
+        assert gnnkit_digest(loader.peek()) == before
+        assert Store.open(tmp_path / "shop").fingerprint == store.fingerprint
+    assert grown.path.parent == tmp_path
+    again = store.append({BUYS: later["buys"].to_dict("list")})
+    assert again.path == grown.path and again.manifest == grown.manifest
+    assert store.append({BUYS: later["buys"][:0]}).path == store.path
+    named = store.append({BUYS: later["buys"]}, out=tmp_path / "named")
+    assert files_of(named) == files_of(grown)
+
+
+def test_nodes_that_only_edges_name_and_nodes_that_are_rows(tmp_path: Path) -> None:
+    names = gnnkit.partition(gnnkit.tables({"src": ["b", "d"], "dst": ["d", "f"]}, scratch_dir=tmp_path), 1, out=tmp_path / "names")
+    grown = names.append((np.array(["a", "h", "d"]), np.array(["b", "g", "a"])))
+    assert list(grown.keys()[np.arange(6)]) == ["b", "d", "f", "a", "g", "h"]
+    assert grown.schema.num_edges == 5 and list(grown.keys().ids(["h", "b"])) == [5, 0]
+    grown.verify()
+    # Where new keys come after all others, it is the store of both tables.
+    later = names.append({"from": ["g"], "to": ["b"]})
+    whole = gnnkit.tables({"src": ["b", "d", "g"], "dst": ["d", "f", "b"]}, scratch_dir=tmp_path)
+    assert later.fingerprint == gnnkit.partition(whole, 1, out=tmp_path / "names-whole").fingerprint
+    counted = gnnkit.partition(gnnkit.tables(([0, 1], [1, 2]), 3, scratch_dir=tmp_path), 1, out=tmp_path / "rows")
+    more = counted.append(([4], [0]), 2)
+    whole = gnnkit.tables(([0, 1, 4], [1, 2, 0]), 5, scratch_dir=tmp_path)
+    assert more.fingerprint == gnnkit.partition(whole, 1, out=tmp_path / "rows-whole").fingerprint
+
+
+def test_eight_bits_keep_their_range(tmp_path: Path) -> None:
+    nodes = {"k": [1, 2, 3], "x": [0.0, 10.0, 5.0]}
+    tables = gnnkit.tables({"src": [1], "dst": [2]}, nodes, keys="k", features="x", scratch_dir=tmp_path)
+    store = gnnkit.partition(tables, 1, out=tmp_path / "old", feature_dtype="quint8")
+    grown = store.append(nodes={"k": [4], "x": [7.5]})
+    every = {"k": [1, 2, 3, 4], "x": [0.0, 10.0, 5.0, 7.5]}
+    whole = gnnkit.tables({"src": [1], "dst": [2]}, every, keys="k", features="x", scratch_dir=tmp_path)
+    assert files_of(grown) == files_of(gnnkit.partition(whole, 1, out=tmp_path / "whole", feature_dtype="quint8"))
+    with pytest.raises(GnnkitError, match="8 bits"):
+        store.append(nodes={"k": [4], "x": [10.5]})
+
+
+def test_what_is_wrong_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    shop = a_shop(3)
+    first, later = cut(shop, 50, 20, 300, 300)
+    store = gnnkit.partition(the_graph(first, tmp_path), 1, out=tmp_path / "shop")
+    users, buys = later["users"], first["buys"]
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({}, "nothing to append"),
+        ({"edges": buys}, "the types"),
+        ({"edges": {("user", "sells", "item"): buys}}, "the types"),
+        ({"edges": {BUYS: buys.assign(what=-9999)}}, "name no node"),
+        ({"edges": {BUYS: buys.drop(columns="amount")}}, "'amount' names no column"),
+        ({"edges": {BUYS: buys.assign(what="x")}}, "are \\['string'\\]"),
+        ({"nodes": {"user": first["users"][:2]}}, "there already"),
+        ({"nodes": {"user": pd.concat([users, users])}}, "more than once"),
+        ({"nodes": {"user": users.drop(columns="age")}}, "'age' names no column"),
+        ({"nodes": {"user": users.assign(plan=pd.array([None] * len(users), "string"))}}, "nulls"),
+        ({"nodes": {"user": users.assign(plan=3)}}, "texts and numbers"),
+        ({"nodes": {"user": 7}}, "have a table"),
+    ]
+    for arguments, message in wrong:
+        with pytest.raises(GnnkitError, match=message):
+            store.append(**arguments)
+        assert [path.name for path in tmp_path.iterdir()] == ["shop"], message
+    filled = store.append(nodes={"user": users.assign(plan=pd.array([None] * len(users), "string"))}, fill={"plan": -1})
+    assert set(filled.arrays().nodes["user"][0].arrays["y"][50:].tolist()) == {-1}
+    other = gnnkit.partition(gnnkit.datasets.products_like(0.0005), 1, out=tmp_path / "other")
+    with pytest.raises(GnnkitError, match="was not made of tables"):
+        other.append(([0], [1]))
+
+
+def test_edges_that_were_left_out_may_name_new_nodes(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"keys": "k", "dangling": "drop", "scratch_dir": tmp_path}
+    store = gnnkit.partition(gnnkit.tables({"src": [1, 2, 9], "dst": [2, 1, 1]}, {"k": [1, 2]}, **options), 1, out=tmp_path / "old")
+    grown = store.append({"src": [1, 7], "dst": [1, 1]})
+    whole = gnnkit.tables({"src": [1, 2, 9, 1, 7], "dst": [2, 1, 1, 1, 1]}, {"k": [1, 2]}, **options)
+    assert grown.fingerprint == gnnkit.partition(whole, 1, out=tmp_path / "whole").fingerprint
+    assert grown.metadata["tables"]["node__to__node"]["dropped_edges"] == 2
+    with pytest.raises(GnnkitError, match="left out"):
+        grown.append(nodes={"k": [9]})

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+import gnnkit
 from gnnkit.errors import StoreError
 from gnnkit.events import Event
 from gnnkit.storage import staging
@@ -98,6 +99,55 @@ def check(path: Path, build: Callable[[], object], *, with_old: bool) -> bool:
     return was_killed
 
 
+def dying_at_link(number: int) -> None:
+    """Ends the process at the link number ``number``."""
+    link, left = os.link, [number]
+
+    def dying(*args: Path) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            die()
+        link(*args)
+
+    os.link = dying  # type: ignore[assignment]
+
+
+def appends(folder: Path) -> int:
+    """Kills appends to a store at every stage; the number of places. Tables are read in forks alone: Arrow has threads of its own."""
+    path, new = folder / "store", ({"src": [1, 5], "dst": [3, 1], "weight": [0.5, 1.0]}, {"key": [5], "x": [4.0]})
+
+    def build() -> None:
+        folder.mkdir()
+        edges = {"src": [1, 2, 3, 1], "dst": [2, 3, 1, 3], "weight": [1.0, 2.0, 3.0, 4.0]}
+        nodes = {"key": [1, 2, 3], "x": [1.0, 2.0, 3.0]}
+        source = gnnkit.tables(edges, nodes, keys="key", features="x", edge_weight="weight", scratch_dir=folder)
+        build_store(source, path, BuildOptions(2, weight="edge_weight"))
+
+    def append(before: Callable[[], None] = lambda: None, count: int = 10**9) -> None:
+        before()
+        Store.open(path).append(*new, events=dying_after(count))
+
+    assert not killed(build)
+    ways: list[Callable[[], None]] = [lambda c=count: append(count=c) for count in range(0, 8, 2)]  # type: ignore[misc]
+    ways += [lambda n=number: append(lambda: dying_at_link(n)) for number in (0, 2)]  # type: ignore[misc]
+    ways += [lambda b=before: append(lambda: dying_around_rename(0, before=b)) for before in (True, False)]  # type: ignore[misc]
+    kept, points = {name: (path / name).read_bytes() for name in Store.open(path).files}, 0
+    for way in ways:
+        points += killed(way)
+        for made in [found for found in folder.iterdir() if found != path and (found / "manifest.json").exists()]:
+            Store.open(made).verify()
+            staging.remove_tree(made)
+        assert {name: (path / name).read_bytes() for name in Store.open(path).files} == kept
+    assert points >= len(ways) - 1, points  # there may be fewer events
+    assert not killed(append)
+    prune(folder)
+    stores = [Store.open(found) for found in folder.iterdir()]
+    assert sorted(store.schema.num_edges for store in stores) == [4, 6], stores
+    for store in stores:
+        store.verify()
+    return points
+
+
 def main() -> None:
     """Goes through all the places."""
     with tempfile.TemporaryDirectory(prefix="storage-test-", dir=FAST_FOLDER) as folder:
@@ -123,6 +173,7 @@ def main() -> None:
                     assert check(path, build, with_old=with_old)
                     points += 1
             sys.stdout.write(f"{points} places, {'with' if with_old else 'without'} an old store\n")
+        sys.stdout.write(f"{appends(Path(folder) / 'append')} places of an append\n")
 
 
 if __name__ == "__main__":

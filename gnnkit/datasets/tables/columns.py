@@ -244,6 +244,8 @@ class Numbers:
             array = plain(array.flatten())
         if pa.types.is_decimal(array.type):
             array = array.cast(pa.float64())
+        if pa.types.is_null(array.type):  # a CSV whose fields are all empty
+            array = array.cast(pa.int64() if self._dtype == "int64" else pa.float64())
         if pa.types.is_boolean(array.type):
             array = without_nulls(array, name, piece, self._fills).cast(pa.int64())
         if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
@@ -282,6 +284,8 @@ class Codes:
         """See ``Column``."""
         name = self.columns[0]
         array = column_of(piece, name, self._types)
+        if pa.types.is_null(array.type):
+            array = array.cast(pa.large_string())
         if not (is_text(array.type) or pa.types.is_integer(array.type) or pa.types.is_boolean(array.type)):
             raise DatasetError(f"{piece.where}: column {name!r} is {array.type}; categories are texts, whole numbers or booleans")
         fill = self._fills.get(name, NO_CATEGORY if self._optional else None)

@@ -59,14 +59,14 @@ def tables_from_text(given: Mapping[str, Any], folder: Path, events: EventSink, 
     for name in given:
         if name not in known:
             raise PlanError(f"gnnkit.tables has no argument {name!r}{near_matches(str(name), known)}", f"arguments: {', '.join(known)}")
-    arguments = {name: _typed(value) for name, value in given.items()}
-    for name in ("nodes", "edges"):
-        if name in arguments:
-            value = arguments[name]
-            arguments[name] = (
-                {key: _located(form, folder) for key, form in value.items()} if isinstance(value, dict) else _located(value, folder)
-            )
+    arguments = {name: forms_from_text(value, folder) if name in ("nodes", "edges") else _typed(value) for name, value in given.items()}
     return tables(**{"name": default_name, **arguments}, events=events)
+
+
+def forms_from_text(value: Any, folder: Path) -> Any:
+    """Tables as a file or a command line names them: ``{"user,buys,item": path}``, or a path; relative ones begin in ``folder``."""
+    value = _typed(value)
+    return {key: _located(form, folder) for key, form in value.items()} if isinstance(value, dict) else _located(value, folder)
 
 
 def _typed(value: Any) -> Any:

@@ -106,6 +106,11 @@ class Table:
         return self.urls.get(path, path)
 
     @property
+    def is_csv(self) -> bool:
+        """Whether its files say nothing of the types of columns."""
+        return any(_format(path) == "csv" for path in self.files)
+
+    @property
     def can_be_read_again(self) -> bool:
         """Whether another pass gives the rows once more."""
         return not isinstance(self.form, pa.RecordBatchReader)

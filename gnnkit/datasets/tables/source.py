@@ -309,13 +309,16 @@ class _Layout:
         schema = store.schema
         edges, nodes = _given_after(store, edges, nodes)
         types = _types_from_text(state["types"])
-        made = {name: _node_after(name, own, nodes.get(name), types, events) for name, own in state["nodes"].items()}
+        made = {name: _node_after(store, name, own, nodes.get(name), types, events) for name, own in state["nodes"].items()}
         rows = {}
         for edge_type in schema.edge_types:
-            table = None
+            own, table = state["edges"][edge_type_name(edge_type)], None
             if (form := edges.get(edge_type)) is not None:
-                table = open_table(form, _what("edges", edge_type, not schema.is_homogeneous), types, events)
-            rows[edge_type] = _edge_after(edge_type, state["edges"][edge_type_name(edge_type)], table, made)
+                texts = _texts(own)
+                for columns, name in zip(own["ends"], (edge_type[0], edge_type[2]), strict=True):
+                    texts += [] if made[name].by_row else _text_keys(store, name, columns)
+                table = _with_texts(open_table(form, _what("edges", edge_type, not schema.is_homogeneous), types, events), texts)
+            rows[edge_type] = _edge_after(edge_type, own, table, made)
         layout = cls(made, rows, types, schema.is_homogeneous)
         layout._check()
         for node in made.values():
@@ -458,7 +461,32 @@ def _given_after(store: Store, edges: Any, nodes: Any) -> tuple[Mapping[EdgeType
     return made[0], made[1]
 
 
-def _node_after(name: NodeType, own: Mapping[str, Any], form: Any, types: dict[str, pa.DataType], events: EventSink) -> _NodeTable:
+def _text_keys(store: Store, node_type: NodeType, columns: Sequence[str]) -> list[str]:
+    """Those of the columns of keys that are texts in a store."""
+    return [column for column, kind in zip(columns, store.keys(node_type).columns.values(), strict=True) if kind != INTEGER]
+
+
+def _texts(own: Mapping[str, Any]) -> list[str]:
+    """The columns of categories, labels and splits that are texts in a store, of the state of a type."""
+    uses, states = own["uses"], own["columns"]
+    one_hot, features = uses.get("one_hot", []), states.get(FEATURE_NAME) or states.get(_EDGE_FEATURES) or []
+    codes = [(column, states.get(column)) for column in uses.get("categories", [])]
+    codes += [(column, states.get(LABEL_NAME) or states.get("edge_label")) for column in uses.get("label", [])]
+    codes += [(column, own.get("split")) for column in uses.get("split", [])]
+    codes += list(zip(one_hot, features[len(features) - len(one_hot) :], strict=False))
+    return [column for column, state in codes if state and any(isinstance(value, str) for value in state.get("known", ()))]
+
+
+def _with_texts(table: Table, texts: Sequence[str]) -> Table:
+    """The table itself, but for a CSV one that is read anew: what is text in the store is text there, too, and may look like numbers."""
+    if not table.is_csv or not texts:
+        return table
+    return open_table(table.form, table.what, {**dict.fromkeys(texts, pa.string()), **table.types})
+
+
+def _node_after(
+    store: Store, name: NodeType, own: Mapping[str, Any], form: Any, types: dict[str, pa.DataType], events: EventSink
+) -> _NodeTable:
     """A node type of a store, with what is appended to it.
 
     Raises:
@@ -468,7 +496,10 @@ def _node_after(name: NodeType, own: Mapping[str, Any], form: Any, types: dict[s
     node = _NodeTable(name, own["form"], keys=tuple(own["keys"]), uses=uses)
     if form is None:
         return node
-    given = _node_table(name, form, node.keys, types, events)
+    given = _node_table(name, form, (), types, events)
+    if given.table is not None and node.form == "table":
+        texts = _texts(own) + (_text_keys(store, name, node.keys) if node.keys else [])
+        given.table = _with_texts(given.table, texts)
     if given.form != node.form:
         wanted = {"count": "have a number", "table": "have a table", "edges": "are those that edges name"}[node.form]
         raise PlanError(f"nodes={type(form).__name__} for {name!r}, whose nodes {wanted}", "append what the store was made of")
