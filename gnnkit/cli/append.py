@@ -39,9 +39,9 @@ def append(
     with make_sink(False if as_json else "auto") as events:
         made = found.append(**forms, fill=_fills(fill or []), out=out, events=events)
     if as_json:
-        show_json(store_facts(made))
+        show_json(store_facts(made.manifest, made.path))
     else:
-        show_store(made)
+        show_store(made.manifest, made.path)
 
 
 def _fills(values: list[str]) -> dict[str, float]:

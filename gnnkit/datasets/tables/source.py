@@ -317,7 +317,7 @@ class _Layout:
                 texts = _texts(own)
                 for columns, name in zip(own["ends"], (edge_type[0], edge_type[2]), strict=True):
                     texts += [] if made[name].by_row else _text_keys(store, name, columns)
-                table = _with_texts(open_table(form, _what("edges", edge_type, not schema.is_homogeneous), types, events), texts)
+                table = _with_texts(open_table(form, _what("edges", edge_type, not schema.is_homogeneous), types, events), texts, events)
             rows[edge_type] = _edge_after(edge_type, own, table, made)
         layout = cls(made, rows, types, schema.is_homogeneous)
         layout._check()
@@ -477,11 +477,11 @@ def _texts(own: Mapping[str, Any]) -> list[str]:
     return [column for column, state in codes if state and any(isinstance(value, str) for value in state.get("known", ()))]
 
 
-def _with_texts(table: Table, texts: Sequence[str]) -> Table:
+def _with_texts(table: Table, texts: Sequence[str], events: EventSink) -> Table:
     """The table itself, but for a CSV one that is read anew: what is text in the store is text there, too, and may look like numbers."""
     if not table.is_csv or not texts:
         return table
-    return open_table(table.form, table.what, {**dict.fromkeys(texts, pa.string()), **table.types})
+    return open_table(table.form, table.what, {**dict.fromkeys(texts, pa.string()), **table.types}, events)
 
 
 def _node_after(
@@ -499,7 +499,7 @@ def _node_after(
     given = _node_table(name, form, (), types, events)
     if given.table is not None and node.form == "table":
         texts = _texts(own) + (_text_keys(store, name, node.keys) if node.keys else [])
-        given.table = _with_texts(given.table, texts)
+        given.table = _with_texts(given.table, texts, events)
     if given.form != node.form:
         wanted = {"count": "have a number", "table": "have a table", "edges": "are those that edges name"}[node.form]
         raise PlanError(f"nodes={type(form).__name__} for {name!r}, whose nodes {wanted}", "append what the store was made of")

@@ -2,11 +2,11 @@
 
 Published of OGBN-Papers100M with its edges in both directions (GraphBolt adds the inverses), fan-out 10/10/10, 1024 seeds a batch:
 
-* 664 000 to 674 000 nodes a batch, which is 0.60 % of all; a cache of 20 million rows (18 %) misses 7 to 9 % of the rows: DGL's repository,
-  ``examples/graphbolt/disk_based_feature/README.md`` (batches that follow each other share some of their draws there).
-* A cache on the device of 1 million rows (one and a half batches) misses 74 %. Behind it one of 40 million (36 %) misses 6.01 % in the first
-  epoch of 1178 batches, so that an epoch reaches no more than 0.0601 x 0.74 x 1178 x 664 303 = 34.8 million nodes, 31 %; and about 1 % in the
-  epochs after it: dmlc/dgl, pull request 7541.
+* 664 000 to 674 000 nodes a batch, which is 0.60 % of all; a cache of 20 million rows (18 %) misses 7 to 9 % of the rows: DGL's
+  repository, ``examples/graphbolt/disk_based_feature/README.md`` (batches that follow each other share some of their draws there).
+* A cache on the device of 1 million rows (one and a half batches) misses 74 %. Behind it one of 40 million (36 %) misses 6.01 % in
+  the first epoch of 1178 batches, so that an epoch reaches no more than 0.0601 x 0.74 x 1178 x 664 303 = 34.8 million nodes, 31 %;
+  and about 1 % in the epochs after it: dmlc/dgl, pull request 7541.
 
 Shares do not depend on the scale where seeds are fewer in proportion.
 """
