@@ -34,15 +34,15 @@ from gnnkit.datasets import products_like
 partition(products_like({scale}), num_parts=2, out="store")
 """
 SHOW = """
-loader = GraphLoader.from_store("store", num_neighbors=[10, 5], batch_size=256, backend=Colocated(2))
+loader = GraphLoader.from_store("store", num_neighbors=[10, 5], batch_size=1024, backend=Colocated(2))
 loader.dashboard()
 """
 TRAIN = """
 import torch
-from torch_geometric.nn import GraphSAGE
+from torch_geometric.nn import GCN
 
 torch.set_num_threads(1)
-model = GraphSAGE(loader.num_features, 16, num_layers=2, out_channels=loader.metadata["num_classes"])
+model = GCN(loader.num_features, 16, num_layers=2, out_channels=loader.metadata["num_classes"])
 optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
 for epoch in range(1000):
     for batch in loader:
