@@ -21,9 +21,11 @@ import torch
 from torch_geometric.data import Data
 
 from gnnkit import GraphLoader, InProcess
-from gnnkit.datasets import papers_like
+from gnnkit.datasets import open_ogb, papers_like, write_ogb_layout
 from gnnkit.datasets.registry import published_graph
+from gnnkit.datasets.synthetic_ogb import SAMPLE_NOTICE
 from gnnkit.errors import PlanError
+from gnnkit.events import Event
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE
 from gnnkit.storage.options import BuildOptions
 from tests.datasets.pyg.test_synthetic import digest_of, edges_of, rows_of
@@ -113,3 +115,21 @@ def test_a_store_of_some_parts_goes_on_where_it_was_left(tmp_path: Path) -> None
     assert store.fingerprint == whole.fingerprint
     for one, other in zip(store.arrays().edges[HOMOGENEOUS_EDGE_TYPE], whole.arrays().edges[HOMOGENEOUS_EDGE_TYPE], strict=True):
         np.testing.assert_array_equal(one.indices, other.indices)
+
+
+@pytest.mark.parametrize("compresslevel", [0, 1])
+def test_as_files_of_ogb(compresslevel: int, tmp_path: Path) -> None:
+    """What OGB's own reader takes from its archive: data.npz, node-label.npz with NaN, splits by time."""
+    source, events = papers_like(0.0001), list[Event]()
+    tree = write_ogb_layout(source, tmp_path, compresslevel=compresslevel, events=events.append)
+    assert tree == tmp_path / "ogbn_papers100M" and events[-1].done == events[-1].total
+    with np.load(tree / "raw/data.npz") as data, np.load(tree / "raw/node-label.npz") as labels:
+        assert labels["node_label"].dtype == np.float32 and labels["node_label"].shape == (source.num_nodes, 1)
+        assert np.isnan(labels["node_label"]).mean() == pytest.approx(0.986, abs=0.001)
+        np.testing.assert_array_equal(data["edge_index"], edges_of(source))
+    again = open_ogb("ogbn-papers100M", root=tmp_path, download=False)
+    assert digest_of(again) == digest_of(source) and again.notice == SAMPLE_NOTICE
+    with pytest.raises(PlanError, match="ogbn-papers100M"):
+        write_ogb_layout(source, tmp_path / "other", "ogbn-products")
+    other = write_ogb_layout(source, tmp_path / "other", compresslevel=compresslevel)
+    assert all((other / path.relative_to(tree)).read_bytes() == path.read_bytes() for path in tree.rglob("*") if path.is_file())
