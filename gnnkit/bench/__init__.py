@@ -7,10 +7,11 @@ contenders    which processes there are; the peers' scripts lie in tools/peers o
 lines         who is compared with whom, and the figures to reach; more in job_lines; line is what one of them looks like
 rows          what is computed from the measurements
 namespaces    several hosts on one
+memory_groups processes that may use no more than so much memory
 footprint     what processes occupy, by what it is for
 processors    how busy processors are
 table         how it is shown
-tasks         gnnkit's own measurements; more in (host|server|serving|device|advice|job)_tasks
+tasks         gnnkit's own measurements; more in (host|server|serving|device|disk|advice|job)_tasks
 """
 
 from __future__ import annotations

@@ -22,6 +22,11 @@ _MANY_CLIENTS = "8"
 _SERVING_S = "10"
 # Percent of the features that are kept on the device.
 CACHES = (0, 25, 100)
+# Memory groups of a half, a quarter and an eighth of the store; sampling processes need more than the last.
+MEMORY_DIVISORS, PROCESS_DIVISORS = (2, 4, 8), (2, 4)
+# Python with torch and PyG, and some memory for batches: in less a process ends before it has sampled anything.
+LEAST_GROUP_BYTES = 600_000_000
+_DISK_BATCH, _DISK_S = "128", "8"
 # A kind's epoch: some of them, and PyG's, take long for a batch.
 _KIND_BATCHES = 12
 # Seeds of small batches, and batches of a peer's epoch of them: about as many seeds each.
@@ -83,6 +88,19 @@ class Arena:
         """The Python in which a peer is looked for."""
         return self.options.interpreters.get(name.removesuffix("-sparse"), Path(sys.executable))
 
+    def disk(self, task: str, *more: str) -> list[str]:
+        """A measurement of the store that is larger than the memory."""
+        sizes = ["--batch-size", _DISK_BATCH, "--fanout", *map(str, SHORT_FAN_OUT), "--seconds", _DISK_S]
+        return self.own(task, self.graph.papers_store, *sizes, *more)
+
+    def group_bytes(self, divisor: int) -> int:
+        """Memory of a group that holds so much of that store: 4 is a quarter."""
+        return sum(path.stat().st_size for path in self.graph.papers_store.rglob("*.npy")) // divisor
+
+    def in_group(self, divisor: int, command: list[str]) -> list[str]:
+        """A command in a memory group."""
+        return [sys.executable, "-m", "gnnkit.bench.memory_groups", "--bytes", str(self.group_bytes(divisor)), *command]
+
     @staticmethod
     def in_processes(workers: int, threads: int) -> list[str]:
         """The options of sampling in background processes."""
@@ -122,17 +140,24 @@ class Contender:
         peer: Which of ``_PROBES`` must succeed; None for gnnkit itself.
         on_hosts: Whether it needs a second host.
         on_device: Whether it needs the device of the options.
+        memory_divisor: It runs in a memory group of this fraction of the store: 4 is a quarter.
     """
 
     command: Callable[[Arena], list[str]]
     peer: str | None = None
     on_hosts: bool = False
     on_device: bool = False
+    memory_divisor: int | None = None
 
 
 def _of_device(cache: int) -> Contender:
     """Epochs of training on the device, with so many percent of the features there."""
     return Contender(lambda a: a.own("device_epoch", a.graph.store(), "--device", a.options.device, "--cache", str(cache)), on_device=True)
+
+
+def _of_disk(divisor: int, task: str, *more: str) -> Contender:
+    """A measurement in a memory group of a fraction of the store."""
+    return Contender(lambda a: a.in_group(divisor, a.disk(task, *more)), memory_divisor=divisor)
 
 
 def _of_tables(kind: str) -> Contender:
@@ -174,6 +199,11 @@ CONTENDERS = {
     "serving": Contender(lambda a: a.serving()),
     "serving-servers": Contender(lambda a: a.serving(*_SERVERS)),
     **{f"device-{cache}": _of_device(cache) for cache in CACHES},
+    "disk-probe": _of_disk(2, "disk_probe"),
+    **{f"disk-ahead-{divisor}": _of_disk(divisor, "disk_ahead") for divisor in MEMORY_DIVISORS},
+    **{f"disk-inprocess-{divisor}": _of_disk(divisor, "disk_epoch") for divisor in MEMORY_DIVISORS},
+    **{f"disk-colocated-{divisor}": _of_disk(divisor, "disk_epoch", "--workers", "2") for divisor in PROCESS_DIVISORS},
+    **{f"disk-servers-{divisor}": _of_disk(divisor, "disk_epoch", *_SERVERS) for divisor in PROCESS_DIVISORS},
     "limit": Contender(lambda a: a.own("limit", a.graph.store())),
     "autotune": Contender(lambda a: a.own("autotuned", a.graph.store())),
     "glt": Contender(lambda a: a.peer("glt", "glt_loader", a.graph.arrays), "glt"),

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.bench.options import INGEST_SHARE
-from gnnkit.datasets.synthetic import GeneratedSource, products_like
+from gnnkit.bench.options import INGEST_SHARE, PAPERS_SHARE
+from gnnkit.datasets.synthetic import GeneratedSource, papers_like, products_like
 from gnnkit.events import EventSink, Stage
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE
 from gnnkit.storage.options import FeatureDtype
@@ -72,6 +72,17 @@ class BenchGraph:
         options = BuildOptions(num_parts, feature_dtype=feature_dtype, with_edge=with_edge)
         if not (path / "manifest.json").exists():
             build_store(self.source, path, options, self.events)
+        return path
+
+    @cached_property
+    def papers_store(self) -> Path:
+        """A store of ``papers_like``, which is larger than the memory groups that it is read in."""
+        from gnnkit.storage.build import build_store
+        from gnnkit.storage.options import BuildOptions
+
+        path = self.folder / "store-papers"
+        if not (path / "manifest.json").exists():
+            build_store(papers_like(self.scale * PAPERS_SHARE), path, BuildOptions(), self.events)
         return path
 
     @cached_property

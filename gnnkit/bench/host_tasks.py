@@ -29,7 +29,7 @@ def host_epoch(options: argparse.Namespace) -> dict[str, Any]:
         batches, _ = time_epochs(loader, options)
         dist.barrier()
         elapsed, shares, crossed = time.perf_counter() - begin, watch.shares(), interface_bytes() - crossed
-        _check_batches(loader, options)
+        check_batches(loader, options)
     dist.destroy_process_group()
     return {"seeds_per_s": batches * options.batch_size / elapsed, **shares, "cable_bytes_per_s": crossed / elapsed}
 
@@ -44,7 +44,7 @@ def interface_bytes() -> int:
     raise RuntimeError(f"no interface {INTERFACE} on this host")
 
 
-def _check_batches(loader: Any, options: argparse.Namespace) -> None:
+def check_batches(loader: Any, options: argparse.Namespace) -> None:
     """Compares a batch with what this process samples from all parts, which here it can read: a wrong batch has no speed."""
     from gnnkit.loader.digest import batches_digest
 

@@ -238,6 +238,45 @@ _DEVICE_LINES = tuple(
 )
 
 
+_SHARES = {2: "half", 4: "a quarter", 8: "an eighth"}
+_DISK_LINES = (
+    *(
+        TableLine(
+            "disk",
+            f"InProcess, memory for {share} of the store, against asking ahead for its rows and nothing else",
+            "rows/s",
+            f"disk-inprocess-{divisor}",
+            "rows_per_s",
+            f"disk-ahead-{divisor}",
+            targets=(Target("ratio", "at least", 0.8),),
+        )
+        for divisor, share in _SHARES.items()
+    ),
+    TableLine(
+        "disk",
+        "InProcess, a quarter, against random reads past the page cache, the best of 1 to 256 at a time",
+        "pages/s",
+        "disk-inprocess-4",
+        "pages_per_s",
+        "disk-probe",
+        targets=(Target("ratio", "at least", 0.8),),
+    ),
+    *(
+        TableLine(
+            "disk",
+            f"{what}, {_SHARES[divisor]}, against InProcess",
+            "rows/s",
+            f"disk-{contender}-{divisor}",
+            "rows_per_s",
+            f"disk-inprocess-{divisor}",
+            targets=(Target("ratio", "at least", 0.7),),
+        )
+        for contender, what in (("colocated", "two processes"), ("servers", "two servers"))
+        for divisor in (2, 4)
+    ),
+)
+
+
 _KINDS = {
     "link-binary": ("links and as many drawn pairs", "LinkNeighborLoader"),
     "link-triplet": ("links and a drawn target each", "LinkNeighborLoader"),
@@ -575,6 +614,7 @@ LINES = (
     ),
     *_SERVING_LINES,
     *_DEVICE_LINES,
+    *_DISK_LINES,
     *JOB_LINES,
     *_KIND_LINES,
     *_SMALL_LINES,

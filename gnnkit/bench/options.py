@@ -35,6 +35,7 @@ ROWS = (
     "wire",
     "serving",
     "device",
+    "disk",
     "kinds",
     "small",
     "labor",
@@ -46,6 +47,8 @@ ROWS = (
 )
 # The graph of the rows "ingest" and "tables" is a tenth of OGBN-Products: reading CSV at full size takes the peers a quarter of an hour.
 INGEST_SHARE = 0.1
+# That of the row "disk" is papers_like of a tenth of the scale: 6.5 GB at scale 1.
+PAPERS_SHARE = 0.1
 
 
 # They are no part of an installed package: they run under the interpreters of the peers and know nothing of gnnkit.
@@ -59,7 +62,7 @@ class BenchOptions:
     Attributes:
         scale: Size of the graph, 1 is OGBN-Products' size.
         rows: Rows of the table, of ``ROWS``.
-        work_dir: Where the graph and the stores are kept between runs; some 12 GB at scale 1.
+        work_dir: Where the graph and the stores are kept between runs; some 19 GB at scale 1.
         num_threads: Threads or workers that every loader samples with.
         batch_size: Seeds of a batch; fewer where the graph has fewer than four batches.
         num_neighbors: Fan-out.

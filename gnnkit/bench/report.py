@@ -10,9 +10,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gnnkit.bench.contenders import CONTENDERS, Arena, environment, why_unavailable
+from gnnkit.bench.contenders import CONTENDERS, LEAST_GROUP_BYTES, Arena, environment, why_unavailable
 from gnnkit.bench.graph import BenchGraph
 from gnnkit.bench.lines import LINES, Result, TableLine, Target, contenders_of, evaluate
+from gnnkit.bench.memory_groups import missing_memory_group
 from gnnkit.bench.options import BenchOptions
 from gnnkit.bench.process import BenchError, ProcessMeasurement, measure
 from gnnkit.cluster import namespaces
@@ -178,6 +179,10 @@ def why_not_measured(wanted: list[str], arena: Arena) -> dict[str, str]:
         if contender is not None and contender.on_device and (why := _why_no_device(arena.options.device)) is not None:
             found[name] = f"not measured: {why}"
             continue
+        if contender is not None and contender.memory_divisor is not None:
+            if (why := _why_no_group(arena, contender.memory_divisor)) is not None:
+                found[name] = f"not measured: {why}"
+            continue
         peer = contender.peer if contender is not None else None
         if peer is None:
             continue
@@ -187,6 +192,16 @@ def why_not_measured(wanted: list[str], arena: Arena) -> dict[str, str]:
         if reason is not None:
             found[name] = f"not measured: {reason}"
     return found
+
+
+def _why_no_group(arena: Arena, divisor: int) -> str | None:
+    if (why := missing_memory_group()) is not None:
+        return why
+    nbytes = arena.group_bytes(divisor)
+    if nbytes >= LEAST_GROUP_BYTES:
+        return None
+    least = format_bytes(LEAST_GROUP_BYTES)
+    return f"a memory group of 1/{divisor} of the store has {format_bytes(nbytes)}, and processes need {least}: measure at a larger scale"
 
 
 def _why_no_device(device: str) -> str | None:

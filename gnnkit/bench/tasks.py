@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.bench import advice_tasks, device_tasks, host_tasks, job_tasks, server_tasks, serving_tasks
+from gnnkit.bench import advice_tasks, device_tasks, disk_tasks, host_tasks, job_tasks, server_tasks, serving_tasks
 from gnnkit.bench.kinds import KINDS, kind_epoch, make_loader, time_epochs
 from gnnkit.bench.process import STARTED
 
@@ -223,6 +223,9 @@ TASKS = {
     "device_epoch": device_tasks.device_epoch,
     "bottleneck": advice_tasks.bottleneck,
     "autotuned": advice_tasks.autotuned,
+    "disk_probe": disk_tasks.disk_probe,
+    "disk_ahead": disk_tasks.disk_ahead,
+    "disk_epoch": disk_tasks.disk_epoch,
     "launched": job_tasks.launched,
     "verified": job_tasks.verified,
 }
@@ -245,7 +248,7 @@ def main() -> None:
     parser.add_argument("--alternate", action="store_true", help="a batch of each split in turn")
     parser.add_argument("--kind", choices=sorted(KINDS))
     parser.add_argument("--bottleneck", choices=advice_tasks.BOTTLENECKS)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long autotune may take, or how long questions are asked")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long autotune may take, questions are asked or disks are read")
     parser.add_argument("--rate", type=float, default=400.0, help="questions a second")
     parser.add_argument("--device", default="cuda", help="where batches are trained on")
     parser.add_argument("--cache", type=int, default=0, help="percent of the features that are kept there")

@@ -13,7 +13,7 @@ from gnnkit.cli.output import OK, WARNING, show_error, show_json, show_line, sho
 def bench(
     scale: float = typer.Option(1.0, min=0.0005, help="Size of the graph; 1 is OGBN-Products' size."),
     rows: str = typer.Option("", help="Rows to measure, separated by commas; all of them by default."),
-    work_dir: Path = typer.Option(Path(".bench"), help="Where the graph is kept between runs; some 12 GB at scale 1."),
+    work_dir: Path = typer.Option(Path(".bench"), help="Where the graph is kept between runs; some 19 GB at scale 1."),
     threads: int = typer.Option(2, help="Threads or workers of every loader."),
     repeats: int = typer.Option(2, help="How often everybody runs, in turn."),
     batches: int = typer.Option(40, help="Batches of a peer's epoch."),

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit.bench import BenchOptions, BenchReport, advice_tasks, job_tasks, namespaces, run_bench, server_tasks, serving_tasks
+from gnnkit.bench import BenchOptions, BenchReport, advice_tasks, disk_tasks, job_tasks, namespaces, run_bench, server_tasks, serving_tasks
 from gnnkit.bench import tasks as bench_tasks
 from gnnkit.bench.contenders import CACHES, CONTENDERS, Arena, environment, why_unavailable
 from gnnkit.bench.graph import BenchGraph
@@ -291,6 +291,58 @@ def test_without_a_device_nothing_is_measured(tmp_path: Path, work_dir: Path) ->
 def test_the_row_of_the_device_says_that_there_is_none(graph: BenchGraph) -> None:
     found = why_not_measured(["device-0", "limit"], Arena(BenchOptions(scale=SCALE, device="cuda:99"), graph))
     assert list(found) == ["device-0"] and found["device-0"].startswith("not measured: device 'cuda:99' was asked for")
+
+
+# Memory groups and the disk --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [{}, pytest.param({"workers": 1}, marks=pytest.mark.slow)])
+def test_loaders_on_a_large_store_are_measured_and_compared(graph: BenchGraph, changes: dict[str, int]) -> None:
+    values = disk_tasks.disk_epoch(options(graph.papers_store, seconds=0.05, batch_size=16, **changes))
+    assert values["rows_per_s"] > values["seeds_per_s"] > 0 and values["rows_per_batch"] > 16
+    assert values["pages_per_s"] >= 0 and values["pages_per_batch"] >= 0
+
+
+def test_a_wrong_batch_from_disk_has_no_speed(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = itertools.count()
+    monkeypatch.setattr("gnnkit.loader.digest.batches_digest", lambda batches: str(next(numbers)))
+    with pytest.raises(RuntimeError, match="not the one that a single process samples"):
+        disk_tasks.disk_epoch(options(graph.papers_store, seconds=0.05, batch_size=16))
+
+
+@pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="Linux has reads past the page cache")
+def test_the_disk_and_rows_that_are_asked_for_ahead(graph: BenchGraph) -> None:
+    probed = disk_tasks.disk_probe(options(graph.papers_store, seconds=0.02))
+    assert list(probed["each"]) == ["1", "2", "4", "8", "16", "32", "64", "128", "256"]
+    assert probed["pages_per_s"] == max(probed["each"].values()) == probed["each"][str(probed["depth"])] > 0
+    ahead = disk_tasks.disk_ahead(options(graph.papers_store, seconds=1.0, batch_size=16))
+    assert ahead["rows_per_s"] > 0 and ahead["pages_per_s"] >= 0
+
+
+def test_rows_in_memory_groups_say_why_there_are_none(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    arena, wanted = Arena(BenchOptions(scale=SCALE), graph), ["disk-probe", "disk-colocated-4", "limit"]
+    monkeypatch.setattr("gnnkit.bench.report.missing_memory_group", lambda: "no memory controller is in reach")
+    assert why_not_measured(wanted, arena) == dict.fromkeys(wanted[:2], "not measured: no memory controller is in reach")
+    monkeypatch.setattr("gnnkit.bench.report.missing_memory_group", lambda: None)
+    found = why_not_measured(wanted, arena)
+    assert list(found) == wanted[:2] and "1/4 of the store has" in found["disk-colocated-4"] and "larger scale" in found["disk-probe"]
+    command = CONTENDERS["disk-colocated-4"].command(arena)
+    nbytes = sum(path.stat().st_size for path in graph.papers_store.rglob("*.npy"))
+    assert (
+        command[1:5] == ["-m", "gnnkit.bench.memory_groups", "--bytes", str(nbytes // 4)] and command[command.index("--workers") + 1] == "2"
+    )
+
+
+@pytest.mark.cgroup
+def test_a_command_in_a_memory_group(tmp_path: Path) -> None:
+    enter = [sys.executable, "-m", "gnnkit.bench.memory_groups", "--bytes", str(64 << 20), sys.executable, "-c"]
+    seen = "from gnnkit.host import total_memory; print(total_memory())"
+    done = subprocess.run([*enter, seen], env=environment(), capture_output=True, text=True, timeout=100)
+    assert (done.returncode, int(done.stdout)) == (0, 64 << 20), done.stderr
+    done = subprocess.run([*enter, "print(len(bytearray(200 << 20)))"], env=environment(), capture_output=True, text=True, timeout=100)
+    assert done.returncode != 0 and "67108864 bytes are not enough" in done.stderr
+    done = subprocess.run([*enter, "raise SystemExit(7)"], env=environment(), capture_output=True, text=True, timeout=100)
+    assert done.returncode == 7
 
 
 # Two hosts -------------------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
+from gnnkit.bench.memory_groups import memory_group, missing_memory_group
 from tests.fuzz.running import Target, run
 from tests.helpers.machine import ROOT
-from tests.helpers.memory_groups import memory_group, missing_memory_group
 
 # A process with torch and compiled kernels, samples, and what one case may take.
 MOST_BYTES = 2 << 30
@@ -47,7 +47,7 @@ def main() -> int:
         arguments = ["-m", "tests.fuzz", "--here", "--target", target.name, "--seed", str(words.seed)]
         arguments += ["--first", str(words.first), "--cases", str(words.cases)]
         with nullcontext() if reason is not None else memory_group(MOST_BYTES) as group:
-            enter = [] if group is None else ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group.folder)]
+            enter = [] if group is None else group.enter
             env = {**os.environ, "PYTHONPATH": str(ROOT)}
             code = subprocess.run([*enter, sys.executable, *arguments], cwd=ROOT, env=env, check=False).returncode
             if code not in (0, 1):

@@ -1,7 +1,11 @@
-"""Processes that may use no more than so much memory, page cache included: a memory cgroup of their own, of either version."""
+"""Processes that may use no more than so much memory, page cache included: a memory cgroup of their own, of either version.
+
+``python -m gnnkit.bench.memory_groups --bytes N COMMAND...`` runs a command in one; its exit status is the command's.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -9,9 +13,8 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-
-from tests.helpers.machine import ROOT
 
 _TOP = Path("/sys/fs/cgroup")
 
@@ -41,11 +44,16 @@ class MemoryGroup:
         return any(line.split()[0] == "oom_kill" and int(line.split()[1]) > 0 for line in text.splitlines())
 
     def run(self, arguments: Sequence[str], *, timeout_s: float, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Runs Python in it."""
-        # The shell enters the group and becomes the program, so that all of it counts.
-        command = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(self.folder), sys.executable, *arguments]
+        """Runs Python in it, and returns what it wrote."""
         env = {**os.environ, **environment}
-        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=timeout_s, check=False)
+        return subprocess.run(
+            [*self.enter, sys.executable, *arguments], capture_output=True, text=True, env=env, timeout=timeout_s, check=False
+        )
+
+    @property
+    def enter(self) -> list[str]:
+        """The beginning of a command line: a shell enters the group and becomes the command behind it, so that all of it counts."""
+        return ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(self.folder)]
 
 
 def _place() -> tuple[Path, int] | None:
@@ -74,7 +82,7 @@ def memory_group(limit_bytes: int) -> Iterator[MemoryGroup]:
     place = _place()
     if place is None:
         raise OSError("no memory controller is in reach")
-    folder, version = place[0] / f"gnnkit-test-{uuid.uuid4().hex[:12]}", place[1]
+    folder, version = place[0] / f"gnnkit-{uuid.uuid4().hex[:12]}", place[1]
     folder.mkdir()
     try:
         limits = [("memory.max", limit_bytes), ("memory.swap.max", 0)] if version == 2 else [("memory.limit_in_bytes", limit_bytes)]
@@ -86,6 +94,7 @@ def memory_group(limit_bytes: int) -> Iterator[MemoryGroup]:
         folder.rmdir()
 
 
+@cache
 def missing_memory_group() -> str | None:
     """Why there are no groups here, or None."""
     if not Path("/proc/self/cgroup").exists():
@@ -96,3 +105,20 @@ def missing_memory_group() -> str | None:
     except OSError as error:
         return f"memory cgroups cannot be made here: {error}"
     return "the limit of a memory cgroup does not hold here" if done.returncode == 0 else None
+
+
+def main() -> int:
+    """Runs a command in a group; returns its exit status."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bytes", type=int, required=True)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    with memory_group(given.bytes) as group:
+        code = subprocess.run([*group.enter, *given.command], check=False).returncode
+        if group.was_killed:
+            sys.stderr.write(f"the kernel ended a process: {given.bytes} bytes are not enough for {' '.join(given.command)}\n")
+        return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
