@@ -53,7 +53,7 @@ _SMALLEST_COMMUNITY, _LARGEST_COMMUNITY = 64, 1024
 
 @dataclass(frozen=True)
 class GraphShape:
-    """What one of the generated graphs is like at scale 1, and how its edges fall.
+    """The shape of a generated graph at scale 1, and the law by which its edges fall.
 
     Attributes:
         name: Its own name, which names of sources begin with.
