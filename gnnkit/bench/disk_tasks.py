@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import mmap
 import os
-import threading
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -18,8 +17,9 @@ from numpy.typing import NDArray
 
 from gnnkit.bench.host_tasks import check_batches
 from gnnkit.bench.kinds import make_loader
+from gnnkit.storage.disk import probe_disk
 
-# Reads under way, and how long each number of them is tried for.
+# Reads under way at once, and how long each number of them is tried for.
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _PROBE_S = 0.5
 # Batches whose rows are asked for ahead and nothing else, as long as that takes no longer than it is measured for.
@@ -28,10 +28,8 @@ _MOST_BATCHES = 400
 
 def disk_probe(options: argparse.Namespace) -> dict[str, Any]:
     """Reads random pages of a store's features past the page cache, by each number of reads under way; the best is the disk's own limit."""
-    path = _features(options.path)
-    rates = {depth: _pages_per_s(path, depth, min(_PROBE_S, options.seconds)) for depth in DEPTHS}
-    best = max(rates, key=rates.__getitem__)
-    return {"pages_per_s": rates[best], "depth": best, "each": {str(depth): rate for depth, rate in rates.items()}}
+    rate = probe_disk(_features(options.path), DEPTHS, min(_PROBE_S, options.seconds))
+    return {"pages_per_s": rate.best, "depth": rate.best_depth, "each": {str(depth): pages for depth, pages in rate.pages_per_s.items()}}
 
 
 def disk_ahead(options: argparse.Namespace) -> dict[str, Any]:
@@ -121,33 +119,6 @@ def _ask(file: int, rows: NDArray[Any], ids: NDArray[np.int64]) -> None:
     last = (offset + ids * width + width - 1) // mmap.PAGESIZE
     for page in np.unique(np.concatenate([first, last])).tolist():
         os.posix_fadvise(file, page * mmap.PAGESIZE, mmap.PAGESIZE, os.POSIX_FADV_WILLNEED)
-
-
-def _pages_per_s(path: Path, depth: int, seconds: float) -> float:
-    """Random pages a second, with so many reads of one page under way."""
-    pages = path.stat().st_size // mmap.PAGESIZE
-    counts, end = [0] * depth, time.perf_counter() + seconds
-    file = os.open(path, os.O_RDONLY | os.O_DIRECT)
-
-    def read(thread: int) -> None:
-        page = mmap.mmap(-1, mmap.PAGESIZE)  # O_DIRECT wants memory that begins where a page does
-        order = np.random.default_rng(thread).integers(0, pages, 1 << 16).tolist()
-        for number in order:
-            if time.perf_counter() > end:
-                return
-            os.preadv(file, [page], number * mmap.PAGESIZE)
-            counts[thread] += 1
-
-    threads = [threading.Thread(target=read, args=(number,), name=f"gnnkit-bench-read-{number}") for number in range(depth)]
-    start = time.perf_counter()
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        os.close(file)
-    return sum(counts) / (time.perf_counter() - start)
 
 
 class _Reads:
