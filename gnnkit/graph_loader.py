@@ -24,7 +24,7 @@ from gnnkit.rendering import Shown
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema
 from gnnkit.ui import progress as progress_ui
-from gnnkit.ui.plain import write_now
+from gnnkit.ui.streams import write_now
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -699,22 +699,22 @@ class GraphLoader(ProcessBound, Shown):
         return plot_batch(self.pipeline, seed, batch)
 
     def plot_timeline(self, epoch: int | None = None) -> Picture:
-        """Plots the work of each worker and of the consumer over time; see ``gnnkit.ui.plots.timeline``.
+        """Plots the work of each worker and of the consumer over time; see ``gnnkit.ui.plots.loader``.
 
         Args:
             epoch: Which epoch; None takes the last one.
         """
-        from gnnkit.ui.plots.timeline import plot_timeline  # matplotlib
+        from gnnkit.ui.plots.loader import plot_timeline  # matplotlib
 
         return plot_timeline(self.pipeline, epoch)
 
     def plot_footprint(self, num_batches: int | None = None) -> Picture:
-        """Plots how often nodes are touched, and what a cache of the most touched features would save; see ``gnnkit.ui.plots.footprint``.
+        """Plots how often nodes are touched, and what a cache of the most touched features would save; see ``gnnkit.ui.plots.loader``.
 
         Args:
             num_batches: Batches to sample, of each of the next two epochs; None takes 32, or all where there are fewer.
         """
-        from gnnkit.ui.plots.footprint import plot_footprint  # matplotlib
+        from gnnkit.ui.plots.loader import plot_footprint  # matplotlib
 
         return plot_footprint(self.pipeline, num_batches)
 

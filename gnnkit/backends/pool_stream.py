@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, EndOfEpoch, StreamStatus, check_owner
-from gnnkit.backends.ring_scheduler import RingScheduler
-from gnnkit.backends.session import NOBODY, SLICE_S, BatchWait, Bell, Session
+from gnnkit.backends.session import NOBODY, SLICE_S, BatchWait, Bell, RingScheduler, Session
 from gnnkit.backends.shared_pool import SharedPool, pool_registry
 from gnnkit.backends.stored_graph import in_order
 from gnnkit.errors import LoaderClosed, StartTimeout

@@ -60,7 +60,7 @@ def _advice(loader: Pipeline, body: Body) -> Advice:
 
 def _run(loader: Pipeline, seconds: float, body: Body) -> float:
     """Seeds per second of a loop."""
-    from gnnkit.loader.advice.search import batches_for
+    from gnnkit.loader.advice.autotune import batches_for
 
     times = list(batches_for(loader, seconds, body, warm_up=max(2, loader.status().slots)))
     return (len(times) - 1) * loader.plan.batching.batch_size / (times[-1] - times[0])
@@ -68,7 +68,7 @@ def _run(loader: Pipeline, seconds: float, body: Body) -> float:
 
 def _followed(slow: Pipeline, body: Body, advice: Advice, stack: contextlib.ExitStack) -> tuple[Pipeline, Body]:
     """The loop as the advice wants it."""
-    from gnnkit.loader.advice.search import beside
+    from gnnkit.loader.advice.autotune import beside
 
     if isinstance(body, _Waiting):
         return slow, _Waiting(body.seconds / 2)
@@ -165,7 +165,7 @@ def autotuned(options: argparse.Namespace) -> dict[str, Any]:
     """Autotunes a loader of one thread, tries every combination, and compares both choices in turn and both times."""
     from gnnkit.backends.inprocess import InProcess
     from gnnkit.host import available_cpus
-    from gnnkit.loader.advice.search import run_trial, space_of
+    from gnnkit.loader.advice.autotune import run_trial, space_of
 
     cpus = available_cpus()
     with make_loader(options, backend=InProcess(num_threads=1)) as tuned:

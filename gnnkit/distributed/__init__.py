@@ -18,24 +18,24 @@ from typing import TYPE_CHECKING, Any
 _HOMES = {
     "ABLPInputNodes": "server_values",
     "BaseDistLoader": "base_loader",
-    "DEFAULT_HOMOGENEOUS_EDGE_TYPE": "label_edges",
-    "DEFAULT_HOMOGENEOUS_NODE_TYPE": "label_edges",
+    "DEFAULT_HOMOGENEOUS_EDGE_TYPE": "seeds",
+    "DEFAULT_HOMOGENEOUS_NODE_TYPE": "seeds",
     "DEFAULT_MASTER_INFERENCE_PORT": "resolve",
     "DEFAULT_NUM_CPU_THREADS": "loader_options",
     "DatasetSchema": "store_views",
-    "DistABLPLoader": "ablp_loader",
+    "DistABLPLoader": "loaders",
     "DistContext": "context",
     "DistDataset": "dataset",
     "DistFeature": "store_views",
     "DistGraph": "store_views",
-    "DistLinkNeighborLoader": "link_neighbor_loader",
-    "DistNeighborLoader": "neighbor_loader",
+    "DistLinkNeighborLoader": "loaders",
+    "DistNeighborLoader": "loaders",
     "DistNodeAnchorLinkSplitter": "splitters",
     "DistNodeSplitter": "splitters",
     "DistRole": "context",
     "DistSamplingProducer": "connection",
     "DistServer": "dist_server",
-    "DistSubGraphLoader": "subgraph_loader",
+    "DistSubGraphLoader": "loaders",
     "DistributedContext": "resolve",
     "DistributedRuntimeInfo": "resolve",
     "FeatureInfo": "store_views",
@@ -62,27 +62,27 @@ _HOMES = {
     "get_graph_store_info": "resolve",
     "get_ids_on_rank": "store_views",
     "get_sampler_pool": "graph_client",
-    "get_server": "graph_server",
+    "get_server": "dist_server",
     "get_total_ids": "store_views",
     "init_client": "graph_client",
-    "init_server": "graph_server",
+    "init_server": "dist_server",
     "initialize": "life_cycle",
     "is_initialized": "life_cycle",
-    "is_label_edge_type": "label_edges",
-    "label_edge_type_to_message_passing_edge_type": "label_edges",
-    "message_passing_to_negative_label": "label_edges",
-    "message_passing_to_positive_label": "label_edges",
-    "patch_fanout_for_sampling": "label_edges",
+    "is_label_edge_type": "seeds",
+    "label_edge_type_to_message_passing_edge_type": "seeds",
+    "message_passing_to_negative_label": "seeds",
+    "message_passing_to_positive_label": "seeds",
+    "patch_fanout_for_sampling": "seeds",
     "reduce_dist_dataset": "dataset",
     "request_server": "graph_client",
     "resolve_runtime": "resolve",
     "resolve_sampler_options": "loader_options",
-    "reverse_edge_type": "label_edges",
-    "select_label_edge_types": "label_edges",
+    "reverse_edge_type": "seeds",
+    "select_label_edge_types": "seeds",
     "select_ssl_positive_label_edges": "splitters",
     "shard_nodes_by_process": "seeds",
     "shutdown_client": "graph_client",
-    "wait_and_shutdown_server": "graph_server",
+    "wait_and_shutdown_server": "dist_server",
     "worker_seed_ranges": "seeds",
 }
 
@@ -208,7 +208,6 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from gnnkit.distributed.ablp_loader import DistABLPLoader as DistABLPLoader
     from gnnkit.distributed.base_loader import BaseDistLoader as BaseDistLoader
     from gnnkit.distributed.connection import DistSamplingProducer as DistSamplingProducer
     from gnnkit.distributed.connection import RemoteReceivingChannel as RemoteReceivingChannel
@@ -218,36 +217,27 @@ if TYPE_CHECKING:
     from gnnkit.distributed.dataset import DistDataset as DistDataset
     from gnnkit.distributed.dataset import reduce_dist_dataset as reduce_dist_dataset
     from gnnkit.distributed.dist_server import DistServer as DistServer
+    from gnnkit.distributed.dist_server import get_server as get_server
+    from gnnkit.distributed.dist_server import init_server as init_server
+    from gnnkit.distributed.dist_server import wait_and_shutdown_server as wait_and_shutdown_server
     from gnnkit.distributed.graph_client import async_request_server as async_request_server
     from gnnkit.distributed.graph_client import get_sampler_pool as get_sampler_pool
     from gnnkit.distributed.graph_client import init_client as init_client
     from gnnkit.distributed.graph_client import request_server as request_server
     from gnnkit.distributed.graph_client import shutdown_client as shutdown_client
-    from gnnkit.distributed.graph_server import get_server as get_server
-    from gnnkit.distributed.graph_server import init_server as init_server
-    from gnnkit.distributed.graph_server import wait_and_shutdown_server as wait_and_shutdown_server
-    from gnnkit.distributed.label_edges import DEFAULT_HOMOGENEOUS_EDGE_TYPE as DEFAULT_HOMOGENEOUS_EDGE_TYPE
-    from gnnkit.distributed.label_edges import DEFAULT_HOMOGENEOUS_NODE_TYPE as DEFAULT_HOMOGENEOUS_NODE_TYPE
-    from gnnkit.distributed.label_edges import is_label_edge_type as is_label_edge_type
-    from gnnkit.distributed.label_edges import (
-        label_edge_type_to_message_passing_edge_type as label_edge_type_to_message_passing_edge_type,
-    )
-    from gnnkit.distributed.label_edges import message_passing_to_negative_label as message_passing_to_negative_label
-    from gnnkit.distributed.label_edges import message_passing_to_positive_label as message_passing_to_positive_label
-    from gnnkit.distributed.label_edges import patch_fanout_for_sampling as patch_fanout_for_sampling
-    from gnnkit.distributed.label_edges import reverse_edge_type as reverse_edge_type
-    from gnnkit.distributed.label_edges import select_label_edge_types as select_label_edge_types
     from gnnkit.distributed.life_cycle import exit_client as exit_client
     from gnnkit.distributed.life_cycle import initialize as initialize
     from gnnkit.distributed.life_cycle import is_initialized as is_initialized
-    from gnnkit.distributed.link_neighbor_loader import DistLinkNeighborLoader as DistLinkNeighborLoader
     from gnnkit.distributed.loader_options import DEFAULT_NUM_CPU_THREADS as DEFAULT_NUM_CPU_THREADS
     from gnnkit.distributed.loader_options import KHopNeighborSamplerOptions as KHopNeighborSamplerOptions
     from gnnkit.distributed.loader_options import PPRSamplerOptions as PPRSamplerOptions
     from gnnkit.distributed.loader_options import SamplerOptions as SamplerOptions
     from gnnkit.distributed.loader_options import create_sampling_config as create_sampling_config
     from gnnkit.distributed.loader_options import resolve_sampler_options as resolve_sampler_options
-    from gnnkit.distributed.neighbor_loader import DistNeighborLoader as DistNeighborLoader
+    from gnnkit.distributed.loaders import DistABLPLoader as DistABLPLoader
+    from gnnkit.distributed.loaders import DistLinkNeighborLoader as DistLinkNeighborLoader
+    from gnnkit.distributed.loaders import DistNeighborLoader as DistNeighborLoader
+    from gnnkit.distributed.loaders import DistSubGraphLoader as DistSubGraphLoader
     from gnnkit.distributed.remote_dataset import RemoteDistDataset as RemoteDistDataset
     from gnnkit.distributed.remote_worker_options import RemoteDistSamplingWorkerOptions as RemoteDistSamplingWorkerOptions
     from gnnkit.distributed.resolve import DEFAULT_MASTER_INFERENCE_PORT as DEFAULT_MASTER_INFERENCE_PORT
@@ -256,6 +246,17 @@ if TYPE_CHECKING:
     from gnnkit.distributed.resolve import GraphStoreInfo as GraphStoreInfo
     from gnnkit.distributed.resolve import get_graph_store_info as get_graph_store_info
     from gnnkit.distributed.resolve import resolve_runtime as resolve_runtime
+    from gnnkit.distributed.seeds import DEFAULT_HOMOGENEOUS_EDGE_TYPE as DEFAULT_HOMOGENEOUS_EDGE_TYPE
+    from gnnkit.distributed.seeds import DEFAULT_HOMOGENEOUS_NODE_TYPE as DEFAULT_HOMOGENEOUS_NODE_TYPE
+    from gnnkit.distributed.seeds import is_label_edge_type as is_label_edge_type
+    from gnnkit.distributed.seeds import (
+        label_edge_type_to_message_passing_edge_type as label_edge_type_to_message_passing_edge_type,
+    )
+    from gnnkit.distributed.seeds import message_passing_to_negative_label as message_passing_to_negative_label
+    from gnnkit.distributed.seeds import message_passing_to_positive_label as message_passing_to_positive_label
+    from gnnkit.distributed.seeds import patch_fanout_for_sampling as patch_fanout_for_sampling
+    from gnnkit.distributed.seeds import reverse_edge_type as reverse_edge_type
+    from gnnkit.distributed.seeds import select_label_edge_types as select_label_edge_types
     from gnnkit.distributed.seeds import shard_nodes_by_process as shard_nodes_by_process
     from gnnkit.distributed.seeds import worker_seed_ranges as worker_seed_ranges
     from gnnkit.distributed.server_values import ABLPInputNodes as ABLPInputNodes
@@ -277,7 +278,6 @@ if TYPE_CHECKING:
     from gnnkit.distributed.store_views import build_partition_book as build_partition_book
     from gnnkit.distributed.store_views import get_ids_on_rank as get_ids_on_rank
     from gnnkit.distributed.store_views import get_total_ids as get_total_ids
-    from gnnkit.distributed.subgraph_loader import DistSubGraphLoader as DistSubGraphLoader
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.distributed.batch_maker import BatchMaker
 from gnnkit.distributed.connection import ConnectionChannel, ConnectionProducer, batch_counts, remote_producer
 from gnnkit.distributed.loader_modes import check_arguments, initialize_colocated_sampling_worker
 from gnnkit.distributed.loader_options import (
@@ -20,7 +19,7 @@ from gnnkit.distributed.loader_options import (
 )
 from gnnkit.distributed.remote_dataset import RemoteDistDataset
 from gnnkit.distributed.resolve import resolve_runtime
-from gnnkit.distributed.sample_message import MessageFormat, SampleMessage
+from gnnkit.distributed.sample_message import BatchMaker, MessageFormat, SampleMessage
 from gnnkit.errors import BatchTimeout, LoaderClosed
 from gnnkit.loader.epoch import ProcessBound
 from gnnkit.loader.transfer import DeviceTransfer, resolve_device

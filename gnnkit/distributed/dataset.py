@@ -85,7 +85,7 @@ class DistDataset:
     graphlearn-torch's as well.
 
     Values of one part of several become a store as well, of all parts: where a loader or a server is made, the processes that hold
-    them meet (``gnnkit.distributed.dataset_parts``).
+    them meet (``gnnkit.distributed.dataset_values``).
 
     Args:
         num_partitions: Number of parts.
@@ -315,12 +315,12 @@ class DistDataset:
         """Makes a store of all parts with the processes that hold them, and opens it; does nothing where that is not needed.
 
         Args:
-            meeting: A context manager that gives the ``Meeting``, see ``gnnkit.distributed.dataset_parts``; entered where it is needed.
+            meeting: A context manager that gives the ``Meeting``, see ``gnnkit.distributed.dataset_values``; entered where it is needed.
 
         Raises:
             GnnkitError: See ``store_of_parts``.
         """
-        from gnnkit.distributed.dataset_parts import store_of_parts
+        from gnnkit.distributed.dataset_values import store_of_parts
 
         if self.needs_others:
             with meeting as others:

@@ -9,7 +9,7 @@ from gnnkit.cluster.hosts import environment_int
 from gnnkit.distributed import process_group
 from gnnkit.distributed.connection import ConnectionChannel, DistSamplingProducer
 from gnnkit.distributed.dataset import DistDataset
-from gnnkit.distributed.dataset_parts import trainers
+from gnnkit.distributed.dataset_values import trainers
 from gnnkit.distributed.dist_server import DistServer
 from gnnkit.distributed.loader_options import (
     KHopNeighborSamplerOptions,

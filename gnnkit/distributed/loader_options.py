@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.backends.base import Backend
 from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
-from gnnkit.distributed.label_edges import patch_fanout_for_sampling
+from gnnkit.distributed.seeds import patch_fanout_for_sampling
 from gnnkit.errors import PlanError
 from gnnkit.samplers import PPR
 from gnnkit.schema import EdgeType

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.distributed import context, process_group
-from gnnkit.distributed.label_edges import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
+from gnnkit.distributed.seeds import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
 from gnnkit.distributed.server_values import ServerSlice, compute_server_assignments
 from gnnkit.distributed.store_views import DatasetSchema, FeatureInfo, Quantizations
 from gnnkit.errors import PlanError

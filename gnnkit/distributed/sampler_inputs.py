@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.distributed.label_edges import (
+from gnnkit.distributed.loader_plan import stored
+from gnnkit.distributed.seeds import (
     DEFAULT_HOMOGENEOUS_EDGE_TYPE,
+    check_servers,
+    given_by_server,
     message_passing_to_negative_label,
     message_passing_to_positive_label,
+    resolve_seeds,
+    shard_nodes_by_process,
+    to_seeds,
 )
-from gnnkit.distributed.loader_plan import stored
-from gnnkit.distributed.seeds import check_servers, given_by_server, resolve_seeds, shard_nodes_by_process, to_seeds
 from gnnkit.distributed.server_values import ABLPInputNodes
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.loader.inputs import LinkOptions, label_type, resolve_input_links, to_rows

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.distributed import process_group
-from gnnkit.distributed.label_edges import (
+from gnnkit.distributed.seeds import (
     DEFAULT_HOMOGENEOUS_EDGE_TYPE,
     is_label_edge_type,
     message_passing_to_negative_label,

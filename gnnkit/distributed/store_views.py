@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gnnkit.distributed.label_edges import is_labeled_homogeneous
+from gnnkit.distributed.seeds import is_labeled_homogeneous
 from gnnkit.errors import PlanError
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType, Quantization
 from gnnkit.storage.arrays import GraphArrays

@@ -12,9 +12,8 @@ from torch_geometric.data import Data, HeteroData
 
 from gnnkit.errors import PlanError
 from gnnkit.graph_loader import GraphLoader
-from gnnkit.pyg.forms import NodeForm
 from gnnkit.pyg.graphs import PreparedGraph, attributes_of, prepare
-from gnnkit.pyg.inputs import Inputs
+from gnnkit.pyg.inputs import Inputs, NodeForm
 
 
 class LiveLoader:

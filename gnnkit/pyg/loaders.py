@@ -21,9 +21,8 @@ from gnnkit.backends.inprocess import InProcess
 from gnnkit.callers import warn
 from gnnkit.errors import PlanError
 from gnnkit.graph_loader import GraphLoader
-from gnnkit.pyg.forms import NodeForm, ShadowForm
 from gnnkit.pyg.graphs import as_object
-from gnnkit.pyg.inputs import Inputs, NodeInputs, link_inputs, node_inputs
+from gnnkit.pyg.inputs import Inputs, NodeForm, NodeInputs, ShadowForm, link_inputs, node_inputs
 from gnnkit.pyg.live import LiveLoader
 from gnnkit.samplers import HGT
 

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
-from gnnkit.kernels.native import load_i64
-from gnnkit.kernels.paging import ask, asks, memory_of_asked
+from gnnkit.kernels.native import ask, asks, load_i64, memory_of_asked
 from gnnkit.sampling.passes import (
     DAMAGED,
     INDICES,

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
-from gnnkit.kernels.native import copy_bytes, load_i64, prefetch, store_i64
-from gnnkit.kernels.paging import PAGE, WINDOW, ask, asks, memory_of_asked
+from gnnkit.kernels.native import PAGE, WINDOW, ask, asks, copy_bytes, load_i64, memory_of_asked, prefetch, store_i64
 from gnnkit.sampling.passes import find_part, load_id
 from gnnkit.sampling.subgraph import MISSING, SLOT, BatchKey, BatchLayout, EdgeKey, Field, LayoutBuilder, NodeKey
 from gnnkit.sampling.tables import GraphTables, RowTable, address_of

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.keys import GOLDEN
-from gnnkit.kernels.native import prefetch
-from gnnkit.kernels.paging import asks, memory_of_asked
+from gnnkit.kernels.native import asks, memory_of_asked, prefetch
 from gnnkit.sampling.adjacency import ask_edges, edge_range
 from gnnkit.sampling.passes import DAMAGED, FIRST_POSITION, INDICES, INDICES_WIDTH, INDPTR, INDPTR_WIDTH, find_part, load_id, nodes_ahead
 

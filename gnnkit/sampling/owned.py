@@ -12,8 +12,7 @@ from gnnkit.errors import MemoryLimitError
 from gnnkit.host import available_memory
 from gnnkit.kernels.jit import kernel
 from gnnkit.kernels.keys import fold
-from gnnkit.kernels.native import load_i64, store_i64
-from gnnkit.kernels.paging import memory_of_asked
+from gnnkit.kernels.native import load_i64, memory_of_asked, store_i64
 from gnnkit.sampling import adjacency, induced
 from gnnkit.sampling.batch_writer import GATHER, fill
 from gnnkit.sampling.owners import NO_IDS, Answer, BadRequest, Expansion, Picks, Question, RowsRequest

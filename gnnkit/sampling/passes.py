@@ -14,8 +14,7 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper
-from gnnkit.kernels.native import load_i32, load_i64, prefetch, store_i32, store_i64
-from gnnkit.kernels.paging import WINDOW, ask, asks
+from gnnkit.kernels.native import WINDOW, ask, asks, load_i32, load_i64, prefetch, store_i32, store_i64
 from gnnkit.kernels.stream import fold_u64
 from gnnkit.sampling.picks import load_id as load_id
 from gnnkit.sampling.picks import num_taken, pick, pick_smallest, take_positive, takes_all

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError
 from gnnkit.kernels.jit import helper, kernel
-from gnnkit.kernels.native import copy_bytes, load_i32, load_i64, prefetch, store_i64
-from gnnkit.kernels.paging import ask, asks, memory_of_asked
+from gnnkit.kernels.native import ask, asks, copy_bytes, load_i32, load_i64, memory_of_asked, prefetch, store_i64
 from gnnkit.plan import Inputs, NeighborSampling, Sampling
 from gnnkit.sampling.batch_writer import COPY, LOOK_UP, RowStep, RowWriter, rows_ahead
 from gnnkit.sampling.graph_access import BaseGraphAccess

@@ -16,7 +16,7 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
-from gnnkit.kernels.paging import memory_of_asked
+from gnnkit.kernels.native import memory_of_asked
 from gnnkit.kernels.stream import fold_u64
 from gnnkit.sampling.passes import (
     BLOCK,

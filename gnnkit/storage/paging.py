@@ -30,7 +30,7 @@ class ReadAhead:
         arrays: The graph's arrays; those that are not mapped files count as memory.
 
     Attributes:
-        table: int64 ``[3]``, read by kernels; see ``gnnkit.kernels.paging``, which cannot be imported here: it brings the compiler, which
+        table: int64 ``[3]``, read by kernels; see ``gnnkit.kernels.native``, which cannot be imported here: it brings the compiler, which
             reading a store does without.
     """
 

@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.loader.advice.autotune import AutotuneResult
+from gnnkit.loader.advice.autotune import AutotuneResult, SearchTrial
 from gnnkit.loader.advice.measuring import LoopMeasurement
 from gnnkit.loader.advice.profile import Profile
 from gnnkit.loader.advice.rules import workers
-from gnnkit.loader.advice.search import SearchTrial
 from gnnkit.schema import ArraySpec, GraphSchema, edge_type_name
 from gnnkit.storage.layout import split_file
 from gnnkit.storage.store import Store

@@ -17,8 +17,8 @@ from typing import IO, Any, Protocol
 from gnnkit.events import Event
 from gnnkit.ui.kernel import CellPort, renders_live, renders_widgets, running_shell
 from gnnkit.ui.options import RendererName, resolve_progress
-from gnnkit.ui.plain import PlainRenderer, is_terminal, write_now
 from gnnkit.ui.progress_model import Frame, ProgressModel
+from gnnkit.ui.streams import PlainRenderer, is_terminal, write_now
 
 logger = logging.getLogger(__name__)
 # Without news, open stages are drawn again this often: the time they have taken goes on.
@@ -266,7 +266,7 @@ def _stream_renderer(stream: IO[str], wanted: RendererName | None) -> Renderer:
     # A terminal that cannot move its cursor gets lines, whatever was wished for.
     capable = not terminal or os.environ.get("TERM", "").lower() not in ("", "dumb", "unknown")
     if capable and wanted != "plain" and (terminal or wanted == "text"):
-        from gnnkit.ui.terminal import TerminalRenderer
+        from gnnkit.ui.streams import TerminalRenderer
 
         return TerminalRenderer(stream)
 

@@ -1,7 +1,7 @@
 """The one place that imports graphlearn-torch, whole where its native library fits, else with stand-ins.
 
 Nothing here runs when gnnkit is imported: ``load`` does, when a name that needs graphlearn-torch is used. What is worked
-around, and until when, is in ``glt_defects``.
+around, and until when, is below.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import platform
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal
+from types import CodeType, ModuleType
+from typing import Any, Literal, NoReturn
 
 from gnnkit.errors import PlanError
-from gnnkit.vendor.glt_defects import KNOWN_DEFECTS
-from gnnkit.vendor.glt_finder import NATIVE, PACKAGE, Finder, StandIn, finding
+from gnnkit.vendor.ogb import Defect
 
 __all__ = ["GltStatus", "KNOWN_DEFECTS", "attribute", "load", "require_native", "status"]
 
@@ -232,3 +232,211 @@ def _quietly() -> Iterator[None]:
         # What these packages' own imports deprecate is nothing that a user of gnnkit could change.
         warnings.simplefilter("ignore")
         yield
+
+
+KNOWN_DEFECTS = (
+    Defect(
+        "GLT-1",
+        "<=0.2.4",
+        "the native library is built for the CUDA builds of torch 2.3 and 2.4, and the package cannot be imported without it",
+        "where it does not load, a stand-in takes its place, whose members say what to install when they are used",
+        "wheels for current torch exist, or the package imports without its native library",
+    ),
+    Defect(
+        "GLT-2",
+        "<=0.2.4",
+        "`graphlearn_torch.utils.topo` imports torch_sparse, for which there are few wheels, to sort edges",
+        "where torch_sparse cannot be imported, that one module is given `gnnkit.vendor.glt_sparse` under its name",
+        "utils/topo.py no longer imports torch_sparse",
+    ),
+    Defect(
+        "GLT-3",
+        "<=0.2.4",
+        "five modules of `graphlearn_torch.loader` have the default argument torch.device(0), which raises without a GPU from torch 2.5 on",
+        "where it raises, these modules are compiled with torch.device('cuda', 0) instead",
+        "a release has the string 'cuda:0' there, as upstream's main branch does",
+    ),
+    Defect(
+        "GLT-4",
+        "<=0.2.4",
+        "importing it sets the environment variable TORCH_CPP_LOG_LEVEL",
+        "the variable is put back after the import",
+        "importing it leaves the environment alone",
+    ),
+    Defect(
+        "GLT-5",
+        "<=0.2.4",
+        "its RPC starts once per process, listens on every interface, runs any pickle and can hang at start",
+        "only Glt() starts it, in processes of its own, on one interface and with a rendezvous store on that interface",
+        "never: gnnkit has its own part service",
+    ),
+    Defect(
+        "GLT-6",
+        "<=0.2.4",
+        "RangePartitionBook refuses parts without nodes, which small types have; GLTPartitionBook takes 8 bytes a node",
+        "gnnkit has partition books of its own",
+        "RangePartitionBook takes empty ranges",
+    ),
+    Defect(
+        "GLT-7",
+        "<=0.2.4",
+        "DistGraph.get_edge_partitions fails on homogeneous graphs, and DistFeature[type, ids] on every graph",
+        "gnnkit has classes of its own under these names",
+        "both are fixed upstream and released",
+    ),
+    Defect(
+        "GLT-8",
+        "<=0.2.4",
+        "a batch whose sampling raises is logged and left out, and a worker that dies is not noticed: the loader waits for ever",
+        "Glt() has its sampler send the error instead, and watches its workers",
+        "errors are sent to the loader, and workers are watched",
+    ),
+    Defect(
+        "GLT-9",
+        "<=0.2.4",
+        "sampling on the CPU draws with replacement where a node has more neighbours than asked for; all workers get the same random seed",
+        "the first is documented; Glt() gives each worker a seed of its own",
+        "sampling without replacement is released",
+    ),
+    Defect(
+        "GLT-10",
+        "<=0.2.4",
+        "sampling a typed graph fails without any labels, and where only some node types or edge types have features",
+        "Glt() gives every type a row of features with labels in it; DistDataset of a graph without labels has one of no type",
+        "types without features or labels are left out of batches",
+    ),
+    Defect(
+        "GLT-11",
+        "<=0.2.4",
+        "sampling a homogeneous batch in which no seed has a neighbour fails",
+        "Glt() walks the hops of homogeneous graphs itself, with the native sampler",
+        "it does not fail",
+    ),
+    Defect(
+        "GLT-12",
+        "<=0.2.4",
+        "the shared-memory channel blocks for ever after a message larger than itself, ignores strides, and outlives killed processes",
+        "Glt() checks sizes before sending, sends contiguous copies, and has the system remove the memory with its last process",
+        "the channel does all three",
+    ),
+    Defect(
+        "GLT-13",
+        "<=0.2.4",
+        "the bound on a batch's nodes, which memory is set aside for, is no number for a fan-out of -1 and overflows for large ones",
+        "Glt() bounds it by the number of nodes",
+        "the bound is at most the number of nodes",
+    ),
+    Defect(
+        "GLT-14",
+        "<=0.2.4",
+        "weighted sampling returns neighbours of weight 0; a typed graph in which hop 1 found nothing is sampled from its seeds again",
+        "Glt() refuses weights, and fan-outs of 0 that are followed by others",
+        "neither happens",
+    ),
+)
+
+
+PACKAGE = "graphlearn_torch"
+NATIVE = f"{PACKAGE}.py_graphlearn_torch"
+
+
+class _Missing:
+    """Stands for a member of the native library: it may be named and passed on, and says what is missing once it is used."""
+
+    def __init__(self, name: str, reason: str, fix: str) -> None:
+        self._name, self._reason, self._fix = name, reason, fix
+
+    def _refuse(self) -> NoReturn:
+        raise PlanError(f"{self._name} needs graphlearn-torch's native library: {self._reason}", self._fix)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._refuse()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+
+class _QueueTimeoutError(Exception):
+    """The error that the native queue raises; the Python part names it in ``except`` clauses."""
+
+
+class StandIn(ModuleType):
+    """Stands for the native module (defect GLT-1).
+
+    Args:
+        reason: Why the real one cannot be loaded.
+        fix: What to install.
+    """
+
+    def __init__(self, reason: str, fix: str) -> None:
+        super().__init__(NATIVE, reason)
+        self._reason, self._fix = reason, fix
+        self.QueueTimeoutError = _QueueTimeoutError
+
+    def __getattr__(self, name: str) -> _Missing:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Missing(name, self._reason, self._fix)
+
+
+class _StandInLoader(Loader):
+    def __init__(self, module: StandIn) -> None:
+        self._module = module
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """There is nothing to run."""
+
+
+class _PatchingLoader(importlib.machinery.SourceFileLoader):
+    """Compiles a module after replacing text in its source; the compiled code is not cached."""
+
+    def __init__(self, fullname: str, path: str, replacements: Mapping[bytes, bytes]) -> None:
+        super().__init__(fullname, path)
+        self._replacements = replacements
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        path = self.get_filename(fullname)
+        source = self.get_data(path)
+        for old, new in self._replacements.items():
+            source = source.replace(old, new)
+        code: CodeType = self.source_to_code(source, path)
+        return code
+
+
+class Finder(MetaPathFinder):
+    """Finds the stand-in, and modules whose source has to be changed; everything else is left to the next finder.
+
+    Args:
+        stand_in: What takes the place of the native module, or None where the real one loads.
+        replacements: ``{prefix of module names: {old source text: new}}``.
+    """
+
+    def __init__(self, stand_in: StandIn | None, replacements: Mapping[str, Mapping[bytes, bytes]]) -> None:
+        self._stand_in, self._replacements = stand_in, replacements
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        """See ``importlib.abc.MetaPathFinder``."""
+        if fullname == NATIVE:
+            return None if self._stand_in is None else importlib.util.spec_from_loader(fullname, _StandInLoader(self._stand_in))
+        for prefix, replacements in self._replacements.items():
+            if fullname == prefix or fullname.startswith(f"{prefix}."):
+                spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+                if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+                    spec.loader = _PatchingLoader(fullname, spec.loader.path, replacements)
+                return spec
+        return None
+
+
+@contextmanager
+def finding(finder: Finder) -> Iterator[None]:
+    """Has ``finder`` asked first for as long as the block runs."""
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)

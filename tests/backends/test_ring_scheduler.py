@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gnnkit.backends.ring_scheduler import Assignment, RingScheduler
+from gnnkit.backends.session import Assignment, RingScheduler
 from gnnkit.plan import Batching
 from gnnkit.runtime.ring import Ring
 from gnnkit.sampling.schedule import Schedule

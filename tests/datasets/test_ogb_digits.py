@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gnnkit.datasets.ogb_digits import parse_floats, parse_plain, parse_whole
-from gnnkit.datasets.ogb_table import parse_any
+from gnnkit.datasets.ogb_table import parse_any, parse_floats, parse_plain, parse_whole
 from tests.helpers.ogb_trees import write_tree
 
 DECIMALS = st.one_of(

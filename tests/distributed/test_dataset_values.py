@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 
 import gnnkit
 from gnnkit.distributed import DistDataset, RangePartitionBook, init_client, init_server, shutdown_client
-from gnnkit.distributed.dataset_parts import Meeting, store_of_parts
+from gnnkit.distributed.dataset_values import Meeting, store_of_parts
 from gnnkit.errors import DatasetError, GnnkitError, PlanError
 from gnnkit.runtime.process_status import pid_space
 from gnnkit.vendor import glt

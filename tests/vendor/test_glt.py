@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import gnnkit.distributed
 from gnnkit.errors import PlanError
-from gnnkit.vendor import glt, glt_finder, glt_sparse
+from gnnkit.vendor import glt, glt_sparse
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_package = pytest.mark.skipif(
@@ -77,7 +77,7 @@ def check_retry(found: dict[str, Any]) -> None:
     assert kind == "PlanError" and cause in ("ImportError", "ModuleNotFoundError")
     assert message.startswith("MyLoader needs graphlearn-torch, which is installed but cannot be imported")
     assert found["left behind"] == []
-    assert "gnnkit.vendor.glt_finder" not in found["finders"]
+    assert "gnnkit.vendor.glt" not in found["finders"]
     assert found["second"] == "DistLoader"
 
 
@@ -162,13 +162,13 @@ def test_unknown_names_are_attribute_errors() -> None:
 
 def test_the_finder_leaves_when_its_block_ends() -> None:
     before = list(sys.meta_path)
-    with pytest.raises(ValueError), glt_finder.finding(glt_finder.Finder(None, {})):
+    with pytest.raises(ValueError), glt.finding(glt.Finder(None, {})):
         raise ValueError
     assert sys.meta_path == before
 
 
 def test_a_stand_in_may_be_named_but_not_used() -> None:
-    module = glt_finder.StandIn("no library", "install one")
+    module = glt.StandIn("no library", "install one")
     sampler = module.CPURandomSampler
     for use in (sampler, lambda: sampler.getInstance()):
         with pytest.raises(PlanError, match="CPURandomSampler needs graphlearn-torch's native library: no library"):

@@ -1,23 +1,35 @@
-"""The sampler inside graphlearn-torch's own processes, extended so that a message names its batch and a failure its reason.
-
-Only processes that gnnkit started import this module: graphlearn-torch's classes are its bases, and are loaded with it.
-"""
+"""System V shared memory that goes with its last process: graphlearn-torch's channels otherwise leave it behind when they are killed."""
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gnnkit.backends.glt.segments import forget_segments
 from gnnkit.errors import SamplingError
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.units import format_bytes
 from gnnkit.vendor import glt
+
+_TABLE = Path("/proc/sysvipc/shm")
+_IPC_RMID = 0
+
+
+def forget_segments() -> None:
+    """Marks every segment that this process has made to be removed with its last user; processes may go on attaching them (Linux)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for line in _TABLE.read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[4]) == os.getpid():
+            libc.shmctl(int(fields[1]), _IPC_RMID, None)
+
 
 Sampler: Any = glt.attribute("distributed.DistNeighborSampler")
 SeedsInput: Any = glt.attribute("sampler.NodeSamplerInput")

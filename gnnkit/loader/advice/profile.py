@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from gnnkit.errors import PlanError
 from gnnkit.events import Event
+from gnnkit.loader.advice.autotune import batches_for, beside, check_seconds
 from gnnkit.loader.advice.measuring import LoopMeasurement, last_records, measure
 from gnnkit.loader.advice.rules import Advice, advise
-from gnnkit.loader.advice.search import batches_for, beside, check_seconds
 from gnnkit.rendering import Shown
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gnnkit.errors import PlanError
+from gnnkit.loader.advice.autotune import Point, Search, SearchTrial, Space, space_of
 from gnnkit.loader.advice.measuring import Work
 from gnnkit.loader.advice.rules import fewest, replay_s
-from gnnkit.loader.advice.search import Point, Search, SearchTrial, Space, space_of
 from gnnkit.plan import LoaderPlan
 from tests.loader.advice.measurements import COLOCATED, SERVERS
 from tests.loader.graphs import make
