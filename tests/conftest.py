@@ -19,6 +19,10 @@ import pytest
 from tests.helpers.leaks import holdings, leaks_since
 from tests.helpers.machine import REQUIREMENTS, ROOT, SEARCH_PATH, glt_python
 
+# Threads of torch that wait for each other keep their processors busy: where four processes share two of them, a minute of training took
+# ten. Set before anybody imports torch, for everything that tests start too.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 REQUIRE_ALL = os.environ.get("GNNKIT_REQUIRE_ALL") == "1"
 # Other packages' warnings, which we cannot mend; every other warning is an error.
 FOREIGN_WARNINGS = (

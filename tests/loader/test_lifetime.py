@@ -222,6 +222,7 @@ def surroundings():
         "collector": __import__("gc").get_threshold(),
     }
 
+numba.get_num_threads()  # the first call sets how many threads OpenMP has, torch's too
 rng = np.random.default_rng(0)
 before = json.dumps(surroundings())
 import gnnkit

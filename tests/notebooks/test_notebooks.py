@@ -42,7 +42,6 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NotebookClient]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GNNKIT_HOME", str(tmp_path_factory.mktemp("notebooks") / "home"))
         patch.setenv("GNNKIT_OFFLINE", "1")
-        patch.setenv("OMP_NUM_THREADS", "1")  # threads of torch wait for each other on a machine that does other things too
         with client.setup_kernel():
             yield client
 
