@@ -75,34 +75,44 @@ def _places(graph: GraphArrays, most: int) -> tuple[list[Place], int]:
     """
     if graph_nbytes(graph) <= most:
         return _placed(graph, [array.nbytes for array in graph.each()])
-    # Levels of hotness, the last one in part: as many as fit.
-    low, high = 0.0, float(max(len(counts) for parts in graph.hotness.values() for counts in parts))
+    # As many levels of hotness as fit, the last one in part: first of the nodes' rows, then of their edges. A hot node has so many edges
+    # that a byte of them is read no more often than one of any other's.
+    every = float(max(len(counts) for parts in graph.hotness.values() for counts in parts))
+
+    def at(filled: float) -> tuple[list[Place], int]:
+        return _placed(graph, _leading(graph, min(filled, every), max(0.0, filled - every)))
+
+    low, high = 0.0, 2 * every
     while high - low > _LEAST_STEP:
         middle = (low + high) / 2
-        fits = rounded(_placed(graph, _leading(graph, middle))[1]) <= most
-        low, high = (middle, high) if fits else (low, middle)
-    return _placed(graph, _leading(graph, low))
+        low, high = (middle, high) if rounded(at(middle)[1]) <= most else (low, middle)
+    return at(low)
 
 
-def _leading(graph: GraphArrays, levels: float) -> list[int]:
-    """The bytes of each array that belong to the nodes of the hottest levels, and of a part of the next."""
-    whole, rest = int(levels), levels - int(levels)
+def _leading(graph: GraphArrays, levels: float, levels_of_edges: float) -> list[int]:
+    """The bytes of each array that belong to the nodes of the hottest levels, and of a part of the next.
 
-    def count(node_type: NodeType, part: int) -> int:
-        counts = graph.hotness[node_type][part]
-        return sum(counts[:whole]) + (int(rest * counts[whole]) if whole < len(counts) else 0)
+    Args:
+        graph: The graph.
+        levels: Levels of the nodes' rows, with their ids and the bounds of their edges.
+        levels_of_edges: Levels of the nodes' edges.
+    """
+
+    def count(node_type: NodeType, part: int, levels: float) -> int:
+        counts, whole = graph.hotness[node_type][part], int(levels)
+        return sum(counts[:whole]) + (int((levels - whole) * counts[whole]) if whole < len(counts) else 0)
 
     found = []
     for node_type in graph.schema.node_types:
         for number, nodes in zip(graph.local_parts, graph.local_nodes(node_type), strict=True):
             ids = [] if nodes.global_id is None else [nodes.global_id]
-            found += [count(node_type, number) * _row_nbytes(array) for array in (*nodes.arrays.values(), *ids)]
+            found += [count(node_type, number, levels) * _row_nbytes(array) for array in (*nodes.arrays.values(), *ids)]
     for edge_type in graph.schema.edge_types:
         for number, edges in zip(graph.local_parts, graph.local_edges(edge_type), strict=True):
-            rows = count(graph.frontier_type(edge_type), number)
-            own = int(edges.indptr[rows])
+            owner = graph.frontier_type(edge_type)
+            own = int(edges.indptr[count(owner, number, levels_of_edges)])
             values = [a for a in (edges.edge_id, edges.weight_prefix, edges.time) if a is not None]
-            found.append((rows + 1) * edges.indptr.itemsize)
+            found.append((count(owner, number, levels) + 1) * edges.indptr.itemsize)
             found += [own * _row_nbytes(array) for array in (edges.indices, *edges.arrays.values(), *values)]
     return found
 
