@@ -5,12 +5,13 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from gnnkit.capacity.disk import StoreDisk
 from gnnkit.cluster.placing import REPLICATED_SHARE
 from gnnkit.errors import PlanError
 from gnnkit.files import read_json
@@ -345,6 +346,8 @@ class Estimate:
         limits: Seeds a second of one machine with trainers, by what limits them.
         bottleneck: What is least of those, or "memory" where the graph does not fit.
         notes: What else should be known.
+        reads: Where the store does not fit in memory: ``touched`` and ``missed``, the pages of a batch and those of them that come from the
+            disk, ``room``, the bytes of memory for pages, ``pages_per_s`` and ``depth`` of the probed disk. Empty elsewhere.
     """
 
     placement: Literal["replicate", "partition"]
@@ -357,6 +360,7 @@ class Estimate:
     limits: Mapping[str, float]
     bottleneck: str
     notes: tuple[str, ...] = field(default=())
+    reads: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def seeds_per_s(self) -> float:
@@ -368,7 +372,24 @@ class Estimate:
         return {**asdict(self), "seeds_per_s": self.seeds_per_s, "notes": list(self.notes)}
 
 
-def estimate(graph: SizedGraph, cluster: Cluster, batch: BatchSize, rates: Rates, batch_size: int, with_edge: bool) -> Estimate:
+def disk_of(graph: SizedGraph, wanted: Asked) -> StoreDisk | None:
+    """Returns the disk of a store that is here, and the pages that batches read of it; None where there is no store."""
+    if graph.store is None or wanted.seeds_each != 1:
+        return None
+    from gnnkit.storage.store import Store
+
+    return StoreDisk.probed(Store.open(graph.store), _seed_type(graph), wanted.num_neighbors, wanted.batch_size)
+
+
+def estimate(
+    graph: SizedGraph,
+    cluster: Cluster,
+    batch: BatchSize,
+    rates: Rates,
+    batch_size: int,
+    with_edge: bool,
+    disk: Callable[[], StoreDisk | None] = lambda: None,
+) -> Estimate:
     """Works out what a run needs.
 
     Args:
@@ -378,6 +399,7 @@ def estimate(graph: SizedGraph, cluster: Cluster, batch: BatchSize, rates: Rates
         rates: What one thread does.
         batch_size: Seeds of a batch.
         with_edge: Whether batches carry edge ids.
+        disk: Gives the store's disk; called where the store does not fit in memory, only.
 
     Raises:
         PlanError: There are fewer parts than machines that hold some.
@@ -404,15 +426,22 @@ def estimate(graph: SizedGraph, cluster: Cluster, batch: BatchSize, rates: Rates
         limits["network"] = cluster.network * senders / travels
     if cluster.train_rate is not None:
         limits["training"] = cluster.train_rate * cluster.procs_per_node
+    reads: dict[str, float] = {}
+    room = cluster.memory - sum(memory.values()) + held
+    found = disk() if placement == "replicate" and not cluster.storage_nodes and 0 < room < held else None
+    if found is not None:
+        missed, touched = found.reads.missed(room), found.reads.touched
+        reads = {"touched": touched, "missed": missed, "room": room, "pages_per_s": found.pages_per_s, "depth": found.depth}
+        limits |= {"disk": batch_size * found.pages_per_s / missed} if missed else {}
     bottleneck = min(limits, key=lambda name: limits[name])
     for where, needs in (("a machine with trainers", memory), ("a storage machine", storage)):
         total = sum(needs.values())
-        if total > cluster.memory:
+        if total > cluster.memory and not reads:
             bottleneck = "memory"
             what = f"{where} needs {format_bytes(total)} and has {format_bytes(cluster.memory)}"
             notes.append(f"{what}: what of the graph does not fit is read from disk whenever it is wanted, and no rate here holds")
     sizes = {"nodes": batch.num_nodes, "edges": batch.num_edges, "bytes": nbytes, "source": batch.source}
-    return Estimate(placement, sizes, held, memory, storage, sampled, travels, limits, bottleneck, tuple(notes))
+    return Estimate(placement, sizes, held, memory, storage, sampled, travels, limits, bottleneck, tuple(notes), reads)
 
 
 def _workers(cluster: Cluster) -> int:

@@ -43,7 +43,7 @@ def plan_capacity(
     graph does not fit.
     """
     from gnnkit.backends.base import size_in_bytes
-    from gnnkit.capacity.estimate import Cluster, asked, batch_of, estimate, from_bench, measure, sized_graph
+    from gnnkit.capacity.estimate import Cluster, asked, batch_of, disk_of, estimate, from_bench, measure, sized_graph
     from gnnkit.host import available_cpus, total_memory
     from gnnkit.storage.options import BuildOptions
 
@@ -56,7 +56,7 @@ def plan_capacity(
     graph = sized_graph(source, options)
     wanted = asked(graph, None if num_neighbors is None else fan_outs(num_neighbors), batch_size)
     rates = measure(wanted.num_neighbors) if bench is None else from_bench(bench)
-    found = estimate(graph, cluster, batch_of(graph, wanted), rates, wanted.batch_size, wanted.with_edge)
+    found = estimate(graph, cluster, batch_of(graph, wanted), rates, wanted.batch_size, wanted.with_edge, lambda: disk_of(graph, wanted))
     if as_json:
         show_json({"graph": _facts(graph), "cluster": vars(cluster), "rates": vars(rates), **found.to_json()})
     else:
@@ -124,6 +124,10 @@ def _show(graph: SizedGraph, cluster: Cluster, rates: Rates, found: Estimate, ba
         ("rates", f"{format_rate(rates.edges_per_s, 'edges')} and {format_rate(rates.bytes_per_s, 'B')} a thread; {rates.source}"),
         ("bottleneck", found.bottleneck),
     ]
+    if reads := found.reads:
+        pages = f"{format_count(reads['missed'])} of the {format_count(reads['touched'])} pages that a batch touches, with"
+        rows.insert(6, ("from disk", f"{pages} {format_bytes(reads['room'])} for pages of a store of {format_bytes(graph.nbytes)}"))
+        rows.insert(7, ("", f"{format_rate(reads['pages_per_s'], 'pages')}, probed with {reads['depth']:.0f} reads under way"))
     show_rows(f"{graph.name}, {cluster.nodes} x {cluster.procs_per_node} trainers of {batch_size} seeds", rows)
     for note in found.notes:
         show_line(note)

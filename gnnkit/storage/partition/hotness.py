@@ -8,7 +8,7 @@ Fixed-point integers, so that every machine ranks alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,22 +60,43 @@ def expected_visits(
     Returns:
         ``{node type: int64 [num_nodes]}`` by store id, in a unit that depends on the number of seeds and the fan-out.
     """
+    visits: dict[NodeType, NDArray[np.int64]] = {}
+    for _, frontier in expected_frontiers(graph, seeds, num_neighbors):
+        if not visits:
+            visits = {name: values.copy() for name, values in frontier.items()}
+        else:
+            for name, values in frontier.items():
+                np.minimum(visits[name] + values, _LIMIT, out=visits[name])
+    return visits
+
+
+def expected_frontiers(
+    graph: GraphArrays, seeds: Mapping[NodeType, NDArray[np.int64]], num_neighbors: Sequence[int]
+) -> Iterator[tuple[int, dict[NodeType, NDArray[np.int64]]]]:
+    """Yields how often each hop is expected to arrive at every node: the seeds first, then a hop for each fan-out.
+
+    Args:
+        graph: See ``expected_visits``.
+        seeds: See ``expected_visits``.
+        num_neighbors: See ``expected_visits``.
+
+    Yields:
+        What stands for one visit, and ``{node type: int64 [num_nodes]}`` by store id.
+    """
     unit = 1 << _fraction_bits(graph, sum(len(ids) for ids in seeds.values()), num_neighbors)
     frontier = {name: np.zeros(t.num_nodes, dtype=np.int64) for name, t in graph.schema.node_types.items()}
     for name, ids in seeds.items():
         store_id = graph.store_id[name]
         frontier[name][ids if store_id is None else store_id[ids]] = unit
-    visits = {name: values.copy() for name, values in frontier.items()}
+    yield unit, frontier
     for fan_out in num_neighbors:
         reached = {name: np.zeros_like(values) for name, values in frontier.items()}
         for edge_type in graph.edges:
             source, target = frontier[graph.frontier_type(edge_type)], reached[graph.neighbor_type(edge_type)]
             for rows in edge_rows(graph, edge_type):
                 _spread(rows.first, rows.indptr, rows.indices, source, target, fan_out, _LIMIT)
-        for name, values in reached.items():
-            np.minimum(visits[name] + values, _LIMIT, out=visits[name])
         frontier = reached
-    return visits
+        yield unit, frontier
 
 
 def levels(graph: GraphArrays, num_neighbors: Sequence[int], splits: Splits | None = None) -> dict[NodeType, NDArray[np.uint8]]:
