@@ -254,34 +254,98 @@ def resolve(spool: KeySpool, ends: Sequence[tuple[ArrayFile, ArrayFile]], what: 
     Raises:
         DatasetError: Two nodes have one key; names the first ten.
     """
-    words, count = spool.words, spool.num_rows
-    width, dtype = words.spec.row_shape[0], np.dtype(np.int32 if count < 1 << 31 else np.int64)
-    parts = 1
-    while _slots(count, parts) > _MIN_SLOTS and _slots(count, parts) * (8 * width + dtype.itemsize) > memory_bytes:
-        parts += 1
-    size = _slots(count, parts)
-    counts, doubles = np.zeros(2, np.int64), np.empty((_SHOWN, 2), np.int64)
-    slots, rows = np.empty((size, width), np.uint64), np.empty(size, dtype)
-    for part in range(parts):
-        rows.fill(-1)
-        counts[0], first = 0, 0
-        for chunk in words.chunks(_STEP):
-            # Only keys made for the purpose fill a part beyond its share.
-            if not insert_keys(chunk, first, parts, part, slots, rows, counts, doubles):
-                raise MemoryLimitError(f"the keys of {what} do not spread: {size} places for part {part} of {parts} are full")
-            first += len(chunk)
-        if counts[1]:
-            continue
-        for source, target in ends:
+    table = KeyTable(spool, what, parts_for(spool, memory_bytes))
+    for part in range(table.parts):
+        table.enter(part)
+        for source, target in ends if table.num_doubles == 0 else ():
             starts = range(0, source.num_rows, _STEP)
-            list(pool.map(lambda start, s=source, t=target, p=part: _find(s, t, start, parts, p, slots, rows), starts))
-    if doubled := int(counts[1]):
-        named = [f"{spool.key(int(row))!r} (rows {earlier} and {row})" for row, earlier in doubles[: min(doubled, _SHOWN)]]
-        raise DatasetError(f"{what}: {doubled} keys are there more than once: {', '.join(named)}", "a key names one node")
+            list(pool.map(lambda start, s=source, t=target, p=part: _find(s, t, start, p, table), starts))
+    table.refuse_doubles()
     if spool.num_before:
-        _refuse_keys_of_before(spool, what)
         for source, target in ends:
             list(pool.map(lambda start, s=source, t=target: _find_before(s, t, start, spool), range(0, source.num_rows, _STEP)))
+
+
+def parts_for(spool: KeySpool, memory_bytes: int) -> int:
+    """Parts that the keys have to be divided into for a table of one of them to fit the memory."""
+    parts = 1
+    while _slots(spool.num_rows, parts) > _MIN_SLOTS and _slots(spool.num_rows, parts) * _slot_nbytes(spool) > memory_bytes:
+        parts += 1
+    return parts
+
+
+def _slot_nbytes(spool: KeySpool) -> int:
+    return spool.words.spec.row_nbytes + _row_dtype(spool).itemsize
+
+
+def _row_dtype(spool: KeySpool) -> np.dtype[Any]:
+    return np.dtype(np.int32 if spool.num_rows < 1 << 31 else np.int64)
+
+
+class KeyTable:
+    """A table in memory that finds the ids of keys: all of them, or those of one part at a time.
+
+    Args:
+        spool: The keys, by id.
+        what: Whose keys these are, for errors.
+        parts: Parts that they are divided into.
+    """
+
+    def __init__(self, spool: KeySpool, what: str, parts: int = 1) -> None:
+        self.parts, self._spool, self._what = parts, spool, what
+        size = _slots(spool.num_rows, parts)
+        self._slots, self._rows = np.empty((size, *spool.words.spec.row_shape), np.uint64), np.empty(size, _row_dtype(spool))
+        self._counts, self._doubles = np.zeros(2, np.int64), np.empty((_SHOWN, 2), np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self._slots.nbytes + self._rows.nbytes
+
+    @property
+    def num_doubles(self) -> int:
+        """Keys so far that were there already."""
+        return int(self._counts[1])
+
+    def enter(self, part: int = 0) -> None:
+        """Enters the keys of a part, in the place of those of another one.
+
+        Raises:
+            MemoryLimitError: Many more keys than others belong to this part.
+        """
+        self._rows.fill(-1)
+        self._counts[0], first = 0, 0
+        for chunk in self._spool.words.chunks(_STEP):
+            # Only keys made for the purpose fill a part beyond its share.
+            if not insert_keys(chunk, first, self.parts, part, self._slots, self._rows, self._counts, self._doubles):
+                size = len(self._rows)
+                raise MemoryLimitError(f"the keys of {self._what} do not spread: {size} places for part {part} of {self.parts} are full")
+            first += len(chunk)
+
+    def refuse_doubles(self) -> None:
+        """Refuses keys that are there twice, or in nodes before these.
+
+        Raises:
+            DatasetError: Two nodes have one key; names the first ten.
+        """
+        if self.num_doubles:
+            rows = self._doubles[: min(self.num_doubles, _SHOWN)]
+            named = [f"{self._spool.key(int(row))!r} (rows {earlier} and {row})" for row, earlier in rows]
+            raise DatasetError(
+                f"{self._what}: {self.num_doubles} keys are there more than once: {', '.join(named)}", "a key names one node"
+            )
+        if self._spool.num_before:
+            _refuse_keys_of_before(self._spool, self._what)
+
+    def find(self, words: NDArray[np.uint64], part: int, out: NDArray[Any]) -> None:
+        """Writes the rows of the keys of a part to ``out``, integers ``[n]``; others stay as they are."""
+        find_keys(words, self.parts, part, self._slots, self._rows, out)
+
+    def ids(self, words: NDArray[np.uint64]) -> NDArray[Any]:
+        """The ids of keys, also of nodes before these, in a table of one part: integers ``[n]``, -1 where no node has the key."""
+        rows = np.full(len(words), -1, self._rows.dtype)
+        self.find(words, 0, rows)
+        return _with_those_before(rows, words, self._spool) if self._spool.num_before else rows
 
 
 def _refuse_keys_of_before(spool: KeySpool, what: str) -> None:
@@ -303,8 +367,13 @@ def _refuse_keys_of_before(spool: KeySpool, what: str) -> None:
 
 def _find_before(source: ArrayFile, target: ArrayFile, start: int, spool: KeySpool) -> None:
     stop = min(start + _STEP, source.num_rows)
-    out, earlier = target.read(start, stop).astype(np.int64), spool.find_before(source.read(start, stop))
-    target.put(start, np.where(earlier >= 0, earlier, np.where(out >= 0, out + spool.num_before, -1)))
+    target.put(start, _with_those_before(target.read(start, stop), source.read(start, stop), spool))
+
+
+def _with_those_before(rows: NDArray[Any], words: NDArray[np.uint64], spool: KeySpool) -> NDArray[np.int64]:
+    """Ids of keys, of their rows among the new keys."""
+    earlier = spool.find_before(words)
+    return np.where(earlier >= 0, earlier, np.where(rows >= 0, rows.astype(np.int64) + spool.num_before, -1))
 
 
 def _slots(count: int, parts: int) -> int:
@@ -313,8 +382,8 @@ def _slots(count: int, parts: int) -> int:
     return max(_MIN_SLOTS, 1 << (share * 4 // 3).bit_length())
 
 
-def _find(source: ArrayFile, target: ArrayFile, start: int, parts: int, part: int, slots: NDArray[np.uint64], rows: NDArray[Any]) -> None:
+def _find(source: ArrayFile, target: ArrayFile, start: int, part: int, table: KeyTable) -> None:
     stop = min(start + _STEP, source.num_rows)
     out = target.read(start, stop) if part else np.full(stop - start, -1, target.spec.numpy_dtype)
-    find_keys(source.read(start, stop), parts, part, slots, rows, out)
+    table.find(source.read(start, stop), part, out)
     target.put(start, out)

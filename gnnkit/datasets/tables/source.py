@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -21,7 +21,7 @@ from gnnkit.datasets.pipeline import overlap
 from gnnkit.datasets.spool import ArrayFile
 from gnnkit.datasets.tables.columns import Codes, Column, Features, Numbers, Recoding, Times, column_of, is_text, plain_type
 from gnnkit.datasets.tables.digests import ChainedDigest
-from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, key_array, key_column, key_kind, resolve
+from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, KeyTable, key_array, key_column, key_kind, parts_for, resolve
 from gnnkit.datasets.tables.networks import is_networkx, tables_of_networkx
 from gnnkit.datasets.tables.reading import Piece, Table, open_table
 from gnnkit.errors import DatasetError, PlanError, near_matches
@@ -604,6 +604,12 @@ def _scratch(folder: str | Path | None) -> Path:
     return path
 
 
+def _row_numbers(words: NDArray[np.uint64], total: int) -> NDArray[np.int64]:
+    """Ids of nodes that are named by their row numbers; -1 where there is no such row."""
+    rows = words.view(np.int64).reshape(-1)
+    return np.where((rows >= 0) & (rows < total), rows, -1)
+
+
 _FROM_EDGES = "from the edges, in ascending order"
 _FROM_EDGES_APPENDED = "from the edges, in ascending order, those of appended edges after them"
 
@@ -744,6 +750,12 @@ class TableSource:
         schema = self._after.schema
         return schema.edge_types[name].num_edges if isinstance(name, tuple) else schema.node_types[name].num_nodes
 
+    def _num_nodes(self, node_type: NodeType) -> int:
+        return self._before(node_type) + self._nodes[node_type].num_rows
+
+    def _id_spec(self, node_type: NodeType) -> ArraySpec:
+        return ArraySpec("int32" if self._num_nodes(node_type) < 1 << 31 else "int64")
+
     def _num_dropped(self, edge_type: EdgeType) -> int:
         return int(self._own(edge_type).get("dropped", 0)) + self._dropped.get(edge_type, 0)
 
@@ -780,9 +792,12 @@ class TableSource:
             self._nodes[node.name] = _Arrays(self._columns(node))
             self._read_nodes(node)
             self._refuse_nodes_that_edges_were_dropped_for(node.name)
+        finders = self._finders(self._memory // 2 if distinct else self._memory)
         for edge in layout.edges.values():
             self._edges[edge.name] = _Arrays(self._columns(edge))
-            self._read_edges(edge, distinct)
+            self._read_edges(edge, distinct, finders)
+        pending = [node_type for node_type in self._spools if node_type not in finders]
+        del finders  # and their memory
         for arrays in (*self._nodes.values(), *self._edges.values()):
             arrays.finish()
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {t: self._split(t, codes) for t, codes in self._splits.items()}
@@ -795,7 +810,7 @@ class TableSource:
                     chunk, words = chunk.filter(pa.array(is_new)), words[is_new]
                 spool.append([key_column(chunk)], words)
             self._nodes[node_type].num_rows = spool.num_rows
-        self._resolve()
+        self._resolve(pending)
 
     def _distinct(self) -> dict[NodeType, DistinctKeys]:
         """Makes the collections of keys of node types without a table."""
@@ -904,13 +919,34 @@ class TableSource:
                 column.append(value)
             arrays.num_rows += count
 
-    def _read_edges(self, edge: _EdgeTable, distinct: Mapping[NodeType, DistinctKeys]) -> None:
+    def _finders(self, memory_bytes: int) -> dict[NodeType, Callable[[NDArray[np.uint64]], NDArray[Any]]]:
+        """Makes what finds the ids of keys while edges are read: of the node types that are known by then and whose keys fit the memory."""
+        found: dict[NodeType, Callable[[NDArray[np.uint64]], NDArray[Any]]] = {}
+        for name, node in self._layout.nodes.items():
+            if node.by_row:
+                found[name] = partial(_row_numbers, total=self._num_nodes(name))
+            elif node.form == "table" and parts_for(self._spools[name], memory_bytes) == 1:
+                table = KeyTable(self._spools[name], f"nodes {name!r}")
+                memory_bytes -= table.nbytes
+                table.enter()
+                table.refuse_doubles()
+                found[name] = table.ids
+        return found
+
+    def _read_edges(
+        self,
+        edge: _EdgeTable,
+        distinct: Mapping[NodeType, DistinctKeys],
+        finders: Mapping[NodeType, Callable[[NDArray[np.uint64]], NDArray[Any]]],
+    ) -> None:
         arrays = self._edges[edge.name]
         columns = list(arrays.columns.values())
         node_types = (edge.name[0], edge.name[2])
         for end, node_type in enumerate(node_types):
-            spec = self._spools[node_type].words.spec if node_type in self._spools else ArraySpec("uint64", (1,))
-            self._words[edge.name, end] = ArrayFile(spec, self._folder)
+            if node_type in finders:
+                self._ids[edge.name, end] = ArrayFile(self._id_spec(node_type), self._folder)
+            else:
+                self._words[edge.name, end] = ArrayFile(self._spools[node_type].words.spec, self._folder)
         if edge.table is None:
             return
 
@@ -919,6 +955,7 @@ class TableSource:
         def work(piece: Piece) -> tuple[int, list[Any], list[Any], list[Any], int]:
             ends = [[key_array(piece, column, self._layout.types) for column in edge.ends[end]] for end in (0, 1)]
             words = [words_of([key_column(array) for array in keys]) for keys in ends]
+            words = [finders[t](rows) if t in finders else rows for rows, t in zip(words, node_types, strict=True)]
             found = [pc.unique(keys[0]) if node_type in distinct else None for keys, node_type in zip(ends, node_types, strict=True)]
             return piece.rows.num_rows, words, found, [column.convert(piece) for column in columns], piece.file
 
@@ -927,7 +964,7 @@ class TableSource:
             if not files or files[-1][0] != file:
                 files.append((file, arrays.num_rows))
             for end, node_type in enumerate(node_types):
-                self._words[edge.name, end].append(words[end])
+                (self._ids if node_type in finders else self._words)[edge.name, end].append(words[end])
                 if found[end] is not None:
                     distinct[node_type].add(found[end])
             for column, value in zip(columns, values, strict=True):
@@ -958,23 +995,15 @@ class TableSource:
                 found.setdefault(_SPLITS.get(value, value), []).append(np.flatnonzero(rows == code) + start + self._before(node_type))
         return {name: np.sort(np.concatenate(ids)).astype(np.int64) for name, ids in sorted(found.items())}
 
-    def _resolve(self) -> None:
-        """Finds the ids of the ends of all edges, node type by node type."""
+    def _resolve(self, node_types: Sequence[NodeType]) -> None:
+        """Finds the ids of the ends of edges that were not found while these were read, node type by node type."""
         with ThreadPoolExecutor(self._threads, "gnnkit-keys") as pool:
-            for node_type, arrays in self._nodes.items():
-                total = self._before(node_type) + arrays.num_rows
-                dtype = ArraySpec("int32" if total < 1 << 31 else "int64")
+            for node_type in node_types:
                 ends = [key for key in self._words if key[0][2 * key[1]] == node_type]
                 for key in ends:
-                    self._ids[key] = ArrayFile(dtype, self._folder)
-                if node_type in self._spools:
-                    files = [(self._words[key], self._ids[key]) for key in ends]
-                    resolve(self._spools[node_type], files, f"nodes {node_type!r}", self._memory, pool)
-                    continue
-                for key in ends:
-                    for words in self._words[key].chunks(_CHUNK_ROWS):
-                        rows = words.view(np.int64).reshape(-1)
-                        self._ids[key].append(np.where((rows >= 0) & (rows < total), rows, -1))
+                    self._ids[key] = ArrayFile(self._id_spec(node_type), self._folder)
+                files = [(self._words[key], self._ids[key]) for key in ends]
+                resolve(self._spools[node_type], files, f"nodes {node_type!r}", self._memory, pool)
         for edge_type in self._edges:
             self._check_ends(edge_type)
         for file in self._words.values():
