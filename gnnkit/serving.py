@@ -18,6 +18,7 @@ from gnnkit.events import EventSink
 from gnnkit.rendering import Shown
 from gnnkit.storage.manifest import read_manifest
 from gnnkit.storage.store import Store
+from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
     from gnnkit.ui.cards import Card
@@ -48,7 +49,7 @@ def serve(  # noqa: PLR0913 - every one is a word of the user's
     They run until ``stop()``, the end of a ``with`` block or the end of this process, however that comes; clients come and go meanwhile.
 
     Args:
-        store: A store, or its folder.
+        store: A store, its folder, or its URL, from where all of it is fetched first.
         num_servers: Servers of the run, those that are started elsewhere included.
         workers_per_server: Sampling processes of each.
         threads_per_worker: Sampling threads in each of those.
@@ -72,6 +73,12 @@ def serve(  # noqa: PLR0913 - every one is a word of the user's
         StoreError: There is no store, or it is of a newer format.
         PlanError: A value is unusable, or there is no folder for logs.
     """
+    if is_url(store):
+        from gnnkit.cluster.urls.stores import open_url
+        from gnnkit.ui.progress import make_sink
+
+        with make_sink(progress) as events:
+            store = open_url(str(store), None, events)
     path = store.path if isinstance(store, Store) else Path(store).expanduser().absolute()
     folder, addresses = split_place(address)
     spec = ServerSpec(

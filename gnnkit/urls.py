@@ -14,11 +14,28 @@ OFFLINE_VARIABLE = "GNNKIT_OFFLINE"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _HTTP = ("http", "https")
 _LOCAL = ("file", "local", "memory")
+# What fsspec needs for a scheme beside itself.
+_PACKAGES = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "http": "aiohttp",
+    "https": "aiohttp",
+}
 
 
 def is_url(value: Any) -> bool:
     """Whether a user's path is a URL, such as ``"s3://bucket/store"``."""
     return isinstance(value, str) and "://" in value
+
+
+def packages_for(url: str) -> tuple[str, ...]:
+    """The packages that a URL of this scheme is read with, as far as they are known."""
+    package = _PACKAGES.get(url.partition("://")[0])
+    return ("fsspec",) if package is None else ("fsspec", package)
 
 
 def is_offline() -> bool:

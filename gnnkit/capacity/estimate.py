@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from gnnkit.capacity.disk import StoreDisk
 from gnnkit.cluster.placing import REPLICATED_SHARE
+from gnnkit.cluster.urls.stores import url_manifest
 from gnnkit.errors import PlanError
 from gnnkit.files import read_json
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
@@ -25,6 +26,7 @@ from gnnkit.storage.manifest import Manifest, canonical_options, read_manifest
 from gnnkit.storage.numbering import contiguous
 from gnnkit.storage.options import BuildOptions
 from gnnkit.units import format_bytes
+from gnnkit.urls import is_url
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ def sized_graph(source: str, options: BuildOptions) -> SizedGraph:
     """The graph that a name, the folder of a store or the file of a plan stands for.
 
     Args:
-        source: An OGB dataset's name, which is looked up and not downloaded; a store's folder; or a plan's file.
+        source: An OGB dataset's name, which is looked up and not downloaded; a store's folder, or its URL, of which only the manifest is
+            read; or a plan's file.
         options: How the store is to be built; for a store that is there, only the number of parts is read.
 
     Raises:
@@ -69,28 +72,31 @@ def sized_graph(source: str, options: BuildOptions) -> SizedGraph:
         StoreError: The store cannot be opened.
         PlanError: The plan cannot be read, or the options do not fit the graph.
     """
+    if is_url(source):
+        return _of_store(source, options, None)
     path = Path(source).expanduser()
     if path.is_file():
         plan = LoaderPlan.load(path)
         if plan.store is None:
             raise PlanError(f"the graph of the plan {source!r} was only in memory", "give a store")
-        return _of_store(Path(plan.store.path), options, plan)
+        return _of_store(plan.store.path, options, plan)
     if (path / MANIFEST_NAME).is_file() or "/" in source:
-        return _of_store(path, options, None)
+        return _of_store(str(path), options, None)
     from gnnkit.datasets.registry import published_graph
 
     graph = published_graph(source)
     return planned(source, "sizes that OGB publishes", graph.schema, graph.splits, options)
 
 
-def _of_store(path: Path, options: BuildOptions, plan: LoaderPlan | None) -> SizedGraph:
-    manifest = read_manifest(path)
+def _of_store(place: str, options: BuildOptions, plan: LoaderPlan | None) -> SizedGraph:
+    path = None if is_url(place) else Path(place)
+    manifest = url_manifest(place) if path is None else read_manifest(path)
     if manifest.num_parts != options.num_parts:
         cut = replace(manifest.options, num_parts=options.num_parts, partition=options.partition)
-        found = planned(manifest.name, f"the store {path}, cut anew", manifest.schema, manifest.splits, cut)
+        found = planned(manifest.name, f"the store {place}, cut anew", manifest.schema, manifest.splits, cut)
         return replace(found, store=path, plan=plan)
     by_part, shared = _by_part({name: entry.size for name, entry in manifest.files.items()}, manifest.num_parts)
-    return SizedGraph(manifest.name, f"the store {path}", manifest.schema, manifest.splits, by_part, shared, path, plan)
+    return SizedGraph(manifest.name, f"the store {place}", manifest.schema, manifest.splits, by_part, shared, path, plan)
 
 
 def planned(name: str, source: str, schema: GraphSchema, splits: Mapping[NodeType, Mapping[str, int]], options: BuildOptions) -> SizedGraph:

@@ -10,7 +10,7 @@ from gnnkit.cli.output import show_line
 
 
 def serve(
-    store: Path = typer.Option(..., help="The store's folder."),
+    store: str = typer.Option(..., help="The store's folder or URL."),
     num_servers: int = typer.Option(2, help="Servers of the run, those on other machines included."),
     workers_per_server: int = typer.Option(1, help="Sampling processes of each."),
     threads_per_worker: int = typer.Option(1, help="Sampling threads of each of those."),

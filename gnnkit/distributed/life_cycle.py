@@ -31,6 +31,7 @@ from gnnkit.files import open_regular
 from gnnkit.loader.planned import check_planned
 from gnnkit.loader.served import joins_servers
 from gnnkit.plan import LoaderPlan
+from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
     from gnnkit.backends.graph_store import GraphStore
@@ -184,6 +185,7 @@ def _planned_store(plan: LoaderPlan | None, file: Path | None) -> Path:
         StoreError: The store is missing or is of another graph than the plan was made for.
     """
     from gnnkit.storage.manifest import read_manifest
+    from gnnkit.storage.store import Store
 
     if plan is None or file is None or plan.store is None:
         found = f"{PLAN} is not set" if plan is None else f"the graph of the plan {str(file)!r} was only in memory"
@@ -191,6 +193,10 @@ def _planned_store(plan: LoaderPlan | None, file: Path | None) -> Path:
             f"{found}, so that this server has nothing to serve",
             f"export {PLAN}=plan.json, a file that loader.plan.save() wrote",
         )
+    if is_url(plan.store.path):
+        store = Store.open(plan.store.path)
+        check_planned(plan.store, store.manifest, plan.store.path)
+        return store.path
     path = Path(plan.store.path)
     check_planned(plan.store, read_manifest(path), path)
     return path

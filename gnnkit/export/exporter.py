@@ -24,6 +24,7 @@ from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.plan.batch_size import BatchSize, most
 from gnnkit.rendering import Shown
 from gnnkit.schema import EdgeType, GraphSchema
+from gnnkit.urls import packages_for
 from gnnkit.version import __version__
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def export_plan(
     files = {
         PLAN: made.text(target),
         TRAIN: source,
-        REQUIREMENTS: requirements_text(source),
+        REQUIREMENTS: requirements_text(source, packages_for(job.store.path) if job.store.is_fetched else ()),
         **launcher.files(job),
     }
     cut_command = None if made.cut is None else partition_command(job, made.cut)

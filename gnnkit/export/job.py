@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gnnkit.plan import Placement
+from gnnkit.urls import is_url
 
 # The files that every exported directory has, beside what its launcher adds; ``STAGE`` only where the store must be cut anew.
 PLAN, TRAIN, REQUIREMENTS, README, RECORD, STAGE = "plan.json", "train.py", "requirements.txt", "README.md", "export.json", "stage.sh"
@@ -17,7 +18,7 @@ class JobStore:
 
     Attributes:
         name: The dataset's name.
-        path: Where it lies, relative to the job's directory, with ``/``.
+        path: Where it lies, relative to the job's directory, with ``/``; or its URL, from where every node fetches its parts.
         fingerprint: Its fingerprint; where it has yet to be cut, the one that it will have.
         num_parts: Its parts.
         nbytes: Bytes of all of its parts together.
@@ -30,6 +31,11 @@ class JobStore:
     num_parts: int
     nbytes: int
     cut_from: str | None = None
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether nodes fetch it from a URL by themselves."""
+        return is_url(self.path)
 
 
 @dataclass(frozen=True)

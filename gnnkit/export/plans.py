@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from gnnkit.backends import backend_from_json
 from gnnkit.cluster.placing import shares
+from gnnkit.cluster.urls.stores import open_url
 from gnnkit.errors import PlanError
 from gnnkit.export.job import JobStore
 from gnnkit.plan import LoaderPlan, Placement, StoreRef
@@ -19,6 +20,7 @@ from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.manifest import Manifest, read_manifest, store_fingerprint
 from gnnkit.storage.options import BuildOptions, Partitioner
 from gnnkit.storage.outline import is_outline
+from gnnkit.urls import is_url
 
 PlacementChoice: TypeAlias = Literal["replicate", "partition"]
 # What a store is cut with that has none of its own to keep.
@@ -65,7 +67,7 @@ class JobPlan:
         assert self.plan.store is not None
         return JobStore(
             self.manifest.name,
-            written_path(directory, self.plan.store.path),
+            written_path(directory, self.plan.store.written),
             self.plan.store.fingerprint,
             self.num_parts,
             self.manifest.nbytes,
@@ -76,7 +78,7 @@ class JobPlan:
         """The plan file's text."""
         assert self.plan.store is not None
         value = self.plan.to_json()
-        value["store"]["path"] = written_path(directory, self.plan.store.path)
+        value["store"] = replace(self.plan.store, path=written_path(directory, self.plan.store.written), url=None).to_json()
         return json.dumps(value, indent=1) + "\n"
 
 
@@ -104,7 +106,12 @@ def job_plan(plan: LoaderPlan, nodes: int, storage_nodes: int, interface: str | 
             "the graph is only in this process's memory, and nodes of a cluster could not open it",
             "store = gnnkit.partition(data, num_parts, out='stores/graph'), then export GraphLoader.from_store(store.path, ...)",
         )
-    path = Path(plan.store.path)
+    url = plan.store.url
+    if is_url(plan.store.path):  # a plan that was read from a file
+        url = plan.store.path
+        path = open_url(url, planned=plan.store).path
+    else:
+        path = Path(plan.store.path)
     if is_outline(path):
         raise PlanError(
             "the store is on the servers that this loader joins, not on this machine", "export a loader made with from_store(path)"
@@ -127,7 +134,7 @@ def job_plan(plan: LoaderPlan, nodes: int, storage_nodes: int, interface: str | 
         if not _is_there(reference):
             cut = Cut(path, target, options)
     else:
-        reference = StoreRef(str(path), manifest.fingerprint, manifest.graph_fingerprint)
+        reference = StoreRef(str(path), manifest.fingerprint, manifest.graph_fingerprint, url)
     held = shares(num_parts, hosts) if divided else Placement((tuple(range(num_parts)),) * hosts)
     made = replace(
         plan,

@@ -6,6 +6,7 @@ import ast
 import json
 import platform
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -29,14 +30,15 @@ class _Pin:
     note: str | None = None
 
 
-def requirements_text(source: str) -> str:
+def requirements_text(source: str, more: Iterable[str] = ()) -> str:
     """The text of ``requirements.txt``.
 
     Args:
         source: That of ``train.py``.
+        more: What the job needs beside it, as far as it is installed here.
     """
     found: dict[str, Requirement | None] = {}
-    waiting: list[tuple[str, frozenset[str]]] = [(_OWN, frozenset())]
+    waiting: list[tuple[str, frozenset[str]]] = [(_OWN, frozenset()), *((name, frozenset()) for name in more if _version(name) is not None)]
     waiting += [(name, frozenset()) for name in imported_distributions(source)]
     seen: set[tuple[str, frozenset[str]]] = set()
     while waiting:

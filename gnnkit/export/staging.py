@@ -50,6 +50,14 @@ def staging_text(job: ExportJob) -> tuple[str, tuple[str, ...]]:
     Kubernetes' volume is filled by a step of its launcher.
     """
     store, holders = job.store, "storage node" if job.num_servers else "node"
+    if store.is_fetched:
+        whose = "the whole store" if job.placement.is_replicated else "its parts of the store"
+        text = (
+            f"Every {holders} fetches {whose} {store.name} ({format_bytes(store.nbytes)} in all) from {store.path} when it starts for the"
+            " first time, into `$GNNKIT_HOME` or the user's cache folder. Credentials are those that fsspec finds in the environment of"
+            " the node; no file of this directory holds any."
+        )
+        return text, _copies_of_files(job)
     place = f"at `{store.path}`" + ("" if store.path.startswith("/") else ", as seen from this directory")
     if len(job.placement.hosts) == 1:
         return f"The {holders} needs the store {store.name} ({format_bytes(store.nbytes)}) {place}. {_OTHER_WAYS}", _copies(job)
@@ -67,18 +75,20 @@ def staging_text(job: ExportJob) -> tuple[str, tuple[str, ...]]:
 _OTHER_WAYS = "A shared file system needs no copies. From an object store, fetch the same files, leaving out the same folders."
 
 
+def _copies_of_files(job: ExportJob) -> tuple[str, ...]:
+    """Returns the commands that copy this directory to each node."""
+    words = " ".join([*(f"node{node}" for node in range(job.nodes)), *(f"storage{node}" for node in range(job.storage_nodes))])
+    return (
+        "JOB=/jobs/" + job.name + "   # where this directory is to be on the nodes",
+        f'for node in {words}; do rsync -a --mkpath --exclude=/run/ --exclude=/env/ ./ "$node:$JOB/"; done',
+    )
+
+
 def _copies(job: ExportJob) -> tuple[str, ...]:
     """Returns the commands that copy this directory and the store to each node."""
     source, kind = shlex.quote(_seen(job.store.path).rstrip("/") + "/"), "storage" if job.num_servers else "node"
     target = shlex.quote(job.store.path) if job.store.path.startswith("/") else f'"$JOB"/{shlex.quote(job.store.path)}'
-    commands, every, hosts = (
-        ["JOB=/jobs/" + job.name + "   # where this directory is to be on the nodes"],
-        set(range(job.store.num_parts)),
-        job.placement.hosts,
-    )
-    names = [*(f"node{node}" for node in range(job.nodes)), *(f"storage{node}" for node in range(job.storage_nodes))]
-    words = " ".join(names)
-    commands.append(f'for node in {words}; do rsync -a --mkpath --exclude=/run/ --exclude=/env/ ./ "$node:$JOB/"; done')
+    commands, every, hosts = [*_copies_of_files(job)], set(range(job.store.num_parts)), job.placement.hosts
     for node, parts in list(enumerate(hosts))[:_SHOWN]:
         left_out = "".join(f" --exclude=/part{part}/" for part in sorted(every - set(parts)))
         commands.append(f"rsync -a --mkpath{left_out} {source} {kind}{node}:{target}/")

@@ -27,6 +27,7 @@ from gnnkit.plan.files import path_in
 from gnnkit.runtime.runs import runs_root, sweep
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.store import Store
+from gnnkit.urls import is_url
 
 _STAGE = "export check"
 
@@ -71,12 +72,14 @@ def verify_export(
     with make_sink(progress) as events, Stage(events, _STAGE, label=whole.name, unit="batches") as stage, _scratch() as scratch:
         check = JobCheck(stage, scratch, timeout_s)
         notes += _cut_store(check, folder, plan)
-        Store.open(plan.store.path)  # a part that is not there is missed here, by its place, and not by a node with a copy of the rest
+        # A part that is not there is missed here, by its place, and not by a node with a copy of the rest.
+        here = replace(plan.store, path=str(Store.open(plan.store.path).path))
+        plan = replace(plan, store=here)
         trial, how = _trial(job, folder, plan, check)
         if num_batches is not None:
             check.limit(trial, num_batches)
-        path = _original(folder, whole, plan.store.path, store)
-        reference = replace(plan, store=replace(plan.store, path=path), backend=InProcess().to_json(), placement=None)
+        path = _original(folder, whole, here.path, store)
+        reference = replace(plan, store=replace(here, path=path), backend=InProcess().to_json(), placement=None)
         reference = replace(reference, runtime=replace(plan.runtime, feature_cache=0))
         batches = check.run(trial, launcher.commands(trial), reference)
     came = compare(batches.wanted, batches.found)
@@ -128,7 +131,7 @@ def _changed(directory: Path) -> list[str]:
 def _cut_store(check: JobCheck, directory: Path, plan: LoaderPlan) -> list[str]:
     """Cuts the job's store where that has yet to be done: the step that the job's README names; what to say of it."""
     assert plan.store is not None
-    if (Path(plan.store.path) / MANIFEST_NAME).exists() or not (directory / STAGE).exists():
+    if is_url(plan.store.path) or (Path(plan.store.path) / MANIFEST_NAME).exists() or not (directory / STAGE).exists():
         return []
     folder = check.new_folder("stage")
     check.finish([stage_command(directory, folder)], folder)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.cluster.urls.stores import open_url, url_manifest
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.events import EventSink
 from gnnkit.files import why_unwritable
@@ -24,6 +25,7 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.sampling.kinds import warm
 from gnnkit.storage.manifest import read_manifest
 from gnnkit.storage.store import Store
+from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
     from gnnkit.distributed.roles import Role
@@ -100,11 +102,11 @@ def prepare(plan: Path, node: int, num_nodes: int, events: EventSink) -> str:
     warm(events)
     if role.kind == "client":
         return "kernels are compiled; the servers hold the store"
-    path, placement = Path(planned.store.path), planned.placement
-    manifest = read_manifest(path)
-    check_planned(planned.store, manifest, path)
+    placed, placement = planned.store.path, planned.placement
+    manifest = url_manifest(placed, events) if is_url(placed) else read_manifest(Path(placed))
+    check_planned(planned.store, manifest, placed)
     if role.kind == "server":  # which parts are its own, servers agree on when they meet
-        return f"kernels are compiled, and {path} is the plan's store"
+        return f"kernels are compiled, and {placed} is the plan's store"
     parts = None
     if placement is not None and num_nodes > 1:
         if placement.num_hosts != num_nodes:
@@ -113,7 +115,7 @@ def prepare(plan: Path, node: int, num_nodes: int, events: EventSink) -> str:
                 f"start {placement.num_hosts} nodes, or make the plan again",
             )
         parts = placement.hosts[node]
-    store = Store.open(path, parts)
+    store = open_url(placed, parts, events, planned.store) if is_url(placed) else Store.open(placed, parts)
     held = "all parts" if parts is None else f"parts {', '.join(map(str, parts))}"
     return f"kernels are compiled, and {held} of {os.fspath(store.path)} are here"
 

@@ -120,7 +120,7 @@ def open_planned_store(plan: LoaderPlan, backend: Backend, events: EventSink) ->
     return store
 
 
-def check_planned(planned: StoreRef, manifest: Manifest, path: Path) -> None:
+def check_planned(planned: StoreRef, manifest: Manifest, path: str | Path) -> None:
     """Compares a store with the one that a plan was made for: it must have the same graph, in whatever parts.
 
     Raises:

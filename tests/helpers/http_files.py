@@ -24,7 +24,9 @@ class FileServer:
         announced: Content-Length to announce instead of the right one.
         silent: Whether it accepts requests and never answers.
         stall_after: Bytes after which it sends nothing more and keeps the connection, for the next request only.
+        hold_from: ``{path: position}``: requests for bytes from there on are not answered before ``release``.
         requests: The ``Range`` header of each request so far, or None.
+        asked: The path of each.
     """
 
     url: str = ""
@@ -38,7 +40,15 @@ class FileServer:
     silent: bool = False
     stall_after: int | None = None
     requests: list[str | None] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    hold_from: dict[str, int] = field(default_factory=dict)
     released: threading.Event = field(default_factory=threading.Event)
+
+    def release(self) -> None:
+        """Lets go of the requests that ``hold_from`` holds, and holds no more."""
+        self.hold_from, held = {}, self.released
+        self.released = threading.Event()
+        held.set()
 
 
 @contextmanager
@@ -51,6 +61,8 @@ def file_server() -> Iterator[FileServer]:
 
         def do_GET(self) -> None:
             _answer(self, state)
+
+        do_HEAD = do_GET
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -77,6 +89,7 @@ def _answer(handler: BaseHTTPRequestHandler, state: FileServer) -> None:
     handler.close_connection = True
     asked = handler.headers.get("Range")
     state.requests.append(asked)
+    state.asked.append(handler.path)
     if state.silent:
         state.released.wait()
         return
@@ -88,21 +101,25 @@ def _answer(handler: BaseHTTPRequestHandler, state: FileServer) -> None:
         _head(handler, 404, {"Content-Length": "0"})
         return
     validator = state.etag or state.last_modified
-    start = 0
+    start, end = 0, len(content)
     if asked and state.ranges and handler.headers.get("If-Range", validator) == validator:
-        start = int(asked.removeprefix("bytes=").removesuffix("-"))
+        first, _, last = asked.removeprefix("bytes=").partition("-")
+        start, end = int(first), min(int(last) + 1, len(content)) if last else len(content)
         if start >= len(content):
             _head(handler, 416, {"Content-Length": "0", "Content-Range": f"bytes */{len(content)}"})
             return
-    headers = {"Content-Length": str((state.announced or len(content)) - start)}
-    if state.etag:
-        headers["ETag"] = state.etag
-    if state.last_modified:
-        headers["Last-Modified"] = state.last_modified
-    if start:
-        headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-    _head(handler, 206 if start else 200, headers)
-    body = content[start:]
+    is_part = (start, end) != (0, len(content))
+    headers = {"Content-Length": str((state.announced or end) - start), "ETag": state.etag, "Last-Modified": state.last_modified}
+    if is_part:
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
+    if start >= state.hold_from.get(handler.path, len(content) + 1):
+        state.released.wait()
+    _head(handler, 206 if is_part else 200, {name: value for name, value in headers.items() if value})
+    if handler.command != "HEAD":
+        _send(handler, content[start:end], state)
+
+
+def _send(handler: BaseHTTPRequestHandler, body: bytes, state: FileServer) -> None:
     if state.cuts:
         body = body[: state.cuts.pop(0)]
     if state.stall_after is not None:

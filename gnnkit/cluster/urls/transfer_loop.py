@@ -23,6 +23,7 @@ from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Wire, from_memory, in_memory
 from gnnkit.storage.files import file_crc32
+from gnnkit.urls import packages_for
 
 R = TypeVar("R")
 
@@ -226,9 +227,7 @@ class TransferLoop:
                     self._systems[scheme] = fsspec.core.url_to_fs(url)[0]
                 system = self._systems[scheme]
             except (ImportError, ValueError) as error:
-                hint = (
-                    "pip install 'gnnkit[url]' brings what s3:// and gs:// need; fsspec's documentation names the package of other schemes"
-                )
+                hint = f"pip install {' '.join(packages_for(url))}; gnnkit[url] brings what s3:// and gs:// need"
                 raise _Refused(f"{url} cannot be opened: {_words(error)}", hint) from error
             return system, system._strip_protocol(url)
 
@@ -238,6 +237,7 @@ class TransferLoop:
         Raises:
             _Refused: It did not help.
         """
+        began = time.monotonic()
         for attempt in range(1, attempts + 1):
             try:
                 return work()
@@ -248,8 +248,10 @@ class TransferLoop:
                 hint = _final_hint(cause)
                 if hint is not None:
                     raise _Refused(f"cannot {verb} {url}: {_words(cause)}", hint) from cause
-                if attempt == attempts:
-                    text = f"cannot {verb} {url}: {_words(cause)} ({attempts} attempts)"
+                # Libraries try again themselves, for seconds; without a network nobody wants to wait for all of it.
+                late = attempts < PATIENT.attempts and time.monotonic() - began > PATIENT.contact_s
+                if late or attempt == attempts:
+                    text = f"cannot {verb} {url}: {_words(cause)} ({attempt} attempt{'s' if attempt > 1 else ''})"
                     raise _Refused(text, "call it again: what has come is kept", unreachable=True) from cause
             pause(PATIENT.backoff_s * 2 ** (attempt - 1))
         raise AssertionError("unreachable")
@@ -360,7 +362,9 @@ def _rm(system: Any, path: str) -> None:
 
 def _final_hint(error: BaseException) -> str | None:
     """What to do about an error that comes again however often one tries; None where it may not."""
-    status = getattr(error, "status", None)
+    status = getattr(error, "status", None)  # aiohttp's
+    if isinstance(answer := getattr(error, "response", None), dict):  # botocore's
+        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return "is the URL right, and has everything been pushed?"
     if isinstance(error, PermissionError) or status in (401, 403) or "redential" in type(error).__name__:

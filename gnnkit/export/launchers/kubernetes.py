@@ -44,7 +44,8 @@ _Object = dict[str, Any]
 
 def _objects(job: ExportJob) -> list[_Object]:
     """Every object of a job but those that start its ranks, and the Secret and the ConfigMap, which hold what is not in the file."""
-    objects = [_claim(job, "store", in_gib(job.store.nbytes * 5 // 4)), _claim(job, "work", _WORK_GIB), _network_policy(job)]
+    stores = [] if job.store.is_fetched else [_claim(job, "store", in_gib(job.store.nbytes * 5 // 4))]
+    objects = [*stores, _claim(job, "work", _WORK_GIB), _network_policy(job)]
     objects.append(_service(job, job.name, {"jobset.sigs.k8s.io/jobset-name": job.name}, {"rendezvous": MASTER_PORT}))
     if job.num_servers:
         ports = {f"server-{index}": STORAGE_PORT + index for index in range(job.servers_per_node)}
@@ -166,8 +167,8 @@ def _rank_pod(job: ExportJob) -> _Object:
     volumes: list[_Object] = [{"name": "work", "persistentVolumeClaim": {"claimName": f"{job.name}-work"}}]
     mounts: list[_Object] = [{"name": "work", "mountPath": _HOME}, *_file_mounts(PLAN, TRAIN, LAUNCH)]
     if not job.num_servers:
-        volumes.append(_store_volume(job))
-        mounts.append(_store_mount(job))
+        volumes += _store_volumes(job)
+        mounts += _store_mounts(job)
     ports = [{"name": "rendezvous", "containerPort": MASTER_PORT}]
     return _pod(job, LAUNCH, env, limits, ports, volumes, mounts, trainer_shm_gib(job))
 
@@ -181,8 +182,8 @@ def _stateful_set(job: ExportJob) -> _Object:
         env,
         {"cpu": str(storage_cores(job)), "memory": f"{storage_gib(job)}Gi"},
         [{"name": f"server-{index}", "containerPort": STORAGE_PORT + index} for index in range(job.servers_per_node)],
-        [_store_volume(job)],
-        [_store_mount(job), *_file_mounts(PLAN, SERVE)],
+        _store_volumes(job),
+        [*_store_mounts(job), *_file_mounts(PLAN, SERVE)],
         storage_shm_gib(job),
     )
     return {
@@ -256,13 +257,16 @@ def _file_mounts(*names: str) -> list[_Object]:
     return [{"name": "files", "mountPath": f"{_HOME}/{name}", "subPath": name, "readOnly": True} for name in names]
 
 
-def _store_volume(job: ExportJob) -> _Object:
-    return {"name": "store", "persistentVolumeClaim": {"claimName": f"{job.name}-store", "readOnly": True}}
+def _store_volumes(job: ExportJob) -> list[_Object]:
+    """Returns the volume of the store; none where pods fetch it."""
+    claim = {"claimName": f"{job.name}-store", "readOnly": True}
+    return [] if job.store.is_fetched else [{"name": "store", "persistentVolumeClaim": claim}]
 
 
-def _store_mount(job: ExportJob) -> _Object:
+def _store_mounts(job: ExportJob) -> list[_Object]:
     """Returns the volume mount of the store, at the place to which the plan's relative path leads from the job's directory."""
-    return {"name": "store", "mountPath": posixpath.normpath(posixpath.join(_HOME, job.store.path)), "readOnly": True}
+    place = posixpath.normpath(posixpath.join(_HOME, job.store.path))
+    return [] if job.store.is_fetched else [{"name": "store", "mountPath": place, "readOnly": True}]
 
 
 class Kubernetes(Launcher):
@@ -306,6 +310,32 @@ class Kubernetes(Launcher):
         return container_commands(trial)
 
 
+def _claims_step(job: ExportJob) -> InstructionStep:
+    """Returns the step that makes the claims, and fills the store's."""
+    if job.store.is_fetched:
+        return InstructionStep(
+            "Make the claim",
+            f"`{job.name}-work` holds checkpoints and what `train.py` writes. It is shared by all pods (`ReadWriteMany`): name a storage"
+            " class that can do that where your default one cannot."
+            f" Pods fetch the store from {job.store.path}: let their service account read there, or add the variables that fsspec reads"
+            " from a Secret of yours.",
+            (f"kubectl apply -f {JOB_YAML} -l {CLAIMS}",),
+        )
+    return InstructionStep(
+        "Fill the store's claim",
+        f"The claim `{job.name}-store` holds the store, with `manifest.json` at its top; `{job.name}-work` holds checkpoints and"
+        " what `train.py` writes. Both are shared by all pods (`ReadWriteMany`): name a storage class that can do that where your"
+        " default one cannot. A pod that mounts the claim takes the files:",
+        (
+            f"kubectl apply -f {JOB_YAML} -l {CLAIMS}",
+            f"kubectl run {job.name}-stage --image={image(job)} --overrides='{_stage_overrides(job)}'",
+            f"kubectl wait --for=condition=Ready --timeout=300s pod/{job.name}-stage",
+            f"kubectl cp {job.store.path}/. {job.name}-stage:/store",
+            f"kubectl delete pod {job.name}-stage",
+        ),
+    )
+
+
 def _start(job: ExportJob, needs: str) -> tuple[InstructionStep, ...]:
     from_files = " ".join(f"--from-file={name}" for name in (PLAN, TRAIN, LAUNCH, *((SERVE,) if job.num_servers else ())))
     steps = [
@@ -314,19 +344,7 @@ def _start(job: ExportJob, needs: str) -> tuple[InstructionStep, ...]:
             f"{needs} Write the name of your registry into these commands, and into `image:` of `{JOB_YAML}`.",
             (f"docker build -t {image(job)} -f- . <<'END'", *_DOCKERFILE, "END", f"docker push {image(job)}"),
         ),
-        InstructionStep(
-            "Fill the store's claim",
-            f"The claim `{job.name}-store` holds the store, with `manifest.json` at its top; `{job.name}-work` holds checkpoints and"
-            " what `train.py` writes. Both are shared by all pods (`ReadWriteMany`): name a storage class that can do that where your"
-            " default one cannot. A pod that mounts the claim takes the files:",
-            (
-                f"kubectl apply -f {JOB_YAML} -l {CLAIMS}",
-                f"kubectl run {job.name}-stage --image={image(job)} --overrides='{_stage_overrides(job)}'",
-                f"kubectl wait --for=condition=Ready --timeout=300s pod/{job.name}-stage",
-                f"kubectl cp {job.store.path}/. {job.name}-stage:/store",
-                f"kubectl delete pod {job.name}-stage",
-            ),
-        ),
+        _claims_step(job),
     ]
     if job.num_servers:
         command = (

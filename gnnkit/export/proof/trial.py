@@ -26,6 +26,7 @@ from gnnkit.plan import LoaderPlan, Placement
 from gnnkit.plan.files import read_plan_file
 from gnnkit.storage.manifest import read_manifest
 from gnnkit.units import format_bytes
+from gnnkit.urls import is_url
 
 # What a rank takes before it has a batch: torch, PyG and a process group.
 _BYTES_PER_RANK = 700 << 20
@@ -241,8 +242,11 @@ def _places(root: Path, written: str) -> tuple[Path, Path]:
 
     Args:
         root: The node's folder.
-        written: The store's path in the job's files; an absolute one is the same for every node.
+        written: The store's path in the job's files; an absolute one is the same for every node. What a node fetches from a URL lies
+            beside its directory.
     """
+    if is_url(written):
+        return root / "job", root / "store"
     up = Path(os.path.normpath(written)).parts.count("..")
     folder = root.joinpath(*["above"] * (up - 1), "job")
     return folder, Path(os.path.normpath(folder / written))
