@@ -57,7 +57,8 @@ class SkyPilot(Launcher):
 
     def instructions(self, job: ExportJob) -> Instructions:
         """Returns the text about ``sky launch``."""
-        start = (InstructionStep("Start it", _START.format(yaml=SKY_YAML), (f"sky launch -c {job.name} {SKY_YAML}",)),)
+        store = "; ranks fetch the store" if job.store.is_fetched else _WITH_THE_STORE
+        start = (InstructionStep("Start it", _START.format(yaml=SKY_YAML, store=store), (f"sky launch -c {job.name} {SKY_YAML}",)),)
         watch = InstructionStep(
             "Watch it, end it",
             "The machines cost money until they are down.",
@@ -93,8 +94,10 @@ class SkyPilot(Launcher):
 
 _START = """\
 In this directory, with [SkyPilot](https://docs.skypilot.co) and a cloud or cluster that `sky check` knows. Look at `resources` in
-`{yaml}` first: cores, memory and disk are estimates from the store and the batches. `file_mounts` brings this directory and the store from
-here to every node; where the store lies in a bucket, name the bucket there."""
+`{yaml}` first: cores, memory and disk are estimates from the store and the batches. `file_mounts` brings this directory
+to every node{store}."""
+
+_WITH_THE_STORE = ", and the store; where that lies in a bucket, name the bucket there"
 
 _RESTART = """\
 * A rank fails or is killed: torchrun starts all ranks again, {restarts} times in all, and they continue from the last checkpoint.
@@ -123,10 +126,9 @@ def _sky_yaml(job: ExportJob) -> str:
         "RESOURCES": {"resources": resources},
         "MOUNTS": {"file_mounts": mounts},
     }
+    comment = (_FETCHED if job.store.is_fetched else _BROUGHT).format(name=posixpath.basename(job.store.path), path=job.store.path)
     written = {name: yaml.safe_dump(part, sort_keys=False, width=1000).rstrip("\n") for name, part in parts.items()}
-    return _TEMPLATE.format(
-        job=job, requirements=REQUIREMENTS, launch=LAUNCH, home=home, name=posixpath.basename(job.store.path), **written
-    )
+    return _TEMPLATE.format(job=job, requirements=REQUIREMENTS, launch=LAUNCH, home=home, STORE=comment, **written)
 
 
 def _home(job: ExportJob) -> tuple[int, str]:
@@ -139,14 +141,20 @@ def _seen_there(path: str, home: str) -> str:
     return path.rstrip("/") if path.startswith("/") else f"~/{posixpath.normpath(posixpath.join(home, path))}"
 
 
+_BROUGHT = """\
+# Every node gets this directory and the whole store. In place of the store's path may stand a bucket that holds the same files:
+#   {{source: s3://bucket/{name}, mode: COPY}}"""
+
+_FETCHED = """\
+# Every node gets this directory, and fetches its parts of the store from {path}."""
+
 _TEMPLATE = """\
 # {job.name}: {job.nodes} x {job.procs_per_node} ranks. README.md says more: sky launch -c {job.name} sky.yaml
 {HEAD}
 # Estimates from the store and the batches. It asks for {job.gpu_words}.
 # Name the GPUs, clouds and regions that you may use; SkyPilot takes the cheapest that there is.
 {RESOURCES}
-# Every node gets this directory and the whole store. In place of the store's path may stand a bucket that holds the same files:
-#   {{source: s3://bucket/{name}, mode: COPY}}
+{STORE}
 # Checkpoints that outlive the machines, for sky jobs launch:
 #   ~/{home}/run: {{source: s3://bucket/{job.name}-run, mode: MOUNT_CACHED}}
 {MOUNTS}
