@@ -26,6 +26,7 @@ _HOMES = {
     "LayerWise": "gnnkit.samplers",
     "LoaderPlan": "gnnkit.plan",
     "PPR": "gnnkit.samplers",
+    "Ray": "gnnkit.ray.options",
     "RunHandle": "gnnkit.jobs.launching.starting",
     "Store": "gnnkit.storage.store",
     "TrainContext": "gnnkit.jobs.context",
@@ -58,6 +59,7 @@ __all__ = [
     "LayerWise",
     "LoaderPlan",
     "PPR",
+    "Ray",
     "RunHandle",
     "Store",
     "TrainContext",
@@ -98,6 +100,7 @@ if _typing.TYPE_CHECKING:
     from gnnkit.loader.padding import unpad as unpad
     from gnnkit.partitioning import partition as partition
     from gnnkit.plan import LoaderPlan as LoaderPlan
+    from gnnkit.ray.options import Ray as Ray
     from gnnkit.samplers import HGT as HGT
     from gnnkit.samplers import PPR as PPR
     from gnnkit.samplers import Labor as Labor

@@ -34,28 +34,43 @@ class Checkpoints:
         folder: The folder.
         rank: This rank: 0 writes and reads.
         world_size: Ranks in all.
+
+    Attributes:
+        rank: See above.
+        world_size: See above.
     """
 
     def __init__(self, folder: Path, rank: int = 0, world_size: int = 1) -> None:
-        self._folder, self._rank, self._world_size = folder, rank, world_size
+        self.rank, self.world_size = rank, world_size
+        self._folder = folder
         self._damaged: set[Path] = set()
 
-    def write(self, objects: Mapping[str, Any], loader: Mapping[str, Any]) -> Path:
-        """Writes a checkpoint, and removes all but the last two.
+    @property
+    def is_writer(self) -> bool:
+        """Whether this rank writes and reads for all."""
+        return self.rank == 0
+
+    def write(self, objects: Mapping[str, Any], loader: Mapping[str, Any]) -> Path | None:
+        """Writes a checkpoint, and removes all but the last two. Every rank calls it; only rank 0 does something.
 
         Args:
             objects: What has ``state_dict()``, by name.
             loader: ``state_dict()`` of the loader.
 
+        Returns:
+            Its file; None where it is not in a folder of this host.
+
         Raises:
             PlanError: An object has no state, or its state holds more than tensors and plain values.
             OSError: The folder cannot be written.
         """
+        if not self.is_writer:
+            return None
         import torch
 
         states = {name: _state(name, value) for name, value in objects.items()}
         buffer = io.BytesIO()
-        torch.save({"version": VERSION, "world_size": self._world_size, "loader": dict(loader), "objects": states}, buffer)
+        torch.save({"version": VERSION, "world_size": self.world_size, "loader": dict(loader), "objects": states}, buffer)
         content = buffer.getbuffer()
         found = self._files()
         number = 1 + max((_number(path) for path in found), default=0)
@@ -87,8 +102,8 @@ class Checkpoints:
         Raises:
             PlanError: The newest whole checkpoint holds other objects, is of a newer gnnkit, or cannot be read without running code.
         """
-        content = self._newest() if self._rank == 0 else None
-        if self._world_size > 1:
+        content = self.newest() if self.is_writer else None
+        if self.world_size > 1:
             content = _from_rank_0(content)
         if content is None:
             return None
@@ -111,7 +126,8 @@ class Checkpoints:
         found = [path for path in self._folder.glob("checkpoint-*.pt") if _NAME.fullmatch(path.name)]
         return sorted(found, key=lambda path: (_number(path), path.name))
 
-    def _newest(self) -> bytes | None:
+    def newest(self) -> bytes | None:
+        """Returns the bytes of the newest whole checkpoint; None where there is none. Damaged ones are skipped with a warning."""
         for path in reversed(self._files()):
             match = _NAME.fullmatch(path.name)
             with contextlib.suppress(OSError):  # one that is a pipe or a folder is as good as damaged

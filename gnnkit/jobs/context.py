@@ -163,7 +163,8 @@ class TrainContext:
     def save(self, **objects: Any) -> None:
         """Writes a checkpoint: the state of each object, and where the loader is. The last two are kept.
 
-        Every rank calls it after the same number of steps; rank 0 writes, and nobody waits. A checkpoint is there wholly or not at all.
+        Every rank calls it after the same number of steps; rank 0 writes, and nobody waits, but on Ray, for whose
+        storage all wait. A checkpoint is there wholly or not at all.
 
         Args:
             **objects: What has ``state_dict()`` and ``load_state_dict()``: model, optimizer, scheduler. Wrappers of ``ddp`` and
@@ -172,9 +173,7 @@ class TrainContext:
         Raises:
             PlanError: An object has no state, or its state holds more than tensors and plain values.
         """
-        state = self._loader.state_dict()
-        if self.is_main:
-            self._checkpoints.write(objects, state)
+        self._checkpoints.write(objects, self._loader.state_dict())
 
     def restore(self, **objects: Any) -> bool:
         """Puts objects and the loader where the newest checkpoint was taken; every rank calls it.

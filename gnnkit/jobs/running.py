@@ -123,7 +123,7 @@ def prepare(plan: Path, node: int, num_nodes: int, events: EventSink) -> str:
 Train = Callable[["GraphLoader", TrainContext], Any]
 
 
-def run_training(
+def run_training(  # noqa: PLR0913 - launchers differ in all of them
     plan: Path,
     train: Train,
     place: JobPlace,
@@ -133,6 +133,7 @@ def run_training(
     device: str = "auto",
     store: Any = None,
     transform: Callable[[Any], Any] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Any:
     """Calls ``train(loader, ctx)`` as one rank of a job, in a process of its own.
 
@@ -148,6 +149,7 @@ def run_training(
         device: "auto", "cpu", "cuda" or "cuda:<index>"; "auto" is the GPU of this local rank, or the CPU where there is none.
         store: The key-value store that the ranks meet at, where the caller has one for them; None is the one at the place's address.
         transform: The loader's; plans hold none.
+        checkpoints: Where the job's are kept; None is ``directory``.
 
     Returns:
         What ``train`` has returned.
@@ -184,8 +186,8 @@ def run_training(
             device=chosen if chosen.type == "cuda" else None,
         ) as loader,
     ):
-        checkpoints = Checkpoints(directory, place.rank, place.world_size)
-        return train(loader, TrainContext(place, chosen, directory, loader, checkpoints, report))
+        kept = Checkpoints(directory, place.rank, place.world_size) if checkpoints is None else checkpoints
+        return train(loader, TrainContext(place, chosen, directory, loader, kept, report))
 
 
 def find_plan_role(plan: LoaderPlan) -> Role:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 from gnnkit.errors import GnnkitError
 from gnnkit.events import EventSink
-from gnnkit.jobs.launching.job import Job, LaunchInputs, LaunchSpec, RunStatus
+from gnnkit.jobs.environment import check_present
+from gnnkit.jobs.launching.job import Job, LaunchInputs, LaunchSpec, RunStatus, made_directory
 
 
 class LaunchedRanks(Protocol):
@@ -53,6 +55,17 @@ class Engine(ABC):
         """The number of ranks that it starts; None where ``launch`` says it."""
         return None
 
+    def directory(self, given: str | Path | None) -> str | None:
+        """Returns the job's folder, made where it is not there, as ``start`` is to get it; None is one that goes with the run.
+
+        Args:
+            given: What ``launch`` was given.
+
+        Raises:
+            PlanError: It cannot be made.
+        """
+        return made_directory(given)
+
     @abstractmethod
     def start(self, spec: LaunchSpec, inputs: LaunchInputs, events: EventSink) -> LaunchedRanks:
         """Starts ranks, and returns at once.
@@ -72,4 +85,5 @@ class LocalEngine(Engine):
 
     def start(self, spec: LaunchSpec, inputs: LaunchInputs, events: EventSink) -> LaunchedRanks:
         """Starts a process for each rank."""
+        check_present(spec.device)
         return Job(spec, inputs, events)

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import check_count, check_seconds
@@ -25,7 +25,7 @@ from gnnkit.errors import GnnkitError, PlanError, StoreError, TrainingFailed, Wo
 from gnnkit.events import Event, EventKind, EventSink
 from gnnkit.files import open_regular, why_unwritable
 from gnnkit.host import available_cpus
-from gnnkit.jobs.environment import VISIBLE, JobPlace, check_device, check_present
+from gnnkit.jobs.environment import VISIBLE, JobPlace, check_device
 from gnnkit.runtime.process_status import ProcessStatus, look_at
 from gnnkit.runtime.remote import error_from_json, fresh
 from gnnkit.runtime.runs import new_run, sweep
@@ -171,7 +171,6 @@ class LaunchSpec:
         check_count("threads_per_proc", self.threads, 1)
         check_seconds("start_timeout_s", self.start_timeout_s, 0.1)
         check_device(self.device)
-        check_present(self.device)
 
     def setup(self) -> dict[str, Any]:
         """Returns the settings that every rank receives, as JSON values."""
@@ -320,6 +319,12 @@ class LaunchInputs:
         """The graph's name, or its store."""
         return self._graph.name if self._plan.store is None else self._plan.store.path
 
+    @property
+    def is_of_this_host(self) -> bool:
+        """Whether no other host could have it: the graph is only in memory, or servers are started for the ranks."""
+        backend = backend_from_json(self._plan.backend)
+        return self._plan.store is None or (isinstance(backend, GraphStore) and backend.address is None)
+
     def make(self, folder: Path, events: EventSink) -> dict[str, Any]:
         """Makes it; may take as long as writing a graph takes.
 
@@ -360,6 +365,24 @@ class LaunchInputs:
             servers.stop()
 
 
+class RankInputs(Protocol):
+    """The graph and the plan of ranks: ``LaunchInputs``, or another one's.
+
+    Attributes:
+        title: The graph's name, or its store.
+    """
+
+    @property
+    def title(self) -> str:
+        """See above."""
+
+    def make(self, folder: Path, events: EventSink) -> dict[str, Any]:
+        """See ``LaunchInputs``."""
+
+    def remove(self) -> None:
+        """See ``LaunchInputs``."""
+
+
 def extra_of(loader: GraphLoader) -> Any:
     """Returns the attributes that batches of a graph in memory carry beside those of a store; None for a graph that is stored."""
     graph = loader.pipeline.graph
@@ -395,7 +418,7 @@ class Job:
         OSError: The system does not start processes.
     """
 
-    def __init__(self, spec: LaunchSpec, inputs: LaunchInputs, events: EventSink) -> None:
+    def __init__(self, spec: LaunchSpec, inputs: RankInputs, events: EventSink) -> None:
         self.spec, self._inputs = spec, inputs
         self.changed = threading.Condition(threading.RLock())
         self.states = RankState(spec.num_procs)
@@ -410,30 +433,38 @@ class Job:
         self._provided: dict[str, object] | None = None
         self.folder = new_run(spec.log_dir, {"store": inputs.title, "job": spec.title, "directory": spec.directory}, "rank")
         self.directory = spec.directory or str(self.folder.path / "job")
-        self._meeting = _MeetingPoint(spec.num_procs)
+        self._meeting: _MeetingPoint | None = None
         self._code_fd = in_memory(spec.code)
         weakref.finalize(self, os.close, self._code_fd).atexit = False
         self._waker = Waker()
         self._reporter = LaunchReporter(events, spec)
-        options = SupervisorOptions(
-            spec.num_procs,
-            spec.threads,
+        self._supervisor = Supervisor(self._options(), self.folder, self._set_up)
+        self._thread = threading.Thread(target=self._run, name="gnnkit-launch", daemon=True)
+        try:
+            atexit.register(self.stop)
+            self._begin()
+            self._thread.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _options(self) -> SupervisorOptions:
+        """Returns the options of the processes of this host: the ranks themselves, or what starts them elsewhere."""
+        return SupervisorOptions(
+            self.spec.num_procs,
+            self.spec.threads,
             module=_MODULE,
             title="rank {rank}",
             lane="rank {rank}",
             advice=_ADVICE,
             stop_timeout_s=_STOP_TIMEOUT_S,
         )
-        self._supervisor = Supervisor(options, self.folder, self._set_up)
-        self._thread = threading.Thread(target=self._run, name="gnnkit-launch", daemon=True)
-        try:
-            atexit.register(self.stop)
-            self._supervisor.start_missing()
-            self.states.begin({rank: child.pid for rank, child in self._supervisor.alive.items()})
-            self._thread.start()
-        except BaseException:
-            self.stop()
-            raise
+
+    def _begin(self) -> None:
+        """Starts the processes."""
+        self._meeting = _MeetingPoint(self.spec.num_procs)
+        self._supervisor.start_missing()
+        self.states.begin({rank: child.pid for rank, child in self._supervisor.alive.items()})
 
     # What it is doing ---------------------------------------------------------------------------------------------------------
 
@@ -451,7 +482,8 @@ class Job:
         """Returns the state of the run and its ranks."""
         with self.changed:
             spec, alive = self.spec, self._supervisor.alive
-            seen = tuple(look_at(f"rank {rank}", child.pid, child.log) for rank, child in alive.items())
+            lane = self._supervisor.options.lane
+            seen = tuple(look_at(lane.format(rank=rank), child.pid, child.log) for rank, child in alive.items())
             until = self._ended_s or time.monotonic()
             error = str(self._error).splitlines()[0] if self._error is not None else self._last_error
             restarts, ranks = (self._restarts, spec.max_restarts), tuple(self.states.ranks)
@@ -460,7 +492,10 @@ class Job:
     def log(self, rank: int) -> str:
         """Returns a rank's output so far; only the end where it is very long."""
         with self.changed:
-            return self._logs[rank] if rank in self._logs else _text(self.folder.log(rank))
+            return self._logs[rank] if rank in self._logs else self._output(rank)
+
+    def _output(self, rank: int) -> str:
+        return text_of(self.folder.log(rank))
 
     # The thread ---------------------------------------------------------------------------------------------------------------
 
@@ -534,7 +569,7 @@ class Job:
             self.states.change(rank, **body)
         elif message.kind == "raised":
             error = error_from_json(body["error"], f"rank {rank}", TrainingFailed)
-            self.states.fail(rank, body["at"], _named(error, rank))
+            self.states.fail(rank, body["at"], named(error, rank))
         elif message.kind == "result":
             self.states.change(rank, state="done")
             self.states.results[rank] = message.fds.pop()
@@ -545,6 +580,7 @@ class Job:
     def _set_up(self, child: ChildProcess) -> None:
         """Tells a rank that has just been started what it is, and, where that is known, what it samples."""
         spec, rank = self.spec, child.rank
+        assert self._meeting is not None, "ranks start once they have a place to meet"
         place = JobPlace(rank, rank, 0, spec.num_procs, spec.num_procs, 1, self._restarts, LOOPBACK, self._meeting.port)
         body = spec.setup() | {"place": asdict(place), "directory": self.directory}
         fds = (self._code_fd, *(self._meeting.fds if rank == 0 else ()))
@@ -570,12 +606,11 @@ class Job:
             self._begin_again()
 
     def _begin_again(self) -> None:
-        self._meeting.close()
-        self._meeting = _MeetingPoint(self.spec.num_procs)
+        if self._meeting is not None:
+            self._meeting.close()
         self._drop_results()
         self._state = "starting"
-        self._supervisor.start_missing()
-        self.states.begin({rank: child.pid for rank, child in self._supervisor.alive.items()})
+        self._begin()
 
     def _fail(self, error: GnnkitError) -> None:
         with self.changed:
@@ -603,13 +638,14 @@ class Job:
         atexit.unregister(self.stop)
         self._state, self._ended_s = state, time.monotonic()
         try:
-            self._logs = {rank: _text(self.folder.log(rank)) for rank in range(self.spec.num_procs)}
+            self._logs = {rank: self._output(rank) for rank in range(self.spec.num_procs)}
             self.results = {rank: _read(fd) for rank, fd in self.states.results.items()} if state == "done" else {}
             self._supervisor.stop()
         finally:
             self._drop_results()
             self.states.close()
-            self._meeting.close()
+            if self._meeting is not None:
+                self._meeting.close()
             self._reporter.ended(state, self._error, self.states.ranks)
             if self._provided is not None:
                 self._inputs.remove()
@@ -625,8 +661,13 @@ def _nothing(rank: int, message: Message) -> None:
     message.close()
 
 
-def _named(error: GnnkitError, rank: int) -> GnnkitError:
-    """An error of gnnkit's own that says which rank had it."""
+def named(error: GnnkitError, rank: int) -> GnnkitError:
+    """An error of gnnkit's own that says which rank had it.
+
+    Args:
+        error: The error.
+        rank: The rank.
+    """
     if error.message.startswith(f"rank {rank}"):
         return error
     named = type(error)(f"rank {rank}: {error.message}", error.hint)
@@ -658,7 +699,8 @@ def _read(fd: int) -> bytes:
         return file.read()
 
 
-def _text(path: os.PathLike[str]) -> str:
+def text_of(path: os.PathLike[str]) -> str:
+    """Returns what a log holds; nothing where there is none."""
     with contextlib.suppress(OSError), open(open_regular(Path(path)), "rb") as file:
         return file.read().decode(errors="replace")
     return ""

@@ -97,7 +97,7 @@ class RankWork:
         for address, token in plan.body["tokens"].items():
             _remember(address, token)
         if extra is not None:
-            self._graph = _carry_extra(plan.body["store"], extra)
+            self._graph = carry_extra(plan.body["store"], extra)
 
         def watched(loader: GraphLoader, ctx: TrainContext) -> Any:
             self._loader, self._is_training = loader, True
@@ -137,15 +137,25 @@ class RankWork:
         loader, logged = self._loader, self._logged
         if loader is None:
             return
-        epoch, step, numbers = loader.epoch, loader.stats().batches, {}
-        if logged is not None:
-            numbers = logged.numbers
-            step = max(step, logged.step) if epoch == logged.epoch else step
-        told = {"epoch": epoch, "step": step, "num_steps": len(loader), "numbers": numbers}
+        told = progress_of(loader, logged)
         with self._tell_lock:
             if told != self._told:
                 self._told = told
                 self._wire.send("steps", **told)
+
+
+def progress_of(loader: GraphLoader, logged: Logged | None) -> dict[str, Any]:
+    """Returns how far a rank is: its epoch, the batches of it that it has had and has in all, and what it logged last.
+
+    Args:
+        loader: The rank's.
+        logged: What ``ctx.log`` was given last.
+    """
+    epoch, step, numbers = loader.epoch, loader.stats().batches, {}
+    if logged is not None:
+        numbers = logged.numbers
+        step = max(step, logged.step) if epoch == logged.epoch else step
+    return {"epoch": epoch, "step": step, "num_steps": len(loader), "numbers": numbers}
 
 
 def _set_variables(variables: Mapping[str, str | None]) -> None:
@@ -174,7 +184,7 @@ def _remember(address: str, token: str) -> None:
     remember_token(address, token)
 
 
-def _carry_extra(store: str, extra: Any) -> GraphHandle:
+def carry_extra(store: str, extra: Any) -> GraphHandle:
     """A graph that was in memory has attributes that no store holds; loaders of this process get them with it."""
     from gnnkit.loader.graphs import open_store
     from gnnkit.storage.store import Store

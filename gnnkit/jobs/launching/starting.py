@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.backends.base import check_count
 from gnnkit.errors import GnnkitError, PlanError, interruptible
 from gnnkit.jobs.launching.engine import Engine, LaunchedRanks, LocalEngine
-from gnnkit.jobs.launching.job import LaunchInputs, LaunchSpec, RunState, RunStatus, extra_of, fair_threads, made_directory
+from gnnkit.jobs.launching.job import LaunchInputs, LaunchSpec, RunState, RunStatus, extra_of, fair_threads
 from gnnkit.jobs.launching.packing import pack_code, unpack_result
 from gnnkit.rendering import Shown
 from gnnkit.waiting import Deadline
@@ -189,7 +189,7 @@ def launch(  # noqa: PLR0913 - every one is a word of the user's
     num_procs = _count(num_procs, starter)
     sink, code = make_sink(progress), pack_code(train_fn, loader.pipeline.transform, extra_of(loader))
     inputs = LaunchInputs(loader, num_procs)
-    folder = made_directory(directory)
+    folder = starter.directory(directory)
     if folder is not None:
         _check_unused(folder)
     spec = LaunchSpec(

@@ -1,0 +1,287 @@
+"""Ray's driver: a child process that joins a cluster, or starts one on this host, and has Ray Train run the ranks of one launch.
+
+What ranks say reaches it through an actor (``Board``), and its parent through the wire. Ray's own processes of a cluster of this host, and
+their folder, go with it, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn, cast
+
+from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied
+from gnnkit.plan import LoaderPlan
+from gnnkit.ray.options import Ray
+from gnnkit.ray.worker import Board, RayTask, train_worker
+from gnnkit.runtime.remote import error_to_json
+from gnnkit.runtime.vitals import ParentWatch
+from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Wire, from_memory, in_memory
+from gnnkit.waiting import Deadline
+
+logger = logging.getLogger(__name__)
+
+_COLOURS, _RAISED = re.compile(r"\x1b\[[0-9;]*m"), re.compile(r"[\w.]*(Error|Exception|Timeout|Died)\b.*: ")
+_LISTEN_S, _POLL_S, _ANSWER_S = 0.2, 0.25, 60.0
+# Checkpoints that stay in the storage, as in a folder.
+_KEPT = 2
+# Ray puts Unix sockets below its folder, and their paths may have 107 characters.
+_LONGEST_FOLDER = 44
+# Removes what a driver that was killed has left: Ray's processes that outlive it, which are of its process group, and Ray's folder.
+_CLEANER = 'read -r line && exit 0; kill -KILL -- "-$1" 2>/dev/null; rm -rf -- "$2"'
+_CLEANER_S = 10.0
+# What ranks and Ray say, and what their words are called on the wire.
+_NAMES: dict[str, tuple[str, ...]] = {
+    "begins": ("rank", "pid"),
+    "ready": ("rank", "device"),
+    "steps": ("rank", "facts"),
+    "output": ("rank", "text"),
+    "raised": ("rank", "error", "at", "is_training"),
+    "broken": ("reasons",),
+}
+
+
+def failure(error: BaseException) -> str:
+    """Describes an error of Ray's in one line: what was raised in the end, of all the tracebacks that it has for it."""
+    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return raised[-1] if raised else f"{type(error).__name__}: {lines[0] if lines else 'it says no more'}"
+
+
+@contextlib.contextmanager
+def connected(options: Ray, timeout_s: float) -> Iterator[None]:
+    """A connection of this process to the cluster, for a ``with`` block; one that was started here ends with it.
+
+    Args:
+        options: Which cluster.
+        timeout_s: Seconds that it may take.
+
+    Raises:
+        StartTimeout: The cluster cannot be joined or started in time.
+    """
+    import ray
+
+    if options.joined is not None:
+        try:
+            ray.init(options.joined, log_to_driver=False)
+        except Exception as error:  # whatever Ray and what it stands on raise
+            raise StartTimeout(
+                f"the Ray cluster at {options.joined!r} cannot be joined: {failure(error)}",
+                "start it with `ray start --head`, and look at `ray status`; both sides need the same versions of Ray and Python",
+            ) from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+        return
+    deadline = Deadline(timeout_s)
+    with _own_folder() as folder:
+        while True:
+            try:
+                ray.init(
+                    "local",
+                    num_cpus=options.num_cpus or options.num_workers * options.cpus_per_worker,
+                    object_store_memory=options.object_store_memory,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    _temp_dir=folder,
+                )
+                break
+            except Exception as error:  # on a busy machine Ray gives up its own processes after half a minute
+                ray.shutdown()
+                if deadline.has_passed:
+                    raise StartTimeout(f"Ray cannot be started on this host: {failure(error)}", "raise start_timeout_s") from error
+                logger.warning("Ray did not start: %s; once more", failure(error))
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _own_folder() -> Iterator[str]:
+    """A folder for a cluster of this host, which goes with this process, however that ends."""
+    base = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="gnnkit-ray-", dir=base if len(base) <= _LONGEST_FOLDER - 20 else "/tmp")
+    cleaner = subprocess.Popen(["/bin/sh", "-c", _CLEANER, "sh", str(os.getpgid(0)), folder], stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(subprocess.TimeoutExpired, BrokenPipeError):
+            cleaner.communicate(b"done\n", timeout=_CLEANER_S)
+
+
+class RayDriver:
+    """The driver of one launch, from its first message to its end.
+
+    Args:
+        wire: The connection to the process that wants it.
+        watch: Shows that this one is alive.
+    """
+
+    def __init__(self, wire: Wire, watch: ParentWatch) -> None:
+        self._wire = wire
+        self._heard: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._connection = contextlib.ExitStack()
+        self._trained = threading.Event()
+
+    def run(self) -> None:
+        """Trains once; returns never: whoever has started this process ends it."""
+        threading.Thread(target=self._listen, name="gnnkit-driver", daemon=True).start()
+        try:
+            self._train()
+        except BaseException as error:
+            logger.error("the ranks cannot be run", exc_info=error)
+            self._lose(error if isinstance(error, GnnkitError) else StartTimeout(f"Ray cannot run the ranks: {failure(error)}"))
+        threading.Event().wait()
+
+    def _listen(self) -> NoReturn:
+        """A thread: takes messages, and ends Ray and this process when nobody wants them any more."""
+        while True:
+            self._wire.wait(_LISTEN_S)
+            try:
+                message = self._wire.receive()
+            except EOFError:
+                message = Message("stop", {})
+            if message is not None and message.kind == "stop":
+                with contextlib.suppress(Exception):  # what is left is the cleaner's
+                    self._connection.close()
+                os._exit(0)
+            if message is not None:
+                self._heard.put(message)
+            self._wire.flush()
+
+    def _train(self) -> None:
+        setup = self._heard.get(timeout=PARENT_WAIT_S)
+        assert setup.kind == "setup"
+        body, options = setup.body, Ray(**setup.body["engine"])
+        self._connection.enter_context(connected(options, body["timeout_s"]))
+        import ray
+
+        self._wire.tell("joined", resources=ray.cluster_resources())
+        plan = self._heard.get(timeout=PARENT_WAIT_S)
+        assert plan.kind == "plan"
+        device = _device(body["device"], options)
+        directory = str(body["directory"])
+        task = RayTask(
+            code=from_memory(setup.fds[0]),
+            plan=LoaderPlan.load(plan.body["path"]).to_json(),
+            directory="" if "://" in directory else directory,
+            device="cpu" if device == "cpu" else "auto",
+            tokens=plan.body["tokens"],
+            timeout_s=body["timeout_s"],
+            on_one_host=options.joined is None,
+        )
+        board = _board()
+        reader = threading.Thread(target=self._read, args=(board,), name="gnnkit-board", daemon=True)
+        reader.start()
+        try:
+            _fit(task, board, options, directory, body["max_restarts"], use_gpu=device != "cpu")
+        finally:
+            self._trained.set()
+            reader.join(_ANSWER_S)
+        self._wire.tell("trained")
+
+    def _read(self, board: Any) -> None:
+        """A thread: passes on what ranks say, to the last word."""
+        import ray
+
+        is_last = False
+        while not is_last:
+            is_last = self._trained.wait(_POLL_S)
+            try:
+                said = ray.get(board.take.remote(), timeout=_ANSWER_S)
+            except ray.exceptions.RayActorError as error:
+                self._lose(WorkerDied(f"the ranks cannot be heard any more: {failure(error)}"))
+                return
+            except Exception as error:  # the connection is being closed, or slow
+                logger.warning("the ranks cannot be heard: %s", failure(error))
+                continue
+            for kind, *what in said:
+                self._pass_on(kind, what)
+
+    def _lose(self, error: GnnkitError) -> None:
+        self._wire.tell("lost", error=error_to_json(error))
+
+    def _pass_on(self, kind: str, what: list[Any]) -> None:
+        if kind == "result":
+            fd = in_memory(what[1])
+            self._wire.tell(kind, [fd], rank=what[0])
+            os.close(fd)
+        else:
+            self._wire.tell(kind, **dict(zip(_NAMES[kind], what, strict=True)))
+
+
+def _device(word: str, options: Ray) -> str:
+    """The device of the ranks: "cuda" where the cluster has a GPU for each and nobody wants it otherwise.
+
+    Raises:
+        PlanError: GPUs were asked for, and there are too few.
+    """
+    import ray
+
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    if word == "cpu" or (word == "auto" and gpus < options.num_workers):
+        return "cpu"
+    if gpus < options.num_workers:
+        raise PlanError(f"device={word!r} for {options.num_workers} ranks, and the Ray cluster has {gpus} GPUs", "device='cpu'")
+    return "cuda"
+
+
+def _board() -> Any:
+    """Starts the board, on the node of this process: it is not to go with another one."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0)(Board).options(scheduling_strategy=here).remote()
+
+
+def _fit(task: RayTask, board: Any, options: Ray, directory: str, max_restarts: int, *, use_gpu: bool) -> None:
+    """Runs the ranks, again and again while they fail and may.
+
+    Raises:
+        Exception: Ray's own, once they have failed for good.
+    """
+    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, UserCallback
+    from ray.train.backend import Backend
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    class OwnGroup(TorchConfig):  # type: ignore[misc]  # Ray has no types
+        """Ranks make their process group themselves, as under every launcher."""
+
+        @property
+        def backend_cls(self) -> type[Any]:
+            return cast("type[Any]", Backend)
+
+    class Broken(UserCallback):  # type: ignore[misc]
+        """Tells the driver which ranks have failed."""
+
+        def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
+            board.say.remote("broken", {str(rank): failure(error) for rank, error in worker_exceptions.items()})
+
+    parent, _, name = directory.rstrip("/").rpartition("/")
+    TorchTrainer(
+        train_worker,
+        train_loop_config={"task": task, "board": board},
+        torch_config=OwnGroup(),
+        scaling_config=ScalingConfig(
+            num_workers=options.num_workers, use_gpu=use_gpu, resources_per_worker={"CPU": options.cpus_per_worker, "GPU": int(use_gpu)}
+        ),
+        run_config=RunConfig(
+            name=name,
+            storage_path=parent or "/",
+            failure_config=FailureConfig(max_failures=max_restarts),
+            checkpoint_config=CheckpointConfig(num_to_keep=_KEPT),
+            callbacks=[Broken()],
+        ),
+    ).fit()

@@ -1,0 +1,201 @@
+"""The ranks of a launch on a Ray cluster, as the process sees them that has asked for them."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.errors import GnnkitError, PlanError, StartTimeout, TrainingFailed, WorkerDied
+from gnnkit.jobs.environment import VISIBLE
+from gnnkit.jobs.launching.job import Job, LaunchSpec, RankInputs, named
+from gnnkit.plan import LoaderPlan
+from gnnkit.runtime.remote import error_from_json
+from gnnkit.runtime.runs import opened_log
+from gnnkit.runtime.supervisor import ChildProcess, SupervisorOptions
+from gnnkit.runtime.wire import Message
+from gnnkit.waiting import Deadline
+
+if TYPE_CHECKING:
+    from gnnkit.events import EventSink
+    from gnnkit.ray.options import Ray
+
+_MODULE = "gnnkit.ray"
+_ADVICE = "launch them again: ctx.restore(...) goes on from the last checkpoint in the directory"
+# What Ray takes to end the processes of a cluster on this host.
+_STOP_TIMEOUT_S = 20.0
+
+
+class PlanInputs:
+    """The plan of an exported job, as the input of its ranks.
+
+    Args:
+        path: The plan's file.
+
+    Raises:
+        PlanError: It is no plan of a stored graph.
+    """
+
+    def __init__(self, path: Path) -> None:
+        store = LoaderPlan.load(path).store
+        if store is None:
+            raise PlanError("the plan's graph was only in memory", "build a store with gnnkit.partition() and a loader with from_store()")
+        self._path, self.title = path, store.path
+
+    def make(self, folder: Path, events: EventSink) -> dict[str, Any]:
+        """Returns what ranks are told; there is nothing to make."""
+        return {"path": str(self._path), "store": self.title, "tokens": {}}
+
+    def remove(self) -> None:
+        """Removes nothing: nothing was made."""
+
+
+class RayJob(Job):
+    """Has Ray run the ranks; they are started again by Ray Train, as often as the launch allows.
+
+    Args:
+        engine: The cluster.
+        spec: What ranks are to do.
+        inputs: The graph that they sample.
+        events: Shows how far they are.
+
+    Raises:
+        PlanError: There is no folder for logs.
+        OSError: The system does not start processes.
+    """
+
+    def __init__(self, engine: Ray, spec: LaunchSpec, inputs: RankInputs, events: EventSink) -> None:
+        self._engine = engine
+        self._due = Deadline(None)
+        self._resources: dict[str, float] = {}
+        # Of ranks that have raised since they were last started: when, and what.
+        self._errors: dict[int, tuple[float, GnnkitError]] = {}
+        super().__init__(spec, inputs, events)
+
+    def _options(self) -> SupervisorOptions:
+        # The driver's number, and so its log, comes after those of the ranks.
+        return SupervisorOptions(
+            1,
+            self.spec.threads,
+            module=_MODULE,
+            first=self.spec.num_procs,
+            title="Ray's driver",
+            lane="Ray's driver",
+            advice=_ADVICE,
+            stop_timeout_s=_STOP_TIMEOUT_S,
+            environment=self._environment(),
+        )
+
+    def _environment(self) -> dict[str, str]:
+        """Returns the driver's own variables, those that Ray reads when it is imported among them."""
+        visible = self.spec.setup()["variables"][VISIBLE]
+        found = {} if visible is None else {VISIBLE: visible}
+        if self._engine.joined is None:
+            # What belongs to this cluster shows this token; without it, Ray would leave one of its own in the user's home.
+            found |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+        return found
+
+    def _begin(self) -> None:
+        self._supervisor.start_missing()
+        self.states.begin({})
+
+    def _set_up(self, child: ChildProcess) -> None:
+        spec = self.spec
+        body = {
+            "engine": self._engine.to_json(),
+            "device": spec.device,
+            "timeout_s": spec.start_timeout_s,
+            "directory": self.directory,
+            "max_restarts": spec.max_restarts,
+        }
+        child.wire.send("setup", (self._code_fd,), **body)
+
+    def _watch(self) -> None:
+        self._due = Deadline(self.spec.start_timeout_s)  # however long the graph has taken
+        super()._watch()
+
+    def _pump(self) -> None:
+        self._listen(self._take)
+        if self._due.has_passed and not self.states.failures:
+            self.states.fail(0, time.time(), self._overdue())
+        error = self.states.first_failure
+        if error is not None:
+            self._fail(error)
+        elif self.states.are_done:
+            self._finish("done")
+        elif self._state != "running" and self.states.are_training:
+            self._state, self._has_begun, self._due = "running", True, Deadline(None)
+            self._reporter.started()
+        if self._state == "running":
+            self._reporter.show(self.states.ranks)
+
+    def _take(self, rank: int, message: Message) -> None:
+        body = message.body
+        if message.kind == "joined":
+            self._resources = dict(body["resources"])
+        elif message.kind == "begins":
+            self.states.change(body["rank"], pid=body["pid"] if self._engine.joined is None else 0, state="starting")
+        elif message.kind == "ready":
+            self.states.change(body["rank"], state="training", device=body["device"])
+        elif message.kind == "steps":
+            self.states.change(body["rank"], **body["facts"])
+        elif message.kind == "output":
+            with opened_log(self.folder.log(body["rank"]), "ab") as log:
+                log.write(body["text"].encode(errors="replace"))
+        elif message.kind == "raised":
+            self._take_error(body)
+        elif message.kind == "broken":
+            self._take_deaths(body["reasons"])
+        elif message.kind == "result":
+            self.states.change(body["rank"], state="done")
+            self.states.results[body["rank"]] = message.fds.pop()
+        elif message.kind == "trained" and not self.states.are_done:
+            self.states.fail(0, time.time(), WorkerDied("Ray has ended, and not all ranks have handed over their result", _ADVICE))
+        elif message.kind == "lost":
+            self.states.fail(0, time.time(), error_from_json(body["error"], "Ray", StartTimeout))
+        message.close()
+
+    def _take_error(self, body: Any) -> None:
+        """Notes the error of a rank. Ray tells when it has seen it, too, and starts all again; for some errors that is of no use."""
+        rank = body["rank"]
+        error = named(error_from_json(body["error"], f"rank {rank}", TrainingFailed), rank)
+        self.states.change(rank, state="failed")
+        self._errors[rank] = body["at"], error
+        if isinstance(error, PlanError) or not (body["is_training"] or self._has_begun):
+            self.states.fail(rank, body["at"], error)
+
+    def _take_deaths(self, reasons: dict[str, str]) -> None:
+        """Ray has seen ranks fail: it starts all again, or the run has failed."""
+        died = sorted(int(rank) for rank in reasons if int(rank) not in self._errors)
+        if died:  # what others then complain about
+            error: GnnkitError = WorkerDied(f"rank {died[0]} has died; {reasons[str(died[0])]}", _ADVICE)
+        else:
+            error = min(self._errors.values(), key=lambda found: found[0])[1]
+        if self._restarts >= self.spec.max_restarts or not self._has_begun:
+            self.states.fail(died[0] if died else 0, time.time(), error)
+            return
+        self._restarts += 1
+        self._last_error = str(error).splitlines()[0]
+        self._state, self._due = "restarting", Deadline(self.spec.start_timeout_s)
+        self._errors.clear()
+        self._drop_results()
+        self.states.begin({})
+        self._reporter.restarting(self._last_error, self._restarts)
+
+    def _overdue(self) -> StartTimeout:
+        engine = self._engine
+        wanted = f"{engine.num_workers} rank(s) with {engine.cpus_per_worker} processor(s) each"
+        if not self._resources:
+            return StartTimeout(
+                f"Ray was not there after {self.spec.start_timeout_s:g} s", f"raise start_timeout_s; its driver's log: {self._driver_log}"
+            )
+        has = ", ".join(f"{value:g} {name}" for name, value in sorted(self._resources.items()) if name in ("CPU", "GPU"))
+        return StartTimeout(
+            f"Ray has not brought {wanted} to their function within {self.spec.start_timeout_s:g} s; the cluster has {has or 'none'}",
+            "fewer num_workers or cpus_per_worker, a larger cluster, or a longer start_timeout_s; `ray status` says who uses what",
+        )
+
+    @property
+    def _driver_log(self) -> str:
+        return str(self.folder.log(self.spec.num_procs))

@@ -1,0 +1,110 @@
+"""``gnnkit.Ray``: which cluster ranks are to run on, how many of them, and what each of them gets."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.backends.base import check_count
+from gnnkit.errors import PlanError
+from gnnkit.jobs.launching.engine import Engine, LaunchedRanks
+from gnnkit.jobs.launching.job import fair_threads
+
+if TYPE_CHECKING:
+    from gnnkit.events import EventSink
+    from gnnkit.jobs.launching.job import LaunchInputs, LaunchSpec
+
+LOCAL = "local"
+_ADDRESS = "RAY_ADDRESS"
+# What Ray's own object store takes at least.
+_LEAST_STORE = 75 << 20
+
+
+@dataclass(frozen=True)
+class Ray(Engine):
+    """The engine that runs the ranks of ``gnnkit.launch`` on a Ray cluster, as workers of Ray Train's ``TorchTrainer``.
+
+    Attributes:
+        num_workers: Ranks.
+        address: The cluster to join: ``"<host>:<port>"``, or ``"auto"`` for the one that this host belongs to. ``"local"`` starts one on
+            this host that ends with the run. None takes ``$RAY_ADDRESS``, or ``"local"`` where that is not set.
+        cpus_per_worker: Processors that Ray reserves for each rank; sampling threads and processes of a rank compete for them.
+        num_cpus: Processors that a cluster of this host offers; None: as many as the ranks need.
+        object_store_memory: Bytes of shared memory that a cluster of this host may use for Ray's own objects.
+
+    Raises:
+        PlanError: A value is unusable.
+    """
+
+    num_workers: int = 2
+    address: str | None = None
+    cpus_per_worker: int = 1
+    num_cpus: int | None = None
+    object_store_memory: int = 128 << 20
+
+    def __post_init__(self) -> None:
+        check_count("num_workers", self.num_workers, 1)
+        check_count("cpus_per_worker", self.cpus_per_worker, 1)
+        check_count("object_store_memory", self.object_store_memory, _LEAST_STORE)
+        if self.num_cpus is not None:
+            check_count("num_cpus", self.num_cpus, self.num_workers * self.cpus_per_worker)
+        if self.address is not None and (not isinstance(self.address, str) or not self.address or "://" in self.address):
+            raise PlanError(
+                f"address={self.address!r} is no address of a Ray cluster that a driver can join",
+                "'<host>:<port>' of its head node, 'auto' on one of its nodes, or 'local'; ray:// clients have no driver of their own",
+            )
+
+    @property
+    def joined(self) -> str | None:
+        """The address of the cluster to join; None where one is started on this host."""
+        address = self.address or os.environ.get(_ADDRESS) or LOCAL
+        return None if address == LOCAL else address
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form, with the address resolved; ``Ray(**value)`` reverses it."""
+        return {**asdict(self), "address": self.joined or LOCAL}
+
+    @property
+    def num_procs(self) -> int:
+        """See ``Engine``."""
+        return self.num_workers
+
+    def directory(self, given: str | Path | None) -> str | None:
+        """See ``Engine``; a URL of Ray's storage stays as it is."""
+        return str(given) if "://" in str(given) else super().directory(given)
+
+    def start(self, spec: LaunchSpec, inputs: LaunchInputs, events: EventSink) -> LaunchedRanks:
+        """Starts the ranks of a launch; see ``Engine``.
+
+        Raises:
+            PlanError: Ray is not installed, or a value is of no use here.
+        """
+        from gnnkit.ray.job import RayJob
+
+        check_installed()
+        if self.joined is not None and inputs.is_of_this_host:
+            raise PlanError(
+                "the loader's graph or its servers are only on this host, and other nodes of the Ray cluster could not reach them",
+                "store = gnnkit.partition(data, num_parts, out=a folder or URL that all nodes see), then GraphLoader.from_store(...)",
+            )
+        if spec.device.startswith("cuda:"):
+            raise PlanError(f"device={spec.device!r}, but it is Ray that gives each rank its GPU", "device='cuda'")
+        if spec.threads != fair_threads(spec.num_procs):
+            raise PlanError(
+                f"threads_per_proc={spec.threads}, but ranks on Ray have as many threads as processors",
+                f"Ray(cpus_per_worker={spec.threads})",
+            )
+        return RayJob(self, spec, inputs, events)
+
+
+def check_installed() -> None:
+    """Looks for Ray, without importing it into this process.
+
+    Raises:
+        PlanError: It is not installed.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise PlanError("Ray is not installed", "pip install 'gnnkit[ray]'")

@@ -1,0 +1,309 @@
+"""One rank on a Ray cluster: a worker of Ray Train's ``TorchTrainer`` that calls ``train(loader, ctx)`` as every other rank does.
+
+These functions run in processes that Ray has started, on any node of the cluster, where gnnkit has to be installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.jobs.checkpoint import Checkpoints
+from gnnkit.jobs.context import Logged
+from gnnkit.jobs.environment import JobPlace
+from gnnkit.jobs.launching.packing import pack_result, unpack_code
+from gnnkit.jobs.launching.rank import carry_extra, progress_of
+from gnnkit.runtime.remote import error_to_json
+
+if TYPE_CHECKING:
+    from gnnkit.graph_loader import GraphLoader
+    from gnnkit.jobs.context import TrainContext
+
+logger = logging.getLogger(__name__)
+
+# How often a rank tells how far it is, at most.
+_TELL_S = 0.25
+# That the driver's node may take to answer.
+_ANSWER_S = 60.0
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class RayTask:
+    """The work of the ranks, as Ray brings it to them, pickled.
+
+    Attributes:
+        code: The train function, packed (``gnnkit.jobs.launching.packing``).
+        plan: The plan as JSON values, its store's path absolute.
+        directory: ``ctx.directory``; "" is Ray's own working folder of the rank.
+        device: "auto", "cpu" or "cuda".
+        tokens: ``{address: token}`` of the servers that the plan names.
+        timeout_s: Seconds that ranks have to meet.
+        on_one_host: Whether the cluster is one of this host alone, so that nothing of gnnkit's need listen beyond it.
+    """
+
+    code: bytes
+    plan: Mapping[str, Any]
+    directory: str
+    device: str
+    tokens: Mapping[str, str]
+    timeout_s: float
+    on_one_host: bool
+
+
+class Board:
+    """The actor that ranks write to and the driver reads from: their progress, results and errors."""
+
+    def __init__(self) -> None:
+        self._said: list[tuple[Any, ...]] = []
+        self._begun: dict[int, int] = {}
+
+    def begin(self, rank: int, pid: int) -> int:
+        """Notes that a rank begins, in some process; how often it has begun before."""
+        before = self._begun.get(rank, 0)
+        self._begun[rank] = before + 1
+        self.say("begins", rank, pid)
+        return before
+
+    def say(self, *said: Any) -> None:
+        """Notes something."""
+        self._said.append(said)
+
+    def take(self) -> list[tuple[Any, ...]]:
+        """Returns what was said since the last call, in the order in which it came."""
+        said, self._said = self._said, []
+        return said
+
+
+def train_worker(config: Mapping[str, Any]) -> None:
+    """Trains as one rank; ``TorchTrainer`` calls it in each of its workers.
+
+    Args:
+        config: ``{"task": RayTask, "board": Board's handle}``.
+    """
+    import ray
+    import ray.train
+
+    rank, board = ray.train.get_context().get_world_rank(), config["board"]
+    restarts = ray.get(board.begin.remote(rank, os.getpid()))
+    _RankOnRay(config["task"], rank, restarts, board.say.remote).run()
+
+
+class _RankOnRay:
+    """One attempt of a rank.
+
+    Args:
+        task: Its work.
+        rank: Its number.
+        restarts: How often it was started again.
+        say: Tells the driver something.
+    """
+
+    def __init__(self, task: RayTask, rank: int, restarts: int, say: Callable[..., Any]) -> None:
+        self._task, self._rank, self._restarts, self._say = task, rank, restarts, say
+        self._loader: GraphLoader | None = None
+        self._logged: Logged | None = None
+        self._told: dict[str, Any] = {}
+        self._printed: list[str] = []
+        self._tell_lock, self._ended = threading.Lock(), threading.Event()
+        self._is_training = self._has_failed = False
+
+    def run(self) -> None:
+        """Trains, and tells the driver the result.
+
+        Raises:
+            Exception: Whatever the train function raises; the driver has been told of it then.
+        """
+        teller = threading.Thread(target=self._keep_telling, name="gnnkit-rank", daemon=True)
+        teller.start()
+        try:
+            with contextlib.redirect_stdout(_Tee(sys.stdout, self._print)), contextlib.redirect_stderr(_Tee(sys.stderr, self._print)):
+                result = pack_result(self._train())
+        except BaseException as error:
+            self._tell_error(error)
+            raise
+        finally:
+            self._ended.set()
+            teller.join()
+            self._tell_progress()
+        self._say_surely("result", self._rank, result)
+
+    def _say_surely(self, *said: Any) -> None:
+        """Tells the driver something, and returns once the board has it."""
+        import ray
+
+        ray.get(self._say(*said), timeout=_ANSWER_S)
+
+    def _print(self, text: str) -> None:
+        with self._tell_lock:
+            self._printed.append(text)
+
+    def _train(self) -> Any:
+        from gnnkit.cluster.serving.spec import remember_token
+        from gnnkit.jobs.running import run_training
+        from gnnkit.plan import LoaderPlan
+
+        task = self._task
+        train, transform, extra = unpack_code(task.code)
+        for address, token in task.tokens.items():
+            remember_token(address, token)
+        place, store = _meet(task, self._restarts)
+        os.environ.update(place.variables())
+        plan = LoaderPlan.from_json(task.plan)
+        # Whoever opens this store in this process meanwhile shares the graph with its extra attributes.
+        graph = carry_extra(plan.store.path, extra) if extra is not None and plan.store is not None else None
+        directory = Path(task.directory or os.getcwd())
+
+        def watched(loader: GraphLoader, ctx: TrainContext) -> Any:
+            self._loader, self._is_training = loader, True
+            self._say("ready", self._rank, str(ctx.device))
+            try:
+                return train(loader, ctx)
+            except BaseException as error:
+                # At once: the others find out what has become of this one when it goes, and then it is they who complain.
+                self._tell_error(error)
+                raise
+
+        with tempfile.TemporaryDirectory(prefix="gnnkit-plan-") as folder:
+            path = Path(folder) / "plan.json"
+            plan.save(path)
+            result = run_training(
+                path,
+                watched,
+                place,
+                directory=directory,
+                report=self._report,
+                device=task.device,
+                store=store,
+                transform=transform,
+                checkpoints=RayCheckpoints(directory, place.rank, place.world_size),
+            )
+        del graph
+        return result
+
+    def _tell_error(self, error: BaseException) -> None:
+        """Writes down and tells the first error; those that follow from it are nobody's concern."""
+        if not self._has_failed:
+            self._has_failed = True
+            logger.error("the function has failed", exc_info=error)
+            self._tell_progress()
+            self._say_surely("raised", self._rank, error_to_json(error), time.time(), self._is_training)
+
+    def _report(self, logged: Logged) -> None:
+        self._logged = logged
+
+    def _keep_telling(self) -> None:
+        """A thread: tells now and then how far training is."""
+        while not self._ended.wait(_TELL_S):
+            self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        with self._tell_lock:
+            if self._printed:
+                self._say("output", self._rank, "".join(self._printed))
+                self._printed.clear()
+        loader = self._loader
+        if loader is None:
+            return
+        told = progress_of(loader, self._logged)
+        with self._tell_lock:
+            if told != self._told:
+                self._told = told
+                self._say("steps", self._rank, told)
+
+
+class _Tee(io.TextIOBase):
+    """A stream whose text goes to another one and to the launcher, for ``RunHandle.logs``.
+
+    Args:
+        stream: The other one.
+        put: Takes the text.
+    """
+
+    def __init__(self, stream: Any, put: Callable[[str], None]) -> None:
+        self._stream, self._put = stream, put
+
+    def write(self, text: str) -> int:
+        """Writes text."""
+        self._put(text)
+        self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flushes the other stream."""
+        self._stream.flush()
+
+    def writable(self) -> bool:
+        """Says that it is."""
+        return True
+
+
+def _meet(task: RayTask, restarts: int) -> tuple[JobPlace, Any]:
+    """This rank's place, and the store that the ranks meet at; None for a single one.
+
+    Rank 0 listens before anybody else knows where, so that no other program can take the port.
+    """
+    import ray
+    from ray.train import get_context
+    from ray.train.collective import broadcast_from_rank_zero
+
+    from gnnkit.distributed.process_group import meeting_store
+
+    said = get_context()
+    rank, count, node = said.get_world_rank(), said.get_world_size(), said.get_node_rank()
+    numbers = rank, said.get_local_rank(), node, count, said.get_local_world_size()
+    if count == 1:
+        return JobPlace(*numbers, num_nodes=1, restarts=restarts), None
+    listener, meeting = None, None
+    if rank == 0:
+        own = _LOOPBACK if task.on_one_host else ray.util.get_node_ip_address()
+        listener = socket.create_server((own, 0))
+        meeting = own, listener.getsockname()[1]
+    address, port = broadcast_from_rank_zero(meeting)
+    store = meeting_store(address, port, rank, count, timedelta(seconds=task.timeout_s), listener)
+    store.set(f"node/{rank}", str(node))
+    nodes = [f"node/{other}" for other in range(count)]
+    store.wait(nodes, timedelta(seconds=task.timeout_s))
+    num_nodes = 1 + max(int(number) for number in store.multi_get(nodes))
+    return JobPlace(*numbers, num_nodes=num_nodes, restarts=restarts, master_addr=address, master_port=port), store
+
+
+class RayCheckpoints(Checkpoints):
+    """Checkpoints that Ray Train keeps: in the run's storage, where workers on any node find the newest again.
+
+    Every rank waits until the checkpoint is there: Ray wants to hear of it from each of them.
+    """
+
+    def write(self, objects: Mapping[str, Any], loader: Mapping[str, Any]) -> Path | None:
+        """See ``Checkpoints``; the file goes to the storage, and none of this host is left."""
+        from ray.train import Checkpoint, report
+
+        if not self.is_writer:
+            report({})
+            return None
+        with tempfile.TemporaryDirectory(prefix="gnnkit-checkpoint-") as folder:
+            Checkpoints(Path(folder), self.rank, self.world_size).write(objects, loader)
+            report({}, checkpoint=Checkpoint.from_directory(folder))
+        return None
+
+    def newest(self) -> bytes | None:
+        """Returns the newest whole checkpoint that Ray knows of; None where there is none."""
+        from ray.train import get_checkpoint
+
+        found = get_checkpoint()
+        if found is None:
+            return None
+        with found.as_directory() as folder:
+            return Checkpoints(Path(folder), self.rank, self.world_size).newest()
