@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from gnnkit.graph_loader import GraphLoader
     from gnnkit.jobs.context import Logged, TrainContext
     from gnnkit.jobs.running import Train
+    from gnnkit.ray.options import Ray
+
+# For a place on a busy cluster.
+_RAY_TIMEOUT_S = 1800.0
 
 
 def run(
@@ -25,8 +29,11 @@ def run(
     directory: Path | None = typer.Option(None, "--dir", help="Folder for checkpoints; by default 'run' beside the plan."),
     device: str = typer.Option("auto", help="auto, cpu, cuda or cuda:<index>; auto is this local rank's GPU, or the CPU."),
     prepare: bool = typer.Option(False, "--prepare", help="Only compile kernels and look at the store: once on each node."),
+    ray_workers: int | None = typer.Option(None, help="Run so many ranks on a Ray cluster: that of RAY_ADDRESS, or one of this host."),
+    cpus_per_worker: int = typer.Option(1, help="Processors that Ray reserves for each rank."),
+    max_restarts: int = typer.Option(0, help="How often Ray starts ranks again that have failed."),
 ) -> None:
-    """Train as one rank of a job: torchrun's, Slurm's, an indexed Job's, or alone.
+    """Train as one rank of a job: torchrun's, Slurm's, an indexed Job's, or alone; or, with --ray-workers, as all ranks on a Ray cluster.
 
     With GNNKIT_ROLE=server it serves the plan's store instead, and with GNNKIT_RECORD=FOLDER it writes down what the batches are.
     """
@@ -44,7 +51,13 @@ def run(
     record = os.environ.get(VARIABLE)
     if train is None and not record:
         raise typer.BadParameter("give the file with the train function: --train train.py", param_hint="--train")
-    _train(plan, train, plan.absolute().parent / "run" if directory is None else directory, device, record)
+    directory = plan.absolute().parent / "run" if directory is None else directory
+    if ray_workers is not None:
+        from gnnkit.ray.options import Ray
+
+        _train_on_ray(plan, train, directory, device, record, Ray(ray_workers, cpus_per_worker=cpus_per_worker), max_restarts)
+    else:
+        _train(plan, train, directory, device, record)
 
 
 def _prepare(plan: Path) -> None:
@@ -86,6 +99,40 @@ def _train(plan: Path, train: Path | None, directory: Path, device: str, record:
             traceback.print_exception(type(error), error, _from_file(error.__traceback__, train))
             show_error(f"{of}{type(error).__name__}: {error}", None)
         raise typer.Exit(code) from None
+
+
+def _train_on_ray(plan: Path, train: Path | None, directory: Path, device: str, record: str | None, engine: Ray, max_restarts: int) -> None:
+    import cloudpickle
+
+    from gnnkit.errors import GnnkitError, TrainingFailed
+    from gnnkit.jobs.launching.job import LaunchSpec, fair_threads, made_directory
+    from gnnkit.jobs.launching.packing import pack_code
+    from gnnkit.jobs.launching.starting import RunHandle
+    from gnnkit.jobs.running import load_train
+    from gnnkit.ray.job import PlanInputs
+    from gnnkit.ui.progress import make_sink
+
+    try:
+        function = _recorder(Path(record)) if record else load_train(train or Path())
+        if not record:  # nobody else can import it
+            cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
+        spec = LaunchSpec(
+            title="train",
+            code=pack_code(function, None, None),
+            num_procs=engine.num_workers,
+            device=device,
+            directory=made_directory(directory),
+            max_restarts=max_restarts,
+            threads=fair_threads(engine.num_workers),
+            start_timeout_s=_RAY_TIMEOUT_S,
+        )
+        with RunHandle(engine.start(spec, PlanInputs(plan), make_sink("auto"))) as handle:
+            handle.results()
+    except GnnkitError as error:
+        if error.__cause__ is not None:
+            show_line(str(error.__cause__).strip())
+        show_error(error.message, error.hint)
+        raise typer.Exit(WARNING if isinstance(error, TrainingFailed) else ERROR) from None
 
 
 def _from_file(trace: TracebackType | None, path: Path | None) -> TracebackType | None:

@@ -28,10 +28,14 @@ _STOP_TIMEOUT_S = 20.0
 
 
 class PlanInputs:
-    """The plan of an exported job, as the input of its ranks.
+    """The plan of an exported job, as the input of its ranks; all nodes of the cluster are to find its store at the same place.
 
     Args:
         path: The plan's file.
+
+    Attributes:
+        title: The store.
+        is_of_this_host: False.
 
     Raises:
         PlanError: It is no plan of a stored graph.
@@ -41,7 +45,7 @@ class PlanInputs:
         store = LoaderPlan.load(path).store
         if store is None:
             raise PlanError("the plan's graph was only in memory", "build a store with gnnkit.partition() and a loader with from_store()")
-        self._path, self.title = path, store.path
+        self._path, self.title, self.is_of_this_host = path, store.path, False
 
     def make(self, folder: Path, events: EventSink) -> dict[str, Any]:
         """Returns what ranks are told; there is nothing to make."""

@@ -135,6 +135,10 @@ def _missing_cgroup() -> str | None:
     return missing_memory_group()
 
 
+def _missing_ray() -> str | None:
+    return None if importlib.util.find_spec("ray") else "needs Ray, which the constraints pin for Python 3.11 and newer"
+
+
 def _missing_shellcheck() -> str | None:
     return None if shutil.which("shellcheck") else "needs shellcheck"
 
@@ -146,5 +150,6 @@ REQUIREMENTS = {
     "browser": Requirement(_missing_browser, "apt-get install chromium, and: make test (which then installs the group `browser`)"),
     "cgroup": Requirement(_missing_cgroup, "run as root on Linux, with a memory controller that may be written to"),
     "netns": Requirement(_missing_netns, "run as root; apt-get install iproute2"),
+    "ray": Requirement(_missing_ray, "pip install 'gnnkit[ray]'"),
     "shellcheck": Requirement(_missing_shellcheck, "apt-get install shellcheck"),
 }

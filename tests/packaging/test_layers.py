@@ -13,8 +13,7 @@ from tests.helpers.machine import ROOT
 # From the top to the bottom: a package knows only packages that stand further down in this list.
 ORDER = (
     *("__main__", "cli", "demo", "bench"),
-    "ray",
-    *("__init__", "jobs", "capacity", "partitioning", "pyg"),
+    *("__init__", "ray", "jobs", "capacity", "partitioning", "pyg"),
     "graph_loader",
     *("export", "distributed", "serving", "ui", "loader", "splitters"),
     *("backends", "cluster", "runtime"),

@@ -22,6 +22,7 @@ _OWN = {
     "kubernetes": f"{_HERE}.kubernetes:Kubernetes",
     "trainjob": f"{_HERE}.trainjob:TrainJob",
     "skypilot": f"{_HERE}.skypilot:SkyPilot",
+    "ray": "gnnkit.ray.launcher:RayTrain",
 }
 
 _Kind = TypeVar("_Kind")

@@ -376,6 +376,10 @@ class RankInputs(Protocol):
     def title(self) -> str:
         """See above."""
 
+    @property
+    def is_of_this_host(self) -> bool:
+        """See ``LaunchInputs``."""
+
     def make(self, folder: Path, events: EventSink) -> dict[str, Any]:
         """See ``LaunchInputs``."""
 

@@ -1,0 +1,172 @@
+"""Ranks on a Ray cluster: the same batches, checkpoints in Ray's storage, restarts, errors, and the proof of an exported job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gnnkit
+from gnnkit import GraphLoader, GraphStore, Ray
+from gnnkit.errors import PlanError, TrainingFailed
+from gnnkit.export.exporter import JobOptions, export_plan
+from gnnkit.export.verify import verify_export
+from tests.helpers.machine import ROOT
+from tests.helpers.waiting import wait_until
+from tests.jobs.setups import Steps, epochs, planned
+
+# A busy machine takes long to start the dozen processes of a cluster.
+PATIENCE_S = 800.0
+of_a_cluster = [pytest.mark.ray, pytest.mark.slow(seconds=40), pytest.mark.timeout(2 * PATIENCE_S)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """A cluster of this host that others have started, with a token; its address."""
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets are below it, whose paths must be short
+    told = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16), "RAY_USAGE_STATS_ENABLED": "0"}
+    words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0", "--num-cpus=2", f"--temp-dir={folder}"]
+    words += ["--include-dashboard=false", "--disable-usage-stats", f"--object-store-memory={80 << 20}"]
+    environment = {**os.environ, **told, "PYTHONPATH": str(ROOT)}
+    with pytest.MonkeyPatch.context() as patch, open(folder / "out", "wb") as out:
+        for name, value in told.items():
+            patch.setenv(name, value)
+        head = subprocess.Popen(words, env=environment, stdout=out, stderr=out, start_new_session=True)
+        try:
+            address = folder / "ray_current_cluster"
+            assert wait_until(lambda: address.exists() or head.poll() is not None, PATIENCE_S) and head.poll() is None, out_of(folder)
+            assert wait_until(lambda: b"Ray runtime started" in (folder / "out").read_bytes() or head.poll() is not None, PATIENCE_S)
+            yield address.read_text().strip()
+        finally:
+            head.terminate()
+            head.wait()
+            with contextlib.suppress(ProcessLookupError):  # what Ray has left
+                os.killpg(head.pid, signal.SIGKILL)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def out_of(folder: Path) -> str:
+    return (folder / "out").read_text(errors="replace")
+
+
+def train(loader: GraphLoader, ctx: gnnkit.TrainContext) -> Any:
+    steps, seen = Steps(), []
+    restored = ctx.restore(steps=steps)
+    first = steps.done
+    for _ in ctx.epochs(2):
+        for batch in loader:
+            seen.append(batch.input_id.tolist())
+            steps.done += 1
+            ctx.log(done=steps.done)
+            if steps.done % 4 == 0:
+                ctx.save(steps=steps)
+            if ctx.restarts == 0 and ctx.rank == 1 and steps.done == 18:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.stdout.write(f"rank {ctx.rank} has done {steps.done}\n")
+    return restored, first, ctx.restarts, seen
+
+
+def fail(loader: GraphLoader, ctx: gnnkit.TrainContext) -> None:
+    raise ValueError(f"no such thing on {ctx.device}")
+
+
+class TestOnACluster:
+    """One cluster for all of them."""
+
+    pytestmark = of_a_cluster
+
+    def test_ranks_go_on_after_a_death_with_exactly_the_batches_left(self, cluster: str, tmp_path: Path) -> None:
+        plan = planned(tmp_path)
+        wanted = [batch for epoch in epochs(plan, 2) for batch in epoch]
+        with GraphLoader.from_plan(plan, progress=False) as loader:
+            engine = Ray(num_workers=2, address=cluster)
+            options = {"directory": tmp_path / "job", "max_restarts": 1, "start_timeout_s": PATIENCE_S, "progress": False}
+            with gnnkit.launch(train, loader, engine=engine, **options) as run:
+                results = run.results()
+        for rank, (restored, first, restarts, seen) in enumerate(results):
+            assert restored and restarts == 1 and 0 < first < 18
+            assert seen == wanted[rank::2][first:]
+            assert f"rank {rank} has done 24" in run.logs(rank)
+        assert run.status.restarts == 1 and "rank 1 has died" in (run.status.error or "")
+        assert len(list((tmp_path / "job").glob("checkpoint_*/checkpoint-*.pt"))) >= 1
+        assert "ray" not in sys.modules, "Ray is for its driver, which is another process"
+
+    def test_what_the_function_raises_is_raised_here(self, cluster: str, tmp_path: Path) -> None:
+        with GraphLoader.from_plan(planned(tmp_path), progress=False) as loader:
+            engine = Ray(num_workers=1, address=cluster)
+            with gnnkit.launch(fail, loader, engine=engine, start_timeout_s=PATIENCE_S, progress=False) as run:
+                with pytest.raises(TrainingFailed, match="rank 0 failed: ValueError: no such thing on cpu") as found:
+                    run.result()
+                assert "in fail" in str(found.value.__cause__) and run.state == "failed"
+
+
+class TestExported:
+    """Jobs whose launch.sh has Ray start the ranks."""
+
+    @pytest.mark.ray
+    @pytest.mark.slow(seconds=40)
+    @pytest.mark.timeout(2 * PATIENCE_S)
+    def test_batches_of_a_job_are_proved_equal_on_a_cluster_of_this_machine(self, tmp_path: Path) -> None:
+        before = set(Path("/tmp").glob("gnnkit-ray-*"))
+        with GraphLoader.from_plan(planned(tmp_path), progress=False) as loader:
+            loader.export(tmp_path / "job", launcher="ray", procs_per_node=2)
+        report = verify_export(tmp_path / "job", timeout_s=PATIENCE_S)
+        assert report.ok and report.batches == report.epoch_batches, report
+        assert "Ray cluster of this machine" in report.launcher
+        assert set(Path("/tmp").glob("gnnkit-ray-*")) <= before
+
+    def test_what_ray_cannot_start_is_refused(self, tmp_path: Path) -> None:
+        with GraphLoader.from_plan(planned(tmp_path, backend="colocated"), progress=False) as loader:
+            plan = loader.plan
+        with pytest.raises(PlanError, match="not its share"):
+            export_plan(plan, tmp_path / "job", JobOptions(launcher="ray", nodes=2))
+        export_plan(plan, tmp_path / "job", JobOptions(launcher="ray", nodes=2, procs_per_node=2, placement="replicate"))
+        assert '"${NUM_WORKERS:-4}"' in (tmp_path / "job" / "launch.sh").read_text()
+        served = loader.plan.__class__(**{**vars(plan), "backend": GraphStore(num_servers=1).to_json()})
+        with pytest.raises(PlanError, match="starts no storage servers"):
+            export_plan(served, tmp_path / "served", JobOptions(launcher="ray", storage_nodes=1))
+
+
+class TestOptions:
+    """Values that are of no use are refused before anything starts."""
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"num_workers": 0}, "num_workers"),
+            ({"cpus_per_worker": 0}, "cpus_per_worker"),
+            ({"num_workers": 4, "num_cpus": 3}, "num_cpus"),
+            ({"object_store_memory": 1}, "object_store_memory"),
+            ({"address": "ray://head:10001"}, "no address of a Ray cluster"),
+        ],
+    )
+    def test_a_value_is_refused(self, options: dict[str, Any], words: str) -> None:
+        with pytest.raises(PlanError, match=words):
+            Ray(**options)
+
+    @pytest.mark.ray
+    def test_what_a_cluster_cannot_give_is_refused(self, tmp_path: Path) -> None:
+        from torch_geometric.data import Data
+
+        with GraphLoader.from_plan(planned(tmp_path), progress=False) as loader:
+            for options, words in (({"device": "cuda:0"}, "it is Ray that gives"), ({"threads_per_proc": 7}, "cpus_per_worker=7")):
+                with pytest.raises(PlanError, match=words):
+                    gnnkit.launch(train, loader, engine=Ray(), progress=False, **options)
+        import torch
+
+        data = Data(x=torch.ones(4, 1), edge_index=torch.tensor([[0, 1], [1, 2]]))
+        with GraphLoader.from_pyg(data, num_neighbors=[1], batch_size=2, input_nodes=None, progress=False) as loader:
+            with pytest.raises(PlanError, match="only on this host"):
+                gnnkit.launch(train, loader, engine=Ray(address="10.0.0.1:6379"), progress=False)
+            with pytest.raises(PlanError, match="num_procs=3"):
+                gnnkit.launch(train, loader, 3, engine=Ray(), progress=False)
