@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import gnnkit
@@ -32,31 +33,39 @@ of_a_cluster = [pytest.mark.ray, pytest.mark.slow(seconds=40), pytest.mark.timeo
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    """A cluster of this host that others have started, with a token; its address."""
+    """A cluster of this host that somebody else has started, with a token; its address.
+
+    Its processes are no children of this one: some of them begin with the first job, and stay until the cluster ends.
+    """
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets are below it, whose paths must be short
     told = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16), "RAY_USAGE_STATS_ENABLED": "0"}
-    words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0", "--num-cpus=2", f"--temp-dir={folder}"]
+    words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--port=0", "--num-cpus=2", f"--temp-dir={folder}"]
     words += ["--include-dashboard=false", "--disable-usage-stats", f"--object-store-memory={80 << 20}"]
     environment = {**os.environ, **told, "PYTHONPATH": str(ROOT)}
-    with pytest.MonkeyPatch.context() as patch, open(folder / "out", "wb") as out:
+    with pytest.MonkeyPatch.context() as patch, open(folder / "out", "w+b") as out:
         for name, value in told.items():
             patch.setenv(name, value)
-        head = subprocess.Popen(words, env=environment, stdout=out, stderr=out, start_new_session=True)
+        starter = subprocess.Popen(words, env=environment, stdout=out, stderr=out, start_new_session=True)
         try:
-            address = folder / "ray_current_cluster"
-            assert wait_until(lambda: address.exists() or head.poll() is not None, PATIENCE_S) and head.poll() is None, out_of(folder)
-            assert wait_until(lambda: b"Ray runtime started" in (folder / "out").read_bytes() or head.poll() is not None, PATIENCE_S)
-            yield address.read_text().strip()
+            assert starter.wait(PATIENCE_S) == 0, (folder / "out").read_text(errors="replace")
+            yield (folder / "ray_current_cluster").read_text().strip()
         finally:
-            head.terminate()
-            head.wait()
-            with contextlib.suppress(ProcessLookupError):  # what Ray has left
-                os.killpg(head.pid, signal.SIGKILL)
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                for process in of_session(starter.pid):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.send_signal(number)
+                wait_until(lambda: not of_session(starter.pid), 10)
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def out_of(folder: Path) -> str:
-    return (folder / "out").read_text(errors="replace")
+def of_session(session: int) -> list[psutil.Process]:
+    """The processes that still run of those that one has started."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def train(loader: GraphLoader, ctx: gnnkit.TrainContext) -> Any:
