@@ -13,6 +13,7 @@ import queue
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -35,8 +36,7 @@ _LISTEN_S, _POLL_S, _ANSWER_S = 0.2, 0.25, 60.0
 _KEPT = 2
 # Ray puts Unix sockets below its folder, and their paths may have 107 characters.
 _LONGEST_FOLDER = 44
-# Removes what a driver that was killed has left: Ray's processes that outlive it, which are of its process group, and Ray's folder.
-_CLEANER = 'read -r line && exit 0; kill -KILL -- "-$1" 2>/dev/null; rm -rf -- "$2"'
+_CLEANER = "gnnkit.ray.cleaner"
 _CLEANER_S = 10.0
 # What ranks and Ray say, and what their words are called on the wire.
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -111,7 +111,8 @@ def _own_folder() -> Iterator[str]:
     """A folder for a cluster of this host, which goes with this process, however that ends."""
     base = tempfile.gettempdir()
     folder = tempfile.mkdtemp(prefix="gnnkit-ray-", dir=base if len(base) <= _LONGEST_FOLDER - 20 else "/tmp")
-    cleaner = subprocess.Popen(["/bin/sh", "-c", _CLEANER, "sh", str(os.getpgid(0)), folder], stdin=subprocess.PIPE, start_new_session=True)
+    words = [sys.executable, "-m", _CLEANER, str(os.getsid(0)), folder]
+    cleaner = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
     try:
         yield folder
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from gnnkit.jobs.launching.job import Job, LaunchSpec, RankInputs, named
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import opened_log
-from gnnkit.runtime.supervisor import ChildProcess, SupervisorOptions
+from gnnkit.runtime.supervisor import ChildProcess, Exit, SupervisorOptions
 from gnnkit.runtime.wire import Message
 from gnnkit.waiting import Deadline
 
@@ -122,7 +123,7 @@ class RayJob(Job):
     def _pump(self) -> None:
         self._listen(self._take)
         if self._due.has_passed and not self.states.failures:
-            self.states.fail(0, time.time(), self._overdue())
+            self.states.fail(None, time.time(), self._overdue())
         error = self.states.first_failure
         if error is not None:
             self._fail(error)
@@ -133,6 +134,13 @@ class RayJob(Job):
             self._reporter.started()
         if self._state == "running":
             self._reporter.show(self.states.ranks)
+
+    def _listen(self, take: Callable[[int, Message], None]) -> None:
+        for number, what in self._supervisor.listen():
+            if isinstance(what, Exit):  # of the driver
+                self.states.fail(None, time.time(), what.error)
+            else:
+                take(number, what)
 
     def _take(self, rank: int, message: Message) -> None:
         body = message.body
@@ -155,9 +163,9 @@ class RayJob(Job):
             self.states.change(body["rank"], state="done")
             self.states.results[body["rank"]] = message.fds.pop()
         elif message.kind == "trained" and not self.states.are_done:
-            self.states.fail(0, time.time(), WorkerDied("Ray has ended, and not all ranks have handed over their result", _ADVICE))
+            self.states.fail(None, time.time(), WorkerDied("Ray has ended, and not all ranks have handed over their result", _ADVICE))
         elif message.kind == "lost":
-            self.states.fail(0, time.time(), error_from_json(body["error"], "Ray", StartTimeout))
+            self.states.fail(None, time.time(), error_from_json(body["error"], "Ray", StartTimeout))
         message.close()
 
     def _take_error(self, body: Any) -> None:
@@ -177,7 +185,7 @@ class RayJob(Job):
         else:
             error = min(self._errors.values(), key=lambda found: found[0])[1]
         if self._restarts >= self.spec.max_restarts or not self._has_begun:
-            self.states.fail(died[0] if died else 0, time.time(), error)
+            self.states.fail(died[0] if died else None, time.time(), error)
             return
         self._restarts += 1
         self._last_error = str(error).splitlines()[0]

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ import pytest
 
 import gnnkit
 from gnnkit import GraphLoader, GraphStore, Ray
-from gnnkit.errors import PlanError, TrainingFailed
+from gnnkit.errors import PlanError, TrainingFailed, WorkerDied
 from gnnkit.export.exporter import JobOptions, export_plan
 from gnnkit.export.verify import verify_export
+from gnnkit.ray.cleaner import members
 from tests.helpers.machine import ROOT
 from tests.helpers.waiting import wait_until
 from tests.jobs.setups import Steps, epochs, planned
@@ -50,22 +52,11 @@ def cluster() -> Iterator[str]:
             assert starter.wait(PATIENCE_S) == 0, (folder / "out").read_text(errors="replace")
             yield (folder / "ray_current_cluster").read_text().strip()
         finally:
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                for process in of_session(starter.pid):
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        process.send_signal(number)
-                wait_until(lambda: not of_session(starter.pid), 10)
+            for process in members(starter.pid):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            assert wait_until(lambda: not members(starter.pid))
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def of_session(session: int) -> list[psutil.Process]:
-    """The processes that still run of those that one has started."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
 
 
 def train(loader: GraphLoader, ctx: gnnkit.TrainContext) -> Any:
@@ -117,6 +108,43 @@ class TestOnACluster:
                 with pytest.raises(TrainingFailed, match="rank 0 failed: ValueError: no such thing on cpu") as found:
                     run.result()
                 assert "in fail" in str(found.value.__cause__) and run.state == "failed"
+
+
+def wait_for_good(loader: GraphLoader, ctx: gnnkit.TrainContext) -> None:
+    threading.Event().wait()
+
+
+class TestOwnCluster:
+    """A cluster of this machine that a launch starts for itself."""
+
+    @pytest.mark.ray
+    @pytest.mark.slow(seconds=30)
+    @pytest.mark.timeout(2 * PATIENCE_S)
+    def test_nothing_is_left_of_it_when_its_driver_is_killed(self) -> None:
+        """A graph in memory will do: the ranks are on this host."""
+        import torch
+        from torch_geometric.data import Data
+
+        before = set(Path("/tmp").glob("gnnkit-ray-*"))
+        data = Data(x=torch.ones(4, 1), edge_index=torch.tensor([[0, 1], [1, 2]]))
+        with GraphLoader.from_pyg(data, num_neighbors=[1], batch_size=2, input_nodes=None, progress=False) as loader:
+            engine = Ray(num_workers=1, address="local")
+            with gnnkit.launch(wait_for_good, loader, engine=engine, start_timeout_s=PATIENCE_S, progress=False) as run:
+                assert wait_until(lambda: run.state != "starting", PATIENCE_S) and run.state == "running", run.error
+                (driver,) = run.status.processes
+                rank, started = run.status.ranks[0].pid, members(driver.pid)
+                assert rank and len(started) > 3 and len(set(Path("/tmp").glob("gnnkit-ray-*")) - before) == 1
+                os.kill(driver.pid, signal.SIGKILL)
+                with pytest.raises(WorkerDied, match="Ray's driver"):
+                    run.result()
+        assert wait_until(lambda: not members(driver.pid) and not is_alive(rank)), members(driver.pid)
+        assert wait_until(lambda: set(Path("/tmp").glob("gnnkit-ray-*")) <= before)
+
+
+def is_alive(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 class TestExported:

@@ -112,9 +112,10 @@ class RankState:
         """Notes facts about a rank."""
         self.ranks[rank] = replace(self.ranks[rank], **facts)
 
-    def fail(self, rank: int, at: float, error: GnnkitError) -> None:
-        """Notes that a rank has failed, and when."""
-        self.change(rank, state="failed")
+    def fail(self, rank: int | None, at: float, error: GnnkitError) -> None:
+        """Notes that a rank has failed, or under None what starts ranks, and when."""
+        if rank is not None:
+            self.change(rank, state="failed")
         self.failures.append((at, error))
 
     @property
