@@ -15,7 +15,7 @@ from gnnkit.jobs.launching.job import fair_threads
 
 if TYPE_CHECKING:
     from gnnkit.events import EventSink
-    from gnnkit.jobs.launching.job import LaunchSpec, Provisions
+    from gnnkit.jobs.launching.job import LaunchSpec, RankInputs
 
 LOCAL = "local"
 _ADDRESS = "RAY_ADDRESS"
@@ -76,7 +76,7 @@ class Ray(Engine):
         """See ``Engine``; a URL of Ray's storage stays as it is."""
         return str(given) if "://" in str(given) else super().directory(given)
 
-    def start(self, spec: LaunchSpec, inputs: Provisions, events: EventSink) -> LaunchedRanks:
+    def start(self, spec: LaunchSpec, inputs: RankInputs, events: EventSink) -> LaunchedRanks:
         """Starts the ranks of a launch; see ``Engine``.
 
         Raises:
