@@ -31,18 +31,9 @@ import pyarrow.flight as flight
 from numpy.typing import NDArray
 
 from gnnkit.cluster.hosts import split_address
-from gnnkit.cluster.parts.client import (
-    Attempt,
-    FlightOwners,
-    Peer,
-    Traffic,
-    is_refused,
-    keep_freed_memory,
-    lease_renewal,
-    num_rows,
-    remote_error,
-)
+from gnnkit.cluster.parts.client import Attempt, FlightOwners, Peer, Traffic, is_refused, keep_freed_memory, lease_renewal, remote_error
 from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, to_ticket
+from gnnkit.cluster.parts.spreading import num_rows
 from gnnkit.cluster.serving.flight_actions import UnknownChannel, walk_from_batches
 from gnnkit.cluster.serving.spec import threads_for
 from gnnkit.errors import BatchTimeout, GnnkitError, HostUnreachable, LoaderClosed, PlanError, SamplingError, WorkerDied

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def _connect(setup: Mapping[str, Any], store: Store, threads: int) -> OtherHosts | None:
     """The way to other hosts; both bring the network library, which a run on one host does without."""
     if setup["hosts"] is not None:
-        from gnnkit.cluster.parts.client import Spreading
+        from gnnkit.cluster.parts.spreading import Spreading
 
         return Spreading(setup["hosts"], store, threads)
     if setup.get("servers") is not None:

@@ -9,11 +9,10 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -32,23 +31,8 @@ from gnnkit.cluster.parts.protocol import (
     rows_to_ticket,
 )
 from gnnkit.errors import GnnkitError, HostUnreachable, PlanError, SamplingError
-from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.process_status import start_ticks
-from gnnkit.sampling.kinds import warm
 from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Question, RowsRequest
-from gnnkit.sampling.remote import PartMap, hot_rows, spread_sampler
-from gnnkit.sampling.sampler import BatchSampler
-from gnnkit.sampling.scratch import NodeScratch
-from gnnkit.sampling.tables import GraphTables
-from gnnkit.storage.arrays import GraphArrays
-from gnnkit.storage.store import Store
 from gnnkit.waiting import Deadline
-
-if TYPE_CHECKING:
-    from gnnkit.runtime.worker import WorkerGraph
-
-logger = logging.getLogger(__name__)
-
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # The most that glibc takes; larger arrays are mapped and unmapped as before.
@@ -105,6 +89,7 @@ def is_refused(error: BaseException) -> bool:
 
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 # A connection that breaks sooner than this after a call began was broken before: the service has been started again since.
 _STALE_S = 1.0
@@ -443,79 +428,3 @@ def lease_renewal(
     """
     clients = {other: LeaseClient(other, address, token, fingerprint, ca) for other, address in addresses.items()}
     return LeaseRenewal(host, {other: client.tell for other, client in clients.items()}, addresses, for_all=for_all, name=name)
-
-
-# Sampling threads of a process, at least: most of the time they wait for other hosts.
-LEAST_THREADS = 4
-# Of the time that is left for starting, for waiting for other hosts.
-_SHARE = 0.8
-
-
-class Spreading:
-    """Shared by the sampling threads of a process.
-
-    Args:
-        hosts: What the setup message says, see ``gnnkit.cluster.parts``.
-        store: The store, with this host's parts open.
-        threads: Sampling threads that the user asked for.
-
-    Attributes:
-        threads: Sampling threads to run.
-
-    Raises:
-        PlanError: A part is on no host, or another host has another token.
-        StoreError: Another host has another store.
-        StartTimeout: Another host's service was not there in time.
-    """
-
-    def __init__(self, hosts: Mapping[str, Any], store: Store, threads: int) -> None:
-        keep_freed_memory()
-        peers = Peer.all_from_json(hosts["peers"])
-        graph, here = store.arrays(), int(hosts["self"])
-        self.threads = max(threads, LEAST_THREADS)
-        elsewhere = {host: peer.parts for host, peer in peers.items()}
-        self._where = PartMap.of(graph.num_parts, here, tuple(hosts["parts"]), elsewhere, hot_rows(store))
-        self._owners = FlightOwners(
-            peers,
-            hosts["token"],
-            store.fingerprint,
-            num_rows(graph),
-            timeout_s=float(hosts["timeout_s"]),
-            at_once=self.threads * max(1, len(peers)),
-            ca=hosts.get("ca"),
-        )
-        warm()  # the kernels that only this module has imported
-        addresses = {host: peer.address for host, peer in peers.items()}
-        self._renewal = lease_renewal(here, addresses, hosts["token"], store.fingerprint, ca=hosts.get("ca"))
-        # Whoever started this process has been waiting since then, and is to hear which host is missing.
-        left_s = float(hosts["start_timeout_s"]) - _age_s()
-        self._renewal.begin(max(1.0, _SHARE * left_s))
-
-    def session(self, graph: WorkerGraph, plan: LoaderPlan) -> None:
-        """None: batches are walked here, with the neighbours that other hosts answer."""
-        return
-
-    def report(self) -> dict[str, Any]:
-        """Nothing is sent with batches."""
-        return {}
-
-    def leave(self) -> None:
-        """Tells the other hosts that this process needs them no more."""
-        self._renewal.leave()
-
-    def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
-        """A sampler for one thread, on the thread's memory per node."""
-        hosts = self._where, self._owners
-        return spread_sampler(tables, plan.inputs, plan.sampling, *hosts, scratch, walks_only=walks_only, cached=plan.cached)
-
-
-def num_rows(graph: GraphArrays) -> list[int]:
-    """Nodes of every type and edges of every type, in the order of ``GraphTables.row_bounds``."""
-    bounds = [graph.node_bounds[t] for t in graph.schema.node_types] + [graph.edge_bounds[t] for t in graph.schema.edge_types]
-    return [int(ends[-1]) for ends in bounds]
-
-
-def _age_s() -> float:
-    """Seconds since this process was started."""
-    ticks = start_ticks(os.getpid())
-    return 0.0 if ticks is None else time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
