@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gnnkit.backends.glt.data import Numbers, PartBuilder
+from gnnkit.backends.glt.data import IdScheme, PartBuilder
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.store_views import StoreViews
 from gnnkit.storage.store import Store
@@ -145,7 +145,7 @@ class _Native(DistDataset):
         views = self._stored(what)
         # "ZERO_COPY" is the default of `load`, also where there is no GPU to read the memory.
         graph_mode: Any = self._graph_mode if torch.cuda.is_available() else "CPU"
-        builder = PartBuilder(Numbers(views.arrays, of_dataset=True), self.partition_idx, graph_mode, self._device)
+        builder = PartBuilder(IdScheme(views.arrays, of_dataset=True), self.partition_idx, graph_mode, self._device)
         if what == "edges":
             name = views.store.options.weight
         arguments = () if what.endswith("book") else (name,)

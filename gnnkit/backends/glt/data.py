@@ -87,8 +87,8 @@ _SIGNED = {"uint16": np.int16, "bfloat16": np.int16, "uint32": np.int32, "uint64
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """Which ids nodes and edges have: the dataset's own, or the store's, whose parts are ranges.
+class IdScheme:
+    """The ids that nodes and edges have: the dataset's own, or the store's, whose parts are ranges.
 
     Attributes:
         graph: The arrays of every part.
@@ -136,7 +136,7 @@ class PartBuilder:
         device: The GPU of the last two; None is torch's current one.
     """
 
-    numbers: Numbers
+    numbers: IdScheme
     part: int
     graph_mode: GraphMode = "CPU"
     device: int | None = None

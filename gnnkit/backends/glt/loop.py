@@ -46,7 +46,7 @@ _AHEAD = 2
 _WAIT_S = 0.2
 
 
-class Engine(Protocol):
+class GltEngine(Protocol):
     """Something that samples jobs and answers with messages."""
 
     lanes: int
@@ -85,11 +85,11 @@ class WorkerEngine:
         )
 
     def submit(self, lane: int, jobs: Sequence[NDArray[np.int64]]) -> None:
-        """See ``Engine``."""
+        """See ``GltEngine``."""
         glt_sampler.enqueue(self._loader._mp_producer, lane, list(jobs))
 
     def receive(self) -> dict[str, torch.Tensor] | None:
-        """See ``Engine``."""
+        """See ``GltEngine``."""
         return glt_sampler.receive(self._loader._channel)
 
 
@@ -162,7 +162,7 @@ class ClientEngine:
             barrier()
 
     def submit(self, lane: int, jobs: Sequence[NDArray[np.int64]]) -> None:
-        """See ``Engine``."""
+        """See ``GltEngine``."""
         server, worker = divmod(lane, self._workers)
         with self._lock:
             self._open[server] += len(jobs)
@@ -171,7 +171,7 @@ class ClientEngine:
         self._answers.put({})  # has whoever waits for an answer ask for this one
 
     def receive(self) -> dict[str, torch.Tensor] | None:
-        """See ``Engine``.
+        """See ``GltEngine``.
 
         Raises:
             WorkerDied: A server does not answer.
@@ -280,7 +280,7 @@ class GltLoop:
             serve(handle.arrays, place, options)
         else:
             engine = ClientEngine if body["role"] == "client" else WorkerEngine
-            self._engine: Engine = engine(handle.arrays, place, options)
+            self._engine: GltEngine = engine(handle.arrays, place, options)
             threading.Thread(target=self._pump, name="gnnkit-pump", daemon=True).start()
         self._is_ready = True
         self._wire.tell("ready", lanes=0 if body["role"] == "server" else self._engine.lanes)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gnnkit.backends.glt.batches import MessageReader
-from gnnkit.backends.glt.data import Numbers, PartBuilder, unwrapped
+from gnnkit.backends.glt.data import IdScheme, PartBuilder, unwrapped
 from gnnkit.backends.glt.sampler import SeedList
 from gnnkit.cluster.hosts import environment_int
 from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling
@@ -105,7 +105,7 @@ def listen(address: str, port: int) -> tuple[Any, int]:
 
 def part_dataset(graph: GraphArrays, part: int, options: EngineOptions) -> Any:
     """A ``DistDataset`` of graphlearn-torch's with one part's edges and features, in the store's ids."""
-    builder = PartBuilder(Numbers(graph, of_dataset=False), part, options.graph_mode, options.gpu)
+    builder = PartBuilder(IdScheme(graph, of_dataset=False), part, options.graph_mode, options.gpu)
     schema, homogeneous = graph.schema, graph.schema.is_homogeneous
     reader, used = MessageReader(options.plan, graph), fan_outs(options.plan, graph)
     nodes = {t: builder.node_table(t) for t in schema.node_types} if reader.needs_nodes else None
