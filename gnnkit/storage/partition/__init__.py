@@ -119,7 +119,7 @@ def hot_nodes(
 def hotness_levels(
     graph: GraphArrays, options: BuildOptions, splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] | None = None
 ) -> dict[NodeType, NDArray[np.uint8]]:
-    """How hot each node is, in levels ``[num_nodes]`` by dataset id; see ``hotness.levels``."""
+    """The hotness of each node, in levels ``[num_nodes]`` by dataset id; see ``hotness.levels``."""
     from gnnkit.storage.partition import hotness
 
     return hotness.levels(graph, options.num_neighbors, splits)
