@@ -24,9 +24,11 @@ _SERVING_S = "10"
 CACHES = (0, 25, 100)
 # Memory groups of a half, a quarter and an eighth of the store; sampling processes need more than the last.
 MEMORY_DIVISORS, PROCESS_DIVISORS = (2, 4, 8), (2, 4)
-# Python with torch and PyG, and some memory for batches: in less a process ends before it has sampled anything.
-LEAST_GROUP_BYTES = 600_000_000
-_DISK_BATCH, _DISK_S = "128", "8"
+# Python with torch and PyG, and some memory for batches: in less a process ends before it has sampled anything. And beside it, sampling
+# processes or servers.
+_LEAST_GROUP_BYTES, _PROCESSES_BYTES = 600_000_000, 600_000_000
+# Of GraphBolt's fan-out: some 10,000 rows a batch.
+_DISK_BATCH, _DISK_FAN_OUT, _DISK_S = "16", ("10", "10", "10"), "8"
 # A kind's epoch: some of them, and PyG's, take long for a batch.
 _KIND_BATCHES = 12
 # Seeds of small batches, and batches of a peer's epoch of them: about as many seeds each.
@@ -90,7 +92,7 @@ class Arena:
 
     def disk(self, task: str, *more: str) -> list[str]:
         """A measurement of the store that is larger than the memory."""
-        sizes = ["--batch-size", _DISK_BATCH, "--fanout", *map(str, SHORT_FAN_OUT), "--seconds", _DISK_S]
+        sizes = ["--batch-size", _DISK_BATCH, "--fanout", *_DISK_FAN_OUT, "--seconds", _DISK_S]
         return self.own(task, self.graph.papers_store, *sizes, *more)
 
     def group_bytes(self, divisor: int) -> int:
@@ -140,6 +142,7 @@ class Contender:
         peer: Which of ``_PROBES`` must succeed; None for gnnkit itself.
         on_hosts: Whether it needs a second host.
         on_device: Whether it needs the device of the options.
+        in_background: Whether others than its own process sample there.
         memory_divisor: It runs in a memory group of this fraction of the store: 4 is a quarter.
     """
 
@@ -148,6 +151,12 @@ class Contender:
     on_hosts: bool = False
     on_device: bool = False
     memory_divisor: int | None = None
+    in_background: bool = False
+
+    @property
+    def least_bytes(self) -> int:
+        """Memory that its group has to have."""
+        return _LEAST_GROUP_BYTES + self.in_background * _PROCESSES_BYTES
 
 
 def _of_device(cache: int) -> Contender:
@@ -157,7 +166,7 @@ def _of_device(cache: int) -> Contender:
 
 def _of_disk(divisor: int, task: str, *more: str) -> Contender:
     """A measurement in a memory group of a fraction of the store."""
-    return Contender(lambda a: a.in_group(divisor, a.disk(task, *more)), memory_divisor=divisor)
+    return Contender(lambda a: a.in_group(divisor, a.disk(task, *more)), memory_divisor=divisor, in_background=bool(more))
 
 
 def _of_tables(kind: str) -> Contender:

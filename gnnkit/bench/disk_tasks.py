@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import mmap
 import os
 import time
@@ -37,8 +38,8 @@ def disk_ahead(options: argparse.Namespace) -> dict[str, Any]:
 
     The batches are the loader's. The calls are one of ``posix_fadvise`` for each run of pages.
     """
-    with make_loader(options, memory_budget=0) as loader:
-        batches = [batch.n_id.numpy().copy() for batch in islice(loader, _MOST_BATCHES)]
+    batches = _batches(options)
+    gc.collect()  # pages that are mapped are not forgotten
     _forget(options.path)
     path = _features(options.path)
     rows = np.load(path, mmap_mode="r")
@@ -74,6 +75,7 @@ def disk_epoch(options: argparse.Namespace) -> dict[str, Any]:
         backend = GraphStore(num_servers=options.servers)
     elif options.workers:
         backend = Colocated(num_workers=options.workers)
+    _forget(options.path)  # what others have read is not in this group's memory
     with make_loader(options, backend=backend) as loader:
         next(iter(loader))  # processes are there, and torch is imported
         _forget(options.path)
@@ -94,6 +96,12 @@ def disk_epoch(options: argparse.Namespace) -> dict[str, Any]:
         "pages_per_batch": reads.pages / batches,
         "rows_per_batch": rows / batches,
     }
+
+
+def _batches(options: argparse.Namespace) -> list[NDArray[np.int64]]:
+    """The nodes of the loader's first batches."""
+    with make_loader(options, memory_budget=0) as loader:
+        return [batch.n_id.numpy().copy() for batch in islice(loader, _MOST_BATCHES)]
 
 
 def _again_and_again(loader: Any) -> Iterator[Any]:

@@ -76,13 +76,13 @@ class BenchGraph:
 
     @cached_property
     def papers_store(self) -> Path:
-        """A store of ``papers_like``, which is larger than the memory groups that it is read in."""
+        """A store of ``papers_like`` with edges in both directions, larger than the memory groups that it is read in."""
         from gnnkit.storage.build import build_store
         from gnnkit.storage.options import BuildOptions
 
         path = self.folder / "store-papers"
         if not (path / "manifest.json").exists():
-            build_store(papers_like(self.scale * PAPERS_SHARE), path, BuildOptions(), self.events)
+            build_store(papers_like(self.scale * PAPERS_SHARE, undirected=True), path, BuildOptions(), self.events)
         return path
 
     @cached_property

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gnnkit.bench.contenders import CONTENDERS, LEAST_GROUP_BYTES, Arena, environment, why_unavailable
+from gnnkit.bench.contenders import CONTENDERS, Arena, Contender, environment, why_unavailable
 from gnnkit.bench.graph import BenchGraph
 from gnnkit.bench.lines import LINES, Result, TableLine, Target, contenders_of, evaluate
 from gnnkit.bench.memory_groups import missing_memory_group
@@ -180,7 +180,7 @@ def why_not_measured(wanted: list[str], arena: Arena) -> dict[str, str]:
             found[name] = f"not measured: {why}"
             continue
         if contender is not None and contender.memory_divisor is not None:
-            if (why := _why_no_group(arena, contender.memory_divisor)) is not None:
+            if (why := _why_no_group(arena, contender)) is not None:
                 found[name] = f"not measured: {why}"
             continue
         peer = contender.peer if contender is not None else None
@@ -194,14 +194,16 @@ def why_not_measured(wanted: list[str], arena: Arena) -> dict[str, str]:
     return found
 
 
-def _why_no_group(arena: Arena, divisor: int) -> str | None:
+def _why_no_group(arena: Arena, contender: Contender) -> str | None:
+    divisor = contender.memory_divisor
+    assert divisor is not None
     if (why := missing_memory_group()) is not None:
         return why
     nbytes = arena.group_bytes(divisor)
-    if nbytes >= LEAST_GROUP_BYTES:
+    if nbytes >= contender.least_bytes:
         return None
-    least = format_bytes(LEAST_GROUP_BYTES)
-    return f"a memory group of 1/{divisor} of the store has {format_bytes(nbytes)}, and processes need {least}: measure at a larger scale"
+    least = format_bytes(contender.least_bytes)
+    return f"a memory group of 1/{divisor} of the store has {format_bytes(nbytes)}, and this needs {least}: measure at a larger scale"
 
 
 def _why_no_device(device: str) -> str | None:

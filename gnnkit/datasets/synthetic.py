@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -204,7 +204,7 @@ class GeneratedSource:
 
     def __repr__(self) -> str:
         sizes = f"{self.num_nodes:,} nodes, {self.schema.num_edges:,} edges"
-        return f"{self.shape.name.replace('-', '_')}({self.scale:g}, seed={self.seed})  # {sizes}; {self.notice}"
+        return f"GeneratedSource({self.name!r}, seed={self.seed})  # {sizes}; {self.notice}"
 
     def fingerprint(self) -> str:
         """A digest of what decides the content: generator, sizes and seed."""
@@ -410,12 +410,18 @@ def products_like(
 
 
 @overload
-def papers_like(scale: float = 0.001, *, seed: int = 0, out: None = None) -> GeneratedSource: ...
+def papers_like(scale: float = 0.001, *, seed: int = 0, undirected: bool = False, out: None = None) -> GeneratedSource: ...
 
 
 @overload
 def papers_like(
-    scale: float = 0.001, *, seed: int = 0, out: str | Path, options: BuildOptions | None = None, events: EventSink = ignore_events
+    scale: float = 0.001,
+    *,
+    seed: int = 0,
+    undirected: bool = False,
+    out: str | Path,
+    options: BuildOptions | None = None,
+    events: EventSink = ignore_events,
 ) -> Store: ...
 
 
@@ -423,6 +429,7 @@ def papers_like(
     scale: float = 0.001,
     *,
     seed: int = 0,
+    undirected: bool = False,
     out: str | Path | None = None,
     options: BuildOptions | None = None,
     events: EventSink = ignore_events,
@@ -436,6 +443,7 @@ def papers_like(
     Args:
         scale: Size relative to OGBN-Papers100M: 1 is 111 059 956 nodes, 1 615 685 872 directed edges, 57 GB of features; at most 9.
         seed: Another seed is another graph of the same kind.
+        undirected: Stores each edge in both directions, one after the other: batches touch far more of the graph then.
         out: Folder to build a store in; None only describes the graph.
         options: How to build the store; None is one part.
         events: Receives the progress of the build.
@@ -447,7 +455,8 @@ def papers_like(
         PlanError: See ``GeneratedSource``.
         StoreError: The store cannot be built.
     """
-    return _made(PAPERS, scale, seed, out, options, events)
+    shape = replace(PAPERS, name=f"{PAPERS.name}-undirected", both_directions=True) if undirected else PAPERS
+    return _made(shape, scale, seed, out, options, events)
 
 
 def _made(

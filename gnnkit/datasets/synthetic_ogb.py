@@ -53,6 +53,10 @@ def write_ogb_layout(
     """
     if name not in (None, source.shape.dataset):
         raise PlanError(f"{source.name} can be laid out as {source.shape.dataset!r} only, not as {name!r}")
+    if source.shape.both_directions and source.shape is not PRODUCTS:
+        raise PlanError(
+            f"{source.name} has each edge in both directions, and the files of {source.shape.dataset} in one", "undirected=False"
+        )
     target = Path(root) / source.shape.dataset.replace("-", "_")
     if target.exists():
         raise PlanError(f"{target} exists already", "remove it first, or give another root")

@@ -65,6 +65,15 @@ def test_schema_and_arrays_agree() -> None:
     assert cited > 3 * citing, "some papers are cited by very many, none cites as many"
 
 
+def test_both_directions() -> None:
+    one_way, both = papers_like(0.0005), papers_like(0.0005, undirected=True)
+    edges, twice = edges_of(one_way), edges_of(both)
+    assert both.schema.num_edges == twice.shape[1] == 2 * edges.shape[1] and both.fingerprint() != one_way.fingerprint()
+    np.testing.assert_array_equal(np.sort(edges, axis=0), np.sort(twice[:, ::2], axis=0))
+    np.testing.assert_array_equal(twice[:, ::2], twice[::-1, 1::2])
+    np.testing.assert_array_equal(rows_of(one_way, "y"), rows_of(both, "y"))
+
+
 def test_what_is_refused_and_the_smallest() -> None:
     with pytest.raises(PlanError, match="4096"):
         papers_like(1e-6)
@@ -78,8 +87,7 @@ def test_what_is_refused_and_the_smallest() -> None:
 def test_batches_touch_what_is_published_of_the_real_graph() -> None:
     scale = 0.01
     source = papers_like(scale)
-    one_way = edges_of(source)
-    data = Data(edge_index=torch.from_numpy(np.concatenate([one_way, one_way[::-1]], axis=1)), num_nodes=source.num_nodes)
+    data = Data(edge_index=torch.from_numpy(edges_of(papers_like(scale, undirected=True))), num_nodes=source.num_nodes)
     touched, last = np.zeros(source.num_nodes, np.int64), np.full(source.num_nodes, -9)
     nodes = batches = 0
     again = np.zeros(2)
@@ -129,6 +137,8 @@ def test_as_files_of_ogb(compresslevel: int, tmp_path: Path) -> None:
         np.testing.assert_array_equal(data["edge_index"], edges_of(source))
     again = open_ogb("ogbn-papers100M", root=tmp_path, download=False)
     assert digest_of(again) == digest_of(source) and again.notice == SAMPLE_NOTICE
+    with pytest.raises(PlanError, match="both directions"):
+        write_ogb_layout(papers_like(0.0001, undirected=True), tmp_path / "other")
     with pytest.raises(PlanError, match="ogbn-papers100M"):
         write_ogb_layout(source, tmp_path / "other", "ogbn-products")
     other = write_ogb_layout(source, tmp_path / "other", compresslevel=compresslevel)
