@@ -1,8 +1,9 @@
-"""The disk that a store lies on: how many pages it reads in a second, asked past the page cache."""
+"""The disk that a store lies on: its name, how busy it is, and how many pages it reads in a second, asked past the page cache."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import time
@@ -19,6 +20,37 @@ DEPTHS = (1, 4, 16, 64, 256)
 _SECONDS = 0.25
 # A thread looks at the clock after so many seconds of reading, more or less.
 _TURN_S = 0.005
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A disk of this machine.
+
+    Attributes:
+        name: The system's name of it, such as "nvme0n1".
+        counters: The file with its counters.
+    """
+
+    name: str
+    counters: Path
+
+    @classmethod
+    def under(cls, path: str | Path) -> Disk | None:
+        """The disk of a file or folder; None where the system does not say: on networks, in memory, on systems other than Linux."""
+        try:
+            device = Path(path).stat().st_dev
+            folder = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve(strict=True)
+        except OSError:
+            return None
+        folder = folder.parent if (folder / "partition").exists() else folder
+        return cls(folder.name, folder / "stat")
+
+    def busy_s(self) -> float:
+        """Seconds in which it has had something to do since the machine started; nan where the system does not say."""
+        try:
+            return int(self.counters.read_text().split()[9]) / 1e3
+        except (OSError, ValueError, IndexError):
+            return math.nan
 
 
 @dataclass(frozen=True)

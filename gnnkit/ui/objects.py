@@ -94,7 +94,8 @@ def _facts(measured: LoopMeasurement) -> list[tuple[str, str]]:
     if not math.isnan(measured.idle_cpus):
         rows.append(("processors", f"{measured.cpus}, of which {measured.idle_cpus:.1f} idle"))
     if not math.isnan(measured.blocked):
-        reads = f", {format_rate(measured.read_bytes_per_s, 'B')} from the disk" if measured.read_bytes_per_s else ""
+        busy = f" {measured.disk}{_share(measured.disk_busy, ', busy {} of the time')}" if measured.disk else ""
+        reads = f", {format_rate(measured.read_bytes_per_s, 'B')} from the disk{busy}" if measured.read_bytes_per_s else ""
         rows.append(
             (
                 "sampling waits",

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import mmap
+import os
 from pathlib import Path
 
 import pytest
 
-from gnnkit.storage.disk import probe_disk
+from gnnkit.storage.disk import Disk, probe_disk
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "x.npy"
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("disk")  # this folder's ``tmp_path`` is in memory
+    path = folder / "x.npy"
     path.write_bytes(bytes(range(256)) * (mmap.PAGESIZE // 256) * 64)
-    (tmp_path / "less").write_bytes(b"less")
+    (folder / "less").write_bytes(b"less")
     try:
         probe_disk(path, (1,), 0.01)
     except OSError as error:
@@ -29,9 +31,24 @@ def test_each_depth_has_a_rate_and_the_best_is_the_largest(file: Path) -> None:
     assert rate.best == max(rate.pages_per_s.values()) == rate.pages_per_s[rate.best_depth]
 
 
+def test_a_disk_has_a_name_and_is_busy_while_it_is_read(file: Path) -> None:
+    disk = Disk.under(file)
+    if disk is None:
+        assert not os.major(file.stat().st_dev), "layers of a container, or a network: no disk of this machine's"
+        return
+    assert (Path("/sys/block") / disk.name).exists()
+    before = disk.busy_s()
+    probe_disk(file, (16,), 0.1)
+    assert disk.busy_s() > before >= 0
+
+
+def test_what_has_no_disk_has_no_name() -> None:
+    assert Disk.under("/proc/self/stat") is None and Disk.under("/none") is None
+
+
 def test_what_cannot_be_read_is_said(file: Path, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="less than a page"):
-        probe_disk(tmp_path / "less")
+        probe_disk(file.parent / "less")
     with pytest.raises(FileNotFoundError):
         probe_disk(tmp_path / "none")
     (tmp_path / "empty").mkdir()

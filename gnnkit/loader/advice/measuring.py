@@ -18,6 +18,7 @@ from gnnkit.host import available_cpus, available_memory
 from gnnkit.loader.history import BatchRecord
 from gnnkit.runtime.graph_memory import copy_nbytes, graph_nbytes
 from gnnkit.runtime.limits import own_cpus
+from gnnkit.storage.disk import Disk
 
 if TYPE_CHECKING:
     from gnnkit.loader.pipeline import Pipeline
@@ -64,6 +65,8 @@ class LoopMeasurement:
         starved: Part of the sampling time in which a thread waited for a processor.
         read_bytes_per_s: Bytes a second that the sampling processes had the disk read.
         faults_per_s: Times a second that one of them touched memory that had to be read from the disk.
+        disk: The system's name of the disk that the store lies on, or "".
+        disk_busy: Part of the time in which that disk had something to do, for whomever.
         cpus: Processors that this trainer may use: its share of the host's.
         loop_cpus: Mean number of processors that this process used beside its sampling threads: the loop, and the training step's threads.
         idle_cpus: Mean number of those that were idle.
@@ -94,6 +97,8 @@ class LoopMeasurement:
     starved: float = math.nan
     read_bytes_per_s: float = math.nan
     faults_per_s: float = math.nan
+    disk: str = ""
+    disk_busy: float = math.nan
     cpus: int = 1
     loop_cpus: float = math.nan
     idle_cpus: float = math.nan
@@ -146,12 +151,14 @@ class Reading:
         idle_s: Processor-seconds that nobody used of the processors that this process may use; nan where the system does not say.
         process_s: Processor-seconds that this process has used, with all its threads.
         samplers: Counters of the sampling processes by pid; of this one, only its sampling threads'.
+        disk_s: Seconds in which the store's disk had something to do; nan where the system does not say.
     """
 
     time_s: float
     idle_s: float
     process_s: float
     samplers: dict[int, Counters]
+    disk_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +190,12 @@ class Gauge:
 
     Attributes:
         graph_bytes: Bytes of the graph's arrays on this host.
+        disk: The disk that its store lies on; None where it has none, or the system does not say.
     """
 
     def __init__(self, loader: Pipeline, graph: GraphHandle) -> None:
         self._loader, self.graph_bytes = weakref.ref(loader), graph_nbytes(graph.arrays)
+        self.disk = None if graph.store is None else Disk.under(graph.store.path)
         self._readings: deque[Reading] = deque(maxlen=_KEPT)
         self._due_s = -math.inf
         loader.history.listen(self._listen)
@@ -200,7 +209,7 @@ class Gauge:
         """Takes a reading now."""
         loader = self._loader()
         if loader is not None:
-            self._readings.append(read_counters(_samplers(loader)))
+            self._readings.append(read_counters(_samplers(loader), self.disk))
             self._due_s = time.monotonic() + _GAP_S
 
     def around(self, since_s: float, until_s: float) -> tuple[Reading, Reading] | None:
@@ -220,11 +229,12 @@ class Gauge:
         return first, last
 
 
-def read_counters(samplers: Iterable[tuple[int, Sequence[int]]]) -> Reading:
+def read_counters(samplers: Iterable[tuple[int, Sequence[int]]], disk: Disk | None = None) -> Reading:
     """Reads the counters of sampling processes.
 
     Args:
         samplers: Their pids, with the native ids of the threads that count; none stands for all.
+        disk: The disk that they read.
     """
     found = {}
     for pid, threads in samplers:
@@ -232,7 +242,7 @@ def read_counters(samplers: Iterable[tuple[int, Sequence[int]]]) -> Reading:
             found[pid] = _counters(pid, threads)
         except (OSError, ValueError, IndexError):  # it has ended, or this system has no /proc
             continue
-    return Reading(time.monotonic(), _idle_s(), time.process_time(), found)
+    return Reading(time.monotonic(), _idle_s(), time.process_time(), found, math.nan if disk is None else disk.busy_s())
 
 
 def _counters(pid: int, threads: Sequence[int]) -> Counters:
@@ -365,8 +375,10 @@ def _of_system(loader: Pipeline, records: Sequence[BatchRecord]) -> dict[str, An
         return {}
     first, last = readings
     seconds = last.time_s - first.time_s
+    disk = loader.gauge.disk
+    facts_of_disk = {} if disk is None else {"disk": disk.name, "disk_busy": min((last.disk_s - first.disk_s) / seconds, 1.0)}
     # In this order, nan stays nan.
-    facts: dict[str, Any] = {"idle_cpus": min((last.idle_s - first.idle_s) / seconds, float(available_cpus()))}
+    facts: dict[str, Any] = {"idle_cpus": min((last.idle_s - first.idle_s) / seconds, float(available_cpus())), **facts_of_disk}
     pid = os.getpid()
     own_s = last.samplers[pid].cpu_s - first.samplers[pid].cpu_s if pid in first.samplers and pid in last.samplers else 0.0
     facts["loop_cpus"] = max(0.0, last.process_s - first.process_s - own_s) / seconds

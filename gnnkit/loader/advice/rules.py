@@ -225,6 +225,8 @@ def _disk(measured: LoopMeasurement) -> Advice | None:
         return None
     rate = format_rate(measured.read_bytes_per_s, "B")
     how = f"waits for the disk ({format_percent(measured.blocked)} of its time, {rate})" if is_waiting else f"reads the disk ({rate})"
+    if measured.disk and not math.isnan(measured.disk_busy):
+        how += f", {measured.disk}, which is busy {format_percent(measured.disk_busy)} of the time"
     what = f"{_waits(measured)}, because sampling {how}"
     size, free = format_bytes(measured.graph_bytes), format_bytes(measured.free_bytes)
     if measured.copied_bytes and measured.copied_bytes >= measured.graph_bytes:
@@ -239,7 +241,9 @@ def _disk(measured: LoopMeasurement) -> Advice | None:
         if measured.kind == "InProcess" and is_waiting and measured.threads < DISK_THREADS:
             more = {"num_threads": DISK_THREADS}
             return Advice("disk", f"{does_not_fit}; threads that wait need no processor: use {in_words(measured.backend, more)}.", more)
-        remedy = "a faster disk, more memory, a store with feature_dtype='float16', or placement='partition' on several hosts"
+        remedy = (
+            "a faster disk, more memory, a store with order='hotness' or feature_dtype='float16', or placement='partition' on several hosts"
+        )
         return Advice("disk", f"{does_not_fit}; it takes {remedy}.")
     change = {"memory_budget": _rounded_up(measured.graph_bytes)}
     return Advice("disk", f"{what}: have a copy of the graph ({size}) made in memory: {in_words(measured.backend, change)}.", change)

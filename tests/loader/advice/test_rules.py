@@ -23,6 +23,7 @@ BURSTS: dict[str, Any] = {
     "work": tuple(Work(0.1 * (1 + 9 * (i % 8 == 0)), 0.1) for i in range(160)),
 }
 COLD: dict[str, Any] = {"blocked": 0.7, "read_bytes_per_s": 40e6, "faults_per_s": 900.0}
+NAMED = {**COLD, "free_bytes": 2_000_000_000, "threads": 4, "disk": "vda", "disk_busy": 0.97}
 JOINED = {**SERVERS, "address": "unix:/servers"}
 FAR = {**SERVERS, "address": "10.0.0.1:7000"}
 
@@ -66,6 +67,8 @@ FAR = {**SERVERS, "address": "10.0.0.1:7000"}
         ),
         pytest.param({**COLD, "free_bytes": 2_000_000_000}, "disk", {"num_threads": 4}, "InProcess(num_threads=4)", id="few-threads-wait"),
         pytest.param({**COLD, "free_bytes": 2_000_000_000, "threads": 4}, "disk", {}, "a faster disk, more memory", id="no-memory"),
+        pytest.param({**NAMED, "copied_bytes": 400_000_000}, "disk", {}, "vda, which is busy 97 % of the time: the graph is", id="named"),
+        pytest.param({**NAMED, "copied_bytes": 400_000_000}, "disk", {}, "a store with order='hotness'", id="part-copied"),
         pytest.param({**COLD, "backend": JOINED}, "disk", {}, "servers copy the graph (1.50 GB)", id="servers-disk"),
         pytest.param({**COLD, "copied_bytes": 1_500_000_000}, "disk", {}, "this is over", id="just-copied"),
         pytest.param({**COLD, "will_copy": True}, "disk", {}, "is being copied into memory", id="being-copied"),
