@@ -149,7 +149,7 @@ class LoaderOptions:
         prefetch: Batches kept ready beyond those being sampled.
         start_timeout_s: Seconds that starting may take.
         batch_timeout_s: Seconds that one wait for a batch may take.
-        memory_budget: Bytes for a copy of the graph in huge pages, or of the hottest part of a store with order="hotness"; None is a quarter
+        memory_budget: Bytes for a copy of the graph in huge pages, or the hottest part of a store with order="hotness"; None is a quarter
             of what is free, 0 makes no copy.
         placement: Which host holds which parts: "replicate" (each all of them), "partition" (each its share), ``{host: parts}``, or "auto":
             "replicate" where the store fits a quarter of the smallest host's memory. One host holds everything.
