@@ -133,6 +133,8 @@ class _AppendWriter:
             old,
             source_fingerprint=graph.fingerprint(),
             schema=self._stored_schema(),
+            # New nodes are the last ones of the last part, so they count as its coldest.
+            hotness={t: (*rows[:-1], (*rows[-1][:-1], rows[-1][-1] + self.num_new_nodes(t))) for t, rows in old.hotness.items()},
             node_bounds={t: (*bounds[:-1], graph.schema.node_types[t].num_nodes) for t, bounds in old.node_bounds.items()},
             splits={t: {split: len(ids) for split, ids in splits.items()} for t, splits in graph.splits.items()},
             metadata=checked_metadata(graph.metadata),
@@ -213,9 +215,9 @@ class _AppendWriter:
     def _kept_parts(self) -> str | None:
         """The division into parts that the options alone would not give; None where they do."""
         options, old = self.draft.options, self.store.manifest
-        if options.num_parts == 1:
+        if options.num_parts == 1 and options.order == "dataset":
             return None
-        if options.partition == "contiguous" and options.cache_ratio == 0.0:
+        if options.partition == "contiguous" and options.cache_ratio == 0.0 and options.order == "dataset":
             bounds = {t: list(own) for t, own in self.draft.node_bounds.items()}
             plain = {t: contiguous(own[-1], options.num_parts).bounds.tolist() for t, own in bounds.items()}
             return None if bounds == plain else f"bounds {sorted(bounds.items())}"

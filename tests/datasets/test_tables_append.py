@@ -107,10 +107,15 @@ def test_one_part_is_the_store_of_all_tables_byte_by_byte(
     assert files_of(store) == old
 
 
-@pytest.mark.parametrize(("partition", "options"), [("contiguous", {}), ("random", {"weight": "edge_weight", "cache_ratio": 0.1})])
+@pytest.mark.parametrize(
+    ("partition", "options"),
+    [("contiguous", {}), ("random", {"weight": "edge_weight", "cache_ratio": 0.1}), ("contiguous", {"order": "hotness"})],
+)
 def test_parts_keep_their_bounds_and_batches_are_those_of_all_tables(tmp_path: Path, partition: Any, options: dict[str, Any]) -> None:
     first, later = cut(a_shop(1), 50, 20, 200, 250)
-    whole = gnnkit.partition(the_graph(both(first, later), tmp_path), 1, out=tmp_path / "whole", **{**options, "cache_ratio": 0.0})
+    whole = gnnkit.partition(
+        the_graph(both(first, later), tmp_path), 1, out=tmp_path / "whole", **{**options, "cache_ratio": 0.0, "order": "dataset"}
+    )
     store = gnnkit.partition(the_graph(first, tmp_path), 3, partition, tmp_path / "old", **options)
     edges = store.append({BUYS: later["buys"][:0], FOLLOWS: first["follows"][:5]})
     assert edges.manifest.node_bounds == store.manifest.node_bounds
