@@ -402,7 +402,7 @@ def bad_files(folder: Path) -> Iterator[tuple[str, Callable[[], Any], str]]:
     yield "no file", lambda: tables(folder / "none*.parquet"), r"there is no file '.*none\*"
     yield "no format", lambda: tables(__file__), "is of no known format"
     yield "no table", lambda: tables(7), "edges is no table: int"
-    yield "a URL", lambda: tables("s3://shop/buys.parquet"), "is a URL"
+    yield "a password", lambda: tables("https://me:word@shop/buys.parquet"), "names a user or a password"
     yield "doubles", lambda: tables(([1], [1]), {"id": [1, 2, 1]}, keys="id"), r"1 keys are there more than once: 1 \(rows 0 and 2\)"
     yield "half a key", lambda: tables({"a": [1.5], "b": [2.0]}), r"src or dst='a' of edges is double, which is no key"
     yield "fractions", lambda: tables(([0], [0]), {"p": [0.5], "k": [1]}, time="p"), "times are timestamps"

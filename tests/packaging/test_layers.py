@@ -22,6 +22,7 @@ ORDER = (
         "vendor",
         "samplers",
         "plan",
+        "urls",
         "source",
         "schema",
         "events",

@@ -22,7 +22,7 @@ def record_folder(url: str) -> Path:
 
 
 def latest(url: str, ask: Callable[[], R], known: R | None, error: type[GnnkitError], events: EventSink) -> tuple[R, Unreachable | None]:
-    """What there is at a URL: as its server says, or as it was the last time where the server cannot be asked.
+    """Returns what there is at a URL: as its server says, or as it was the last time where the server cannot be asked.
 
     Args:
         url: The URL.

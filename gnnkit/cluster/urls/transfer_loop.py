@@ -39,7 +39,7 @@ PART = ".part"
 
 
 class _Refused(Exception):
-    """What was asked for cannot be done.
+    """A task that cannot be done.
 
     Attributes:
         error: Why, and what to do.
@@ -52,7 +52,7 @@ class _Refused(Exception):
 
 
 class _Changed(Exception):
-    """What came is not what was to come."""
+    """A file that came, and is another one than was to come."""
 
 
 class _Piece(NamedTuple):
@@ -361,7 +361,7 @@ def _rm(system: Any, path: str) -> None:
 
 
 def _final_hint(error: BaseException) -> str | None:
-    """What to do about an error that comes again however often one tries; None where it may not."""
+    """Returns the hint for an error that comes again however often one tries; None for one that may not."""
     status = getattr(error, "status", None)  # aiohttp's
     if isinstance(answer := getattr(error, "response", None), dict):  # botocore's
         status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
