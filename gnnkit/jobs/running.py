@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -59,10 +60,18 @@ def load_train(path: Path) -> Train:
     return train
 
 
+class _FreshLoader(importlib.machinery.SourceFileLoader):
+    """Compiles the file as it is now: Python's cache takes a file of the same size, changed within a second, for the same."""
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        raise OSError(f"{path} is not cached")
+
+
 def _module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(MODULE, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise PlanError(f"{str(path)!r} is no Python file", "its name has to end in .py")
+    spec = importlib.util.spec_from_file_location(MODULE, path, loader=_FreshLoader(MODULE, str(path)))
+    assert spec is not None and spec.loader is not None, "it has a loader"
     module = importlib.util.module_from_spec(spec)
     # What the file defines can be pickled and looked up by its module's name, as in any module.
     sys.modules[MODULE] = module

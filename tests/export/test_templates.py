@@ -72,6 +72,18 @@ def test_a_template_trains_and_continues(
     sys.modules.pop("gnnkit_train", None)
 
 
+def test_a_program_that_is_changed_at_once_is_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the same size, in the same second."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    program = tmp_path / "train.py"
+    for answer in (1, 2):
+        program.write_text(f"def train(loader, ctx):\n    return {answer}\n")
+        os.utime(program, (1_000_000_000, 1_000_000_000))
+        assert load_train(program)(None, None) == answer  # type: ignore[arg-type]
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+    sys.modules.pop("gnnkit_train", None)
+
+
 def test_the_typed_template_uses_every_parameter(tmp_path: Path) -> None:
     """The launch file for real: DDP of two ranks fails where a parameter plays no part in the loss."""
     job = export("typed", tmp_path, procs_per_node=2)
