@@ -21,8 +21,6 @@ BIN := $(VENV)/bin
 # Two more than processors: tests wait for processes, and for deadlines, more often than they compute.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); [ $$n -gt 2 ] && n=2; echo $$((n + 2)))
 ARGS ?=
-# Tests start thousands of processes: each module is compiled once, not in each of them, whatever the environment says.
-unexport PYTHONDONTWRITEBYTECODE
 # A real notebook in a real browser is tested where there is a Chromium; JupyterLab and Playwright are of no use elsewhere.
 BROWSER := $(shell for p in chromium chromium-browser google-chrome google-chrome-stable; do command -v $$p >/dev/null && { echo --group browser; break; }; done)
 

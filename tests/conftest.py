@@ -9,6 +9,7 @@ may lack, such as a GPU, are left out there, by name.
 from __future__ import annotations
 
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,9 @@ from tests.helpers.machine import REQUIREMENTS, ROOT, SEARCH_PATH, glt_python
 # ten. Set before anybody imports torch, for everything that tests start too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Tests start thousands of processes: each module is compiled once, not in each of them, whatever the environment says.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 REQUIRE_ALL = os.environ.get("GNNKIT_REQUIRE_ALL") == "1"
 # Other packages' warnings, which we cannot mend; every other warning is an error.
 FOREIGN_WARNINGS = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,15 +14,14 @@ from gnnkit.backends import pool_stream
 from gnnkit.errors import GnnkitError, LoaderClosed
 from tests.backends.setups import loader_of
 from tests.helpers.batches import same
-from tests.helpers.machine import slowness
-from tests.helpers.waiting import HANG_S
+from tests.helpers.waiting import HANG_S, wait_until
 
 pytestmark = pytest.mark.slow
 
 BACKENDS = ["InProcess-2", "Colocated-2", "GraphStore-2"]
-THREADS, EPOCHS = 4, 6
-# Far longer than any batch of the small graph takes, far shorter than a test may.
-BATCH_TIMEOUT_S = 10.0
+THREADS, EPOCHS = 4, 3
+# Whoever waits in vain does so for longer than a test waits for him.
+BATCH_TIMEOUT_S = SLOW_LOOK_S = 200.0
 
 
 class Reader(threading.Thread):
@@ -55,9 +53,7 @@ def readers_of(iterator: Iterator[Any]) -> tuple[list[Reader], threading.Barrier
 
 def ended(readers: list[Reader]) -> None:
     """Waits for threads to end."""
-    for reader in readers:
-        reader.join(HANG_S * slowness())
-        assert not reader.is_alive()
+    assert wait_until(lambda: not any(reader.is_alive() for reader in readers)), "somebody waits for a batch that another thread had"
 
 
 @pytest.fixture(params=BACKENDS)
@@ -68,7 +64,6 @@ def loader(request: pytest.FixtureRequest) -> Iterator[GraphLoader]:
 
 def test_each_batch_goes_to_one_thread_at_once(loader: GraphLoader) -> None:
     wanted = sorted(int(i) for batch in loader for i in batch.input_id)
-    began = time.monotonic()
     for _ in range(EPOCHS):
         readers, barrier = readers_of(iter(loader))
         barrier.wait(HANG_S)
@@ -76,7 +71,6 @@ def test_each_batch_goes_to_one_thread_at_once(loader: GraphLoader) -> None:
         assert [reader.error for reader in readers] == [None] * THREADS
         assert sorted(i for reader in readers for i in reader.seeds) == wanted
         assert loader.stats().batches == len(loader)
-    assert time.monotonic() - began < BATCH_TIMEOUT_S * slowness(), "somebody waited for a batch that another thread had"
 
 
 def test_an_iterator_that_is_left_for_a_newer_one_ends_in_every_thread(loader: GraphLoader) -> None:
@@ -115,12 +109,10 @@ def test_no_answer_waits_for_a_look_around(kind: str, monkeypatch: pytest.Monkey
             never.wait(0.02)
 
         monkeypatch.setattr(pool_stream.PoolStream, "_settle", settle_late)
-        monkeypatch.setattr(pool_stream, "SLICE_S", 30.0)
-        started = time.monotonic()
+        monkeypatch.setattr(pool_stream, "SLICE_S", SLOW_LOOK_S)
         with ThreadPoolExecutor(8) as pool:
             for _ in range(3):
                 outcomes = [pool.submit(loader.sample, [i, i + 1], index=i) for i in range(40)]
                 for outcome, expected in zip(outcomes, wanted, strict=True):
+                    # The last answers of a burst would come later than that: nothing arrives after them.
                     same(outcome.result(HANG_S), expected)
-        # The last answers of a burst would come 30 s late: nothing arrives after them.
-        assert time.monotonic() - started < 25.0

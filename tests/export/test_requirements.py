@@ -47,11 +47,11 @@ def test_a_fresh_environment_of_its_own_requirements_imports_the_program(tmp_pat
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     run(sys.executable, "-c", BUILD, wheels, cwd=ROOT, timeout_s=120)
-    run(sys.executable, "-m", "venv", tmp_path / "env", cwd=tmp_path, timeout_s=120)
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env", cwd=tmp_path, timeout_s=120)
     python = tmp_path / "env/bin/python"
     # Compiling every module of every package would take as long as the rest; a few of them are imported, once.
     options = ("-q", "--no-compile", "--disable-pip-version-check", "--find-links", wheels)
-    install = (python, "-m", "pip", "install", *options, "-r", job / "requirements.txt")
+    install = (sys.executable, "-m", "pip", "--python", python, "install", *options, "-r", job / "requirements.txt")
     run(*install, cwd=tmp_path, timeout_s=1200)
     answer = json.loads(run(python, "-c", IMPORT, cwd=job, timeout_s=300))
     assert answer[0] == "train"
