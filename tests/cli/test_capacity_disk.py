@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from gnnkit import GraphLoader, InProcess, datasets
+from gnnkit.bench.memory_groups import memory_group
 from gnnkit.capacity.disk import PageReads, StoreDisk
 from gnnkit.capacity.estimate import Cluster, Rates, asked, batch_of, estimate, sized_graph
 from gnnkit.storage import paging
 from gnnkit.storage.options import BuildOptions, Order
 from gnnkit.storage.store import Store
-from tests.helpers.memory_groups import memory_group
 
 FAN_OUT, BATCH_SIZE = [6, 4], 8
 

@@ -180,7 +180,7 @@ def test_a_job_that_does_not_fit_runs_smaller_and_says_why(monkeypatch: pytest.M
     assert sized(monkeypatch, replace(JOB, nodes=1, procs_per_node=3), 1, 1 << 40) == ("1 x 3 ranks", [])
 
 
-@pytest.mark.parametrize("wrong", [{"nodes": 0}, {"procs_per_node": True}, {"launcher": "ssh"}, {"servers_per_node": None}])
+@pytest.mark.parametrize("wrong", [{"nodes": 0}, {"procs_per_node": True}, {"launcher": 5}, {"servers_per_node": None}])
 def test_a_damaged_record_is_an_error(tmp_path: Path, wrong: dict[str, object]) -> None:
     options = {"launcher": "slurm", "nodes": 2, "procs_per_node": 1, "storage_nodes": 0, "servers_per_node": 1, "gpus_per_proc": 0}
     text = {"version": 1, "gnnkit": "1", "options": {**options, "placement": "replicate"}, "files": {}}
