@@ -22,7 +22,7 @@ import pyarrow.flight as flight
 from numpy.typing import NDArray
 
 from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseTable
-from gnnkit.cluster.parts.protocol import arrow_array, listed, one_list, pack
+from gnnkit.cluster.parts.protocol import listed, one_list, pack
 from gnnkit.cluster.parts.service import Action, Answers, Get, Stream, as_flight, lease_actions
 from gnnkit.cluster.serving.codec import from_bytes, to_bytes
 from gnnkit.cluster.serving.membership import Membership, ServerMember, check_version
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from gnnkit.cluster.serving.pool import ServedWorkers
 
 WALK_SCHEMA = pa.schema([("layout", pa.large_list(pa.uint8())), ("structure", pa.large_list(pa.uint8()))])
-_NO_LIST = pa.LargeListArray.from_arrays(arrow_array(np.zeros(1, np.int64)), arrow_array(np.empty(0, np.uint8)))
-PATIENCE = pa.RecordBatch.from_arrays([_NO_LIST] * len(WALK_SCHEMA), schema=WALK_SCHEMA)
+PATIENCE = pa.RecordBatch.from_arrays([pa.nulls(0, kind.type) for kind in WALK_SCHEMA], schema=WALK_SCHEMA)
 
 
 class UnknownChannel(GnnkitError):
