@@ -95,7 +95,8 @@ class RayJob(Job):
     def _environment(self) -> dict[str, str]:
         """Returns the driver's own variables, those that Ray reads when it is imported among them."""
         visible = self.spec.setup()["variables"][VISIBLE]
-        found = {} if visible is None else {VISIBLE: visible}
+        # A call that comes after the connection was closed is an error, and starts no other cluster.
+        found = {"RAY_ENABLE_AUTO_CONNECT": "0", **({} if visible is None else {VISIBLE: visible})}
         if self._engine.joined is None:
             # What belongs to this cluster shows this token; without it, Ray would leave one of its own in the user's home.
             found |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
