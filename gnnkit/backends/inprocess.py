@@ -393,8 +393,12 @@ def _start_threads(shared: _Shared, count: int) -> list[threading.Thread]:
         threading.Thread(target=_run, args=(shared, shared.shift, f"thread {i}"), name=f"gnnkit-sampler-{i}", daemon=True)
         for i in range(count)
     ]
-    for thread in threads:
-        thread.start()
+    for started, thread in enumerate(threads):
+        try:
+            thread.start()
+        except RuntimeError as error:
+            what = f"the system starts {started} of {count} sampling threads and no more"
+            raise PlanError(what, "take fewer: backend=InProcess(num_threads=...)") from error
     return threads
 
 

@@ -208,13 +208,13 @@ def from_bench(path: Path) -> Rates:
         scale, batch_size, threads = float(value["scale"]), int(value["batch_size"]), int(value["num_threads"])
         fan_out = [int(count) for count in value["num_neighbors"]]
         machine = value["machine"].get("cpu", "a machine that it does not name")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        schema = datasets.products_like(scale).schema
+        (node_type,), (edge_type,) = schema.node_types, schema.edge_types
+        size = most(schema, {edge_type: fan_out}, node_type, batch_size, "in")
+        batches_per_s = seeds / batch_size / threads
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         hint = "write one with gnnkit bench --json > bench.json; it needs the row of gnnkit's own sampling"
         raise PlanError(f"{str(path)!r} is no record of gnnkit bench: {type(error).__name__}: {error}", hint) from error
-    schema = datasets.products_like(scale).schema
-    (node_type,), (edge_type,) = schema.node_types, schema.edge_types
-    size = most(schema, {edge_type: fan_out}, node_type, batch_size, "in")
-    batches_per_s = seeds / batch_size / threads
     what = f"recorded in {path} on {machine}: {seeds:,.0f} seeds/s with {threads} threads"
     return Rates(batches_per_s * size.num_edges, batches_per_s * size.row_bytes(schema), what)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from dataclasses import replace
@@ -113,7 +114,10 @@ def open_planned_store(plan: LoaderPlan, backend: Backend, events: EventSink) ->
             site = Site("replicate", ONE_HOST) if plan.placement is None else _site(plan, backend, plan.placement)
             store = site.open(path, events, plan.store)
         except StoreError as error:
-            if is_url(path) or (Path(path) / MANIFEST_NAME).exists():
+            is_there = False
+            with contextlib.suppress(OSError, ValueError):  # no system can have a file of that name
+                is_there = is_url(path) or (Path(path) / MANIFEST_NAME).exists()
+            if is_there:
                 raise
             raise StoreError(error.message, _BRING_IT) from error
     check_planned(plan.store, store.manifest, store.path)

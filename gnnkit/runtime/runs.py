@@ -488,7 +488,7 @@ def _what(path: Path, record: dict[str, Any]) -> str:
     kind = record.get("kind")
     if "embeddings" in record:
         return "embeddings"
-    if kind in _KINDS:
+    if isinstance(kind, str) and kind in _KINDS:
         return _KINDS[kind]
     if "serves" in record:
         return "part service"

@@ -235,7 +235,10 @@ class PartOwner:
         while first < len(nodes):
             piece = slice(first, min(len(nodes), first + size))
             capacity = self._buffers[r].shape[1] - num_edges
-            most = max(1, fan_out, capacity if fan_out < 0 and relation[WEIGHTED] == 1 else 0)
+            # Without replacement no node draws more than there are.
+            num_all = int(tables.row_bounds[len(tables.node_types) + r, -1])
+            drawn_at_most = fan_out if request.replace else min(fan_out, num_all)
+            most = max(1, drawn_at_most, capacity if fan_out < 0 and relation[WEIGHTED] == 1 else 0)
             table = np.empty(2 if most <= LINEAR_FAN_OUT else 1 << (2 * most - 1).bit_length(), np.int64)
             row, col, position = (address_of(array) + 8 * num_edges for array in self._buffers[r])
             buffers = np.array([row, col, position if request.wants_position[r] else 0, capacity], np.int64)

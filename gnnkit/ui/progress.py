@@ -266,7 +266,7 @@ def _stream_renderer(stream: IO[str], wanted: RendererName | None) -> Renderer:
     # A terminal that cannot move its cursor gets lines, whatever was wished for.
     capable = not terminal or os.environ.get("TERM", "").lower() not in ("", "dumb", "unknown")
     if capable and wanted != "plain" and (terminal or wanted == "text"):
-        from gnnkit.ui.streams import TerminalRenderer
+        from gnnkit.ui.terminal import TerminalRenderer  # rich
 
         return TerminalRenderer(stream)
 

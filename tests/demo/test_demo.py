@@ -86,7 +86,7 @@ def test_at_least_15_batches_an_epoch(tmp_path: Path) -> None:
 
 def test_it_fails_when_edges_lead_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Edges between random nodes: the neighbourhood says nothing about a node's class.
-    def shuffled(key: np.uint64, start: int, size: int, stride: int, labels: Any, communities: Any, bounds: Any, out: Any) -> None:
+    def shuffled(key: np.uint64, start: int, law: Any, labels: Any, communities: Any, bounds: Any, out: Any) -> None:
         out[:] = np.random.default_rng(start).integers(0, len(labels), out.shape)
 
     monkeypatch.setattr(synthetic.kernels, "fill_edges", shuffled)

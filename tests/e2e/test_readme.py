@@ -127,6 +127,8 @@ def test_the_command_lines_exist(home: Path, capfd: pytest.CaptureFixture[str]) 
         "demo",
         "doctor",
         "partition",
+        "append",
+        "push",
         "serve",
         "run",
         "export",

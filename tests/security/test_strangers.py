@@ -39,7 +39,8 @@ def call(number):
         return type(error).__name__
 
 with ThreadPoolExecutor(4) as threads:
-    print(*threads.map(call, range(4)), sep="\n")
+    for name in threads.map(call, range(4)):
+        print(name)
 """
 
 
