@@ -110,7 +110,7 @@ def test_servers_share_one_copy_of_the_graph(pair: GraphStoreServers) -> None:
     assert wait_until(lambda: all(server["graph_bytes"] for server in pair.status()["servers"]), START_S)
     blocks = [blocks_of(pid, "gnnkit-graph") for pid in all_pids(pair)]
     assert wait_until(lambda: all(blocks_of(pid, "gnnkit-graph") == blocks[0] for pid in all_pids(pair)), FAULT_S)
-    assert len(blocks[0]) == 1 and not blocks_of(os.getpid(), "gnnkit-graph")
+    assert len(blocks[0]) == 1 and blocks[0].isdisjoint(blocks_of(os.getpid(), "gnnkit-graph"))
 
 
 def test_two_notebooks_serve_the_same_store(pair: GraphStoreServers, store: Store) -> None:
