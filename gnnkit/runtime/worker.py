@@ -660,8 +660,6 @@ class WorkerLoop:
             self._watch.busy(number, job.step if isinstance(job, SampleJob) else 0)
             self._sample_for(channel, job, number)
             self._watch.idle(number)
-            if isinstance(job, SampleJob):
-                job.target.give_back()
         self._jobs.done(job)
 
     def _sample_for(self, channel: WorkerChannel, job: Job, thread: int) -> None:
@@ -674,6 +672,8 @@ class WorkerLoop:
             else:
                 self._sample_one(sampler, job, request, thread)
         except BaseException as error:  # everything goes to the loader, who raises it
+            if isinstance(job, SampleJob):
+                job.target.give_back()
             if isinstance(job, TrialJob):  # whoever asks for that batch later will hear of it
                 logger.info("the trial batch failed", exc_info=True)
                 self._clients.send(client, "opened", c=number, nbytes=0)
@@ -693,6 +693,9 @@ class WorkerLoop:
 
         try:
             layout, _, sample_s, gather_s = sampler.sample_into(request, acquire)
+            # Before the loader hears of it: afterwards the slot is a batch of the user's, whatever becomes of the ring.
+            if isinstance(job, SampleJob):
+                job.target.give_back()
             times = {"began_s": began_s, "sample_s": sample_s, "gather_s": gather_s, "thread": thread if self._graph.threads > 1 else None}
             self._clients.send(
                 job.channel[0], "done", tuple(own), layout=layout_to_json(layout), **times, **self._graph.report(), **name_of(job)

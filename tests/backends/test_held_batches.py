@@ -75,7 +75,7 @@ def test_batches_of_closed_loaders_keep_their_own_memory(kind: str, path: Path) 
         del batch, copy
         held.clear()
         gc.collect()
-        assert given_back(seen, len(seen) * HUGE_PAGE), "and goes with the batch, but for the ring's last page"
+        assert wait_until(lambda: given_back(seen, len(seen) * HUGE_PAGE)), "and goes with the batch, but for the ring's last page"
     finally:
         for fd in seen:
             os.close(fd)
