@@ -90,11 +90,16 @@ class SharedPool:
             self.workers.send(rank, "ring", fds, **body)
 
     def remove(self, session: Session) -> None:
-        """Takes a loader's place away; its memory goes with the batches that it has handed out."""
-        if self.sessions.pop(session.number, None) is not None:
-            for rank in self.workers.pids:
-                self.workers.send(rank, "close", c=session.number)
-        session.leave()
+        """Takes a loader's place away; its memory goes with the batches that it has handed out. After the last one the processes end."""
+        known = self.sessions.pop(session.number, None) is not None
+        try:
+            if not self.sessions:  # first: a process that ends while it writes a batch leaves its pages in the ring
+                self.stop()
+            elif known:
+                for rank in self.workers.pids:
+                    self.workers.send(rank, "close", c=session.number)
+        finally:
+            session.leave()
 
     def announce_sessions(self, rank: int) -> None:
         """Tells a process that has just come of the loaders that are there."""
@@ -371,10 +376,9 @@ class PoolRegistry:
         if pool is None:
             return
         self._places.pop(session.number, None)
-        pool.remove(session)
-        if not pool.sessions:
+        if pool.sessions.keys() <= {session.number}:
             del self._by_key[key]
-            pool.stop()
+        pool.remove(session)
 
     def forget(self, session: Session) -> None:
         """Has a loader's place taken away, from anywhere, and at once unless this thread holds the lock. Does nothing in a forked child."""

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import typer
 
-from gnnkit.cli.info import open_store_or_none, show_store, store_facts
+from gnnkit.cli.info import open_store, show_store, store_facts
 from gnnkit.cli.output import show_json
 from gnnkit.cli.partition import by_type
-from gnnkit.errors import StoreError
 
 
 def append(
@@ -31,9 +30,7 @@ def append(
     from gnnkit.datasets.tables.description import forms_from_text
     from gnnkit.ui.progress import make_sink
 
-    found = open_store_or_none(store, root)
-    if found is None:
-        raise StoreError(f"there is no store {store!r}", "gnnkit stores ls shows what there is")
+    found = open_store(store, root)
     given = {"edges": edges, "nodes": nodes}
     forms = {name: forms_from_text(by_type(value), Path()) for name, value in given.items() if value is not None}
     with make_sink(False if as_json else "auto") as events:

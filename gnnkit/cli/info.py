@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gnnkit.cli.output import WARNING, show_error, show_json, show_line, show_rows, show_table
-from gnnkit.errors import DatasetError, PlanError
+from gnnkit.errors import DatasetError, PlanError, StoreError
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.urls import is_url
 
@@ -92,8 +92,20 @@ def open_store_or_none(
     return Store.open(named, parts) if named.is_dir() else None
 
 
+def open_store(target: str, root: Path | None, parts: Sequence[int] | None = None) -> Store:
+    """Opens the store that is meant; see ``open_store_or_none``.
+
+    Raises:
+        StoreError: There is none, or it cannot be opened.
+        DatasetError: It is a file.
+    """
+    store = open_store_or_none(target, root, parts=parts)
+    if store is None:
+        raise StoreError(f"there is no store {target!r}", "gnnkit stores ls shows what there is")
+    return store
+
+
 def _damage(store: Store, *, quiet: bool) -> str | None:
-    from gnnkit.errors import StoreError
     from gnnkit.ui.progress import make_sink
 
     with make_sink(False if quiet else "auto") as events:
@@ -184,7 +196,6 @@ def _arrays(part: Any) -> str:
 
 def _dataset(name: str, root: Path | None, *, verify: bool, as_json: bool) -> None:
     from gnnkit.datasets.registry import ogb_info
-    from gnnkit.errors import PlanError
     from gnnkit.storage.catalog import default_root, default_store_dir, list_stores
 
     facts = ogb_info(name)

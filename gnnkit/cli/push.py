@@ -6,9 +6,8 @@ from pathlib import Path
 
 import typer
 
-from gnnkit.cli.info import open_store_or_none
+from gnnkit.cli.info import open_store
 from gnnkit.cli.output import show_line
-from gnnkit.errors import StoreError
 
 
 def push(
@@ -24,9 +23,7 @@ def push(
     """
     from gnnkit.ui.progress import make_sink
 
-    opened = open_store_or_none(store, root, parts=part)
-    if opened is None:
-        raise StoreError(f"there is no store {store!r}", "gnnkit stores ls shows what there is")
+    opened = open_store(store, root, parts=part)
     with make_sink("auto") as events:
         place = opened.push(url, overwrite=overwrite, events=events)
     show_line(f"pushed {opened.name}: GraphLoader.from_store({place!r}) fetches it")

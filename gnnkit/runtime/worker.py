@@ -672,8 +672,6 @@ class WorkerLoop:
             else:
                 self._sample_one(sampler, job, request, thread)
         except BaseException as error:  # everything goes to the loader, who raises it
-            if isinstance(job, SampleJob):
-                job.target.give_back()
             if isinstance(job, TrialJob):  # whoever asks for that batch later will hear of it
                 logger.info("the trial batch failed", exc_info=True)
                 self._clients.send(client, "opened", c=number, nbytes=0)
@@ -692,10 +690,11 @@ class WorkerLoop:
             return block
 
         try:
-            layout, _, sample_s, gather_s = sampler.sample_into(request, acquire)
-            # Before the loader hears of it: afterwards the slot is a batch of the user's, whatever becomes of the ring.
-            if isinstance(job, SampleJob):
-                job.target.give_back()
+            try:
+                layout, _, sample_s, gather_s = sampler.sample_into(request, acquire)
+            finally:  # before the loader hears of it: afterwards the slot is somebody else's, whatever becomes of the ring
+                if isinstance(job, SampleJob):
+                    job.target.give_back()
             times = {"began_s": began_s, "sample_s": sample_s, "gather_s": gather_s, "thread": thread if self._graph.threads > 1 else None}
             self._clients.send(
                 job.channel[0], "done", tuple(own), layout=layout_to_json(layout), **times, **self._graph.report(), **name_of(job)
