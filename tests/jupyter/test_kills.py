@@ -107,6 +107,7 @@ CELLS = {
     "break": "for batch in loader:\n    break",
     "resume": "rest = list(loader.resume())",
     "peek": "loader.peek()",
+    "sample": "answer = loader.sample([1, 2])",
     "valid": "valid = loader.for_split('valid')\ncount = sum(batch.batch_size for batch in valid)",
     "own error": "for batch in loader:\n    raise ValueError('mine')",
     "shown": "print(loader, loader.status().state)\nloader.stats()",
@@ -114,7 +115,7 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize("backend", ["InProcess(1)", "Colocated(1)"])
+@pytest.mark.parametrize("backend", ["InProcess(1)", "Colocated(1)", "GraphStore(1)"])
 def test_cells_run_in_any_order(place: Workplace, store: Path, backend: str) -> None:
     """Each works, or says in a line of gnnkit's, or Python's about an unknown name, why it cannot; and in order they always work.
 
