@@ -6,7 +6,10 @@ import gc
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -19,17 +22,19 @@ KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserve
 BROWSER_DRIVER = "playwright/driver"
 # Tests of this very check put theirs elsewhere, where no test beside them sees it.
 SHARED_MEMORY = Path(os.environ.get("GNNKIT_LEAK_SHARED_MEMORY", "/dev/shm"))
+# Where Linux has what a process has open.
+DESCRIPTORS = Path("/proc/self/fd")
 # How long a closed loader's children may take to be gone; a leak stays for good. A busy machine is given longer, unless it is told.
 GRACE_VARIABLE, GRACE_S = "GNNKIT_LEAK_GRACE_S", 5.0
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """What this process holds at one moment."""
+    """What this process and its children hold at one moment; sockets as (process, descriptor, which socket it is)."""
 
     processes: frozenset[str]
     shared_memory: frozenset[str]
-    ports: frozenset[str]
+    sockets: frozenset[tuple[int, int, str]]
     threads: frozenset[str]
 
     def beyond(self, before: Holdings) -> list[str]:
@@ -37,7 +42,7 @@ class Holdings:
         kinds = (
             ("process", self.processes - before.processes),
             ("shared memory", self.shared_memory - before.shared_memory),
-            ("listening port", self.ports - before.ports),
+            ("listening port", _listening(self.sockets - before.sockets)),
             ("thread", self.threads - before.threads),
         )
         return [f"{kind} {item}" for kind, items in kinds for item in sorted(items)]
@@ -45,11 +50,10 @@ class Holdings:
 
 def holdings() -> Holdings:
     """What this process and its children hold now."""
-    me = psutil.Process()
-    family = [me]
+    family = [os.getpid()]
     processes = set()
     of_browsers: set[int] = set()
-    for child in me.children(recursive=True):  # parents come before their children
+    for child in _children():  # parents come before their children
         try:
             line = " ".join(child.cmdline())
             if BROWSER_DRIVER in line or child.ppid() in of_browsers:
@@ -59,9 +63,9 @@ def holdings() -> Holdings:
                 continue
         except psutil.Error:  # gone meanwhile
             continue
-        family.append(child)
+        family.append(child.pid)
         processes.add(f"{child.pid}: {line[:200]}")
-    return Holdings(frozenset(processes), _shared_memory(), _ports(family), _threads())
+    return Holdings(frozenset(processes), _shared_memory(), frozenset(chain(*map(_sockets, family))), _threads())
 
 
 def _shared_memory() -> frozenset[str]:
@@ -70,15 +74,40 @@ def _shared_memory() -> frozenset[str]:
     return frozenset(name for name in os.listdir(SHARED_MEMORY) if "gnnkit" in name.lower())
 
 
-def _ports(family: list[psutil.Process]) -> frozenset[str]:
+def _children() -> list[psutil.Process]:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # nobody needs to look through all processes of the machine
+        return []
+    return psutil.Process().children(recursive=True)
+
+
+def _sockets(pid: int) -> Iterator[tuple[int, int, str]]:
+    """Every socket of a process, of whatever kind: (process, descriptor, which socket it is)."""
+    try:
+        if not DESCRIPTORS.is_dir():
+            yield from ((pid, found.fd, str(found.laddr)) for found in psutil.Process(pid).net_connections("inet"))
+            return
+        for descriptor in os.listdir(folder := f"/proc/{pid}/fd"):
+            with suppress(FileNotFoundError):
+                if (target := os.readlink(f"{folder}/{descriptor}")).startswith("socket:"):
+                    yield pid, int(descriptor), target
+    except (psutil.Error, OSError):  # gone meanwhile, or another user's
+        return
+
+
+def _listening(sockets: frozenset[tuple[int, int, str]]) -> frozenset[str]:
+    """Those of some sockets that listen on the network.
+
+    The system's table of ports takes milliseconds to read, so that it is read for processes with sockets that were not there before.
+    """
     ports = set()
-    for process in family:
-        try:
-            for connection in process.net_connections("inet"):
-                if connection.status == psutil.CONN_LISTEN:
-                    ports.add(f"{connection.laddr.ip}:{connection.laddr.port} of process {process.pid}")
-        except psutil.Error:  # gone meanwhile, or another user's
-            continue
+    for pid in {pid for pid, *_ in sockets}:
+        descriptors = {descriptor for owner, descriptor, _ in sockets if owner == pid}
+        with suppress(psutil.Error):  # gone meanwhile
+            for connection in psutil.Process(pid).net_connections("inet"):
+                if connection.status == psutil.CONN_LISTEN and connection.fd in descriptors:
+                    ports.add(f"{connection.laddr.ip}:{connection.laddr.port} of process {pid}")
     return frozenset(ports)
 
 
