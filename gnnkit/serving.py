@@ -228,6 +228,6 @@ def _read_tls(cert: str | Path | None, key: str | Path | None) -> tuple[str, str
         return None
     if cert is None or key is None:
         raise PlanError("of tls_cert and tls_key only one is given", "give both: the certificate's file and its key's")
-    from gnnkit.cluster.serving.server_proxy import read_pem
+    from gnnkit.cluster.network_child import read_pem
 
     return read_pem(str(cert), "tls_cert"), read_pem(str(key), "tls_key")

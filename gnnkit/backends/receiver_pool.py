@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.local_pool import LocalWorkerPool
 from gnnkit.backends.server_pool import OwnServers
-from gnnkit.cluster import worker
+from gnnkit.cluster import network_child
+from gnnkit.cluster.network_child import Servers, join, read_ca
 from gnnkit.cluster.serving.connection import client_id
-from gnnkit.cluster.serving.server_proxy import JoinedServers, Servers, join, read_ca, receiver_setup
+from gnnkit.cluster.serving.membership import JoinedServers
 from gnnkit.cluster.serving.spec import required, split_place, threads_for
 from gnnkit.errors import PlanError, StoreError, WorkerStopped
 from gnnkit.events import EventSink
@@ -20,7 +21,7 @@ from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
 from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.runtime.runs import RunFolder, new_run
-from gnnkit.runtime.supervisor import Exit, SupervisorOptions
+from gnnkit.runtime.supervisor import ChildProcess, Exit, SupervisorOptions
 from gnnkit.runtime.wire import Message
 from gnnkit.storage.store import Store
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ReceiverPool(LocalWorkerPool):
-    """One receiving process; see ``WorkerPool``.
+    """One network child that samples; see ``WorkerPool``.
 
     Args:
         options: How it is started.
@@ -39,6 +40,9 @@ class ReceiverPool(LocalWorkerPool):
         on_started: Called when it has been started.
         joined: The servers.
         own: Those of them that this process has started, which end with it; None where all are somebody else's.
+
+    Attributes:
+        servers: What the process is told of the servers, before ``setup``; see ``gnnkit.cluster.network_child``.
     """
 
     def __init__(
@@ -51,9 +55,14 @@ class ReceiverPool(LocalWorkerPool):
         own: OwnServers | None,
     ) -> None:
         super().__init__(options, folder, GraphSharing(graph, 0), on_started)
+        self.servers: dict[str, Any] = {}
         self._joined, self._own = joined, own
         self._traffic = [0, 0]
         self._leaving: frozenset[int] = frozenset()  # pids of servers of this process's own, until others have taken their places
+
+    def _set_up(self, child: ChildProcess) -> None:
+        child.wire.send("servers", **self.servers)
+        super()._set_up(child)
 
     def start_missing(self) -> None:
         """Has the process come back, and servers of this process's own that have died; those that somebody has had ended stay away."""
@@ -169,18 +178,19 @@ def open_receiver(
     check_start_memory(1, threads, outline.schema)
     folder = new_run(options.log_dir, {"store": str(outline.path), "servers": list(servers.addresses)})
     workers = ReceiverPool(
-        SupervisorOptions(1, threads, worker.__name__, title="receiving process {rank}", lane="receiver"),
+        SupervisorOptions(1, threads, network_child.__name__, title="receiving process {rank}", lane="receiver"),
         folder,
         graph,
         on_started,
         joined,
         own,
     )
+    workers.servers = servers.message(joined)
     workers.setup = {
         "store": asdict(outline.reference),
         "idle_s": options.idle_timeout_s,
-        "hosts": None,
-        "servers": receiver_setup(joined, servers, outline.num_parts, options.max_restarts > 0),
+        "hosts": {"parts": []},
+        "again": options.max_restarts > 0,
     }
     return workers
 

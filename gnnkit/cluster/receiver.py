@@ -1,12 +1,8 @@
-"""The receiving end of the wire: a child of the trainer that fetches batches from servers of other hosts, into the trainer's ring.
+"""The receiving end of the network: a network child that is a sampling process, and fetches batches into the trainer's ring.
 
 It is a sampling process like others (``gnnkit.cluster.worker``), but has an outline of the store instead of parts, and no graph. Of each
 batch it asks one server for the structure, and the owners of its nodes and edges for their rows, all over Arrow Flight. The rest of a
-batch is made as anywhere else, so it is the same.
-
-Its setup message carries ``servers``: ``{"servers": {"<rank>": {"address": "10.0.0.1:7000", "parts": [0, 1]}, ...}, "client": ...,
-"token": ..., "ca": PEM text or None, "again": ...}``, where ``client`` is what the trainer calls itself, and ``again`` says whether a
-server that is gone is waited for. Its ``done`` messages carry ``traffic``, the bytes that it has received and sent so far.
+batch is made as anywhere else, so it is the same. Its ``done`` messages carry ``traffic``, the bytes that it has received and sent so far.
 
 Of several servers that have a part, one is asked for its rows: trainers and parts are spread over them.
 """
@@ -21,7 +17,7 @@ import threading
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +27,11 @@ import pyarrow.flight as flight
 from numpy.typing import NDArray
 
 from gnnkit.cluster.hosts import split_address
-from gnnkit.cluster.parts.client import Attempt, FlightOwners, Peer, Traffic, is_refused, keep_freed_memory, lease_renewal, remote_error
+from gnnkit.cluster.parts.client import Attempt, FlightOwners, Peer, is_refused, keep_freed_memory, remote_error
 from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, to_ticket
 from gnnkit.cluster.parts.spreading import num_rows
 from gnnkit.cluster.serving.flight_actions import UnknownChannel, walk_from_batches
+from gnnkit.cluster.serving.membership import JoinedServers
 from gnnkit.cluster.serving.spec import threads_for
 from gnnkit.errors import BatchTimeout, GnnkitError, HostUnreachable, LoaderClosed, PlanError, SamplingError, WorkerDied
 from gnnkit.plan import LoaderPlan
@@ -84,55 +81,71 @@ def probe(address: str, timeout_s: float) -> Found:
     return Found.LISTENS
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A batch to be walked.
-
-    Attributes:
-        key: The loader's key.
-        plan: Its plan as JSON.
-        epoch: First half of the batch's key.
-        batch: Second half.
-        seeds: int64 ``[k]`` dataset ids of a batch outside the epoch, or None.
-    """
-
-    key: str
-    plan: Mapping[str, Any]
-    epoch: int
-    batch: int
-    seeds: NDArray[np.int64] | None
-
-
-class ServerLines(FlightOwners):
-    """Connections to all servers of a run, shared by the threads of a process.
+class RemoteServers(FlightOwners):
+    """The servers of a run as the sampling threads of a network child use them; see ``gnnkit.runtime.worker.OtherHosts``.
 
     Every thread makes one batch at a time, and ``begin_batch`` says when it begins: all that it asks then shares one deadline. A server
     that refuses connections is gone; one that says nothing at all may be behind a broken network, and is waited for.
 
     Args:
-        setup: ``servers`` of the setup message, see ``gnnkit.cluster.receiver``.
+        joined: The servers.
+        store: The store's outline.
         client: What this process is known by.
-        fingerprint: The store's.
-        num_rows: See ``FlightOwners``.
-        at_once: Calls under way at a time, at most.
+        token: What they expect.
+        ca: See ``FlightOwners``.
+        again: Whether a server that is gone is waited for.
+
+    Attributes:
+        threads: Sampling threads to run.
+
+    Raises:
+        PlanError: A part is on no server.
     """
 
-    def __init__(self, setup: Mapping[str, Any], client: str, fingerprint: str, num_rows: list[int], *, at_once: int) -> None:
-        servers = Peer.all_from_json(setup["servers"])
-        super().__init__(servers, setup["token"], fingerprint, num_rows, timeout_s=_MOST_S, at_once=at_once, ca=setup["ca"])
-        self._client, self._again = client, bool(setup["again"])
+    def __init__(self, joined: JoinedServers, store: Store, client: str, token: str, ca: str | None, *, again: bool) -> None:
+        keep_freed_memory()
+        graph = store.arrays()
+        servers = {server.rank: Peer(server.address, joined.parts_of(server.rank, graph.num_parts)) for server in joined.servers}
+        self.threads = threads_for(len(servers))
+        at_once = self.threads * (1 + len(servers))
+        super().__init__(servers, token, store.fingerprint, num_rows(graph), timeout_s=_MOST_S, at_once=at_once, ca=ca)
+        self._part_map = spread_parts(client.partition("/")[0], graph.num_parts, {rank: peer.parts for rank, peer in servers.items()})
+        self._client, self._again = client, again
         self._batch = threading.local()
         self._registered: set[tuple[int, str]] = set()
         self._released: set[str] = set()
         self._walking = dict.fromkeys(servers, 0)
         self._closed = threading.Event()
+        warm()  # the kernels that only this module has imported
+
+    def session(self, graph: WorkerGraph, plan: LoaderPlan) -> ReceivingChannel:
+        """The session of a loader whose batches servers walk."""
+        return ReceivingChannel(graph, plan, self)
+
+    def report(self) -> dict[str, Any]:
+        """The bytes that were received and sent so far, which are sent with each batch."""
+        return {"traffic": [self.traffic.received, self.traffic.sent]}
+
+    def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
+        """A sampler for one thread."""
+        return receiving_sampler(tables, plan.sampling, self._part_map, self, plan.cached)
+
+    def leave(self) -> None:
+        """Nothing: the loop of the process says goodbye to the servers."""
 
     def begin_batch(self, timeout_s: float) -> None:
         """The calling thread begins a batch, for which the trainer waits so long."""
         self._batch.deadline = Deadline(timeout_s - min(_MOST_MARGIN_S, _MARGIN * timeout_s))
 
-    def walk(self, wanted: Wanted) -> Structure:
+    def walk(self, key: str, plan: Mapping[str, Any], epoch: int, batch: int, seeds: NDArray[np.int64] | None) -> Structure:
         """Has the server that has least to do walk a batch.
+
+        Args:
+            key: The loader's key.
+            plan: Its plan as JSON.
+            epoch: First half of the batch's key.
+            batch: Second half.
+            seeds: int64 ``[k]`` dataset ids of a batch outside the epoch, or None.
 
         Raises:
             WorkerDied: The server is gone.
@@ -148,12 +161,14 @@ class ServerLines(FlightOwners):
         try:
             while True:
                 try:
-                    self._register(rank, wanted)
-                    return self._walk_at(rank, wanted)
+                    self._register(rank, key, plan)
+                    head = {**self._head(key), "what": "walk", "epoch": epoch, "batch": batch}
+                    ticket = to_ticket(head, {} if seeds is None else {"seeds": seeds})
+                    return self._begin_get(rank, ticket, walk_from_batches).result()
                 except UnknownChannel:
-                    logger.info("server %d knows nothing of loader %s any more; it is told again", rank, wanted.key)
+                    logger.info("server %d knows nothing of loader %s any more; it is told again", rank, key)
                     with self._lock:
-                        self._registered.discard((rank, wanted.key))
+                        self._registered.discard((rank, key))
                 except (HostUnreachable, WorkerDied) as error:
                     self._wait_after(error)
         finally:
@@ -172,18 +187,13 @@ class ServerLines(FlightOwners):
     def _one_refuses(self) -> bool:
         return any(probe(peer.address, _GAP_S) is Found.REFUSES for peer in self._peers.values())
 
-    def _walk_at(self, rank: int, wanted: Wanted) -> Structure:
-        head = {**self._head(wanted.key), "what": "walk", "epoch": wanted.epoch, "batch": wanted.batch}
-        ticket = to_ticket(head, {} if wanted.seeds is None else {"seeds": wanted.seeds})
-        return self._begin_get(rank, ticket, walk_from_batches).result()
-
-    def _register(self, rank: int, wanted: Wanted) -> None:
-        if (rank, wanted.key) not in self._registered and wanted.key not in self._released:
-            self._do(rank, "register", {**self._head(wanted.key), "plan": wanted.plan})
+    def _register(self, rank: int, key: str, plan: Mapping[str, Any]) -> None:
+        if (rank, key) not in self._registered and key not in self._released:
+            self._do(rank, "register", {**self._head(key), "plan": plan})
             with self._lock:
-                self._registered.add((rank, wanted.key))
-        if wanted.key in self._released:  # its batches under way must not make it known again
-            self.release(wanted.key)
+                self._registered.add((rank, key))
+        if key in self._released:  # its batches under way must not make it known again
+            self.release(key)
             raise LoaderClosed("the loader has left")
 
     def _do(self, rank: int, action: str, body: dict[str, Any]) -> None:
@@ -277,80 +287,31 @@ def _kind(body: bytes) -> str:
         return ""
 
 
-class BatchReceiver:
-    """The servers as this process's sampling threads use them.
-
-    Args:
-        setup: ``servers`` of the setup message, see ``gnnkit.cluster.receiver``.
-        store: The store's outline.
-
-    Attributes:
-        threads: Sampling threads to run.
-        lines: The connections.
-
-    Raises:
-        PlanError: A part is on no server.
-    """
-
-    def __init__(self, setup: Mapping[str, Any], store: Store) -> None:
-        keep_freed_memory()
-        servers, graph = Peer.all_from_json(setup["servers"]), store.arrays()
-        client = f"{setup['client']}/{secrets.token_hex(4)}"
-        self.threads = threads_for(len(servers))
-        self._where = spread_parts(setup["client"], graph.num_parts, {rank: server.parts for rank, server in servers.items()})
-        self.lines = ServerLines(setup, client, store.fingerprint, num_rows(graph), at_once=self.threads * (1 + len(servers)))
-        warm()  # the kernels that only this module has imported
-        addresses = {rank: server.address for rank, server in servers.items()}
-        self._renewal = lease_renewal(0, addresses, setup["token"], store.fingerprint, ca=setup["ca"], name=client)
-        self._renewal.begin_at_once()
-
-    @property
-    def traffic(self) -> Traffic:
-        """The bytes received and sent so far."""
-        return self.lines.traffic
-
-    def leave(self) -> None:
-        """Tells the servers that this process needs them no more."""
-        self._renewal.leave()
-
-    def session(self, graph: WorkerGraph, plan: LoaderPlan) -> ReceivingChannel:
-        """The session of a loader whose batches servers walk."""
-        return ReceivingChannel(graph, plan, self)
-
-    def report(self) -> dict[str, Any]:
-        """The bytes that were received and sent so far, which are sent with each batch."""
-        return {"traffic": [self.traffic.received, self.traffic.sent]}
-
-    def sampler(self, tables: GraphTables, plan: LoaderPlan, scratch: NodeScratch, *, walks_only: bool) -> BatchSampler:
-        """A sampler for one thread."""
-        return receiving_sampler(tables, plan.sampling, self._where, self.lines, plan.cached)
-
-
 class ReceivingChannel(WorkerChannel):
     """A ``WorkerChannel`` whose batches servers walk.
 
     Args:
         graph: The graph's outline.
         plan: The loader's plan.
-        receiving: The servers.
+        servers: The servers.
     """
 
-    def __init__(self, graph: WorkerGraph, plan: LoaderPlan, receiving: BatchReceiver) -> None:
+    def __init__(self, graph: WorkerGraph, plan: LoaderPlan, servers: RemoteServers) -> None:
         super().__init__(graph, plan)
         # The rows are asked for here: what the trainer has of them is nothing to the servers.
-        self._lines, self._key, self._sent = receiving.lines, secrets.token_hex(6), replace(plan, cached={}).to_json()
+        self._servers, self._key, self._sent = servers, secrets.token_hex(6), replace(plan, cached={}).to_json()
 
     def request(self, job: SampleJob | NowJob | TrialJob) -> SampleRequest:
         """Returns the request of a job: its structure, which a server has walked already."""
-        self._lines.begin_batch(self._plan.runtime.batch_timeout_s)
+        self._servers.begin_batch(self._plan.runtime.batch_timeout_s)
         started = time.perf_counter()
         epoch, seeds = 0 if isinstance(job, TrialJob) else job.epoch, job.seeds if isinstance(job, NowJob) else None
-        structure = self._lines.walk(Wanted(self._key, self._sent, epoch, job.batch_index, seeds))
+        structure = self._servers.walk(self._key, self._sent, epoch, job.batch_index, seeds)
         return WalkedRequest.of(structure, time.perf_counter() - started)
 
     def close(self) -> None:
         """Tells the servers that the loader has left."""
-        self._lines.release(self._key)
+        self._servers.release(self._key)
 
 
 def spread_parts(client: str, num_parts: int, holders: Mapping[int, tuple[int, ...]]) -> PartMap:

@@ -15,16 +15,12 @@ if TYPE_CHECKING:
 
 
 def _connect(setup: Mapping[str, Any], store: Store, threads: int) -> OtherHosts | None:
-    """The way to other hosts; both bring the network library, which a run on one host does without."""
-    if setup["hosts"] is not None:
-        from gnnkit.cluster.parts.spreading import Spreading
+    """The way to other hosts."""
+    if setup["hosts"] is None:
+        return None
+    from gnnkit.cluster.parts.spreading import Spreading  # brings the network library, which a run on one host does without
 
-        return Spreading(setup["hosts"], store, threads)
-    if setup.get("servers") is not None:
-        from gnnkit.cluster.receiver import BatchReceiver
-
-        return BatchReceiver(setup["servers"], store)
-    return None
+    return Spreading(setup["hosts"], store, threads)
 
 
 def _load() -> Callable[[Wire, ParentWatch], Loop]:

@@ -150,12 +150,13 @@ def open_session(backend: GraphStore, events: EventSink = ignore_events) -> Serv
         servers = join_folder(backend.folder, "trainer", backend.join_timeout_s, events)
         return ServersClient(_Here(servers, backend.folder, address), len(servers.connections))
     from gnnkit.backends.receiver_pool import servers_of
+    from gnnkit.cluster.network_child import NetworkChild
 
-    proxy = servers_of(backend).proxy()
+    child = NetworkChild(servers_of(backend))
     try:
-        return ServersClient(proxy, len(proxy.join(backend.join_timeout_s, events).servers))
+        return ServersClient(child, len(child.join(backend.join_timeout_s, events).servers))
     except BaseException:
-        proxy.close()
+        child.close()
         raise
 
 

@@ -54,7 +54,7 @@ def served_store(options: GraphStore, events: EventSink) -> Store:
             servers.close()
         return Store.open(status["store"]["path"])
     from gnnkit.backends.receiver_pool import servers_of
-    from gnnkit.cluster.serving.server_proxy import look
+    from gnnkit.cluster.network_child import look
 
     return Store.open(look(servers_of(options), events).outline, ())
 

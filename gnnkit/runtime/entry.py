@@ -12,13 +12,15 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeVar
 
 from gnnkit.host import leave_no_core
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.shared_block import SharedBlock
 from gnnkit.runtime.vitals import ParentWatch, Vitals, die_with_parent
 from gnnkit.runtime.wire import Wire
+
+T = TypeVar("T")
 
 
 class Loop(Protocol):
@@ -58,6 +60,16 @@ def _work(load: Callable[[], Callable[[Wire, ParentWatch], Loop]]) -> None:
     watch = ParentWatch(parent_fd, parent_pid, Vitals(SharedBlock.attach(vitals_fd, writable=True)).row(rank))
     watch.start()
     wire = Wire(socket.socket(fileno=wire_fd))
+    load_work(load, wire)(wire, watch).run()
+
+
+def load_work(load: Callable[[], T], wire: Wire) -> T:
+    """Imports work and returns it; an error goes to whoever has started the process.
+
+    Args:
+        load: Does so.
+        wire: The connection to whoever has started the process.
+    """
     gc.disable()  # looking for garbage while modules are loaded takes a tenth of the start, and there is none
     try:
         work = load()
@@ -67,4 +79,4 @@ def _work(load: Callable[[], Callable[[Wire, ParentWatch], Loop]]) -> None:
         raise
     gc.freeze()
     gc.enable()
-    work(wire, watch).run()
+    return work

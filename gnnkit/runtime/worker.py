@@ -360,7 +360,6 @@ class WorkerGraph:
 
     def __init__(self, setup: Message, connect: ConnectHosts) -> None:
         description, store_ref, hosts = setup.body["graph"], setup.body["store"], setup.body["hosts"]
-        servers = setup.body.get("servers")
         self.threads: int = setup.body["threads"]
         self.others: OtherHosts | None = None
         shared = None
@@ -369,7 +368,7 @@ class WorkerGraph:
             self.handle = GraphHandle(shared.graph, {})
         else:
             reference = StoreRef(**store_ref)
-            store = Store.open(reference.path, () if servers is not None else None if hosts is None else hosts["parts"])
+            store = Store.open(reference.path, None if hosts is None else hosts["parts"])
             if store.fingerprint != reference.fingerprint:
                 raise StoreError(f"the store {str(store.path)!r} was replaced while it was in use", "make the loader again")
             self.handle = GraphHandle(store.arrays(), store.splits, reference, link_splits=store.link_splits)
@@ -530,10 +529,14 @@ class WorkerLoop:
             "left": lambda _, message: self._remove_client(message.body["client"]),
         }
 
-    def run(self) -> None:
-        """Works until whoever has started it goes away or says stop, or nobody has wanted anything for long."""
+    def run(self, setup: Message | None = None) -> None:
+        """Works until whoever has started it goes away or says stop, or nobody has wanted anything for long.
+
+        Args:
+            setup: The first message, where it was received already.
+        """
         try:
-            setup = self._wire.next()
+            setup = setup or self._wire.next()
             warm(self._forward)
             self._graph = WorkerGraph(setup, self._connect)
             for _ in range(self._graph.threads):

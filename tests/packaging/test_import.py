@@ -79,7 +79,7 @@ def test_processes_that_sample_nothing_start_without_compiler_and_tables() -> No
     code = """
 import sys
 import numpy as np
-import gnnkit.cluster.serving.loop, gnnkit.cluster.serving.server_proxy_loop
+import gnnkit.cluster.serving.loop, gnnkit.cluster.network_child_loop
 from gnnkit.cluster.parts.protocol import from_ticket, to_ticket
 arrays = {"ids": np.arange(3), "none": np.empty(0, np.int64)}
 assert from_ticket(to_ticket({"kind": 1}, arrays))[1]["ids"].tolist() == [0, 1, 2]

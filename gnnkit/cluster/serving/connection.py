@@ -11,7 +11,7 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,97 @@ class Welcome:
         )
 
 
-class ServerConnection:
+class Calls:
+    """The client's end of a conversation whose calls are answered by number; several threads may call at a time, and one reads for all."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._changed = threading.Condition()
+        self._answers: dict[int, Message | None] = {}
+        self._ended: GnnkitError | None = None
+        self._is_read = False
+
+    def _send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
+        """Sends a message."""
+        raise NotImplementedError
+
+    def _hear(self) -> Iterator[Message]:
+        """Waits a moment, and yields what has arrived; calls ``_end`` once nothing will any more. Called by one thread at a time."""
+        raise NotImplementedError
+
+    def _ask(self, server: int, name: str, args: Any, deadline: Deadline, late: Callable[[], str], **body: Any) -> Any:
+        """Makes a call, and waits for its answer.
+
+        Args:
+            server: The server that answers.
+            name: What is called; see ``gnnkit.cluster.serving.server_api``.
+            args: A value of ``gnnkit.cluster.serving.codec``.
+            deadline: The end of the wait.
+            late: Says that it has passed.
+            body: What else the message says.
+
+        Raises:
+            BatchTimeout: It was not answered in time.
+            GnnkitError: What the call ended with, or the conversation.
+        """
+        number = next(self._numbers)
+        tree, fds = encode(args)
+        try:
+            with self._changed:
+                if self._ended is not None:
+                    raise self._ended
+                self._answers[number] = None
+            self._send("call", fds, number=number, name=name, args=tree, **body)
+            message = self._wait_for(number, deadline, late)
+        finally:
+            for fd in fds:
+                os.close(fd)
+            with self._changed:
+                self._answers.pop(number, None)
+        if "error" in message.body:
+            message.close()
+            raise error_from_json(message.body["error"], f"the call {name!r} of server {server}")
+        return decode(message.body["value"], message.fds)
+
+    def _wait_for(self, number: int, deadline: Deadline, late: Callable[[], str]) -> Message:
+        while True:
+            with self._changed:
+                answer = self._answers[number]
+                if answer is not None:
+                    return answer
+                if self._ended is not None:
+                    raise self._ended
+                if deadline.has_passed:
+                    raise BatchTimeout(late())
+                if self._is_read:  # another thread takes what arrives
+                    self._changed.wait(_SLICE_S)
+                    continue
+                self._is_read = True
+            try:
+                self._read()
+            finally:
+                with self._changed:
+                    self._is_read = False
+                    self._changed.notify_all()
+
+    def _read(self) -> None:
+        """Waits a moment for answers, and sorts them."""
+        for message in self._hear():
+            number = message.body.get("number", -1)
+            with self._changed:
+                if number in self._answers:
+                    self._answers[number] = message
+                else:  # nobody waits for it any more
+                    message.close()
+
+    def _end(self, error: GnnkitError) -> None:
+        """Ends every call that is under way or comes, unless they have been ended already."""
+        with self._changed:
+            self._ended = self._ended or error
+            self._changed.notify_all()
+
+
+class ServerConnection(Calls):
     """One connection to one server. It is made at once, and the server answers later: ``advance`` until ``welcome`` is there.
 
     Args:
@@ -111,14 +201,10 @@ class ServerConnection:
     """
 
     def __init__(self, folder: Path, rank: int, token: str, name: str = "trainer") -> None:
+        super().__init__()
         self.folder, self.rank = folder, rank
         self.welcome: Welcome | None = None
         self._wire = Wire(_connected(folder, rank))
-        self._numbers = itertools.count(1)
-        self._changed = threading.Condition()
-        self._answers: dict[int, Message | None] = {}
-        self._ended: GnnkitError | None = None
-        self._is_read = self._is_closed = False
         self._wire.send("join", version=SERVING_VERSION, token=token, client=client_id(), pid=os.getpid(), name=name)
 
     @classmethod
@@ -224,68 +310,21 @@ class ServerConnection:
         return dict(self._call("its status", "status", {}, timeout_s))
 
     def _call(self, what: str, name: str, args: Any, timeout_s: float) -> Any:
-        tree, fds = encode(args)
-        try:
-            message = self._ask(what, timeout_s, lambda number: self._wire.send("call", fds, number=number, name=name, args=tree))
-        finally:
-            for fd in fds:
-                os.close(fd)
-        if "error" in message.body:
-            message.close()
-            raise error_from_json(message.body["error"], f"the call {name!r} of server {self.rank}")
-        return decode(message.body["value"], message.fds)
+        def late() -> str:
+            return f"server {self.rank} did not answer {what} within {timeout_s:g} s; {self.state()}"
 
-    def _ask(self, what: str, timeout_s: float, send: Callable[[int], object]) -> Message:
-        number, deadline = next(self._numbers), Deadline(timeout_s)
-        with self._changed:
-            self._check()
-            self._answers[number] = None
-        send(number)
-        try:
-            while True:
-                with self._changed:
-                    answer = self._answers[number]
-                    if answer is not None:
-                        return answer
-                    self._check()
-                    if deadline.has_passed:
-                        raise BatchTimeout(f"server {self.rank} did not answer {what} within {timeout_s:g} s; {self.state()}")
-                    if self._is_read:  # another thread takes what arrives
-                        self._changed.wait(_SLICE_S)
-                        continue
-                    self._is_read = True
-                try:
-                    self._read()
-                finally:
-                    with self._changed:
-                        self._is_read = False
-                        self._changed.notify_all()
-        finally:
-            with self._changed:
-                self._answers.pop(number, None)
+        return self._ask(self.rank, name, args, Deadline(timeout_s), late)
 
-    def _read(self) -> None:
-        """Waits a moment for answers, and sorts them."""
+    def _send(self, kind: str, fds: Sequence[int] = (), /, **body: Any) -> None:
+        self._wire.send(kind, fds, **body)
+
+    def _hear(self) -> Iterator[Message]:
         try:
             self._wire.flush()
             self._wire.wait(_SLICE_S)
-            while (message := self._wire.receive()) is not None:
-                number = message.body.get("number", -1)
-                with self._changed:
-                    if number in self._answers:
-                        self._answers[number] = message
-                    else:
-                        message.close()
+            yield from self.listen()
         except EOFError:
-            with self._changed:
-                if not self._is_closed:  # by another thread, meanwhile
-                    self._ended = self._ended or gone(self)
-
-    def _check(self) -> None:
-        if self._ended is not None:  # also where another thread has closed it because of that
-            raise self._ended
-        if self._is_closed:
-            raise LoaderClosed(f"the connection to server {self.rank} is closed", "join it again")
+            self._end(gone(self))
 
     def state(self) -> str:
         """Returns the state of the server's process in the system, in words."""
@@ -294,7 +333,7 @@ class ServerConnection:
 
     def close(self) -> None:
         """Leaves the server; closing twice is fine."""
-        self._is_closed = True
+        self._end(LoaderClosed(f"the connection to server {self.rank} is closed", "join it again"))
         with contextlib.suppress(OSError):
             self._wire.close()
 

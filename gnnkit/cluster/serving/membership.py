@@ -10,11 +10,13 @@ import secrets
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from gnnkit.cluster.hosts import split_address
 from gnnkit.cluster.leases import LeaseTable
 from gnnkit.errors import PlanError, StoreError
+from gnnkit.plan import Placement
 from gnnkit.sampling.owners import BadRequest
 
 # Changes with the meaning of what servers tell each other and their clients.
@@ -107,6 +109,41 @@ def members_of(answer: Mapping[str, Any]) -> list[ServerMember]:
 def hosts_of(members: Mapping[int, ServerMember]) -> list[str]:
     """The hosts of a run, in the order of their first servers."""
     return list(dict.fromkeys(members[rank].host for rank in sorted(members)))
+
+
+@dataclass(frozen=True)
+class JoinedServers:
+    """Servers that a trainer has joined.
+
+    Attributes:
+        servers: All of them, in the order of their ranks.
+        placement: Which host holds which parts; None where there is one.
+        outline: The folder of the store's outline.
+        fingerprint: The store's.
+        membership: All of that as the servers have sent it, see ``Membership.to_json``.
+    """
+
+    servers: tuple[ServerMember, ...]
+    placement: Placement | None
+    outline: Path
+    fingerprint: str
+    membership: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, membership: Mapping[str, Any], outline: str | Path) -> JoinedServers:
+        """Makes the record from what a server answers, and the outline's folder."""
+        servers = tuple(ServerMember.of_json(value) for value in membership["servers"])
+        held = servers[0].placement
+        placement = None if held is None else Placement(tuple(tuple(parts) for parts in held))
+        return cls(servers, placement, Path(outline), str(membership["fingerprint"]), membership)
+
+    def host_of(self, rank: int) -> int:
+        """The number of a server's host."""
+        return hosts_of({server.rank: server for server in self.servers}).index(self.servers[rank].host)
+
+    def parts_of(self, rank: int, num_parts: int) -> tuple[int, ...]:
+        """The parts of a server's host."""
+        return tuple(range(num_parts)) if self.placement is None else self.placement.hosts[self.host_of(rank)]
 
 
 def new_start() -> int:

@@ -14,8 +14,9 @@ from typing import Any
 
 import psutil
 
+from gnnkit.cluster.network_child import NetworkChild, Servers
 from gnnkit.cluster.serving.fleet import ServerFleet
-from gnnkit.cluster.serving.server_proxy import JoinedServers, ServerProxy, Servers
+from gnnkit.cluster.serving.membership import JoinedServers
 from gnnkit.cluster.serving.spec import ServerSpec
 from gnnkit.events import Event, EventSink, ignore_events
 from gnnkit.storage.store import Store
@@ -54,14 +55,14 @@ class TwoHosts:
         """Kills a server."""
         os.kill(self.pids()[rank], signal.SIGKILL)
 
-    def joining(self, token: str = TOKEN, timeout_s: float = READY_S, client: str = "client-tests", stays: bool = True) -> ServerProxy:
-        """A proxy to them; ``proxy.join`` waits for them."""
-        return Servers((self.address,), token, None, client, timeout_s).proxy(stays=stays)
+    def joining(self, token: str = TOKEN, timeout_s: float = READY_S, client: str = "client-tests", stays: bool = True) -> NetworkChild:
+        """A network child for them; ``join`` waits for them."""
+        return NetworkChild(Servers((self.address,), token, None, client, timeout_s), stays=stays)
 
     def join(self, timeout_s: float = READY_S, events: EventSink = ignore_events) -> JoinedServers:
         """Joins them, and leaves again."""
-        with self.joining() as proxy:
-            return proxy.join(timeout_s, events)
+        with self.joining() as child:
+            return child.join(timeout_s, events)
 
 
 @contextlib.contextmanager

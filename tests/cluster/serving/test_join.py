@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from gnnkit import GraphLoader, GraphStore
+from gnnkit.cluster.network_child import Servers, look
 from gnnkit.cluster.parts.client import remote_error
 from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.cluster.serving.membership import Membership, ServerMember
-from gnnkit.cluster.serving.server_proxy import Servers, look
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
 from gnnkit.loader.digest import batches_digest
 from gnnkit.storage.outline import find_outline, keep_outline
@@ -87,8 +87,8 @@ def test_clients_are_counted_and_answered(hosts: TwoHosts) -> None:
 
     assert wait_until(lambda: clients() == {0}, READY_S)
     with hosts.joining() as one, hosts.joining(client="client-other") as other, hosts.joining() as same:
-        for proxy in (one, other, same):
-            proxy.join(READY_S)
+        for child in (one, other, same):
+            child.join(READY_S)
         assert wait_until(lambda: clients() == {2}, READY_S), "two of them are of one process"
         assert [one.status(rank)["parts"] for rank in range(2)] == [[0], [1]]
         described = one.call(1, "describe", {}, 20.0)
@@ -141,8 +141,8 @@ def test_strangers(hosts: TwoHosts) -> None:
         said = send_strangers(server.address)
         assert said == ["FlightUnavailableError"] * 16
     for token in ("wrong-wrong-wrong-wrong", TOKEN[:-1], TOKEN + "x"):
-        with hosts.joining(token=token) as proxy, pytest.raises(PlanError, match=f"{hosts.address} refused the token"):
-            proxy.join(READY_S)
+        with hosts.joining(token=token) as child, pytest.raises(PlanError, match=f"{hosts.address} refused the token"):
+            child.join(READY_S)
     assert hosts.join().fingerprint == hosts.store.fingerprint and hosts.pids() == pids
 
 
@@ -241,7 +241,7 @@ def test_who_is_missing_is_said(stores: dict[int, Store], tmp_path: Path) -> Non
 INTERRUPTED = """
 import _thread, sys, threading, time
 
-from gnnkit.cluster.serving.server_proxy import Servers, look
+from gnnkit.cluster.network_child import Servers, look
 
 begun, times = threading.Event(), []
 
@@ -317,15 +317,15 @@ def test_encrypted(stores: dict[int, Store], tmp_path: Path) -> None:
 def test_the_token_is_nowhere(hosts: TwoHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in command lines, in environments of children, in logs, records or outlines."""
     monkeypatch.setenv("GNNKIT_TOKEN", TOKEN)
-    with hosts.joining() as proxy:
-        outline = proxy.join(READY_S).outline
+    with hosts.joining() as child:
+        outline = child.join(READY_S).outline
         mine = {process.pid: process for process in family()}
-        assert len(mine) >= 6, "servers, workers, the proxy"
+        assert len(mine) >= 6, "servers, workers, the network child"
         for pid, process in mine.items():
             assert TOKEN not in " ".join(process.cmdline())
             if pid != os.getpid():
                 assert TOKEN not in Path(f"/proc/{pid}/environ").read_text(errors="replace")
-        assert TOKEN not in repr(hosts.fleets[0].status()) + repr(hosts.fleets[0].spec) + repr(proxy)
+        assert TOKEN not in repr(hosts.fleets[0].status()) + repr(hosts.fleets[0].spec) + repr(child)
     roots = [Path(fleet.spec.log_dir or "") for fleet in hosts.fleets] + [outline, Path(os.environ["GNNKIT_HOME"]) / "runs"]
     files = [path for root in roots for path in root.rglob("*") if path.is_file()]
     assert any(path.name == "run.json" for path in files) and any(path.suffix == ".log" for path in files)
@@ -384,11 +384,11 @@ def test_servers_of_other_formats() -> None:
     assert membership.missing() == [1] and "different formats" in membership.refused[1]
 
 
-def test_the_server_proxy_is_killed(hosts: TwoHosts) -> None:
-    with hosts.joining() as proxy:
-        proxy.join(READY_S)
-        (pid,) = [p.pid for p in family()[0].children() if "server_proxy" in " ".join(p.cmdline())]
+def test_the_network_child_is_killed(hosts: TwoHosts) -> None:
+    with hosts.joining() as child:
+        child.join(READY_S)
+        (pid,) = [p.pid for p in family()[0].children() if "network_child" in " ".join(p.cmdline())]
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(GnnkitError, match=f"the proxy \\(pid {pid}\\) was killed"):
             for _ in range(100):
-                proxy.status(0)
+                child.status(0)

@@ -1,4 +1,4 @@
-"""The work of a proxy: it calls servers of other hosts for the trainer that has started it; see ``proxy``."""
+"""The work of a network child: it joins servers, and calls them or has them walk batches; see ``gnnkit.cluster.network_child``."""
 
 from __future__ import annotations
 
@@ -6,23 +6,30 @@ import contextlib
 import logging
 import os
 import queue
+import secrets
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseRenewal
 from gnnkit.cluster.parts.client import lease_renewal
 from gnnkit.cluster.serving.codec import decode, encode
 from gnnkit.cluster.serving.flight_client import FlightClient, Unreachable
-from gnnkit.cluster.serving.membership import JOINING, members_of
+from gnnkit.cluster.serving.membership import JOINING, JoinedServers, members_of
 from gnnkit.errors import SamplingError, StartTimeout
+from gnnkit.runtime.entry import load_work
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.storage.outline import find_outline, keep_outline
 from gnnkit.waiting import Deadline
+
+if TYPE_CHECKING:
+    from gnnkit.cluster.receiver import RemoteServers
+    from gnnkit.runtime.worker import WorkerLoop
+    from gnnkit.storage.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +41,8 @@ _SILENT_S = 1.0
 _MOST_CALLS = 16
 
 
-class ServerProxyLoop:
-    """Obeys; see ``proxy`` for the messages.
+class NetworkChildLoop:
+    """Obeys the trainer; see ``gnnkit.cluster.network_child`` for the messages.
 
     Args:
         wire: The connection to the trainer.
@@ -43,37 +50,56 @@ class ServerProxyLoop:
     """
 
     def __init__(self, wire: Wire, watch: ParentWatch) -> None:
-        self._wire = wire
+        self._wire, self._watch = wire, watch
         self._ending = threading.Event()
         self._renewal: LeaseRenewal | None = None
         self._idle: dict[str, queue.SimpleQueue[FlightClient]] = {}
-        self._servers: dict[int, str] = {}
+        self._joined: JoinedServers | None = None
 
     def run(self) -> None:
         """Works until the trainer goes away or says stop."""
         with contextlib.suppress(EOFError):
             self._setup = self._wire.next().body
-            threading.Thread(target=self._join, name="gnnkit-join", daemon=True).start()
+            self._name = f"{CLIENT_PREFIX}{self._setup['client']}/{secrets.token_hex(4)}"
+            if self._setup["membership"] is None:
+                threading.Thread(target=self._join, name="gnnkit-join", daemon=True).start()
+            else:
+                self._joined = JoinedServers.of(self._setup["membership"], self._setup["outlines"])
             calls = ThreadPoolExecutor(_MOST_CALLS, "gnnkit-calls")
-            while (message := self._wire.next()).kind != "stop":
-                assert message.kind == "call"
+            while (message := self._wire.next()).kind == "call":
                 calls.submit(self._answer, message)
+            if message.kind == "setup":
+                self._sample(message)
         self._ending.set()
         if self._renewal is not None:
             self._renewal.leave()
+
+    def _sample(self, setup: Message) -> None:
+        """Samples until the process is to end."""
+        self._new_servers, new_loop = load_work(_load_sampling, self._wire)
+        new_loop(self._wire, self._watch, self._connect).run(setup)
+
+    def _connect(self, setup: Mapping[str, Any], store: Store, threads: int) -> RemoteServers:
+        """The way to what servers sample, for the loop of a sampling process."""
+        assert self._joined is not None, "a sampling process is told of servers that were joined before"
+        words = self._setup
+        servers = self._new_servers(self._joined, store, self._name, words["token"], words["ca"], again=setup["again"])
+        self._stay()
+        return servers
 
     # Joining -------------------------------------------------------------------------------------------------------------
 
     def _join(self) -> None:
         try:
             membership = self._wait_for_all()
-            self._servers = {int(value["rank"]): str(value["address"]) for value in membership["servers"]}
-            outline = self._outline(str(membership["fingerprint"]))
+            joined = JoinedServers.of(membership, self._setup["outlines"])
+            outline = self._outline(joined)
+            self._joined = joined
+            if self._setup["stays"]:
+                self._stay(_CALL_S)
         except BaseException as error:  # the trainer raises it
             self._wire.tell("refused", error=error_to_json(error))
             return
-        if self._setup["stays"]:
-            self._stay(str(membership["fingerprint"]))
         self._wire.tell("joined", membership=membership, outline=str(outline))
 
     def _wait_for_all(self) -> dict[str, Any]:
@@ -102,27 +128,36 @@ class ServerProxyLoop:
                 self._wire.tell("waiting", text=text, there=None if total is None else total - len(missing), total=total)
             self._ending.wait(_GAP_S)
 
-    def _outline(self, fingerprint: str) -> Path:
-        folder = Path(self._setup["outlines"])
-        found = find_outline(folder, fingerprint)
+    def _outline(self, joined: JoinedServers) -> Path:
+        folder = joined.outline
+        found = find_outline(folder, joined.fingerprint)
         if found is not None:
             return found
-        asker = self._asker(next(iter(self._servers.values())))
+        asker = self._asker(joined.servers[0].address)
 
         def fetch(name: str) -> Iterator[bytes]:
             for _, arrays in asker.get({"what": "file", "name": name}, {}, _FILE_S):
                 yield arrays["bytes"].tobytes()
 
         try:
-            return keep_outline(folder, fingerprint, fetch)
+            return keep_outline(folder, joined.fingerprint, fetch)
         except Unreachable as error:
             raise StartTimeout(f"{error}, and what the trainer has to know of its store is not here", "make the loader again") from error
 
-    def _stay(self, fingerprint: str) -> None:
-        """Says that the trainer is there, as the sampling processes of other hosts do."""
-        setup, name = self._setup, f"{CLIENT_PREFIX}{self._setup['client']}/{os.getpid()}"
-        self._renewal = lease_renewal(0, self._servers, setup["token"], fingerprint, ca=setup["ca"], name=name)
-        self._renewal.begin(_CALL_S)
+    def _stay(self, timeout_s: float | None = None) -> None:
+        """Says from now on that the trainer is there, as the sampling processes of other hosts do.
+
+        Args:
+            timeout_s: Seconds to wait until every server has heard it; None does not wait.
+        """
+        setup, joined = self._setup, self._joined
+        assert joined is not None
+        addresses = {server.rank: server.address for server in joined.servers}
+        self._renewal = lease_renewal(0, addresses, setup["token"], joined.fingerprint, ca=setup["ca"], name=self._name)
+        if timeout_s is None:
+            self._renewal.begin_at_once()
+        else:
+            self._renewal.begin(timeout_s)
 
     # Calls ---------------------------------------------------------------------------------------------------------------
 
@@ -141,7 +176,8 @@ class ServerProxyLoop:
 
     def _call(self, body: Mapping[str, Any], args: Any) -> Any:
         rank, timeout_s = int(body["rank"]), float(body["timeout_s"])
-        address = self._servers[rank]
+        assert self._joined is not None, "nobody calls servers before they are joined"
+        address = self._joined.servers[rank].address
         waiting = self._idle.setdefault(address, queue.SimpleQueue())
         try:
             asker = waiting.get_nowait()
@@ -156,6 +192,13 @@ class ServerProxyLoop:
 
     def _asker(self, address: str) -> FlightClient:
         return FlightClient(address, self._setup["token"], self._setup["ca"])
+
+
+def _load_sampling() -> tuple[type[RemoteServers], type[WorkerLoop]]:
+    from gnnkit.cluster.receiver import RemoteServers  # the compiler, which joining and calls do without
+    from gnnkit.runtime.worker import WorkerLoop
+
+    return RemoteServers, WorkerLoop
 
 
 def _first_answer(askers: list[FlightClient], timeout_s: float) -> tuple[dict[str, Any] | None, list[str]]:
