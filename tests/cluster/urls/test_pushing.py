@@ -1,8 +1,10 @@
-"""Stores and tables in a bucket of a real S3 server: pushed, fetched, and no secret anywhere."""
+"""Stores and tables in buckets of real servers, of S3 and of Google Cloud Storage: pushed, fetched, and no secret anywhere."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +18,10 @@ import gnnkit
 from gnnkit import GraphLoader
 from gnnkit.cli.app import run
 from gnnkit.errors import DatasetError, PlanError, StoreError
-from gnnkit.events import Event
+from gnnkit.events import Event, ignore_events
 from gnnkit.storage.store import Store
 from tests.helpers.batches import digest
-from tests.helpers.s3_server import BUCKET, SECRET, s3_server
+from tests.helpers.bucket_servers import BUCKET, SECRET, gs_server, s3_server
 
 OPTIONS = {"num_neighbors": [4, 3], "batch_size": 128, "seed": 7, "progress": False}
 
@@ -133,6 +135,10 @@ def test_missing_credentials_are_an_error_that_says_where_they_are_read(home: Pa
     assert unknown.value.hint and "gnnkit[url]" in unknown.value.hint
 
 
+# Puts a folder at a URL: gcsfs brings threads, which a test's own process is to have none of.
+PUT = "import fsspec, sys; fsspec.filesystem('gs').put(sys.argv[1] + '/', sys.argv[2] + '/', recursive=True)"
+
+
 def edges(seed: int) -> bytes:
     """A Parquet file of edges."""
     rng, sink = np.random.default_rng(seed), pa.BufferOutputStream()
@@ -176,3 +182,29 @@ def test_what_is_wrong_with_a_table_at_a_url_names_it(home: Path, bucket: Bucket
         gnnkit.tables(edges=url)
     with pytest.raises(PlanError, match="names a user or a password"):
         gnnkit.tables(edges="https://me:my-word@host/edges.csv")
+
+
+@pytest.mark.slow(8)
+def test_google_cloud_storage_holds_stores_and_tables_too(
+    store: Store, home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with gs_server():
+        said = list[Event]()
+        for events in (ignore_events, said.append):
+            assert store.push(f"gs://{BUCKET}/one/", events=events) == f"gs://{BUCKET}/one"
+        assert [event.text for event in said] == [f"{store.name} is at gs://{BUCKET}/one already"]
+        assert run(["info", f"gs://{BUCKET}/one", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["fingerprint"] == store.fingerprint
+        assert not list(home.rglob("*.npy")), "the manifest alone was read"
+        with GraphLoader.from_store(store.path, **OPTIONS) as here, GraphLoader.from_store(f"gs://{BUCKET}/one", **OPTIONS) as there:
+            assert digest(list(there)) == digest(list(here))
+        with pytest.raises(StoreError, match=f"cannot read gs://{BUCKET}/two") as caught:
+            Store.open(f"gs://{BUCKET}/two")
+        assert caught.value.hint and "is the URL right" in caught.value.hint
+        (tmp_path / "buys").mkdir()
+        (tmp_path / "buys/0.parquet").write_bytes(edges(0))
+        (tmp_path / "buys/1.parquet").write_bytes(edges(1))
+        wanted = gnnkit.tables(edges=str(tmp_path / "buys")).fingerprint()
+        put = [sys.executable, "-c", PUT, str(tmp_path / "buys"), f"gs://{BUCKET}/buys"]
+        assert subprocess.run(put, timeout=120, check=False).returncode == 0
+        assert gnnkit.tables(edges=f"gs://{BUCKET}/buys/*.parquet").fingerprint() == wanted
