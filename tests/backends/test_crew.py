@@ -20,6 +20,7 @@ from gnnkit.events import ignore_events
 from tests.backends.setups import descendants, is_gone, loader_of, workers
 from tests.helpers.batches import same
 from tests.helpers.machine import in_time
+from tests.helpers.system import pretend_free_memory
 from tests.helpers.waiting import wait_until
 from tests.loader.graphs import NUM_NODES, make, plain, seeds
 
@@ -244,7 +245,7 @@ def test_a_loader_that_finds_no_memory_to_come_back_tries_again(monkeypatch: pyt
         while idle.status().state != "idle" and time.monotonic() < deadline:
             list(busy)
         with monkeypatch.context() as short:
-            short.setattr("gnnkit.runtime.limits.available_memory", lambda: 0)
+            pretend_free_memory(short, 0)
             for wanted in (lambda: next(iterator), idle.resume, idle.peek):
                 with pytest.raises(MemoryLimitError, match="batches under way"):
                     wanted()

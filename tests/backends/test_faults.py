@@ -31,6 +31,7 @@ from tests.backends.setups import FAULT_S, is_gone, loader_of, workers
 from tests.helpers.batches import same
 from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.helpers.machine import ROOT, in_time
+from tests.helpers.system import pretend_free_memory
 from tests.helpers.waiting import HANG_S, wait_until
 from tests.loader.graphs import NUM_NODES, make, plain, seeds
 
@@ -401,9 +402,7 @@ def test_few_file_descriptors(limit: str, outcome: str) -> None:
 
 
 def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnkit.runtime import limits as preflight
-
-    monkeypatch.setattr(preflight, "available_memory", lambda: 50 << 20)
+    pretend_free_memory(monkeypatch, 50 << 20)
     with pytest.raises(MemoryLimitError, match="2 sampling processes need about"):
         loader_of("Colocated-2")
 
@@ -411,11 +410,11 @@ def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("backend", [Colocated(2), GraphStore(num_servers=1)])
 def test_too_little_memory_for_the_graph_s_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
     """Processes alone would fit; beside them a mapped graph of 4 GB would be read again and again."""
-    from gnnkit.runtime import graph_memory, limits
+    from gnnkit.runtime import graph_memory
 
     store = products_like(0.001, out=tmp_path / "store")
     monkeypatch.setattr(graph_memory, "graph_nbytes", lambda graph: 4_000_000_000)
-    monkeypatch.setattr(limits, "available_memory", lambda: 380_000_000)
+    pretend_free_memory(monkeypatch, 380_000_000)
     with pytest.raises(
         MemoryLimitError, match=r"2 sampling .* 147 MB, and the graph about 250 MB .* \(4000 MB\).*; 380 MB are free(?s:.*)InProcess"
     ):
@@ -428,7 +427,7 @@ def test_rings_leave_memory_to_the_graph_s_pages(tmp_path: Path, monkeypatch: py
 
     store, free = products_like(0.001, out=tmp_path / "store"), [10**12]
     options: dict[str, Any] = {"num_neighbors": [10, 5], "batch_size": 64, "memory_budget": 0, "progress": False}
-    monkeypatch.setattr(limits, "available_memory", lambda: free[0])
+    pretend_free_memory(monkeypatch, lambda: free[0])
     monkeypatch.setattr(limits, "_PROCESS_BYTES", 0)
     with GraphLoader.from_store(store.path, backend=InProcess(1), **options) as loader:
         wanted = batches_digest(loader)

@@ -16,9 +16,9 @@ from gnnkit import GraphLoader, InProcess, datasets
 from gnnkit.bench.memory_groups import memory_group
 from gnnkit.capacity.disk import PageReads, StoreDisk
 from gnnkit.capacity.estimate import Cluster, Rates, asked, batch_of, estimate, sized_graph
-from gnnkit.storage import paging
 from gnnkit.storage.options import BuildOptions, Order
 from gnnkit.storage.store import Store
+from tests.helpers.system import pretend_free_memory
 
 FAN_OUT, BATCH_SIZE = [6, 4], 8
 
@@ -52,7 +52,7 @@ def resident_pages(path: Path) -> int:
 @pytest.mark.parametrize("order", ["dataset", "hotness"])
 def test_pages_that_batches_touch_are_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Order) -> None:
     path, num_batches = built(tmp_path, 0.02, order).path, 12
-    monkeypatch.setattr(paging, "available_memory", lambda: 1 << 20)  # so that no page comes unasked
+    pretend_free_memory(monkeypatch, 1 << 20)  # so that no page comes unasked
     reads = PageReads.of(Store.open(path), "node", FAN_OUT, BATCH_SIZE)
     drop_pages(path)
     before = resident_pages(path)

@@ -34,6 +34,7 @@ from tests.helpers.http_files import FileServer, file_server
 from tests.helpers.interrupted_starts import interrupt_the_start_of
 from tests.helpers.machine import in_time
 from tests.helpers.ogb_trees import archive, write_tree
+from tests.helpers.system import pretend_free_memory
 from tests.helpers.waiting import wait_until
 
 HASTY = RetryPolicy(contact_s=1.0, stall_s=0.4, attempts=3, backoff_s=0.01)
@@ -401,7 +402,7 @@ def test_a_disk_that_fills_while_unpacking_keeps_the_download(
 def test_too_little_memory_is_noticed_before_the_download(
     server: FileServer, arxiv: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gnnkit.storage.staging.available_memory", lambda: 1 << 20)
+    pretend_free_memory(monkeypatch, 1 << 20)
     with pytest.raises(MemoryLimitError, match="reading ogbn-arxiv needs"):
         open_ogb("ogbn-arxiv", root=tmp_path / "root")
     assert not server.requests

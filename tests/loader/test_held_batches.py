@@ -17,8 +17,8 @@ import torch
 
 from gnnkit import GraphLoader, InProcess
 from gnnkit.errors import MemoryLimitError
-from gnnkit.runtime import buffers
 from tests.helpers.batches import digest, same
+from tests.helpers.system import pretend_free_memory
 from tests.loader.graphs import NUM_NODES, make, plain, seeds, typed
 
 
@@ -127,7 +127,7 @@ def test_a_pickled_batch_is_no_larger_than_what_it_holds() -> None:
 
 def test_holding_more_than_fits_is_an_error_with_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     free = [1 << 40]
-    monkeypatch.setattr(buffers, "available_memory", lambda: free[0])
+    pretend_free_memory(monkeypatch, lambda: free[0])
     with make(shuffle=True) as loader:
         held = [batch for batch, _ in zip(loader, range(3), strict=False)]
         free[0] = 0

@@ -7,12 +7,13 @@ import time
 import pytest
 
 from gnnkit import host
+from tests.helpers.system import pretend_free_memory
 
 
 def test_the_system_is_asked_for_its_memory_when_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little pieces are taken from what it has said; a large one, many little ones and a later one have it asked again."""
     asked, clock = [], [0.0]
-    monkeypatch.setattr(host, "available_memory", lambda: asked.append(clock[0]) or 1000)
+    pretend_free_memory(monkeypatch, lambda: asked.append(clock[0]) or 1000)
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     memory = host.FreeMemory()
     assert [memory.take(100) for _ in range(3)] == [1000, 900, 800] and len(asked) == 1

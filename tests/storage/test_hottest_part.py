@@ -13,11 +13,11 @@ from gnnkit import Colocated, GraphLoader, InProcess
 from gnnkit.datasets import products_like
 from gnnkit.errors import StoreError
 from gnnkit.runtime.graph_memory import SharedGraph, graph_nbytes, share
-from gnnkit.storage import paging
 from gnnkit.storage.mappings import Guarded, watch
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
 from tests.helpers.batches import digest
+from tests.helpers.system import pretend_free_memory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system has no shared memory without a name")
 WORDS = {"num_neighbors": [4, 3], "batch_size": 256, "progress": False}
@@ -31,7 +31,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.mark.parametrize("most", [3 << 20, 8 << 20, 24 << 20])
 def test_every_array_is_as_it_is_on_the_disk(store: Store, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(paging, "available_memory", lambda: 1 << 20)
+    pretend_free_memory(monkeypatch, 1 << 20)
     mapped = Store.open(store.path).arrays()
     assert most < graph_nbytes(mapped)
     made = share(mapped, threading.Event(), most)

@@ -24,6 +24,7 @@ from gnnkit.storage.catalog import find_or_build, list_stores, prune, store_path
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
+from tests.helpers.system import pretend_free_memory
 from tests.storage.checks import assert_holds, files_of
 
 pytestmark = pytest.mark.slow
@@ -170,7 +171,7 @@ def test_room_is_asked_for_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     huge.schema = GraphSchema.homogeneous(10**9, 10**14)
     with pytest.raises(StoreError, match="PB of disk at .*are free"):
         build_store(huge, tmp_path / "store", BuildOptions())
-    monkeypatch.setattr(resources, "available_memory", lambda: 10**6)
+    pretend_free_memory(monkeypatch, 10**6)
     source = ArraySource(GraphSchema({"a": NodeTypeSchema(10**6)}, {}), {})
     with pytest.raises(MemoryLimitError, match="1.00 MB are available"):
         build_store(source, tmp_path / "store", BuildOptions())

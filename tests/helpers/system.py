@@ -1,0 +1,19 @@
+"""What the system says of itself, changed for a test: nobody can take memory out of a machine. gnnkit itself stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+
+def pretend_free_memory(monkeypatch: pytest.MonkeyPatch, nbytes: int | Callable[[], int]) -> None:
+    """Has the system say that so many bytes of memory are free, in this process.
+
+    Args:
+        monkeypatch: Takes it back.
+        nbytes: The bytes, or what returns them each time that the system is asked.
+    """
+    real = psutil.virtual_memory
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: real()._replace(available=nbytes() if callable(nbytes) else nbytes))
