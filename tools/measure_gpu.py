@@ -59,7 +59,8 @@ def run_tests(tests: list[Path]) -> dict[str, Any]:
 def measure(options: argparse.Namespace) -> int:
     """Does what this script is for; the exit status."""
     try:
-        from gnnkit.bench import BenchOptions, run_bench
+        from gnnkit.bench.options import BenchOptions
+        from gnnkit.bench.report import run_bench
         from gnnkit.errors import GnnkitError, PlanError
         from gnnkit.loader.transfer import resolve_device
         from gnnkit.runtime.limits import auto_threads

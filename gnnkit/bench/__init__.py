@@ -12,11 +12,6 @@ footprint     what processes occupy, by what it is for
 processors    how busy processors are
 table         how it is shown
 tasks         gnnkit's own measurements; more in (host|server|serving|device|disk|advice|job)_tasks
+
+Nothing is imported here: every `gnnkit` command knows the options, and none but `gnnkit bench` needs what measures.
 """
-
-from __future__ import annotations
-
-from gnnkit.bench.options import BenchOptions
-from gnnkit.bench.report import BenchReport, run_bench
-
-__all__ = ["BenchOptions", "BenchReport", "run_bench"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gnnkit.bench.options import CHECKOUT_PEERS, ROWS
+from gnnkit.bench.options import CHECKOUT_PEERS, ROWS, BenchOptions
 from gnnkit.cli.output import OK, WARNING, show_error, show_json, show_line, show_table
 
 
@@ -30,8 +30,7 @@ def bench(
     graphlearn-torch, PyG and DGL GraphBolt sample the same graph in the same run. Exit code 1 if something failed or a
     figure to reach was not reached.
     """
-    from gnnkit.bench import BenchOptions, run_bench
-    from gnnkit.bench.report import COLUMNS, cells, markdown
+    from gnnkit.bench.report import COLUMNS, cells, markdown, run_bench
     from gnnkit.ui.progress import make_sink
 
     named = {"glt": glt_python, "pyg": pyg_python, "graphbolt": graphbolt_python}

@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit.bench import BenchOptions, BenchReport, advice_tasks, disk_tasks, job_tasks, namespaces, run_bench, server_tasks, serving_tasks
+from gnnkit.bench import advice_tasks, disk_tasks, job_tasks, namespaces, server_tasks, serving_tasks
 from gnnkit.bench import tasks as bench_tasks
 from gnnkit.bench.contenders import CACHES, CONTENDERS, Arena, environment, why_unavailable
 from gnnkit.bench.graph import BenchGraph
 from gnnkit.bench.kinds import KINDS, kind_epoch
 from gnnkit.bench.lines import LINES, contenders_of, evaluate
 from gnnkit.bench.options import CHECKOUT_PEERS as PEERS
-from gnnkit.bench.options import ROWS
+from gnnkit.bench.options import ROWS, BenchOptions
 from gnnkit.bench.process import BenchError, ProcessMeasurement, ProcessorWatch, footprint, measure
-from gnnkit.bench.report import COLUMNS, cells, markdown, why_not_measured
+from gnnkit.bench.report import COLUMNS, BenchReport, cells, markdown, run_bench, why_not_measured
 from gnnkit.cli.app import run
 from gnnkit.cluster import namespaces as hosts_here
 from gnnkit.datasets.synthetic import products_like

@@ -89,6 +89,13 @@ print(*{"torch", "numba", "pandas"} & {*sys.modules})
     assert done.stdout.split() == []
 
 
+def test_a_command_starts_without_what_others_need() -> None:
+    """Ranks of jobs, servers and parts of hosts are commands, too."""
+    code = f"import sys; import gnnkit.cli.app; print(*{set(HEAVY) | {'numpy'}} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
+    assert done.stdout.split() == []
+
+
 def packages_with_all() -> list[str]:
     found = []
     for path in sorted(ROOT.glob("gnnkit/**/*.py")):
