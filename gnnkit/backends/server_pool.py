@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
-from gnnkit.cluster.serving.connection import ServerConnection, UnixJoin, Welcome, join_folder
+from gnnkit.cluster.serving.connection import EXIT_WAIT_S, ServedProcess, ServerConnection, UnixServers, Welcome, join_folder
 from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
 from gnnkit.cluster.serving.spec import ServerSpec
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped
@@ -22,13 +21,10 @@ from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
-from gnnkit.runtime.process_status import ProcessStatus, lane_of, look_at, process_state
-from gnnkit.runtime.remote import error_from_json
-from gnnkit.runtime.runs import with_tail
-from gnnkit.runtime.shared_block import SharedBlock
+from gnnkit.runtime.process_status import ProcessStatus, lane_of
 from gnnkit.runtime.supervisor import Exit
-from gnnkit.runtime.vitals import UNSEEN, Signs, Vitals
-from gnnkit.runtime.wire import Message, Wire
+from gnnkit.runtime.vitals import UNSEEN, Signs
+from gnnkit.runtime.wire import Message
 from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
@@ -161,229 +157,6 @@ def open_own_servers(
     return ServerWorkerPool(servers, on_started, own)
 
 
-# The most messages taken from one process before the others have their turn.
-_TURN = 64
-# After a connection has ended, the explanation takes no longer than this.
-EXIT_WAIT_S = 2.0
-_ENDED = ("ended", "gone")
-_HINT = "go on with loader.resume(), or have it wait for another one by itself with GraphStore(max_restarts=...)"
-
-
-@dataclass(eq=False)
-class ServedProcess:
-    """A sampling process of a server.
-
-    Attributes:
-        worker: Its number at its server.
-        pid: Its process.
-        log: Its log.
-        wire: The connection to it.
-        ended: ``time.monotonic()`` when the connection was found to have ended; None while it lasts.
-    """
-
-    worker: int
-    pid: int
-    log: Path
-    wire: Wire
-    ended: float | None = None
-
-    def hear(self) -> Iterator[Message]:
-        """Yields what it has said, up to a limit."""
-        self.wire.flush()
-        try:
-            for _ in range(_TURN):
-                message = self.wire.receive()
-                if message is None:
-                    return
-                yield message
-        except EOFError:
-            self.ended = self.ended or time.monotonic()
-
-
-@dataclass(frozen=True)
-class _Loss:
-    """A server's report of the end of one of its processes.
-
-    Attributes:
-        error: Why it ended.
-        again: Whether the server starts another one by itself.
-    """
-
-    error: GnnkitError
-    again: bool
-
-
-class ServerLink:
-    """A server that has welcomed this process.
-
-    Args:
-        connection: The connection to it.
-        welcome: What it has said of itself.
-        most: Processes that are wanted of it.
-
-    Attributes:
-        welcome: What it has said of itself.
-        workers: Processes that it is to have.
-        members: Its sampling processes that this process is connected with, by their numbers at the server.
-        asked: Whether it has been asked for processes that are not there.
-        graph_bytes: Bytes of its copy of the graph, when it was last asked.
-    """
-
-    def __init__(self, connection: ServerConnection, welcome: Welcome, most: int) -> None:
-        self.connection, self.welcome = connection, welcome
-        self.workers = min(welcome.workers, most)
-        self.members: dict[int, ServedProcess] = {}
-        self.asked, self.graph_bytes = False, 0
-        self._vitals: Vitals | None = None
-        self._losses: dict[int, _Loss] = {}
-        self._announced: list[Message] = []
-        self._failure: GnnkitError | None = None
-        self._ended: float | None = None
-        self.ask()
-
-    @property
-    def name(self) -> str:
-        """The server's name in messages."""
-        return f"server {self.welcome.rank} (pid {self.welcome.pid})"
-
-    @property
-    def expected(self) -> int:
-        """Its processes that are there or will be: all but those that have died and that nobody starts again."""
-        gone = sum(not loss.again for worker, loss in self._losses.items() if worker not in self.members)
-        return self.workers - (0 if self.asked else gone)
-
-    def ask(self) -> None:
-        """Asks for the processes, and for those that have died once more."""
-        if not self.asked:
-            self.asked = True
-            self._losses = {worker: loss for worker, loss in self._losses.items() if worker in self.members}
-            self.connection.enlist()
-
-    def hear(self) -> None:
-        """Takes what the server has said."""
-        try:
-            self.connection.flush()
-            for message in self.connection.listen():
-                if message.kind == "worker":
-                    self._announced.append(message)
-                elif message.kind == "lost":
-                    worker = int(message.body["worker"])
-                    error = error_from_json(message.body["error"], f"sampling process {worker} of {self.name}", WorkerDied)
-                    self._losses[worker] = _Loss(error, bool(message.body["again"]))
-                elif message.kind == "failed":
-                    self._failure = error_from_json(message.body["error"], self.name, WorkerDied)
-                elif message.kind == "answer":  # to ``ask_status``
-                    self.graph_bytes = int(message.body["value"]["graph_bytes"])
-        except EOFError:
-            self._ended = self._ended or time.monotonic()
-
-    def started(self) -> list[int]:
-        """Meets the processes that the server has introduced, once those whose places they take are off the books; their numbers."""
-        waiting, came = self._announced, []
-        self._announced = []
-        for message in waiting:
-            worker = int(message.body["worker"])
-            if worker in self.members:
-                self._announced.append(message)
-            elif worker >= self.workers:
-                message.close()
-            else:
-                self._meet(worker, message)
-                came.append(worker)
-        if len(self.members) == self.workers:
-            self.asked = False
-        return came
-
-    def _meet(self, worker: int, message: Message) -> None:
-        body, (wire_fd, vitals_fd) = message.body, message.fds
-        if self._vitals is None:
-            self._vitals = Vitals(SharedBlock.attach(vitals_fd, writable=False))
-        else:
-            os.close(vitals_fd)
-        self._losses.pop(worker, None)
-        self.members[worker] = ServedProcess(worker, int(body["pid"]), Path(body["log"]), Wire(socket.socket(fileno=wire_fd)))
-
-    def signs(self, worker: int) -> Signs:
-        """Returns the last signs of life of one of its processes."""
-        return UNSEEN if self._vitals is None else self._vitals.signs(worker)
-
-    def statuses(self) -> Iterator[ProcessStatus]:
-        """Yields the process status of its sampling processes."""
-        for worker, member in sorted(dict(self.members).items()):
-            yield look_at(f"server {self.welcome.rank}, process {worker}", member.pid, member.log, self.signs(worker).busy_s)
-
-    def describe(self, worker: int) -> str | None:
-        """Returns a process's name, its state and its server's in the system, for messages; None where there is no such process."""
-        member = self.members.get(worker)
-        if member is None:
-            return None
-        own, its = process_state(member.pid), process_state(self.welcome.pid)
-        beside = "" if its == "running" else f", which is {its}"
-        return f"sampling process {worker} (pid {member.pid}) of {self.name}{beside} is {own}"
-
-    # Ends -----------------------------------------------------------------------------------------------------------------
-
-    @property
-    def ended_s(self) -> float | None:
-        """Seconds since the server was found to have ended; None while it lasts."""
-        return None if self._ended is None else time.monotonic() - self._ended
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the server has gone, and its processes with it: they may write to this process's memory until they end."""
-        return self._ended is not None and all(member.ended is not None for member in self.members.values())
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether something has begun to end, and it is not clear yet what came of it."""
-        if self._ended is not None or process_state(self.welcome.pid) in _ENDED:
-            return not self.is_gone
-        return any(process_state(member.pid) in _ENDED for member in self.members.values())
-
-    def end_of_server(self, known: GnnkitError | None, others: frozenset[int]) -> Exit:
-        """The exit of the server, and of all its processes.
-
-        Args:
-            known: What its starter knows of it, if that is this process.
-            others: See ``Exit``.
-        """
-        what = f"{self.name} at {self.connection.folder} is gone"
-        if isinstance(known, WorkerDied):
-            known = type(known)(known.message, _HINT)
-        error = self._failure or known or WorkerDied(with_tail(what, self.welcome.log), _HINT)
-        return Exit(error, what, others, remedy="it is waited for")
-
-    def exits(self) -> Iterator[tuple[int, Exit]]:
-        """Yields the processes that have ended while the server lasts, once it has said why or has had the time to."""
-        if self._ended is not None:
-            return
-        for worker, member in list(self.members.items()):
-            loss = self._losses.get(worker)
-            if member.ended is None or (loss is None and time.monotonic() - member.ended < EXIT_WAIT_S):
-                continue
-            what = f"sampling process {worker} (pid {member.pid}) of {self.name} is gone"
-            error = WorkerDied(with_tail(what, member.log), _HINT) if loss is None else loss.error
-            self.members.pop(worker).wire.close()
-            yield worker, _death(error, is_replaced=loss is not None and loss.again)
-        for worker, loss in list(self._losses.items()):
-            if worker not in self.members and self.asked and not loss.again:  # it did not even start
-                yield worker, _death(loss.error)
-                self.asked = False
-
-    def close(self) -> None:
-        """Leaves the server."""
-        for message in self._announced:
-            message.close()
-        for member in self.members.values():
-            member.wire.close()
-        self.connection.close()
-
-
-def _death(error: GnnkitError, *, is_replaced: bool = False) -> Exit:
-    summary = error.message.splitlines()[0].partition(";")[0]
-    return Exit(error, summary, remedy="its server is asked for another one", is_replaced=is_replaced)
-
-
 _SLICE_S = 0.05
 # Servers that have gone are looked for so often.
 _LOOK_S = 0.1
@@ -400,49 +173,54 @@ class ServerWorkerPool:
         own: The servers where they are this process's own; None where they were joined.
     """
 
-    def __init__(self, servers: UnixJoin, on_started: OnStarted, own: OwnServers | None) -> None:
+    def __init__(self, servers: UnixServers, on_started: OnStarted, own: OwnServers | None) -> None:
         self._servers, self._on_started, self._own = servers, on_started, own
         self._owner = os.getpid()
         self._heard: deque[tuple[int, Message | Exit]] = deque()
-        self._links: dict[int, ServerLink] = {}
         self._waiting: float | None = None
         self._awaited = 0.0
         self._looked, self._is_revived, self._is_reporting = 0.0, True, True
         self._restarting: set[int] = set()
         self._width = max((c.welcome.workers for c in servers.connections.values() if c.welcome is not None), default=1)
         for connection in servers.connections.values():
-            self._link(connection)
+            connection.enlist(self._width)
 
-    def _link(self, connection: ServerConnection) -> None:
-        assert connection.welcome is not None, "the server has said welcome"
-        self._links[connection.rank] = ServerLink(connection, connection.welcome, self._width)
+    @property
+    def _connections(self) -> dict[int, ServerConnection]:
+        """A copy: others look at the pids while servers come and go."""
+        return dict(self._servers.connections)
 
-    def _members(self) -> Iterator[tuple[int, ServerLink, ServedProcess]]:
-        for server, link in dict(self._links).items():  # copies: others look at the pids while servers come and go
-            for worker, member in dict(link.members).items():
-                yield server * self._width + worker, link, member
+    @property
+    def _welcomes(self) -> dict[int, Welcome]:
+        found = ((rank, connection.welcome) for rank, connection in self._connections.items())
+        return {rank: welcome for rank, welcome in found if welcome is not None}
 
-    def _find(self, rank: int) -> tuple[ServerLink, int] | None:
+    def _members(self) -> Iterator[tuple[int, ServedProcess]]:
+        for server, connection in self._connections.items():
+            for worker, member in dict(connection.members).items():
+                yield server * self._width + worker, member
+
+    def _find(self, rank: int) -> tuple[ServerConnection, int] | None:
         server, worker = divmod(rank, self._width)
-        link = self._links.get(server)
-        return None if link is None or worker not in link.members else (link, worker)
+        connection = self._servers.connections.get(server)
+        return None if connection is None or worker not in connection.members else (connection, worker)
 
     # What they are ----------------------------------------------------------------------------------------------------------
 
     @property
     def expected(self) -> int:
         """The number of processes once all those of the connected servers have joined."""
-        return sum(link.expected for link in self._links.values())
+        return sum(connection.expected for connection in self._connections.values())
 
     @property
     def pids(self) -> Mapping[int, int]:
         """Pids by number."""
-        return {rank: member.pid for rank, _, member in self._members()}
+        return {rank: member.pid for rank, member in self._members()}
 
     @property
     def ready(self) -> Set[int]:
         """All of them: servers introduce nobody who is not ready."""
-        return {rank for rank, _, member in self._members() if member.ended is None}
+        return {rank for rank, member in self._members() if member.ended is None}
 
     @property
     def is_starting(self) -> bool:
@@ -457,17 +235,17 @@ class ServerWorkerPool:
 
     @property
     def _has_members(self) -> bool:
-        return any(link.members for link in self._links.values())
+        return any(connection.members for connection in self._connections.values())
 
     @property
     def logs(self) -> str:
         """The folder of the servers' logs."""
-        return next((str(link.welcome.log.parent) for link in list(self._links.values())), "")
+        return next((str(welcome.log.parent) for welcome in self._welcomes.values()), "")
 
     @property
     def graph_bytes(self) -> int:
         """Bytes of the graph's copy, which servers of one host share; as of the last epoch's start."""
-        return max((link.graph_bytes for link in list(self._links.values())), default=0)
+        return max((connection.graph_bytes for connection in self._connections.values()), default=0)
 
     @property
     def can_idle(self) -> bool:
@@ -481,9 +259,8 @@ class ServerWorkerPool:
 
     def statuses(self) -> Iterator[ProcessStatus]:
         """See ``WorkerPool.statuses``."""
-        for server, link in sorted(dict(self._links).items()):
-            yield look_at(f"server {server}", link.welcome.pid, link.welcome.log)
-            yield from link.statuses()
+        for _, connection in sorted(self._connections.items()):
+            yield from connection.statuses()
 
     def describe(self, rank: int) -> str | None:
         """Returns a process's name, its state and its server's in the system, for messages; None where there is no such process."""
@@ -497,11 +274,11 @@ class ServerWorkerPool:
 
     def details(self) -> Mapping[str, Any]:
         """Returns the number of servers, their place and their pids."""
-        links, count = dict(self._links), self._servers.num_servers
-        there = "" if len(links) == count else f"{len(links)} of "
+        welcomes, count = self._welcomes, self._servers.num_servers
+        there = "" if len(welcomes) == count else f"{len(welcomes)} of "
         where = "of its own" if self._own is not None else f"at {self._servers.address}"
         text = f"{there}{count} server{'' if count == 1 else 's'} {where}"
-        return {"servers": text, "server_pids": {rank: link.welcome.pid for rank, link in links.items()}}
+        return {"servers": text, "server_pids": {rank: welcome.pid for rank, welcome in welcomes.items()}}
 
     # What they say ----------------------------------------------------------------------------------------------------------
 
@@ -521,48 +298,43 @@ class ServerWorkerPool:
             yield self._heard.popleft()
 
     def _advance(self) -> None:
-        for server, link in list(self._links.items()):
-            link.hear()
-            for worker, member in list(link.members.items()):
+        for server, connection in self._connections.items():
+            connection.hear()
+            for worker, member in list(connection.members.items()):
                 self._heard.extend((server * self._width + worker, message) for message in member.hear())
-            if link.is_gone:
-                self._lose(server, link)
+            if connection.is_gone:
+                self._lose(server, connection)
                 continue
-            self._heard.extend((server * self._width + worker, exit_) for worker, exit_ in link.exits())
-            for worker in link.started():
+            self._heard.extend((server * self._width + worker, exit_) for worker, exit_ in connection.exits())
+            for worker in connection.started():
                 self._waiting = None
                 self._on_started(server * self._width + worker)
 
-    def _lose(self, server: int, link: ServerLink) -> None:
+    def _lose(self, server: int, connection: ServerConnection) -> None:
         if server in self._restarting:
             self._restarting.discard(server)
-            self._heard.extend((server * self._width + worker, Message("retired", {})) for worker in link.members)
-            self._drop(server, link)
+            self._heard.extend((server * self._width + worker, Message("retired", {})) for worker in connection.members)
+            self._servers.drop(server)
             return
-        if self._awaits_cause(server, link):
+        if self._awaits_cause(server, connection):
             return
         known = None if self._own is None else self._own.error_of(server)
-        ranks = [server * self._width + worker for worker in link.members] or [server * self._width]
+        ranks = [server * self._width + worker for worker in connection.members] or [server * self._width]
         self._is_revived = False
-        self._heard.append((ranks[0], link.end_of_server(known, frozenset(ranks[1:]))))
-        self._drop(server, link)
-
-    def _awaits_cause(self, server: int, link: ServerLink) -> bool:
-        """Whether a server of this process's own has gone, and its exit status is about to be known."""
-        if self._own is None or not link.is_gone or server in self._restarting:
-            return False
-        return self._own.error_of(server) is None and (link.ended_s or 0.0) < EXIT_WAIT_S
-
-    def _drop(self, server: int, link: ServerLink) -> None:
-        link.close()
-        del self._links[server]
+        self._heard.append((ranks[0], connection.end_of_server(known, frozenset(ranks[1:]))))
         self._servers.drop(server)
+
+    def _awaits_cause(self, server: int, connection: ServerConnection) -> bool:
+        """Whether a server of this process's own has gone, and its exit status is about to be known."""
+        if self._own is None or not connection.is_gone or server in self._restarting:
+            return False
+        return self._own.error_of(server) is None and (connection.ended_s or 0.0) < EXIT_WAIT_S
 
     def poller(self) -> select.poll:
         """Returns a poll object that wakes when something arrives or a process ends."""
         poller = select.poll()
-        wires: list[Any] = [member.wire for _, _, member in self._members() if member.ended is None]
-        wires += [link.connection for link in self._links.values() if link.ended_s is None]
+        wires: list[Any] = [member.wire for _, member in self._members() if member.ended is None]
+        wires += [connection for connection in self._connections.values() if connection.ended_s is None]
         for wire in wires:
             poller.register(wire.fileno(), select.POLLIN | (0 if wire.flush() else select.POLLOUT))
         for fd in self._servers.filenos():
@@ -572,7 +344,7 @@ class ServerWorkerPool:
     def settle(self) -> None:
         """Waits for processes that have begun to end, so that the next ``listen`` finds all who died together."""
         deadline = Deadline(EXIT_WAIT_S)
-        while not deadline.has_passed and any(link.is_ending or self._awaits_cause(rank, link) for rank, link in self._links.items()):
+        while not deadline.has_passed and any(c.is_ending or self._awaits_cause(rank, c) for rank, c in self._connections.items()):
             self.poller().poll(_SLICE_S * 1000)
             self._advance()
 
@@ -580,18 +352,18 @@ class ServerWorkerPool:
 
     def start_missing(self) -> None:
         """Connects to servers that have come back, and asks those that are there for processes that are not."""
-        for link in self._links.values():
-            if len(link.members) < link.workers:
-                link.ask()
+        for connection in self._connections.values():
+            if len(connection.members) < connection.workers:
+                connection.enlist(self._width)
         now = time.monotonic()
         if self._servers.is_complete or now - self._looked < _LOOK_S:
             return
         self._looked = now
-        if self._own is not None and not self._is_revived and not any(link.is_ending for link in self._links.values()):
+        if self._own is not None and not self._is_revived and not any(connection.is_ending for connection in self._connections.values()):
             self._is_revived = True
             self._own.revive()
         for connection in self._servers.advance():
-            self._link(connection)
+            connection.enlist(self._width)
 
     def restart(self) -> None:
         """Has the servers end and come again, and with them their processes.
@@ -603,7 +375,7 @@ class ServerWorkerPool:
             raise PlanError(
                 f"the servers at {self._servers.address} are not this process's to restart", "restart them where they were started"
             )
-        self._restarting = set(self._links)
+        self._restarting = set(self._connections)
         self._own.restart()
 
     def attend(self, *, ask: bool) -> None:
@@ -635,13 +407,13 @@ class ServerWorkerPool:
         """Why servers of this process's own do not come back although they were started again."""
         if self._own is None or not self._is_revived:
             return None
-        errors = (self._own.error_of(rank) for rank in self._own.ranks if rank not in self._links)
+        errors = (self._own.error_of(rank) for rank in self._own.ranks if rank not in self._connections)
         return next((error for error in errors if error is not None), None)
 
     def check(self) -> None:
         """Asks the servers what they are doing, for ``graph_bytes``."""
-        for link in self._links.values():
-            link.connection.ask_status()
+        for connection in self._connections.values():
+            connection.ask_status()
 
     def stop(self) -> None:
         """Leaves the servers, and stops them where they are this process's own; does nothing in a forked child."""
@@ -651,9 +423,6 @@ class ServerWorkerPool:
             what = self._heard.popleft()[1]
             if isinstance(what, Message):
                 what.close()
-        for link in self._links.values():
-            link.close()
-        self._links.clear()
         self._servers.close()
         if self._own is not None:
             self._own.stop()

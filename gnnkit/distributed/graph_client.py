@@ -8,11 +8,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gnnkit.cluster.serving.connection import ServerConnection, UnixJoin, end_visit, join_folder
-from gnnkit.cluster.serving.spec import required
+from gnnkit.cluster.serving.connection import end_visit, join_folder
 from gnnkit.distributed import context
 from gnnkit.distributed.process_group import check_counts, meeting_address
 from gnnkit.errors import LoaderClosed, PlanError, WorkerDied
@@ -79,7 +77,7 @@ class ServersClient:
         """
         try:
             return self._transport.call(rank, name, args, timeout_s)
-        except WorkerDied as error:
+        except (LoaderClosed, WorkerDied) as error:
             if self._is_closed:  # it is this end that has gone
                 raise LoaderClosed(_LEFT, _AGAIN) from error
             raise
@@ -145,10 +143,9 @@ def open_session(backend: GraphStore, events: EventSink = ignore_events) -> Serv
         StartTimeout: They were not in time; names those that are missing.
         PlanError: They refuse this client, for example its token.
     """
-    address = str(backend.address)
     if backend.folder is not None:
         servers = join_folder(backend.folder, "trainer", backend.join_timeout_s, events)
-        return ServersClient(_Here(servers, backend.folder, address), len(servers.connections))
+        return ServersClient(servers, len(servers.connections))
     from gnnkit.backends.receiver_pool import servers_of
     from gnnkit.cluster.network_child import NetworkChild
 
@@ -158,47 +155,6 @@ def open_session(backend: GraphStore, events: EventSink = ignore_events) -> Serv
     except BaseException:
         child.close()
         raise
-
-
-class _Here:
-    """Servers of this host that have been joined; a connection that has broken is made again when it is needed.
-
-    Args:
-        servers: The connections.
-        folder: The servers' folder.
-        address: The same as users write it, for the token.
-    """
-
-    def __init__(self, servers: UnixJoin, folder: Path, address: str) -> None:
-        self._connections = servers.connections
-        self._folder, self._address = folder, address
-        self._lock = threading.Lock()
-        self._is_closed = False
-
-    def call(self, rank: int, name: str, args: Any, timeout_s: float) -> Any:
-        """See ``Transport``."""
-        with self._lock:
-            if self._is_closed:
-                raise LoaderClosed(_LEFT, _AGAIN)
-            connection = self._connections.get(rank)
-            if connection is None:  # it was gone, and may be back
-                connection = self._connections[rank] = ServerConnection.open(self._folder, rank, required(self._address), timeout_s)
-        try:
-            return connection.call(name, args, timeout_s)
-        except WorkerDied:
-            with self._lock:
-                if self._connections.get(rank) is connection:
-                    del self._connections[rank]
-            connection.close()
-            raise
-
-    def close(self) -> None:
-        """See ``Transport``."""
-        with self._lock:
-            self._is_closed, connections = True, list(self._connections.values())
-            self._connections.clear()
-        for connection in connections:
-            connection.close()
 
 
 _lock = threading.Lock()

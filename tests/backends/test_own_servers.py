@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,16 +69,29 @@ def test_servers_that_somebody_has_had_ended_come_back_with_the_next_epoch(
         pool.stop()
 
 
+class Connection:
+    """A server with one sampling process."""
+
+    def __init__(self, server: int) -> None:
+        self.server, self.graph_bytes = server, server
+        self.welcome = SimpleNamespace(workers=2)
+        self.members = {0: SimpleNamespace(pid=server)}
+
+    def enlist(self, most: int) -> None:
+        """As a connection's."""
+
+    def statuses(self) -> Iterator[int]:
+        """As a connection's, with numbers of servers."""
+        yield self.server
+
+
 def test_servers_may_come_and_go_while_somebody_looks() -> None:
     """A dashboard asks for pids from a thread of its own."""
-    links: dict[int, Any] = {
-        server: SimpleNamespace(members={0: SimpleNamespace(pid=server)}, graph_bytes=server, close=lambda: None) for server in range(3)
-    }
-    pool: Any = object.__new__(ServerWorkerPool)
-    pool._links, pool._width = links, 2
-    looked = pool._members()
-    next(looked)
-    links.pop(2)
-    links[0].members[1] = SimpleNamespace(pid=7)
-    assert [member.pid for _, _, member in looked] == [1, 2], "as it was at the first look"
+    servers: Any = SimpleNamespace(connections={server: Connection(server) for server in range(3)})
+    pool = ServerWorkerPool(servers, lambda rank: None, None)
+    looked: Any = pool.statuses()
+    assert next(looked) == 0
+    servers.connections.pop(2)
+    servers.connections[0].members[1] = SimpleNamespace(pid=7)
+    assert list(looked) == [1, 2], "as it was at the first look"
     assert pool.graph_bytes == 1 and sorted(pool.pids.values()) == [0, 1, 7]

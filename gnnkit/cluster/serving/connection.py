@@ -11,6 +11,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,17 +20,26 @@ from typing import Any
 from gnnkit.cluster.serving.codec import decode, encode
 from gnnkit.cluster.serving.listener import socket_name
 from gnnkit.cluster.serving.membership import SERVING_VERSION
-from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, token_for
+from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, required, token_for
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, StartTimeout, StoreError, WorkerDied
 from gnnkit.events import EventSink, Stage
-from gnnkit.runtime.process_status import process_state
+from gnnkit.runtime.process_status import ProcessStatus, look_at, process_state
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import with_tail
+from gnnkit.runtime.shared_block import SharedBlock
+from gnnkit.runtime.supervisor import Exit
+from gnnkit.runtime.vitals import UNSEEN, Signs, Vitals
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.waiting import Deadline
 
 # Longest time that a wait goes without looking around.
 _SLICE_S = 0.05
+# The most messages taken from one process before the others have their turn.
+_TURN = 64
+# After a connection has ended, the explanation takes no longer than this.
+EXIT_WAIT_S = 2.0
+_ENDED = ("ended", "gone")
+_HINT = "go on with loader.resume(), or have it wait for another one by itself with GraphStore(max_restarts=...)"
 _own_id: tuple[int, str] = (0, "")
 
 
@@ -181,6 +191,35 @@ class Calls:
             self._changed.notify_all()
 
 
+@dataclass(eq=False)
+class ServedProcess:
+    """A sampling process of a server.
+
+    Attributes:
+        pid: Its process.
+        log: Its log.
+        wire: The connection to it.
+        ended: ``time.monotonic()`` when the connection was found to have ended; None while it lasts.
+    """
+
+    pid: int
+    log: Path
+    wire: Wire
+    ended: float | None = None
+
+    def hear(self) -> Iterator[Message]:
+        """Yields what it has said, up to a limit."""
+        self.wire.flush()
+        try:
+            for _ in range(_TURN):
+                message = self.wire.receive()
+                if message is None:
+                    return
+                yield message
+        except EOFError:
+            self.ended = self.ended or time.monotonic()
+
+
 class ServerConnection(Calls):
     """One connection to one server. It is made at once, and the server answers later: ``advance`` until ``welcome`` is there.
 
@@ -194,6 +233,10 @@ class ServerConnection(Calls):
         folder: The servers' folder.
         rank: The server's number.
         welcome: What the server has said of itself; None before it has.
+        workers: Sampling processes that it is to have; 0 before ``enlist``.
+        members: Those that this process is connected with, by their numbers at the server.
+        asked: Whether it has been asked for processes that are not there.
+        graph_bytes: Bytes of its copy of the graph, when it was last asked.
 
     Raises:
         NotThere: Nobody listens there.
@@ -204,6 +247,14 @@ class ServerConnection(Calls):
         super().__init__()
         self.folder, self.rank = folder, rank
         self.welcome: Welcome | None = None
+        self.workers = self.graph_bytes = 0
+        self.members: dict[int, ServedProcess] = {}
+        self.asked = False
+        self._vitals: Vitals | None = None
+        self._exits: dict[int, Exit] = {}
+        self._announced: list[Message] = []
+        self._failure: GnnkitError | None = None
+        self._gone: float | None = None
         self._wire = Wire(_connected(folder, rank))
         self._wire.send("join", version=SERVING_VERSION, token=token, client=client_id(), pid=os.getpid(), name=name)
 
@@ -266,24 +317,7 @@ class ServerConnection(Calls):
         """Sends what was kept; whether nothing is left."""
         return self._wire.flush()
 
-    def enlist(self) -> None:
-        """Asks for the sampling processes, for those that come later too, and for those that have died once more."""
-        self._wire.send("enlist")
-
-    def ask_status(self) -> None:
-        """Has the server say what it is doing, to whoever listens: its answer is the only one that comes there."""
-        self._wire.send("call", number=0, name="status", args={})
-
-    def listen(self) -> Iterator[Message]:
-        """Yields what has arrived, for a client that waits for no answer.
-
-        Raises:
-            EOFError: The server is gone, or has closed the connection.
-        """
-        while (message := self._wire.receive()) is not None:
-            yield message
-
-    # Questions ---------------------------------------------------------------------------------------------------------------
+    # Calls -------------------------------------------------------------------------------------------------------------------
 
     def call(self, name: str, args: Any, timeout_s: float) -> Any:
         """Has the server answer a call; several threads may ask at a time.
@@ -322,7 +356,8 @@ class ServerConnection(Calls):
         try:
             self._wire.flush()
             self._wire.wait(_SLICE_S)
-            yield from self.listen()
+            while (message := self._wire.receive()) is not None:
+                yield message
         except EOFError:
             self._end(gone(self))
 
@@ -331,9 +366,159 @@ class ServerConnection(Calls):
         welcome = self.welcome
         return "it has not answered" if welcome is None else f"server {self.rank} (pid {welcome.pid}) is {process_state(welcome.pid)}"
 
+    # Sampling processes ---------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The server's name in messages."""
+        return f"server {self.rank} (pid {self._known.pid})"
+
+    @property
+    def _known(self) -> Welcome:
+        assert self.welcome is not None, "the server has said welcome"
+        return self.welcome
+
+    @property
+    def expected(self) -> int:
+        """Its processes that are there or will be: all but those that have died and that nobody starts again."""
+        gone = sum(not exit_.is_replaced for worker, exit_ in self._exits.items() if worker not in self.members)
+        return self.workers - (0 if self.asked else gone)
+
+    def enlist(self, most: int) -> None:
+        """Asks for the sampling processes, at most so many, for those that come later too, and for those that have died once more.
+
+        From then on ``hear`` takes what the server says, and nobody calls it over this connection.
+        """
+        self.workers = min(self._known.workers, most)
+        if not self.asked:
+            self.asked = True
+            self._exits = {worker: exit_ for worker, exit_ in self._exits.items() if worker in self.members}
+            self._wire.send("enlist")
+
+    def ask_status(self) -> None:
+        """Has the server say what it is doing; ``hear`` takes its answer."""
+        self._wire.send("call", number=0, name="status", args={})
+
+    def hear(self) -> None:
+        """Takes what the server has said of its processes."""
+        try:
+            self._wire.flush()
+            while (message := self._wire.receive()) is not None:
+                if message.kind == "worker":
+                    self._announced.append(message)
+                elif message.kind == "lost":
+                    worker = int(message.body["worker"])
+                    error = error_from_json(message.body["error"], f"sampling process {worker} of {self.name}", WorkerDied)
+                    self._exits[worker] = _exit_of_process(error, is_replaced=bool(message.body["again"]))
+                elif message.kind == "failed":
+                    self._failure = error_from_json(message.body["error"], self.name, WorkerDied)
+                elif message.kind == "answer":  # to ``ask_status``
+                    self.graph_bytes = int(message.body["value"]["graph_bytes"])
+        except EOFError:
+            self._gone = self._gone or time.monotonic()
+
+    def started(self) -> list[int]:
+        """Meets the processes that the server has introduced, once those whose places they take are off the books; their numbers."""
+        waiting, came = self._announced, []
+        self._announced = []
+        for message in waiting:
+            worker = int(message.body["worker"])
+            if worker in self.members:
+                self._announced.append(message)
+            elif worker >= self.workers:
+                message.close()
+            else:
+                self._meet(worker, message)
+                came.append(worker)
+        if len(self.members) == self.workers:
+            self.asked = False
+        return came
+
+    def _meet(self, worker: int, message: Message) -> None:
+        body, (wire_fd, vitals_fd) = message.body, message.fds
+        if self._vitals is None:
+            self._vitals = Vitals(SharedBlock.attach(vitals_fd, writable=False))
+        else:
+            os.close(vitals_fd)
+        self._exits.pop(worker, None)
+        self.members[worker] = ServedProcess(int(body["pid"]), Path(body["log"]), Wire(socket.socket(fileno=wire_fd)))
+
+    def signs(self, worker: int) -> Signs:
+        """Returns the last signs of life of one of its processes."""
+        return UNSEEN if self._vitals is None else self._vitals.signs(worker)
+
+    def statuses(self) -> Iterator[ProcessStatus]:
+        """Yields the process status of the server and of its sampling processes."""
+        yield look_at(f"server {self.rank}", self._known.pid, self._known.log)
+        for worker, member in sorted(dict(self.members).items()):
+            yield look_at(f"server {self.rank}, process {worker}", member.pid, member.log, self.signs(worker).busy_s)
+
+    def describe(self, worker: int) -> str | None:
+        """Returns a process's name, its state and its server's in the system, for messages; None where there is no such process."""
+        member = self.members.get(worker)
+        if member is None:
+            return None
+        own, its = process_state(member.pid), process_state(self._known.pid)
+        beside = "" if its == "running" else f", which is {its}"
+        return f"sampling process {worker} (pid {member.pid}) of {self.name}{beside} is {own}"
+
+    # Ends -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def ended_s(self) -> float | None:
+        """Seconds since the server was found to have ended; None while it lasts."""
+        return None if self._gone is None else time.monotonic() - self._gone
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the server has gone, and its processes with it: they may write to this process's memory until they end."""
+        return self._gone is not None and all(member.ended is not None for member in self.members.values())
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether something has begun to end, and it is not clear yet what came of it."""
+        if self._gone is not None or process_state(self._known.pid) in _ENDED:
+            return not self.is_gone
+        return any(process_state(member.pid) in _ENDED for member in self.members.values())
+
+    def end_of_server(self, known: GnnkitError | None, others: frozenset[int]) -> Exit:
+        """The exit of the server, and of all its processes.
+
+        Args:
+            known: What its starter knows of it, if that is this process.
+            others: See ``Exit``.
+        """
+        what = f"{self.name} at {self.folder} is gone"
+        if isinstance(known, WorkerDied):
+            known = type(known)(known.message, _HINT)
+        error = self._failure or known or WorkerDied(with_tail(what, self._known.log), _HINT)
+        return Exit(error, what, others, remedy="it is waited for")
+
+    def exits(self) -> Iterator[tuple[int, Exit]]:
+        """Yields the processes that have ended while the server lasts, once it has said why or has had the time to."""
+        if self._gone is not None:
+            return
+        for worker, member in list(self.members.items()):
+            exit_ = self._exits.get(worker)
+            if member.ended is None or (exit_ is None and time.monotonic() - member.ended < EXIT_WAIT_S):
+                continue
+            if exit_ is None:
+                what = f"sampling process {worker} (pid {member.pid}) of {self.name} is gone"
+                exit_ = _exit_of_process(WorkerDied(with_tail(what, member.log), _HINT))
+            self.members.pop(worker).wire.close()
+            yield worker, exit_
+        for worker, exit_ in list(self._exits.items()):
+            if worker not in self.members and self.asked and not exit_.is_replaced:  # it did not even start
+                yield worker, exit_
+                self.asked = False
+
     def close(self) -> None:
         """Leaves the server; closing twice is fine."""
         self._end(LoaderClosed(f"the connection to server {self.rank} is closed", "join it again"))
+        for message in self._announced:
+            message.close()
+        for member in self.members.values():
+            member.wire.close()
         with contextlib.suppress(OSError):
             self._wire.close()
 
@@ -344,11 +529,16 @@ class ServerConnection(Calls):
         self.close()
 
 
+def _exit_of_process(error: GnnkitError, *, is_replaced: bool = False) -> Exit:
+    summary = error.message.splitlines()[0].partition(";")[0]
+    return Exit(error, summary, remedy="its server is asked for another one", is_replaced=is_replaced)
+
+
 def gone(connection: ServerConnection) -> WorkerDied:
     """The error for a server that is gone, with the end of its log."""
     welcome = connection.welcome
     assert welcome is not None, "it has welcomed this client"
-    what = f"server {welcome.rank} (pid {welcome.pid}) at {connection.folder} is gone"
+    what = f"{connection.name} at {connection.folder} is gone"
     return WorkerDied(
         with_tail(what, welcome.log),
         "iterate again, or loader.resume(), once it is back; GraphStore(max_restarts=...) waits for it by itself",
@@ -402,8 +592,8 @@ _SOCKET = re.compile(r"server-([0-9]{1,6})\.sock")
 _DIGITS = 16
 
 
-class UnixJoin:
-    """Connections to the servers of a folder, as far as they are there. ``advance`` until ``is_complete``.
+class UnixServers:
+    """The servers of a folder: connections to them, as far as they are there. ``advance`` until ``is_complete``.
 
     Args:
         folder: The servers' folder.
@@ -425,7 +615,8 @@ class UnixJoin:
         self._reasons: dict[int, str] = {}
         self.connections: dict[int, ServerConnection] = {}
         self.num_servers: int | None = None
-        self._had_token = False
+        self._had_token = self._is_closed = False
+        self._lock = threading.Lock()
         try:
             folder.stat()
         except PermissionError as error:
@@ -476,6 +667,28 @@ class UnixJoin:
                 self.connections[rank] = self._pending.pop(rank)
                 welcomed.append(connection)
         return welcomed
+
+    def call(self, rank: int, name: str, args: Any, timeout_s: float) -> Any:
+        """Has a server answer a call, as ``ServerConnection.call``; one that was gone is connected to again. From any thread.
+
+        Raises:
+            StartTimeout: It is not there.
+            LoaderClosed: These servers were left.
+            GnnkitError: See ``ServerConnection.call``.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise LoaderClosed(f"the connection to the servers at {self.address} is closed", "join them again")
+            connection = self.connections.get(rank)
+            if connection is None:  # it was gone, and may be back
+                connection = self.connections[rank] = ServerConnection.open(self._folder, rank, required(self.address), timeout_s)
+        try:
+            return connection.call(name, args, timeout_s)
+        except WorkerDied:
+            with self._lock:
+                if self.connections.get(rank) is connection:
+                    self.drop(rank)
+            raise
 
     def drop(self, rank: int) -> None:
         """Forgets a server that has gone, so that ``advance`` looks for it again."""
@@ -546,15 +759,17 @@ class UnixJoin:
 
     def close(self) -> None:
         """Leaves all of them."""
-        for connection in (*self._pending.values(), *self.connections.values()):
+        with self._lock:
+            self._is_closed, connections = True, [*self._pending.values(), *self.connections.values()]
+            self._pending.clear()
+            self.connections.clear()
+        for connection in connections:
             connection.close()
-        self._pending.clear()
-        self.connections.clear()
 
 
 def join_folder(
     folder: Path, name: str, timeout_s: float, events: EventSink, fingerprint: str | None = None, check: Callable[[], None] = lambda: None
-) -> UnixJoin:
+) -> UnixServers:
     """Waits until every server of a folder has welcomed this client.
 
     Args:
@@ -562,15 +777,15 @@ def join_folder(
         name: What the client calls itself.
         timeout_s: Seconds to wait.
         events: Receives the stage "start", with who is missing.
-        fingerprint: See ``UnixJoin``.
+        fingerprint: See ``UnixServers``.
         check: Raises once it is clear that they will not come.
 
     Raises:
         StartTimeout: Not all of them were there in time; names the missing ones.
-        PlanError: See ``UnixJoin``.
-        StoreError: See ``UnixJoin.advance``.
+        PlanError: See ``UnixServers``.
+        StoreError: See ``UnixServers.advance``.
     """
-    servers, deadline, told = UnixJoin(folder, name, fingerprint), Deadline(timeout_s), ""
+    servers, deadline, told = UnixServers(folder, name, fingerprint), Deadline(timeout_s), ""
     try:
         with Stage(events, "start", label=f"servers at {folder}", unit="servers") as stage:
             while True:
