@@ -122,14 +122,14 @@ def call_system(typing_context, function, first, second, third, fourth, fifth, s
 # mypy: disable-error-code="no-any-return"
 
 
-# Elements of ``ahead`` int64 [3]: the address of the system's ``madvise``, 0 where nothing is asked for; the bytes of a page; and the
-# number of rows that are asked for before the first of them is read.
-MADVISE, PAGE, WINDOW = range(3)
+# Elements of ``ahead`` int64 [4 + 2 K]: the address of the system's ``madvise``, 0 where nothing is asked for; the bytes of a page; the
+# number of rows that are asked for before the first of them is read; and the advice by which the system counts pages as used, or 0. Then
+# come the pages that were asked for lately, by their number modulo K, a power of two, and those that were used; threads share them,
+# and may miss each other's.
+MADVISE, PAGE, WINDOW, POPULATE, LATELY = range(5)
 
 # MADV_WILLNEED on every system that has ``madvise``.
 _WILL_NEED = 3
-# Pages that were asked for lately are remembered by their number modulo this.
-_REMEMBERED = 4096
 
 
 @helper
@@ -139,21 +139,33 @@ def asks(ahead: NDArray[np.int64]) -> bool:
 
 
 @helper
-def memory_of_asked(ahead: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A kernel's memory of the pages that it has asked for lately, int64."""
-    return np.zeros(_REMEMBERED if asks(ahead) else 0, np.int64)
+def _advise(ahead: NDArray[np.int64], lately: int, kept: int, address: int, nbytes: int, advice: int) -> None:
+    page = ahead[PAGE]
+    first, last = address // page, (address + nbytes - 1) // page
+    place, other = lately + (first & (kept - 1)), lately + (last & (kept - 1))
+    if ahead[place] != first or ahead[other] != last:
+        ahead[place], ahead[other] = first, last
+        call_system(ahead[MADVISE], first * page, (last - first + 1) * page, advice, 0, 0, 0)
 
 
 @helper
-def ask(ahead: NDArray[np.int64], asked: NDArray[np.int64], address: int, nbytes: int) -> None:
+def ask(ahead: NDArray[np.int64], address: int, nbytes: int) -> None:
     """Asks for the pages of some bytes, and does not wait for them; not again for one that was asked for lately.
 
     It is advice: whatever the system answers, the pages are there when they are read. A call for each page: one of ``process_madvise`` for
     a thousand of them saves 0.14 of the 0.5 us that a page in memory costs, and of the 4.4 us of one that is read nothing that can be
     measured; and it needs a privilege on many systems.
     """
-    page = ahead[PAGE]
-    first, last = address // page, (address + nbytes - 1) // page
-    if asked[first % _REMEMBERED] != first or first != last:
-        asked[first % _REMEMBERED] = first
-        call_system(ahead[MADVISE], first * page, (last - first + 1) * page, _WILL_NEED, 0, 0, 0)
+    _advise(ahead, LATELY, (ahead.size - LATELY) // 2, address, nbytes, _WILL_NEED)
+
+
+@helper
+def use(ahead: NDArray[np.int64], address: int, nbytes: int) -> None:
+    """Waits for the pages of some bytes that are about to be read, and has the system count them as used; not again if it has lately.
+
+    Linux from 6.3 on does not look at what is read through a mapping that is read at random, and would give up the pages first that came
+    first, however often they are read.
+    """
+    if ahead[POPULATE] != 0:
+        kept = (ahead.size - LATELY) // 2
+        _advise(ahead, LATELY + kept, kept, address, nbytes, ahead[POPULATE])

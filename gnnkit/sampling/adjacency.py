@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
-from gnnkit.kernels.native import ask, asks, load_i64, memory_of_asked
+from gnnkit.kernels.native import ask, asks, load_i64, use
 from gnnkit.sampling.passes import (
     DAMAGED,
     INDICES,
@@ -41,7 +41,6 @@ def edge_range(relation: NDArray[np.int64], parts: NDArray[np.int64], bounds: ND
 @helper
 def ask_edges(
     ahead: NDArray[np.int64],
-    asked: NDArray[np.int64],
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -52,8 +51,7 @@ def ask_edges(
     """Asks the disk for the row bounds of nodes, and for an array of their edges.
 
     Args:
-        ahead: int64 ``[3]``, ``ReadAhead.table``.
-        asked: See ``paging.memory_of_asked``.
+        ahead: int64 ``[4 + 2 K]``, ``ReadAhead.table``.
         relation: See ``add_degrees``, and so for the next three.
         parts: int64 ``[P, 6]``.
         bounds: int64 ``[P + 1]``.
@@ -63,12 +61,15 @@ def ask_edges(
     """
     for node in nodes:
         p = find_part(bounds, node)
-        ask(ahead, asked, parts[p, INDPTR] + (node - bounds[p]) * relation[INDPTR_WIDTH], 2 * relation[INDPTR_WIDTH])
+        ask(ahead, parts[p, INDPTR] + (node - bounds[p]) * relation[INDPTR_WIDTH], 2 * relation[INDPTR_WIDTH])
+    for node in nodes:
+        p = find_part(bounds, node)
+        use(ahead, parts[p, INDPTR] + (node - bounds[p]) * relation[INDPTR_WIDTH], 2 * relation[INDPTR_WIDTH])
     if column != INDPTR:
         for node in nodes:
             p, start, stop = edge_range(relation, parts, bounds, node)
             if start < stop:
-                ask(ahead, asked, parts[p, column] + start * width, (stop - start) * width)
+                ask(ahead, parts[p, column] + start * width, (stop - start) * width)
 
 
 @kernel("boolean(int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1])")
@@ -83,17 +84,17 @@ def add_degrees(
     """Adds the number of edges of one type that each node owns to ``degrees``; False where the graph is damaged.
 
     Args:
-        ahead: int64 ``[3]``, ``ReadAhead.table``.
+        ahead: int64 ``[4 + 2 K]``, ``ReadAhead.table``.
         relation: int64 ``[6]``, see ``walk.walk``, and so for the next two.
         parts: int64 ``[P, 6]``.
         bounds: int64 ``[P + 1]``.
         nodes: int64 ``[n]``, store ids of parts that are here.
         degrees: int64 ``[n]``.
     """
-    asked, together = memory_of_asked(ahead), nodes_ahead(ahead, nodes.size)
+    together = nodes_ahead(ahead, nodes.size)
     for i in range(nodes.size):
         if asks(ahead) and i % together == 0:
-            ask_edges(ahead, asked, relation, parts, bounds, nodes[i : i + together], INDPTR, 0)
+            ask_edges(ahead, relation, parts, bounds, nodes[i : i + together], INDPTR, 0)
         _, start, stop = edge_range(relation, parts, bounds, nodes[i])
         if stop == DAMAGED:
             return False
@@ -123,10 +124,10 @@ def find_edges(
         found: uint8 ``[n]``, filled.
     """
     width = relation[INDICES_WIDTH]
-    asked, together = memory_of_asked(ahead), nodes_ahead(ahead, nodes.size)
+    together = nodes_ahead(ahead, nodes.size)
     for i in range(nodes.size):
         if asks(ahead) and i % together == 0:
-            ask_edges(ahead, asked, relation, parts, bounds, nodes[i : i + together], INDICES, width)
+            ask_edges(ahead, relation, parts, bounds, nodes[i : i + together], INDICES, width)
         p, start, stop = edge_range(relation, parts, bounds, nodes[i])
         if stop == DAMAGED:
             return False
@@ -162,11 +163,11 @@ def list_weights(
     Returns:
         The number of weights, or FULL where there is no room for all, or DAMAGED.
     """
-    asked, together = memory_of_asked(ahead), nodes_ahead(ahead, nodes.size)
+    together = nodes_ahead(ahead, nodes.size)
     total = 0
     for i in range(nodes.size):
         if asks(ahead) and i % together == 0:
-            ask_edges(ahead, asked, relation, parts, bounds, nodes[i : i + together], WEIGHT_PREFIX, 8)
+            ask_edges(ahead, relation, parts, bounds, nodes[i : i + together], WEIGHT_PREFIX, 8)
         p, start, stop = edge_range(relation, parts, bounds, nodes[i])
         if stop == DAMAGED:
             return DAMAGED

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
-from gnnkit.kernels.native import PAGE, WINDOW, ask, asks, copy_bytes, load_i64, memory_of_asked, prefetch, store_i64
+from gnnkit.kernels.native import PAGE, WINDOW, ask, asks, copy_bytes, load_i64, prefetch, store_i64, use
 from gnnkit.sampling.passes import find_part, load_id
 from gnnkit.sampling.subgraph import MISSING, SLOT, BatchKey, BatchLayout, EdgeKey, Field, LayoutBuilder, NodeKey
 from gnnkit.sampling.tables import GraphTables, RowTable, address_of
@@ -100,20 +100,24 @@ def rows_ahead(ahead: NDArray[np.int64], count: int, width: int) -> int:
 @helper
 def _ask_rows(
     ahead: NDArray[np.int64],
-    asked: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
     ids: int,
     first: int,
     last: int,
     width: int,
+    read: bool,
 ) -> None:
-    """Asks the disk for the rows ``[first, last)`` of a step."""
+    """Asks the disk for the rows ``[first, last)`` of a step, or waits for them where they are about to be read."""
     if width > 0:
         for i in range(first, last):
             v = load_i64(ids + i * 8)
             p = find_part(bounds, v)
-            ask(ahead, asked, parts[p] + (v - bounds[p]) * width, width)
+            source = parts[p] + (v - bounds[p]) * width
+            if read:
+                use(ahead, source, width)
+            else:
+                ask(ahead, source, width)
 
 
 @kernel("boolean(int64[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1])")
@@ -121,7 +125,7 @@ def fill(ahead: NDArray[np.int64], steps: NDArray[np.int64], tables: NDArray[np.
     """Runs the steps in order.
 
     Args:
-        ahead: int64 ``[3]``, ``ReadAhead.table``.
+        ahead: int64 ``[4 + 2 K]``, ``ReadAhead.table``.
         steps: int64 ``[S, 7]``, see the column names above; ``IDS`` and ``TARGET`` are addresses.
         tables: int64 ``[A, P]``: for each array, the address of every part's rows.
         bounds: int64 ``[B, P + 1]``: for each type, the id at which every part starts.
@@ -129,12 +133,12 @@ def fill(ahead: NDArray[np.int64], steps: NDArray[np.int64], tables: NDArray[np.
     Returns:
         Whether every id that was looked up is one that its type has.
     """
-    inside, asked = True, memory_of_asked(ahead)
+    inside = True
     for s in range(steps.shape[0]):
         step = steps[s]
         if asks(ahead) and step[KIND] != COPY:
             last = min(step[COUNT], rows_ahead(ahead, step[COUNT], step[WIDTH]))
-            _ask_rows(ahead, asked, tables[step[TABLE]], bounds[step[BOUNDS]], step[IDS], 0, last, step[WIDTH])
+            _ask_rows(ahead, tables[step[TABLE]], bounds[step[BOUNDS]], step[IDS], 0, last, step[WIDTH], False)
     for s in range(steps.shape[0]):
         step = steps[s]
         if step[KIND] == COPY:
@@ -145,7 +149,8 @@ def fill(ahead: NDArray[np.int64], steps: NDArray[np.int64], tables: NDArray[np.
         for first in range(0, step[COUNT], together):
             ids, count = step[IDS] + first * 8, min(together, step[COUNT] - first)
             if asks(ahead):
-                _ask_rows(ahead, asked, table, starts, ids, count, min(2 * together, step[COUNT] - first), width)
+                _ask_rows(ahead, table, starts, ids, count, min(2 * together, step[COUNT] - first), width, False)
+                _ask_rows(ahead, table, starts, ids, 0, count, width, True)
             if step[KIND] == LOOK_UP:
                 inside &= _look_up(table, starts, ids, count, width, step[TARGET] + first * 8)
             elif width == 8:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.keys import GOLDEN
-from gnnkit.kernels.native import asks, memory_of_asked, prefetch
+from gnnkit.kernels.native import asks, prefetch
 from gnnkit.sampling.adjacency import ask_edges, edge_range
 from gnnkit.sampling.passes import DAMAGED, FIRST_POSITION, INDICES, INDICES_WIDTH, INDPTR, INDPTR_WIDTH, find_part, load_id, nodes_ahead
 
@@ -182,12 +182,12 @@ def induce(
     """
     bits, mark_bits, begin, end = 0, 0, 0, 0
     found = np.empty(_CHUNK + 1, np.int64)
-    asked, together = memory_of_asked(ahead), nodes_ahead(ahead, node_order.size)
+    together = nodes_ahead(ahead, node_order.size)
     for q in range(first, node_order.size):
         i = node_order[q]
         if asks(ahead) and (q - first) % together == 0:
             next_nodes = nodes[node_order[q : q + together]]
-            ask_edges(ahead, asked, relation, parts, bounds, next_nodes, INDICES, relation[INDICES_WIDTH])
+            ask_edges(ahead, relation, parts, bounds, next_nodes, INDICES, relation[INDICES_WIDTH])
         _ask_ahead(relation, parts, bounds, nodes, node_order, q)
         if q == first or node_roots[i] != node_roots[node_order[q - 1]]:
             begin = end

@@ -12,7 +12,7 @@ from gnnkit.errors import MemoryLimitError
 from gnnkit.host import available_memory
 from gnnkit.kernels.jit import kernel
 from gnnkit.kernels.keys import fold
-from gnnkit.kernels.native import load_i64, memory_of_asked, store_i64
+from gnnkit.kernels.native import load_i64, store_i64
 from gnnkit.sampling import adjacency, induced
 from gnnkit.sampling.batch_writer import GATHER, fill
 from gnnkit.sampling.owners import NO_IDS, Answer, BadRequest, Expansion, Picks, Question, RowsRequest
@@ -33,6 +33,7 @@ from gnnkit.sampling.passes import (
     load_id,
     measure,
     nodes_ahead,
+    use_draws,
 )
 from gnnkit.sampling.picks import LINEAR_FAN_OUT, takes_all
 from gnnkit.sampling.tables import GraphTables, RowTable, address_of
@@ -75,7 +76,7 @@ def expand_owned(
     """Draws the edges of nodes, one edge type, in the passes of ``walk.walk``.
 
     Args:
-        ahead: int64 ``[3]``, ``ReadAhead.table``.
+        ahead: int64 ``[4 + 2 K]``, ``ReadAhead.table``.
         relation: int64 ``[6]``, see ``walk.walk``, and so for those that are not described here.
         parts: int64 ``[P, 6]``.
         bounds: int64 ``[P + 1]``.
@@ -101,12 +102,12 @@ def expand_owned(
     """
     work = np.empty((WORK_ROWS, BLOCK), np.int64)
     row, width, num_edges = buffers[ROW], relation[INDICES_WIDTH], 0
-    asked, together = memory_of_asked(ahead), nodes_ahead(ahead, num_nodes)
+    together = nodes_ahead(ahead, num_nodes)
     for first in range(0, num_nodes, BLOCK):
         last = min(num_nodes, first + BLOCK)
         if first % together == 0:
             ask_draws(
-                ahead, asked, relation, parts, bounds, global_id, fan_out, replace, latest, uint64(key), variates, ids, nodes, roots, times,
+                ahead, relation, parts, bounds, global_id, fan_out, replace, latest, uint64(key), variates, ids, nodes, roots, times,
                 since, first, min(num_nodes, first + together), buffers, num_edges, work, picks, table,
             )  # fmt: skip
         needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, num_nodes, times, since, work)
@@ -121,6 +122,7 @@ def expand_owned(
         for i in range(first, last):
             count = work[COUNT, i - first]
             counts[i] = count if count == 0 or takes_all(count, fan_out, replace) else fan_out
+        use_draws(ahead, row, num_edges, end, width)
         damaged = False
         for q in range(num_edges, end):
             u = load_id(load_i64(row + q * 8), 0, width)

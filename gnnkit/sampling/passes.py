@@ -14,7 +14,7 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper
-from gnnkit.kernels.native import WINDOW, ask, asks, load_i32, load_i64, prefetch, store_i32, store_i64
+from gnnkit.kernels.native import WINDOW, ask, asks, load_i32, load_i64, prefetch, store_i32, store_i64, use
 from gnnkit.kernels.stream import fold_u64
 from gnnkit.sampling.picks import load_id as load_id
 from gnnkit.sampling.picks import num_taken, pick, pick_smallest, take_positive, takes_all
@@ -248,7 +248,6 @@ def choose(
 @helper
 def ask_bounds(
     ahead: NDArray[np.int64],
-    asked: NDArray[np.int64],
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -261,15 +260,26 @@ def ask_bounds(
     for i in range(first, last):
         v = load_i64(nodes + i * 8)
         p = find_part(bounds, v)
-        ask(ahead, asked, parts[p, INDPTR] + (v - bounds[p]) * relation[INDPTR_WIDTH], 2 * relation[INDPTR_WIDTH])
+        ask(ahead, parts[p, INDPTR] + (v - bounds[p]) * relation[INDPTR_WIDTH], 2 * relation[INDPTR_WIDTH])
         if global_id[p, 0] != 0:
-            ask(ahead, asked, global_id[p, 0] + (v - bounds[p]) * global_id[p, 1], global_id[p, 1])
+            ask(ahead, global_id[p, 0] + (v - bounds[p]) * global_id[p, 1], global_id[p, 1])
+    for i in range(first, last):
+        v = load_i64(nodes + i * 8)
+        p = find_part(bounds, v)
+        use(ahead, parts[p, INDPTR] + (v - bounds[p]) * relation[INDPTR_WIDTH], 2 * relation[INDPTR_WIDTH])
+
+
+@helper
+def use_draws(ahead: NDArray[np.int64], row: int, begin: int, end: int, width: int) -> None:
+    """Waits for the drawn edges ``[begin, end)``, whose addresses are in ``row``."""
+    if asks(ahead):
+        for q in range(begin, end):
+            use(ahead, load_i64(row + q * 8), width)
 
 
 @helper
 def _ask_values(
     ahead: NDArray[np.int64],
-    asked: NDArray[np.int64],
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -287,14 +297,13 @@ def _ask_values(
         start = load_id(parts[p, INDPTR], v - bounds[p], relation[INDPTR_WIDTH])
         stop = load_id(parts[p, INDPTR], v - bounds[p] + 1, relation[INDPTR_WIDTH])
         if parts[p, column] != 0 and 0 <= start < stop <= parts[p, NUM_EDGES]:
-            ask(ahead, asked, parts[p, column] + start * width, min(most, (stop - start) * width))
-            ask(ahead, asked, parts[p, column] + (stop - 1) * width, width)
+            ask(ahead, parts[p, column] + start * width, min(most, (stop - start) * width))
+            ask(ahead, parts[p, column] + (stop - 1) * width, width)
 
 
 @helper
 def ask_draws(
     ahead: NDArray[np.int64],
-    asked: NDArray[np.int64],
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -324,14 +333,14 @@ def ask_draws(
     """
     if not asks(ahead):
         return
-    ask_bounds(ahead, asked, relation, parts, bounds, global_id, nodes, first, last)
+    ask_bounds(ahead, relation, parts, bounds, global_id, nodes, first, last)
     if relation[WEIGHTED] == 1:
-        _ask_values(ahead, asked, relation, parts, bounds, WEIGHT_PREFIX, 8, _MOST_VALUES, nodes, first, last)
+        _ask_values(ahead, relation, parts, bounds, WEIGHT_PREFIX, 8, _MOST_VALUES, nodes, first, last)
     if times != 0:
-        _ask_values(ahead, asked, relation, parts, bounds, TIME, 8, _MOST_VALUES, nodes, first, last)
+        _ask_values(ahead, relation, parts, bounds, TIME, 8, _MOST_VALUES, nodes, first, last)
     if variates.size > 0:
         width = relation[INDICES_WIDTH]
-        _ask_values(ahead, asked, relation, parts, bounds, INDICES, width, width * relation[NUM_NEIGHBOR_NODES], nodes, first, last)
+        _ask_values(ahead, relation, parts, bounds, INDICES, width, width * relation[NUM_NEIGHBOR_NODES], nodes, first, last)
         return
     for begin in range(first, last, BLOCK):
         end = min(last, begin + BLOCK)
@@ -343,7 +352,7 @@ def ask_draws(
             work, picks, table,
         )  # fmt: skip
         for q in range(num_edges, drawn):
-            ask(ahead, asked, load_i64(buffers[ROW] + q * 8), relation[INDICES_WIDTH])
+            ask(ahead, load_i64(buffers[ROW] + q * 8), relation[INDICES_WIDTH])
 
 
 @helper

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError
 from gnnkit.kernels.jit import helper, kernel
-from gnnkit.kernels.native import ask, asks, copy_bytes, load_i32, load_i64, memory_of_asked, prefetch, store_i64
+from gnnkit.kernels.native import ask, asks, copy_bytes, load_i32, load_i64, prefetch, store_i64, use
 from gnnkit.plan import Inputs, NeighborSampling, Sampling
 from gnnkit.sampling.batch_writer import COPY, LOOK_UP, RowStep, RowWriter, rows_ahead
 from gnnkit.sampling.graph_access import BaseGraphAccess
@@ -316,7 +316,7 @@ def copy_local(
     """Copies the rows that are here into their places.
 
     Args:
-        ahead: int64 ``[3]``, ``ReadAhead.table``.
+        ahead: int64 ``[4 + 2 K]``, ``ReadAhead.table``.
         ids: int64 ``[count]``.
         places: int64 ``[count]``, rows of the batch.
         bounds: int64 ``[P + 1]``.
@@ -331,11 +331,13 @@ def copy_local(
     Returns:
         Whether every id that was widened is one that its type has.
     """
-    inside, asked, together = True, memory_of_asked(ahead), rows_ahead(ahead, ids.size, width)
+    inside, together = True, rows_ahead(ahead, ids.size, width)
     for i in range(ids.size):
         if asks(ahead) and i % together == 0:
             for k in range(0 if i == 0 else i + together, min(ids.size, i + 2 * together)):
-                ask(ahead, asked, _local_row(ids[k], bounds, addresses, width, hot, hot_bounds, hot_addresses), width)
+                ask(ahead, _local_row(ids[k], bounds, addresses, width, hot, hot_bounds, hot_addresses), width)
+            for k in range(i, min(ids.size, i + together)):
+                use(ahead, _local_row(ids[k], bounds, addresses, width, hot, hot_bounds, hot_addresses), width)
         if i + _AHEAD < ids.size:  # asked of memory long before it is copied
             later = _local_row(ids[i + _AHEAD], bounds, addresses, width, hot, hot_bounds, hot_addresses)
             for offset in range(0, width, _LINE):

@@ -16,7 +16,6 @@ from numba import uint64
 from numpy.typing import NDArray
 
 from gnnkit.kernels.jit import helper, kernel
-from gnnkit.kernels.native import memory_of_asked
 from gnnkit.kernels.stream import fold_u64
 from gnnkit.sampling.passes import (
     BLOCK,
@@ -24,6 +23,7 @@ from gnnkit.sampling.passes import (
     DAMAGED,
     DONE,
     FRONTIER,
+    INDICES_WIDTH,
     NEIGHBOR,
     NODES,
     ROW,
@@ -35,6 +35,7 @@ from gnnkit.sampling.passes import (
     measure,
     nodes_ahead,
     number,
+    use_draws,
 )
 from gnnkit.sampling.picks import LINEAR_FAN_OUT
 
@@ -42,7 +43,6 @@ from gnnkit.sampling.picks import LINEAR_FAN_OUT
 @helper
 def _expand(
     ahead: NDArray[np.int64],
-    asked: NDArray[np.int64],
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],
     bounds: NDArray[np.int64],
@@ -72,7 +72,7 @@ def _expand(
         last = min(end, first + BLOCK)
         if (first - begin) % together == 0:
             ask_draws(
-                ahead, asked, relation, parts, bounds, global_id, fan_out, replace, False, key, variates, ids, nodes, 0, 0, 0, first,
+                ahead, relation, parts, bounds, global_id, fan_out, replace, False, key, variates, ids, nodes, 0, 0, 0, first,
                 min(end, first + together), buffers, num_edges, work, picks, table,
             )  # fmt: skip
         needed = measure(relation, parts, bounds, fan_out, replace, nodes, first, last, end, 0, 0, work)
@@ -84,6 +84,7 @@ def _expand(
             relation, parts, bounds, global_id, fan_out, replace, False, key, variates, ids, nodes, 0, first, last, buffers, num_edges,
             work, picks, table,
         )  # fmt: skip
+        use_draws(ahead, buffers[ROW], num_edges, e, relation[INDICES_WIDTH])
         numbered = number(relation, buffers[ROW], num_edges, e, neighbor, num_neighbors)
         if numbered < 0:
             return num_neighbors, DAMAGED
@@ -128,7 +129,7 @@ def walk(
     """Samples a batch's neighbourhood.
 
     Args:
-        ahead: int64 ``[3]``, ``ReadAhead.table``.
+        ahead: int64 ``[4 + 2 K]``, ``ReadAhead.table``.
         relations: int64 ``[R, 6]``, see the column names above; edge types in canonical order.
         parts: int64 ``[R, P, 6]``.
         bounds: int64 ``[T, P + 1]``, store ids at which each part starts.
@@ -161,7 +162,6 @@ def walk(
     num_edges = np.zeros(num_relations, np.int64)
     num_sampled_nodes[:, 0] = num_nodes
     mark_seeds(node_buffers, num_nodes)
-    asked = memory_of_asked(ahead)
     outcome = DONE
     for hop in range(num_hops):
         hop_key = fold_u64(uint64(key), uint64(hop))
@@ -170,7 +170,7 @@ def walk(
             if outcome == DONE and fan_outs[r, hop] != 0:
                 relation_key = fold_u64(fold_u64(hop_key, relation_keys[r]), uint64(0))  # the root is 0: batches are not disjoint
                 num_nodes[n], num_edges[r] = _expand(
-                    ahead, asked, relations[r], parts[r], bounds[f], global_ids[f], fan_outs[r, hop], replace, relation_key,
+                    ahead, relations[r], parts[r], bounds[f], global_ids[f], fan_outs[r, hop], replace, relation_key,
                     variates[hop, r], ids[n], node_buffers[f, NODES], begin[f], end[f], node_buffers[n], num_nodes[n], edge_buffers[r],
                     num_edges[r], work, picks, table,
                 )  # fmt: skip

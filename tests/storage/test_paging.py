@@ -32,22 +32,31 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return products_like(0.002, out=tmp_path_factory.mktemp("paging") / "store", options=BuildOptions(2, "random"))
 
 
+WILL_NEED, POPULATE_READ = 3, 22
+
+
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """The pages that are asked for from now on, by number; the system is asked, too."""
-    pages: set[int] = set()
+def advised(monkeypatch: pytest.MonkeyPatch) -> dict[int, set[int]]:
+    """``{advice: the pages, by number, that it is given for from now on}``; the system is given it, too."""
+    pages: dict[int, set[int]] = {WILL_NEED: set(), POPULATE_READ: set()}
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     def note(address: int, nbytes: int, advice: int) -> int:
-        assert address % mmap.PAGESIZE == 0 and advice == 3
-        pages.update(range(address // mmap.PAGESIZE, (address + nbytes) // mmap.PAGESIZE))
+        assert address % mmap.PAGESIZE == 0
+        pages[advice].update(range(address // mmap.PAGESIZE, (address + nbytes) // mmap.PAGESIZE))
         return int(madvise(address, nbytes, advice))
 
     monkeypatch.setattr(paging, "_address_of_madvise", lambda: ctypes.cast(note, ctypes.c_void_p).value)
     monkeypatch.setattr(sys.modules[__name__], "_kept", note, raising=False)
     return pages
+
+
+@pytest.fixture
+def asked(advised: dict[int, set[int]]) -> set[int]:
+    """The pages that are asked for from now on, by number."""
+    return advised[WILL_NEED]
 
 
 def little_memory(monkeypatch: pytest.MonkeyPatch, nbytes: int = 1 << 20) -> None:
@@ -60,8 +69,13 @@ def pages_of(array: np.ndarray[Any, Any], rows: np.ndarray[Any, Any]) -> set[int
 
 
 @pytest.mark.parametrize("nbytes", [1 << 20, 1 << 26])
-def test_every_page_that_batches_read_is_asked_for(store: Store, asked: set[int], monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
-    """Bounds and edges of what is expanded, then ids, features and labels of all nodes: of every batch, in small pieces or at once."""
+def test_every_page_that_batches_read_is_asked_for(
+    store: Store, advised: dict[int, set[int]], asked: set[int], monkeypatch: pytest.MonkeyPatch, nbytes: int
+) -> None:
+    """Bounds and edges of what is expanded, then ids, features and labels of all nodes: of every batch, in small pieces or at once.
+
+    The system is told that they are read, where it does not see that by itself.
+    """
     little_memory(monkeypatch, min(nbytes, store.nbytes // 2))
     if nbytes > store.nbytes:
         monkeypatch.setattr(paging, "_PART_OF_FREE", 1.0)
@@ -77,9 +91,14 @@ def test_every_page_that_batches_read_is_asked_for(store: Store, asked: set[int]
             rows, drawing = (found[(bounds[part] <= found) & (found < bounds[part + 1])] - bounds[part] for found in (ids, expanded))
             assert nodes.global_id is not None
             wanted = pages_of(nodes.global_id, rows) | pages_of(edges.indptr, drawing)
-            assert wanted.union(*(pages_of(array, rows) for array in nodes.arrays.values())) <= asked
+            wanted.update(*(pages_of(array, rows) for array in nodes.arrays.values()))
+            assert wanted <= asked
             for first, last in zip(edges.indptr[drawing], edges.indptr[drawing + 1], strict=True):
                 assert first == last or pages_of(edges.indices, np.arange(first, last)) & asked
+            if graph.read_ahead.table[3] == POPULATE_READ:
+                assert wanted <= advised[POPULATE_READ]
+                for first, last in zip(edges.indptr[drawing], edges.indptr[drawing + 1], strict=True):
+                    assert first == last or pages_of(edges.indices, np.arange(first, last)) & advised[POPULATE_READ]
     # Nothing but the graph's own pages: advice about somebody else's is none of ours.
     own = set[int]()
     for array in graph.each():
