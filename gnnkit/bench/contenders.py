@@ -227,6 +227,7 @@ CONTENDERS = {
     "gnnkit-ingest": Contender(lambda a: a.own("ingest", a.graph.ogb_tree, "--out", a.scratch("gnnkit-ingest"))),
     **{f"gnnkit-tables-{kind}": _of_tables(kind) for kind in ("int64", "string")},
     **{f"pandas-tables-{kind}": _of_pandas(kind) for kind in ("int64", "string")},
+    "gnnkit-append": Contender(lambda a: a.own("append", a.graph.tables_store, "--out", a.scratch("gnnkit-append"))),
     "ogb-ingest": Contender(lambda a: a.peer("ogb", "ogb_ingest", a.graph.ogb_tree), "ogb"),
 }
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.bench.options import INGEST_SHARE, PAPERS_SHARE
+from gnnkit.bench.options import INGEST_SHARE, PAPERS_SHARE, TABLES_SHARE
 from gnnkit.datasets.synthetic import GeneratedSource, papers_like, products_like
 from gnnkit.events import EventSink, Stage
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE
+from gnnkit.storage.layout import FEATURE_NAME
 from gnnkit.storage.options import FeatureDtype
 
 # Batches that an epoch should have at least, so that there is something to measure on a small graph.
@@ -92,8 +93,37 @@ class BenchGraph:
 
     @cached_property
     def tables(self) -> Path:
-        """Folder of Parquet files of that graph: "nodes-KIND" (key) and "edges-KIND" (src, dst), of keys "int64" and "string"."""
+        """Folder of Parquet files of ``TABLES_SHARE`` of the graph: "nodes-KIND" (key), "edges-KIND" (src, dst), "int64" and "string"."""
         return self._made("tables", self._write_tables)
+
+    @cached_property
+    def tables_store(self) -> Path:
+        """A store of one part of the graph, made of tables with int64 keys."""
+        import pyarrow as pa
+
+        from gnnkit.datasets.tables import tables
+        from gnnkit.storage.build import build_store
+        from gnnkit.storage.options import BuildOptions
+
+        path, keys, source = self.folder / "store-tables", _numbers(self.source), self.source
+        if (path / "manifest.json").exists():
+            return path
+
+        def nodes() -> Iterator[pa.RecordBatch]:
+            first = 0
+            for rows in source.node_array_chunks(HOMOGENEOUS_NODE_TYPE, FEATURE_NAME):
+                features = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
+                yield pa.record_batch({"key": keys[first : first + len(rows)], FEATURE_NAME: features})
+                first += len(rows)
+
+        def edges() -> Iterator[pa.RecordBatch]:
+            for chunk in source.edge_chunks(HOMOGENEOUS_EDGE_TYPE):
+                yield pa.record_batch({"src": keys[chunk[0]], "dst": keys[chunk[1]]})
+
+        streams = [pa.RecordBatchReader.from_batches(next(make()).schema, make()) for make in (edges, nodes)]
+        read = tables(*streams, keys="key", features=FEATURE_NAME, scratch_dir=self.folder, events=self.events)
+        build_store(read, path, BuildOptions(), self.events)
+        return path
 
     def batch_size(self, wanted: int) -> int:
         """The batch size to measure with: fewer seeds on a graph that has too few for several batches."""
@@ -134,14 +164,19 @@ class BenchGraph:
         import pyarrow as pa
         import pyarrow.parquet as parquet
 
-        source = products_like(self.scale * INGEST_SHARE)
-        numbers = np.random.default_rng(0).permutation(3 * source.schema.num_nodes)[: source.schema.num_nodes]
+        source = products_like(self.scale * TABLES_SHARE)
+        numbers = _numbers(source)
         for kind, keys in {"int64": numbers, "string": np.array([f"node-{number:010d}" for number in numbers])}.items():
             parquet.write_table(pa.table({"key": keys}), folder / f"nodes-{kind}.parquet")
             schema = pa.schema([("src", kind), ("dst", kind)])
             with parquet.ParquetWriter(folder / f"edges-{kind}.parquet", schema) as writer:
                 for chunk in source.edge_chunks(HOMOGENEOUS_EDGE_TYPE):
                     writer.write_table(pa.table({"src": keys[chunk[0]], "dst": keys[chunk[1]]}, schema))
+
+
+def _numbers(source: GeneratedSource) -> NDArray[np.int64]:
+    """The keys of a graph's nodes: different numbers in no order, with gaps."""
+    return np.random.default_rng(0).permutation(3 * source.schema.num_nodes)[: source.schema.num_nodes]
 
 
 def _write_rows(path: Path, chunks: Iterator[NDArray[Any]], count: int) -> None:

@@ -462,6 +462,15 @@ LINES = (
         )
     ),
     TableLine(
+        "append",
+        "append 1 M edges with int64 keys to a store of one part, synced",
+        "s",
+        "gnnkit-append",
+        "append_s",
+        bigger=False,
+        targets=(Target("value", "at most", 5),),
+    ),
+    TableLine(
         "workers",
         "one process per thread, against threads of this process",
         "seeds/s",

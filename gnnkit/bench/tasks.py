@@ -20,6 +20,8 @@ from gnnkit.bench.kinds import KINDS, kind_epoch, make_loader, time_epochs
 from gnnkit.bench.process import STARTED
 
 _MOST_BATCHES_FOR_LIMIT = 32
+# Edges of the store for each one that is appended: 1 M for the 124 M of OGBN-Products' size.
+_OLD_EDGES_PER_NEW = 120
 
 
 def epoch(options: argparse.Namespace) -> dict[str, Any]:
@@ -204,6 +206,25 @@ def tables(options: argparse.Namespace) -> dict[str, Any]:
     return {"tables_s": elapsed, "edges": count, "edges_per_s": count / elapsed}
 
 
+def append(options: argparse.Namespace) -> dict[str, Any]:
+    """Appends edges between nodes that are there to a store that was made of tables, and syncs the new version."""
+    import shutil
+
+    from gnnkit.schema import HOMOGENEOUS_NODE_TYPE
+    from gnnkit.storage.store import Store
+
+    store, rng = Store.open(options.path), np.random.default_rng(1)
+    new, keys = store.schema.num_edges // _OLD_EDGES_PER_NEW, store.keys(HOMOGENEOUS_NODE_TYPE)
+    ends = {name: keys[rng.integers(0, store.schema.num_nodes, new)] for name in ("src", "dst")}
+    for count in (1, new):  # the first compiles, once on a machine, and loads what is compiled
+        shutil.rmtree(options.out, ignore_errors=True)
+        start = time.perf_counter()
+        later = store.append({name: rows[:count] for name, rows in ends.items()}, out=options.out)
+        elapsed = time.perf_counter() - start
+    shutil.rmtree(options.out, ignore_errors=True)
+    return {"append_s": elapsed, "new_edges": later.schema.num_edges - store.schema.num_edges}
+
+
 TASKS = {
     "epoch": epoch,
     "kind_epoch": kind_epoch,
@@ -214,6 +235,7 @@ TASKS = {
     "build": build,
     "ingest": ingest,
     "tables": tables,
+    "append": append,
     "serve": server_tasks.serve,
     "splits": server_tasks.splits,
     "server_memory": server_tasks.server_memory,

@@ -445,10 +445,19 @@ def test_the_task_build_leaves_nothing(graph: BenchGraph, tmp_path: Path, partit
 def test_the_task_tables_reads_every_edge(tmp_path: Path, kind: str) -> None:
     small = BenchGraph(0.01, tmp_path, ignore_events)
     values = bench_tasks.tables(options(small.tables, out=str(tmp_path / "out"), keys=kind))
-    assert values["edges"] == products_like(0.001).schema.num_edges and values["tables_s"] > 0
+    assert values["edges"] == products_like(0.003).schema.num_edges and values["tables_s"] > 0
     script = [sys.executable, PEERS / "pandas_tables.py", small.tables, "--kind", kind]
     done = subprocess.run(script, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1])["edges"] == values["edges"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_task_append_writes_a_version_and_takes_it_away(tmp_path: Path) -> None:
+    small = BenchGraph(0.001, tmp_path, ignore_events)
+    values = bench_tasks.append(options(small.tables_store, out=str(tmp_path / "out")))
+    of_tables = Store.open(small.tables_store).schema
+    assert values["new_edges"] == of_tables.num_edges // 120 and values["append_s"] > 0
+    assert (of_tables.num_nodes, of_tables.num_edges) == (small.source.schema.num_nodes, small.source.schema.num_edges)
     assert not (tmp_path / "out").exists()
 
 

@@ -686,7 +686,9 @@ class TableSource:
             edges[edge_type] = EdgeTypeSchema(count, arrays.specs)
         self.schema = GraphSchema(nodes, edges, is_homogeneous=layout.is_homogeneous)
         self.metadata: Mapping[str, Any] = self._facts()
-        self._edge_digests = {edge_type: ChainedDigest(self._own(edge_type).get("digest")) for edge_type in self._edges}
+        self._end_digests = {
+            edge_type: [ChainedDigest(state) for state in self._own(edge_type).get("digests", (None, None))] for edge_type in self._edges
+        }
         self._fingerprint = self._digest()
 
     def check_order(self) -> None:
@@ -719,7 +721,7 @@ class TableSource:
                 "ends": self._own(edge_type).get("ends", [list(columns) for columns in edge.ends]),
                 "named": list(edge.named),
                 "dropped": self._num_dropped(edge_type),
-                "digest": self._edge_digests[edge_type].state(),
+                "digests": [digest.state() for digest in self._end_digests[edge_type]],
                 **self._columns_state(edge_type, edge.uses, self._edges[edge_type]),
             }
         options = {"types": _types_to_text(layout.types), "fill": self._fill, "dangling": self._dangling, "time_unit": self._time_unit}
@@ -1012,9 +1014,8 @@ class TableSource:
     def _check_ends(self, edge_type: EdgeType) -> None:
         """Refuses or counts the edges that name no node."""
         missing, first = 0, list[int]()
-        for start, _, kept in self._edge_ids(edge_type, look=True):
-            assert kept is not None
-            bad = np.flatnonzero(~kept)
+        for start, ends in self._ends(edge_type):
+            bad = np.flatnonzero((ends[0] < 0) | (ends[1] < 0))
             missing += len(bad)
             first += (bad[: _SHOWN - len(first)] + start).tolist()
         if not missing:
@@ -1087,13 +1088,17 @@ class TableSource:
                 break
         return shown
 
-    def _edge_ids(self, edge_type: EdgeType, look: bool = False) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.bool_] | None]]:
+    def _edge_ids(self, edge_type: EdgeType) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.bool_] | None]]:
         """Yields the number of the first row, ids ``[2, k]``, and which edges are kept; None for all."""
+        for start, ends in self._ends(edge_type):
+            kept = (ends[0] >= 0) & (ends[1] >= 0) if edge_type in self._dropped else None
+            yield start, np.stack(ends, dtype=np.int64), kept
+
+    def _ends(self, edge_type: EdgeType) -> Iterator[tuple[int, list[NDArray[Any]]]]:
+        """Yields the number of the first row, and the ids of both ends as they are kept, ``[k]`` each; -1 where no node has the key."""
         for start in range(0, self._edges[edge_type].num_rows, _CHUNK_ROWS):
             stop = min(start + _CHUNK_ROWS, self._edges[edge_type].num_rows)
-            edges = np.stack([self._ids[edge_type, end].read(start, stop) for end in (0, 1)]).astype(np.int64)
-            kept = (edges[0] >= 0) & (edges[1] >= 0) if look or edge_type in self._dropped else None
-            yield start, edges, kept
+            yield start, [self._ids[edge_type, end].read(start, stop) for end in (0, 1)]
 
     # What came of it -------------------------------------------------------------------------------------------------------
 
@@ -1156,11 +1161,12 @@ class TableSource:
                 add(self._spools[node_type].columns, self._spools[node_type].digest())
             for split, ids in self.splits.get(node_type, {}).items():
                 add(split, hashlib.sha256(ids.tobytes()).hexdigest())
-        for edge_type, edge_arrays in self._edges.items():
-            ends = self._edge_digests[edge_type]
-            for edges in self.edge_chunks(edge_type):
-                ends.update(edges.T)
-            add(edge_type, ends.hexdigest(), {name: column.digest() for name, column in edge_arrays.columns.items()})
+        with ThreadPoolExecutor(2, "gnnkit-digests") as pool:
+            for edge_type, edge_arrays in self._edges.items():
+                ends = self._end_digests[edge_type]
+                for edges in self.edge_chunks(edge_type):
+                    list(pool.map(ChainedDigest.update, ends, edges))
+                add(edge_type, [end.hexdigest() for end in ends], {name: column.digest() for name, column in edge_arrays.columns.items()})
         # What became of columns, but for those that became nothing.
         add({owner: {name: fact for name, fact in own.items() if name != "unused"} for owner, own in self.metadata["tables"].items()})
         return digest.hexdigest()
