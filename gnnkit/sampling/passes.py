@@ -13,7 +13,7 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.kernels.jit import helper
+from gnnkit.kernels.jit import allocating_helper, helper
 from gnnkit.kernels.native import WINDOW, ask, asks, load_i32, load_i64, prefetch, store_i32, store_i64, use
 from gnnkit.kernels.stream import fold_u64
 from gnnkit.sampling.picks import load_id as load_id
@@ -174,7 +174,7 @@ def note_positions(parts: NDArray[np.int64], p: int, width: int, row: int, posit
         store_i64(position + q * 8, parts[p, FIRST_POSITION] + ((load_i64(row + q * 8) - parts[p, INDICES]) >> shift))
 
 
-@helper
+@allocating_helper
 def choose(
     relation: NDArray[np.int64],
     parts: NDArray[np.int64],

@@ -9,7 +9,7 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.kernels.jit import helper
+from gnnkit.kernels.jit import allocating_helper, helper
 from gnnkit.kernels.native import load_i32, load_i64
 from gnnkit.kernels.stream import bounded, draw_u64, fold_u64
 from gnnkit.sampling.variates import NO_CHANGE
@@ -278,6 +278,12 @@ def _insert(ranks: NDArray[np.uint64], places: NDArray[np.int64], last: int, ran
     ranks[place], places[place] = rank, position
 
 
+@allocating_helper
+def _sort(values: NDArray[np.int64], count: int) -> None:
+    """Sorts the first ``count`` values."""
+    values[:count].sort()
+
+
 @helper
 def _pick_of_many(
     variates: NDArray[np.uint64],
@@ -326,8 +332,9 @@ def _pick_of_many(
             if has_weight and (found < count or chunk[i] < ranks[found - 1]):
                 found = min(found + 1, count)
                 _insert(ranks, places, found - 1, chunk[i], first + i)
-    places[:count].sort()
-    picks[:count] = places[:count]
+    _sort(places, count)
+    for i in range(count):
+        picks[i] = places[i]
 
 
 @helper

@@ -8,7 +8,7 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.jit import allocating_helper, kernel
 from gnnkit.kernels.keys import PURPOSE_LAYERS, fold, text_key
 from gnnkit.kernels.stream import bit_length, bounded, draw_u64
 from gnnkit.plan import LayerSampling
@@ -74,7 +74,7 @@ def add_scores(
     return num_candidates
 
 
-@helper
+@allocating_helper
 def _integers(scores: NDArray[np.float64], candidates: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     """Scores as whole numbers: the largest is 2**40, or less where a product with their sum would overflow."""
     most = 0.0

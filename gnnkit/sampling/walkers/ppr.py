@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import MemoryLimitError
 from gnnkit.host import available_memory
-from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.jit import allocating_helper, helper, kernel
 from gnnkit.kernels.keys import GOLDEN
 from gnnkit.plan import PPRSampling
 from gnnkit.plan.sampling import PPR_RELATION
@@ -384,7 +384,7 @@ def _best_of_state(
     return size + more
 
 
-@helper
+@allocating_helper
 def _choose(
     order: NDArray[np.int64], channels: NDArray[np.int64], size: int, targets: NDArray[np.int64], limit: int, kept: NDArray[np.bool_]
 ) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.jit import allocating_helper, kernel
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
@@ -92,7 +92,7 @@ def _bidirectional(walked: Walked) -> list[WalkedEdges]:
     return found
 
 
-@helper
+@allocating_helper
 def _counting_sort(keys: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sorts places stably by their keys."""
     most = np.int64(0)
