@@ -38,8 +38,8 @@ _kernels: list[tuple[Any, str]] = []
 _registering = threading.Lock()
 # A version of gnnkit that has not run for so long is not coming back; if it does, it compiles again.
 _UNUSED_S = 30 * 86400.0
-# Compiling a kernel takes seconds; somebody else holding the lock for longer than this has been stopped.
-_LOCK_TIMEOUT_S = 180.0
+# Compiling a kernel takes seconds; somebody else holding the lock for longer than this has been stopped, and nobody waits for him.
+_LOCK_TIMEOUT_S = 60.0
 _ONCE = "into machine code, once on this machine"
 
 
@@ -120,8 +120,6 @@ def _told() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if isinstance(error, TimeoutError):  # it is about another process
-            raise
         root = kernel_cache_root()
         text = f"compiled kernels cannot be written to {root}: {why_unwritable(error, root)}"
         raise PlanError(text, "free some space there, or set XDG_CACHE_HOME to a folder on another disk") from error
@@ -226,7 +224,10 @@ def warm(events: EventSink = ignore_events) -> None:
 def _compile_in_turn(dispatcher: Any, signature: str, lock: contextlib.AbstractContextManager[object]) -> bool:
     """Compiles or loads a kernel; whether there was something to compile, for this process or for another one that had the lock."""
     missing = not dispatcher._cache.holds(signature)
-    with _told(), lock if missing else contextlib.nullcontext():
+    with _told(), contextlib.ExitStack() as held:
+        if missing:
+            with contextlib.suppress(TimeoutError):  # without it several may compile the same, and each file that they write is whole
+                held.enter_context(lock)
         dispatcher.compile(signature)
     return missing
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 # Is interrupted again and again while it compiles, ever later; then compiles something of its own to the end, and something else in
 # another thread, which a lock that was left taken would hold up, and asks for the lock between processes.
@@ -60,6 +61,19 @@ told = []
 jit.warm(told.append)
 print(add(1, 2), told[-1].kind, told[-1].text)
 """
+
+
+@pytest.mark.slow
+def test_nobody_waits_for_ever_for_who_compiles(tmp_path: Path) -> None:
+    """Another process holds the lock and does not go on: the kernel is compiled nevertheless."""
+    kernels = tmp_path / "cache/gnnkit/kernels"
+    kernels.mkdir(parents=True, mode=0o700)
+    program = tmp_path / "program.py"
+    program.write_text(ONE_KERNEL.replace("told = []", "told = []\njit._LOCK_TIMEOUT_S = 0.2  # a minute, which no test should take"))
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with FileLock(kernels / "compile.lock"):
+        done = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.startswith("3 end"), done
 
 
 @pytest.mark.slow
