@@ -13,10 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.cluster.flight_client import FlightClient, Unreachable, lease_renewal
 from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseRenewal
-from gnnkit.cluster.parts.client import lease_renewal
 from gnnkit.cluster.serving.codec import decode, encode
-from gnnkit.cluster.serving.flight_client import FlightClient, Unreachable
 from gnnkit.cluster.serving.membership import JOINING, JoinedServers, members_of
 from gnnkit.errors import SamplingError, StartTimeout
 from gnnkit.runtime.entry import load_work

@@ -26,8 +26,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 from numpy.typing import NDArray
 
+from gnnkit.cluster.flight_client import is_refused, remote_error
 from gnnkit.cluster.hosts import split_address
-from gnnkit.cluster.parts.client import Attempt, FlightOwners, Peer, is_refused, keep_freed_memory, remote_error
+from gnnkit.cluster.parts.client import Attempt, FlightOwners, Peer, keep_freed_memory
 from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, to_ticket
 from gnnkit.cluster.parts.spreading import num_rows
 from gnnkit.cluster.serving.flight_actions import UnknownChannel, walk_from_batches

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from gnnkit import GraphLoader
+from gnnkit.cluster.flight_client import FlightClient
 from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, TOKEN_HEADER, rows_to_ticket, to_ticket
 from gnnkit.cluster.serving.codec import encode, to_bytes
-from gnnkit.cluster.serving.flight_client import FlightClient
 from gnnkit.cluster.serving.membership import SERVING_VERSION
 from gnnkit.runtime.shared_block import SharedBlock
 from gnnkit.runtime.wire import Wire

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow.flight as flight
 import pytest
 
-from gnnkit.cluster.parts.client import FlightOwners, call_headers, connect
+from gnnkit.cluster.flight_client import call_headers, connect
+from gnnkit.cluster.parts.client import FlightOwners
 from gnnkit.cluster.parts.protocol import to_ticket
 from gnnkit.sampling import owned
 from gnnkit.sampling.owned import PartOwner

@@ -13,7 +13,8 @@ import numpy as np
 import psutil
 import pytest
 
-from gnnkit.cluster.parts.client import LeaseClient
+from gnnkit.cluster.flight_client import FlightClient
+from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from tests.cluster.parts.services import TOKEN, Service, staged
@@ -63,7 +64,8 @@ def num_connections(service: Service) -> int:
 
 def is_answered(service: Service) -> bool:
     """Whether somebody with the token is still answered."""
-    LeaseClient(1, service.peer.address, TOKEN, service.store.fingerprint).tell("here", "somebody", 0, 60.0)
+    head = {"version": PROTOCOL_VERSION, "fingerprint": service.store.fingerprint, "name": "somebody", "host": 0}
+    FlightClient(service.peer.address, TOKEN, None).do("here", head, 60.0)
     return True
 
 

@@ -1,13 +1,10 @@
-"""A sampling process's connections to the part services of other hosts, and its leases there."""
+"""A sampling process's connections to the part services of other hosts."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import logging
-import os
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,20 +14,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from gnnkit import errors
-from gnnkit.cluster.leases import LeaseRenewal
-from gnnkit.cluster.parts.gate import is_refusal, tunnel_options
-from gnnkit.cluster.parts.protocol import (
-    CLIENT_HEADER,
-    PROTOCOL_VERSION,
-    TOKEN_HEADER,
-    answer_from_batch,
-    expand_to_ticket,
-    picks_from_batch,
-    question_to_ticket,
-    rows_to_ticket,
-)
-from gnnkit.errors import GnnkitError, HostUnreachable, PlanError, SamplingError
+from gnnkit.cluster.flight_client import call_headers, connect, is_refused, remote_error
+from gnnkit.cluster.parts.protocol import answer_from_batch, expand_to_ticket, picks_from_batch, question_to_ticket, rows_to_ticket
+from gnnkit.errors import HostUnreachable, SamplingError
 from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Question, RowsRequest
 from gnnkit.waiting import Deadline
 
@@ -45,47 +31,6 @@ def keep_freed_memory() -> None:
         libc: Any = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST)
         libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
-
-
-# A host that vanishes without a word is noticed by pings: one this long after the last byte, answered within this time. Few enough
-# pings go out for the service not to take them for a nuisance, because calls are short.
-_PING_AFTER_MS, _PING_TIMEOUT_MS = 2000, 2500
-_CONNECT_TIMEOUT_MS = 2500
-_CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
-    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own for each client
-    ("grpc.keepalive_time_ms", _PING_AFTER_MS),
-    ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
-    ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 250),  # a host that starts, and refuses another one, may be there for a moment only
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.http2.max_frame_size", (1 << 24) - 1),  # fewer pieces to a message: 5 % of its time
-]
-
-
-def connect(address: str, token: str, ca: str | None) -> Any:
-    """A ``FlightClient``; it connects with its first call.
-
-    Args:
-        address: ``"10.0.0.2:4711"``.
-        token: What the service's gate expects; every call carries it, too.
-        ca: PEM of the certificates that the service's is checked against; None: the connection is not encrypted.
-    """
-    options = _CHANNEL_OPTIONS + tunnel_options(token)
-    if ca is None:
-        return flight.FlightClient(f"grpc://{address}", generic_options=options)
-    return flight.FlightClient(f"grpc+tls://{address}", tls_root_certs=ca.encode(), generic_options=options)
-
-
-def call_headers(token: str) -> list[tuple[bytes, bytes]]:
-    """Headers of every call: the token, and which process calls."""
-    host = socket.gethostname().encode("ascii", "replace").decode()
-    return [(TOKEN_HEADER.encode(), token.encode()), (CLIENT_HEADER.encode(), f"{host[:64]}, process {os.getpid()}".encode())]
-
-
-def is_refused(error: BaseException) -> bool:
-    """Whether a call ended because the service, or its gate, expects another token."""
-    return isinstance(error, flight.FlightUnauthenticatedError) or is_refusal(error)
 
 
 T = TypeVar("T")
@@ -315,17 +260,6 @@ class FlightOwners:
         return error
 
 
-def remote_error(where: str, body: bytes) -> GnnkitError:
-    """The error that another host's service has sent, with where it came from."""
-    try:
-        value = json.loads(body)
-        kind: Any = getattr(errors, str(value["type"]), None)
-        own = kind if isinstance(kind, type) and issubclass(kind, GnnkitError) else SamplingError
-        return own(f"{where}: {value['message']}", value["hint"])
-    except (ValueError, KeyError, TypeError):
-        return SamplingError(f"{where} failed: {body[:200]!r}")
-
-
 def _wait(calls: Mapping[int, Future[T]]) -> dict[int, T]:
     """Waits for all calls, also where one has failed: none of them may write into memory of a batch that has been given up."""
     failed = [error for call in calls.values() if (error := call.exception()) is not None]
@@ -355,76 +289,3 @@ def _read_rows(messages: Iterator[pa.RecordBatch], request: RowsRequest, take: C
         number += 1
     if number != len(request.messages):
         raise BadRequest(f"{number} messages instead of {len(request.messages)}")
-
-
-class LeaseClient:
-    """This process's way to say to one other host's service that it is there, or leaves.
-
-    It connects when it is first used, and again where a connection has broken.
-
-    Args:
-        host: The other host.
-        address: Its service's address.
-        token: What it expects.
-        fingerprint: The store's.
-        ca: See ``connect``.
-    """
-
-    def __init__(self, host: int, address: str, token: str, fingerprint: str, ca: str | None = None) -> None:
-        self._ca = ca
-        self._host, self._address, self._fingerprint = host, address, fingerprint
-        self._token, self._headers = token, call_headers(token)
-        self._client: Any = None
-        self._lock = threading.Lock()
-
-    def tell(self, what: str, name: str, host: int, timeout_s: float) -> None:
-        """Tells the service ``what``; see ``gnnkit.cluster.leases.Tell``.
-
-        Raises:
-            PlanError: The token is another one.
-            StoreError: The other host has another store.
-            SamplingError: It runs another gnnkit.
-            FlightError: It cannot be reached.
-        """
-        head = {"version": PROTOCOL_VERSION, "fingerprint": self._fingerprint, "name": name, "host": host}
-        action = flight.Action(what, json.dumps(head).encode())
-        with self._lock:
-            try:
-                if self._client is None:
-                    self._client = connect(self._address, self._token, self._ca)
-                list(self._client.do_action(action, flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)))
-            except BaseException as error:
-                if self._client is not None:
-                    self._client.close()
-                    self._client = None
-                where = f"host {self._host} ({self._address})"
-                if is_refused(error):
-                    raise PlanError(f"{where} refused the token", "start every host with the same token") from error
-                if isinstance(error, flight.FlightServerError) and error.extra_info:
-                    raise remote_error(where, bytes(error.extra_info)) from error
-                raise
-
-
-def lease_renewal(
-    host: int,
-    addresses: Mapping[int, str],
-    token: str,
-    fingerprint: str,
-    *,
-    for_all: bool = False,
-    ca: str | None = None,
-    name: str | None = None,
-) -> LeaseRenewal:
-    """This process's presence at the services of other hosts.
-
-    Args:
-        host: This host.
-        addresses: ``{other host: address of its service}``.
-        token: What they expect.
-        fingerprint: The store's.
-        for_all: See ``LeaseRenewal``.
-        ca: See ``connect``.
-        name: See ``LeaseRenewal``.
-    """
-    clients = {other: LeaseClient(other, address, token, fingerprint, ca) for other, address in addresses.items()}
-    return LeaseRenewal(host, {other: client.tell for other, client in clients.items()}, addresses, for_all=for_all, name=name)

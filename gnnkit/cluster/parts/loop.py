@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 
+from gnnkit.cluster.flight_client import lease_renewal
 from gnnkit.cluster.leases import LeaseRenewal
-from gnnkit.cluster.parts.client import keep_freed_memory, lease_renewal
+from gnnkit.cluster.parts.client import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer, lease_actions
 from gnnkit.errors import StoreError
 from gnnkit.runtime.graph_memory import SharedGraph

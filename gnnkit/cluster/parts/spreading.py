@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.cluster.parts.client import FlightOwners, Peer, keep_freed_memory, lease_renewal
+from gnnkit.cluster.flight_client import lease_renewal
+from gnnkit.cluster.parts.client import FlightOwners, Peer, keep_freed_memory
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.process_status import start_ticks
 from gnnkit.sampling.kinds import warm

@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gnnkit.cluster.flight_client import FlightClient, Unreachable
 from gnnkit.cluster.hosts import Hosts, join_address
 from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseTable
 from gnnkit.cluster.parts.client import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer
 from gnnkit.cluster.placing import PlacementOption, place
 from gnnkit.cluster.serving.flight_actions import FlightActions
-from gnnkit.cluster.serving.flight_client import FlightClient, Unreachable
 from gnnkit.cluster.serving.membership import BEAT_S, Membership, ServerMember, hosts_of, new_start
 from gnnkit.cluster.serving.spec import meeting_address, own_address
 from gnnkit.errors import GnnkitError, StartTimeout

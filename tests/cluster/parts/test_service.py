@@ -16,7 +16,8 @@ import psutil
 import pyarrow.flight as flight
 import pytest
 
-from gnnkit.cluster.parts.client import FlightOwners, Peer, connect
+from gnnkit.cluster.flight_client import connect
+from gnnkit.cluster.parts.client import FlightOwners, Peer
 from gnnkit.cluster.parts.protocol import to_ticket
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.kernels.keys import batch_key

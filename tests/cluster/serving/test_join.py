@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from gnnkit import GraphLoader, GraphStore
+from gnnkit.cluster.flight_client import remote_error
 from gnnkit.cluster.network_child import Servers, look
-from gnnkit.cluster.parts.client import remote_error
 from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.cluster.serving.membership import Membership, ServerMember
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
@@ -147,7 +147,7 @@ def test_strangers(hosts: TwoHosts) -> None:
 
 
 def test_another_version_is_refused(hosts: TwoHosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnkit.cluster.serving import flight_client as asking
+    from gnnkit.cluster import flight_client as asking
 
     asker = asking.FlightClient(hosts.address, TOKEN, None)
     assert asker.do("membership", {}, 20.0)["num_servers"] == 2

@@ -21,7 +21,7 @@ import pyarrow.flight as flight
 import pytest
 
 from gnnkit import GraphLoader, GraphStore, serve
-from gnnkit.cluster.parts.client import connect
+from gnnkit.cluster.flight_client import connect
 from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, to_ticket
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, WorkerDied
 from gnnkit.serving import GraphStoreServers
