@@ -29,7 +29,7 @@ def auto_disk_threads(schema: GraphSchema) -> int:
 
     At least as many as keep a disk busy while others copy, as far as their scratch leaves the memory to the graph's pages.
     """
-    fitting = int(available_memory() * _SCRATCH_PART) // (schema.num_nodes * _NODE_BYTES + 1)
+    fitting = int(available_memory() * _SCRATCH_PART) // (schema.num_nodes * _TOUCHED_BYTES + 1)
     return max(auto_threads(), min(DISK_THREADS, fitting))
 
 
@@ -44,8 +44,9 @@ _TORCH_BYTES = 250 << 20
 _KEPT, _MOST_KEPT = 16, 256 << 20
 # A thread's scratch per node: an int32 and an int64.
 _NODE_BYTES = 12
-# Threads that keep a disk busy, and the part of the free memory that their scratch may take.
-DISK_THREADS, _SCRATCH_PART = 4, 1 / 4
+# Threads that keep a disk busy, and the part of the free memory that their scratch may take: batches that are much smaller than the graph
+# touch all of the int32 and little else.
+DISK_THREADS, _TOUCHED_BYTES, _SCRATCH_PART = 4, 4, 1 / 8
 
 
 def check_descriptors(num_workers: int) -> None:

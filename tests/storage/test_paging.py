@@ -212,6 +212,6 @@ def test_more_threads_where_pages_come_from_a_disk(store: Store, monkeypatch: py
     size = sum(array.nbytes for array in store.arrays().each())
     assert threads(size) == 1
     assert threads(size - 1) == 4
-    assert threads(store.schema.num_nodes * 12 * 4 * 2 + 100) == 2
+    assert threads(store.schema.num_nodes * 4 * 8 * 2 + 100) == 2
     assert threads(0) == 1
     assert threads(0, backend=InProcess(3)) == 3
