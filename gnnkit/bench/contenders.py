@@ -12,8 +12,9 @@ from pathlib import Path
 from gnnkit.bench.advice_tasks import BOTTLENECKS
 from gnnkit.bench.graph import BenchGraph
 from gnnkit.bench.kinds import HGT_SAMPLES, KINDS, SHORT_FAN_OUT
-from gnnkit.bench.options import BenchOptions
+from gnnkit.bench.options import PAPERS_FAN_OUT, BenchOptions
 from gnnkit.cluster.namespaces import host_address
+from gnnkit.storage.options import Order
 
 _PROBE_TIMEOUT_S = 180
 _MEMORY_WORKERS = 4
@@ -27,8 +28,7 @@ MEMORY_DIVISORS, PROCESS_DIVISORS = (2, 4, 8), (2, 4)
 # Python with torch and PyG, and some memory for batches: in less a process ends before it has sampled anything. And beside it, sampling
 # processes or servers.
 _LEAST_GROUP_BYTES, _PROCESSES_BYTES = 600_000_000, 600_000_000
-# Of GraphBolt's fan-out: some 10,000 rows a batch.
-_DISK_BATCH, _DISK_FAN_OUT, _DISK_S = "16", ("10", "10", "10"), "8"
+_DISK_BATCH, _DISK_S = "16", "8"
 # A kind's epoch: some of them, and PyG's, take long for a batch.
 _KIND_BATCHES = 12
 # Seeds of small batches, and batches of a peer's epoch of them: about as many seeds each.
@@ -90,14 +90,14 @@ class Arena:
         """The Python in which a peer is looked for."""
         return self.options.interpreters.get(name.removesuffix("-sparse"), Path(sys.executable))
 
-    def disk(self, task: str, *more: str) -> list[str]:
+    def disk(self, task: str, *more: str, order: Order = "dataset") -> list[str]:
         """A measurement of the store that is larger than the memory."""
-        sizes = ["--batch-size", _DISK_BATCH, "--fanout", *_DISK_FAN_OUT, "--seconds", _DISK_S]
-        return self.own(task, self.graph.papers_store, *sizes, *more)
+        sizes = ["--batch-size", _DISK_BATCH, "--fanout", *map(str, PAPERS_FAN_OUT), "--seconds", _DISK_S]
+        return self.own(task, self.graph.papers_store(order), *sizes, *more)
 
     def group_bytes(self, divisor: int) -> int:
         """Memory of a group that holds so much of that store: 4 is a quarter."""
-        return sum(path.stat().st_size for path in self.graph.papers_store.rglob("*.npy")) // divisor
+        return sum(path.stat().st_size for path in self.graph.papers_store().rglob("*.npy")) // divisor
 
     def in_group(self, divisor: int, command: list[str]) -> list[str]:
         """A command in a memory group."""
@@ -209,6 +209,7 @@ CONTENDERS = {
     "serving-servers": Contender(lambda a: a.serving(*_SERVERS)),
     **{f"device-{cache}": _of_device(cache) for cache in CACHES},
     "disk-probe": _of_disk(2, "disk_probe"),
+    "disk-hotness-4": Contender(lambda a: a.in_group(4, a.disk("disk_epoch", order="hotness")), memory_divisor=4),
     **{f"disk-ahead-{divisor}": _of_disk(divisor, "disk_ahead") for divisor in MEMORY_DIVISORS},
     **{f"disk-inprocess-{divisor}": _of_disk(divisor, "disk_epoch") for divisor in MEMORY_DIVISORS},
     **{f"disk-colocated-{divisor}": _of_disk(divisor, "disk_epoch", "--workers", "2") for divisor in PROCESS_DIVISORS},

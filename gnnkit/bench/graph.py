@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.bench.options import INGEST_SHARE, PAPERS_SHARE, TABLES_SHARE
+from gnnkit.bench.options import INGEST_SHARE, PAPERS_FAN_OUT, PAPERS_SHARE, TABLES_SHARE
 from gnnkit.datasets.synthetic import GeneratedSource, papers_like, products_like
 from gnnkit.events import EventSink, Stage
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE
 from gnnkit.storage.layout import FEATURE_NAME
-from gnnkit.storage.options import FeatureDtype
+from gnnkit.storage.options import FeatureDtype, Order
 
 # Batches that an epoch should have at least, so that there is something to measure on a small graph.
 _LEAST_BATCHES = 4
@@ -75,15 +75,15 @@ class BenchGraph:
             build_store(self.source, path, options, self.events)
         return path
 
-    @cached_property
-    def papers_store(self) -> Path:
+    def papers_store(self, order: Order = "dataset") -> Path:
         """A store of ``papers_like`` with edges in both directions, larger than the memory groups that it is read in."""
         from gnnkit.storage.build import build_store
         from gnnkit.storage.options import BuildOptions
 
-        path = self.folder / "store-papers"
+        path = self.folder / ("store-papers" if order == "dataset" else f"store-papers-{order}")
         if not (path / "manifest.json").exists():
-            build_store(papers_like(self.scale * PAPERS_SHARE, undirected=True), path, BuildOptions(), self.events)
+            options = BuildOptions(order=order, num_neighbors=PAPERS_FAN_OUT)
+            build_store(papers_like(self.scale * PAPERS_SHARE, undirected=True), path, options, self.events)
         return path
 
     @cached_property

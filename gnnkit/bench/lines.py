@@ -261,6 +261,15 @@ _DISK_LINES = (
         "disk-probe",
         targets=(Target("ratio", "at least", 0.8),),
     ),
+    TableLine(
+        "disk",
+        'pages read for a batch with order="hotness", a quarter, against the dataset\'s order',
+        "pages",
+        "disk-hotness-4",
+        "pages_per_batch",
+        "disk-inprocess-4",
+        targets=(Target("ratio", "at most", 0.5),),
+    ),
     *(
         TableLine(
             "disk",

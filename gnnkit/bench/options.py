@@ -52,6 +52,8 @@ INGEST_SHARE = 0.1
 TABLES_SHARE = 0.3
 # That of the row "disk" is papers_like of a tenth of the scale: 6.5 GB at scale 1.
 PAPERS_SHARE = 0.1
+# Of GraphBolt's fan-out: some 10,000 rows a batch of 16 seeds.
+PAPERS_FAN_OUT = (10, 10, 10)
 
 
 # They are no part of an installed package: they run under the interpreters of the peers and know nothing of gnnkit.

@@ -298,7 +298,7 @@ def test_the_row_of_the_device_says_that_there_is_none(graph: BenchGraph) -> Non
 
 @pytest.mark.parametrize("changes", [{}, pytest.param({"workers": 1}, marks=pytest.mark.slow)])
 def test_loaders_on_a_large_store_are_measured_and_compared(graph: BenchGraph, changes: dict[str, int]) -> None:
-    values = disk_tasks.disk_epoch(options(graph.papers_store, seconds=0.05, batch_size=16, **changes))
+    values = disk_tasks.disk_epoch(options(graph.papers_store(), seconds=0.05, batch_size=16, **changes))
     assert values["rows_per_s"] > values["seeds_per_s"] > 0 and values["rows_per_batch"] > 16
     assert values["pages_per_s"] >= 0 and values["pages_per_batch"] >= 0
 
@@ -307,15 +307,15 @@ def test_a_wrong_batch_from_disk_has_no_speed(graph: BenchGraph, monkeypatch: py
     numbers = itertools.count()
     monkeypatch.setattr("gnnkit.loader.digest.batches_digest", lambda batches: str(next(numbers)))
     with pytest.raises(RuntimeError, match="not the one that a single process samples"):
-        disk_tasks.disk_epoch(options(graph.papers_store, seconds=0.05, batch_size=16))
+        disk_tasks.disk_epoch(options(graph.papers_store(), seconds=0.05, batch_size=16))
 
 
 @pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="Linux has reads past the page cache")
 def test_the_disk_and_rows_that_are_asked_for_ahead(graph: BenchGraph) -> None:
-    probed = disk_tasks.disk_probe(options(graph.papers_store, seconds=0.02))
+    probed = disk_tasks.disk_probe(options(graph.papers_store(), seconds=0.02))
     assert list(probed["each"]) == ["1", "2", "4", "8", "16", "32", "64", "128", "256"]
     assert probed["pages_per_s"] == max(probed["each"].values()) == probed["each"][str(probed["depth"])] > 0
-    ahead = disk_tasks.disk_ahead(options(graph.papers_store, seconds=1.0, batch_size=16))
+    ahead = disk_tasks.disk_ahead(options(graph.papers_store(), seconds=1.0, batch_size=16))
     assert ahead["rows_per_s"] > 0 and ahead["pages_per_s"] >= 0
 
 
@@ -327,7 +327,7 @@ def test_rows_in_memory_groups_say_why_there_are_none(graph: BenchGraph, monkeyp
     found = why_not_measured(wanted, arena)
     assert list(found) == wanted[:2] and "1/4 of the store has" in found["disk-colocated-4"] and "larger scale" in found["disk-probe"]
     command = CONTENDERS["disk-colocated-4"].command(arena)
-    nbytes = sum(path.stat().st_size for path in graph.papers_store.rglob("*.npy"))
+    nbytes = sum(path.stat().st_size for path in graph.papers_store().rglob("*.npy"))
     assert (
         command[1:5] == ["-m", "gnnkit.bench.memory_groups", "--bytes", str(nbytes // 4)] and command[command.index("--workers") + 1] == "2"
     )
