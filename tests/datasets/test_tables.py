@@ -374,6 +374,10 @@ def bad_files(folder: Path) -> Iterator[tuple[str, Callable[[], Any], str]]:
     middle = bytearray(data)
     middle[len(data) // 4 : len(data) // 2] = b"\xff" * (len(data) // 2 - len(data) // 4)
     (folder / "damaged.parquet").write_bytes(bytes(middle))
+    feather.write_feather(good, str(folder / "damaged.feather"), chunksize=500, compression="lz4")
+    data = (folder / "damaged.feather").read_bytes()
+    (folder / "damaged.feather").write_bytes(data[: len(data) // 2] + b"\xff" * 200 + data[len(data) // 2 + 200 :])
+    pq.write_table(pa.table({"a": [1], "b": ["2"]}), folder / "texts.parquet")
     (folder / "short.csv.gz").write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 100_000)[:-200])
     (folder / "later.csv").write_text("a,b\n" + "1,2\n" * 3_000_000 + "x,2\n")
     (folder / "ragged.csv").write_text("a,b\n1,2\n3\n")
@@ -381,7 +385,13 @@ def bad_files(folder: Path) -> Iterator[tuple[str, Callable[[], Any], str]]:
     pq.write_table(good.drop_columns("b"), folder / "good2.parquet")
     tables = gnnkit.tables
     yield "short Parquet", lambda: tables(folder / "short.parquet"), r"short\.parquet cannot be read"
-    yield "damaged Parquet", lambda: tables(folder / "damaged.parquet"), r"damaged\.parquet, row group [0-3] cannot be read"
+    yield "damaged Parquet", lambda: tables(folder / "damaged.parquet"), r"damaged\.parquet, row group [0-3], column '[ab]', cannot be read"
+    yield "damaged Feather", lambda: tables(folder / "damaged.feather"), r"damaged\.feather, record batch [1-3] cannot be read"
+    yield (
+        "kinds of files differ",
+        lambda: tables([folder / "good.parquet", folder / "texts.parquet"]),
+        r"texts\.parquet, row group 0: the key column 'b' is large_string here, and int64",
+    )
     yield "short gzip", lambda: tables(folder / "short.csv.gz"), r"short\.csv\.gz.* cannot be read"
     yield "text among numbers", lambda: tables(folder / "later.csv"), r"later\.csv, block \d+ of 8 MB cannot be read.*column.*0"
     yield "ragged", lambda: tables(folder / "ragged.csv"), r"ragged\.csv.* cannot be read"

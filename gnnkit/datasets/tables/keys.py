@@ -47,21 +47,23 @@ def key_kind(table: Table, column: str, option: str) -> str:
     raise PlanError(f"{option}={column!r} of {table.what} is {kind}, which is no key", hint)
 
 
-def key_array(piece: Piece, column: str, types: Mapping[str, pa.DataType]) -> pa.Array:
-    """A column of keys: int64 or large_string without nulls.
+def key_array(piece: Piece, column: str, kind: str, types: Mapping[str, pa.DataType]) -> pa.Array:
+    """A column of keys of a kind, as ``key_kind`` says it: int64 or large_string without nulls.
 
     Raises:
-        DatasetError: There is a null, or a number beyond int64; names the place, the column and the row.
+        DatasetError: There is a null, keys are of another kind, or one is beyond int64; names the place and the column.
     """
     array = column_of(piece, column, types)
+    if not (is_text(array.type) if kind == TEXT else pa.types.is_integer(array.type)):
+        raise DatasetError(
+            f"{piece.where}: the key column {column!r} is {array.type} here, and {kind} before", "all files have one type of keys"
+        )
     if array.null_count:
         row = piece.first + int(pc.index(array.is_null(), True).as_py())
         what = f"{array.null_count} nulls in {len(array)} rows of the key column {column!r}, the first in row {row}"
         raise DatasetError(f"{piece.where}: {what}", "every node and every end of an edge needs a key")
     if is_text(array.type):
         return array
-    if not pa.types.is_integer(array.type):
-        raise DatasetError(f"{piece.where}: the key column {column!r} is {array.type} here", "all files have one type of keys")
     try:
         return array.cast(pa.int64())
     except pa.ArrowException as error:

@@ -303,21 +303,36 @@ def _file_batches(path: str, columns: list[str], size: int, table: Table) -> Ite
             with parquet.ParquetFile(path, pre_buffer=False) as file:
                 for group in range(file.num_row_groups):
                     where = f"{shown}, row group {group}"
-                    for batch in file.iter_batches(size, row_groups=[group], columns=columns):
-                        yield batch.select(columns), where
+                    try:
+                        for batch in file.iter_batches(size, row_groups=[group], columns=columns):
+                            yield batch.select(columns), where
+                    except (pa.ArrowException, OSError) as error:
+                        raise _unreadable(f"{where}{_damaged_column(file, group, size, columns)}", error) from error
         elif _format(path) == "arrow":
             with _open_arrow(path) as reader:
-                count = getattr(reader, "num_record_batches", None)
+                count, where = getattr(reader, "num_record_batches", None), f"{shown}, record batch 0"
                 for number, batch in enumerate(reader if count is None else map(reader.get_batch, range(count))):
-                    where = f"{shown}, record batch {number}"
                     yield batch.select(columns), where
+                    where = f"{shown}, record batch {number + 1}"
         else:
             with _open_csv(path, columns, table.types) as reader:
+                where = f"{shown}, block 0 of {_CSV_BLOCK >> 20} MB"
                 for number, batch in enumerate(reader):
-                    where = f"{shown}, block {number} of {_CSV_BLOCK >> 20} MB"
                     yield batch.select(columns), where
+                    where = f"{shown}, block {number + 1} of {_CSV_BLOCK >> 20} MB"
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
         raise _unreadable(where, error) from error
+
+
+def _damaged_column(file: Any, group: int, size: int, columns: Sequence[str]) -> str:
+    """The first column of a row group that cannot be read, as the end of a sentence; Arrow's errors do not name it."""
+    for column in columns:
+        try:
+            for _ in file.iter_batches(size, row_groups=[group], columns=[column]):
+                pass
+        except (pa.ArrowException, OSError):
+            return f", column {column!r},"
+    return ""
 
 
 def _open_arrow(path: str) -> Any:

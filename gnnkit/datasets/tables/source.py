@@ -903,15 +903,15 @@ class TableSource:
                 codes.resume(before)
             self._splits[node.name] = codes
             columns.append(codes)
+        kinds = {} if node.table is None else {column: key_kind(node.table, column, "keys") for column in node.keys}
         if node.keys:
-            kinds = {} if node.table is None else {column: key_kind(node.table, column, "keys") for column in node.keys}
             self._spools[node.name] = self._spool(node.name, kinds)
         if node.table is None:
             arrays.num_rows = node.count
             return
 
         def work(piece: Piece) -> tuple[int, Any, list[Any]]:
-            keys = [key_column(key_array(piece, column, self._layout.types)) for column in node.keys]
+            keys = [key_column(key_array(piece, column, kind, self._layout.types)) for column, kind in kinds.items()]
             return piece.rows.num_rows, (keys, words_of(keys)) if keys else None, [column.convert(piece) for column in columns]
 
         for count, keys, values in self._pieces(node.table, [*node.keys, *(name for column in columns for name in column.columns)], work):
@@ -953,9 +953,10 @@ class TableSource:
             return
 
         files = self._files.setdefault(edge.name, [])
+        kinds = [[(column, key_kind(edge.table, column, "src or dst")) for column in columns] for columns in edge.ends]
 
         def work(piece: Piece) -> tuple[int, list[Any], list[Any], list[Any], int]:
-            ends = [[key_array(piece, column, self._layout.types) for column in edge.ends[end]] for end in (0, 1)]
+            ends = [[key_array(piece, column, kind, self._layout.types) for column, kind in end] for end in kinds]
             words = [words_of([key_column(array) for array in keys]) for keys in ends]
             words = [finders[t](rows) if t in finders else rows for rows, t in zip(words, node_types, strict=True)]
             found = [pc.unique(keys[0]) if node_type in distinct else None for keys, node_type in zip(ends, node_types, strict=True)]
