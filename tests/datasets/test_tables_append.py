@@ -167,6 +167,29 @@ def test_nodes_that_only_edges_name_and_nodes_that_are_rows(tmp_path: Path) -> N
     assert more.fingerprint == gnnkit.partition(whole, 1, out=tmp_path / "rows-whole").fingerprint
 
 
+PAIRS = st.lists(st.tuples(st.text("aäz", max_size=2), st.text("aäz", max_size=2)), min_size=1, max_size=12)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(first=PAIRS, later=PAIRS)
+def test_nodes_that_only_edges_name_keep_their_ids_and_edges_their_ends(
+    first: list[tuple[str, str]], later: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("names")
+    forms = [{"src": [a for a, _ in rows], "dst": [b for _, b in rows]} for rows in (first, later)]
+    store = gnnkit.partition(gnnkit.tables(forms[0], scratch_dir=folder), 1, out=folder / "first", with_edge=True)
+    grown = store.append(forms[1])
+    old, new = ({key for row in rows for key in row} for rows in (first, later))
+    keys = grown.keys()[np.arange(grown.schema.num_nodes)]
+    assert list(keys) == [*sorted(old, key=str.encode), *sorted(new - old, key=str.encode)]
+    with GraphLoader.from_store(
+        grown, num_neighbors=[-1], batch_size=len(keys), input_nodes=None, with_edge=True, progress=False
+    ) as loader:
+        (batch,) = loader
+    ends = keys[batch.n_id.numpy()[batch.edge_index.numpy()]]
+    assert {int(e): (a, b) for e, a, b in zip(batch.e_id, *ends, strict=True)} == dict(enumerate([*first, *later]))
+
+
 def test_eight_bits_keep_their_range(tmp_path: Path) -> None:
     nodes = {"k": [1, 2, 3], "x": [0.0, 10.0, 5.0]}
     tables = gnnkit.tables({"src": [1], "dst": [2]}, nodes, keys="k", features="x", scratch_dir=tmp_path)
