@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,14 +21,12 @@ from gnnkit.datasets.spool import ArrayFile
 from gnnkit.datasets.tables.columns import Codes, Column, Features, Numbers, Recoding, Times, column_of, is_text, plain_type
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, KeyTable, key_array, key_column, key_kind, parts_for, resolve
-from gnnkit.datasets.tables.networks import is_networkx, tables_of_networkx
-from gnnkit.datasets.tables.reading import Piece, Table, open_table
+from gnnkit.datasets.tables.layout import EDGE_FEATURES, EdgeTable, Layout, NodeTable, types_of, types_to_text
+from gnnkit.datasets.tables.reading import Piece, Table
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.host import available_cpus, available_memory
 from gnnkit.schema import (
-    HOMOGENEOUS_EDGE_TYPE,
-    HOMOGENEOUS_NODE_TYPE,
     ArraySpec,
     EdgeType,
     EdgeTypeSchema,
@@ -39,14 +36,14 @@ from gnnkit.schema import (
     edge_type_name,
 )
 from gnnkit.source import LinkSplits
-from gnnkit.storage.keys import INTEGER, NodeKeys, words_of
+from gnnkit.storage.keys import NodeKeys, words_of
 from gnnkit.storage.layout import FEATURE_NAME, LABEL_NAME
 
 if TYPE_CHECKING:
     from gnnkit.storage.store import Store
 
 Columns: TypeAlias = "str | Sequence[str]"
-_EDGE_FEATURES, _WEIGHT, _TIME = "edge_attr", "edge_weight", "time"
+_WEIGHT, _TIME = "edge_weight", "time"
 _SPLITS = {"val": "valid", "validation": "valid"}
 _SHOWN = 10
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 16 << 20
@@ -134,7 +131,7 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     if not isinstance(presorted, bool):
         raise PlanError(f"presorted={presorted!r}: it is True or False")
     source = TableSource(
-        _Layout.of(edges, nodes, keys, src, dst, given, _types(types), events),
+        Layout.of(edges, nodes, keys, src, dst, given, types_of(types), events),
         fill=dict(fill or {}),
         dangling=_one_of("dangling", dangling, ("error", "drop")),
         time_unit=_one_of("time_unit", time_unit, ("s", "ms", "us", "ns")),
@@ -178,7 +175,7 @@ def tables_after(
         if state["fill"].get(column, value) != value:
             raise PlanError(f"fill={{{column!r}: {value!r}}}: the store's tables were filled with {state['fill'][column]!r}")
     return TableSource(
-        _Layout.after(store, state, edges, nodes, events),
+        Layout.after(store, state, edges, nodes, events),
         fill={**state["fill"], **(fill or {})},
         dangling=state["dangling"],
         time_unit=state["time_unit"],
@@ -192,387 +189,6 @@ def tables_after(
 
 def _memory() -> int:
     return max(_MIN_MEMORY, min(_MAX_MEMORY, available_memory() // 16))
-
-
-# What is asked for ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _NodeTable:
-    """A node type: its table or number of nodes, the columns of its keys, and the columns of each use.
-
-    Its form is "table", "count", or "edges" where the nodes are those that edges name.
-    """
-
-    name: NodeType
-    form: str
-    table: Table | None = None
-    count: int = 0
-    keys: tuple[str, ...] = ()
-    uses: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def by_row(self) -> bool:
-        """Whether nodes are named by their numbers."""
-        return not self.keys and self.form != "edges"
-
-
-@dataclass
-class _EdgeTable:
-    """An edge type: its table, None where nothing is appended to it, the columns of both ends, and the columns of each use."""
-
-    name: EdgeType
-    table: Table | None
-    ends: tuple[tuple[str, ...], tuple[str, ...]]
-    named: tuple[bool, bool]
-    uses: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-_NODE_USES = ("features", "one_hot", "categories", "label", "split", "time")
-_EDGE_USES = ("features", "one_hot", "categories", "label", "time", "edge_weight")
-
-
-@dataclass(frozen=True)
-class _Layout:
-    nodes: dict[NodeType, _NodeTable]
-    edges: dict[EdgeType, _EdgeTable]
-    types: dict[str, pa.DataType]
-    is_homogeneous: bool
-
-    @classmethod
-    def of(
-        cls,
-        edges: Any,
-        nodes: Any,
-        keys: Any,
-        src: Any,
-        dst: Any,
-        given: dict[str, Any],
-        types: dict[str, pa.DataType],
-        events: EventSink,
-    ) -> _Layout:
-        """Sorts the options by types, and opens the tables.
-
-        Raises:
-            PlanError: An option is unusable.
-            DatasetError: A table cannot be opened.
-        """
-        if is_networkx(edges):
-            if nodes is not None or keys is not None:
-                raise PlanError("edges is a NetworkX graph, which has its own nodes", "leave nodes and keys away")
-            nodes, edges, keys = tables_of_networkx(edges)
-        typed = isinstance(edges, Mapping) and all(isinstance(key, tuple) for key in edges)
-        if not typed:
-            edges = {HOMOGENEOUS_EDGE_TYPE: edges}
-            nodes = {} if nodes is None else {HOMOGENEOUS_NODE_TYPE: nodes}
-        if not edges:
-            raise PlanError("there are no tables of edges", "give edges={(source type, relation, target type): table}")
-        if nodes is not None and not isinstance(nodes, Mapping):
-            raise PlanError(f"nodes is one table, and edges are {len(edges)} by type", "give nodes={node type: table}")
-        wrong = [name for name in edges if len(name) != 3 or not all(isinstance(word, str) for word in name)]
-        if wrong:
-            raise PlanError(f"{wrong[0]!r} is no edge type", "an edge type is (source type, relation, target type)")
-        ends = [end for name in edges for end in (name[0], name[2])]
-        node_types, edge_types = sorted({*ends, *(nodes or {})}), sorted(edges)
-        by_type = _ByType(node_types, edge_types, typed)
-        made = {}
-        for node_type in node_types:
-            made[node_type] = _node_table(node_type, (nodes or {}).get(node_type), by_type.one("keys", keys, node_type), types, events)
-        rows = {}
-        for edge_type in edge_types:
-            table = open_table(edges[edge_type], _what("edges", edge_type, typed), types, events)
-            found = [by_type.one(option, value, edge_type, shared=True) for option, value in (("src", src), ("dst", dst))]
-            columns = _ends(table, found, made[edge_type[0]], made[edge_type[2]])
-            rows[edge_type] = _EdgeTable(edge_type, table, columns, (bool(found[0]), bool(found[1])))
-        layout = cls(made, rows, types, not typed)
-        for option, value in given.items():
-            by_type.check(option, value)
-            layout._use(option, value, by_type)
-        layout._check()
-        return layout
-
-    @classmethod
-    def after(cls, store: Store, state: Mapping[str, Any], edges: Any, nodes: Any, events: EventSink) -> _Layout:
-        """Sorts tables that come after those of a store, whose columns are used in the same way.
-
-        Args:
-            store: The store.
-            state: What it knows of its tables, see ``TableSource.append_state``.
-            edges: Tables of edges, as ``tables`` takes them; None for none.
-            nodes: Tables of nodes, or numbers of nodes, likewise.
-            events: Receives progress.
-
-        Raises:
-            PlanError: There is no such type, or a column is missing.
-            DatasetError: A table cannot be opened.
-        """
-        schema = store.schema
-        edges, nodes = _given_after(store, edges, nodes)
-        types = _types_from_text(state["types"])
-        made = {name: _node_after(store, name, own, nodes.get(name), types, events) for name, own in state["nodes"].items()}
-        rows = {}
-        for edge_type in schema.edge_types:
-            own, table = state["edges"][edge_type_name(edge_type)], None
-            if (form := edges.get(edge_type)) is not None:
-                texts = _texts(own)
-                for columns, name in zip(own["ends"], (edge_type[0], edge_type[2]), strict=True):
-                    texts += [] if made[name].by_row else _text_keys(store, name, columns)
-                table = _with_texts(open_table(form, _what("edges", edge_type, not schema.is_homogeneous), types, events), texts, events)
-            rows[edge_type] = _edge_after(edge_type, own, table, made)
-        layout = cls(made, rows, types, schema.is_homogeneous)
-        layout._check()
-        for node in made.values():
-            if node.table is not None and node.keys:
-                _check_kinds(store, node.name, node.table, node.keys)
-        for edge in rows.values():
-            for columns, name in zip(edge.ends, (edge.name[0], edge.name[2]), strict=True):
-                if edge.table is not None and not made[name].by_row:
-                    _check_kinds(store, name, edge.table, columns)
-        return layout
-
-    def _use(self, option: str, value: Any, by_type: _ByType) -> None:
-        """Enters the columns of one use; those of a graph of one type belong to its nodes, unless only its edges have them."""
-        shared = self.is_homogeneous and not isinstance(value, Mapping)
-        for node_type, node in self.nodes.items():
-            columns = by_type.one(option, value, node_type) if option in _NODE_USES else ()
-            edges = next(iter(self.edges.values())).table
-            if columns and not (shared and edges is not None and _only_edges_have(columns, node.table, edges)):
-                node.uses[option] = columns
-        for edge_type, edge in self.edges.items():
-            columns = by_type.one(option, value, edge_type) if option in _EDGE_USES else ()
-            if columns and not (shared and any(option in node.uses for node in self.nodes.values())):
-                edge.uses[option] = columns
-
-    def _check(self) -> None:
-        for node in self.nodes.values():
-            for option, columns in node.uses.items():
-                if node.table is None and node.form != "table":
-                    raise PlanError(f"{option}={list(columns)}: there is no table of nodes {node.name!r}", "nodes=... gives it")
-            _need_all(node.table, node.uses)
-        for edge in self.edges.values():
-            if edge.table is None:
-                continue
-            _need_all(edge.table, edge.uses)
-            for columns, node in zip(edge.ends, (self.nodes[edge.name[0]], self.nodes[edge.name[2]]), strict=True):
-                self._check_end(edge.table, columns, node)
-        for name, uses in [*((name, n.uses) for name, n in self.nodes.items()), *((name, e.uses) for name, e in self.edges.items())]:
-            for option in ("split", "time", "edge_weight"):
-                if len(uses.get(option, ())) > 1:
-                    raise PlanError(f"{option}={list(uses[option])} of {name!r}: it is one column")
-
-    def _check_end(self, table: Table, columns: tuple[str, ...], node: _NodeTable) -> None:
-        kinds = [key_kind(table, column, "src or dst") for column in columns]
-        if node.keys and node.table is not None:
-            wanted = [key_kind(node.table, column, "keys") for column in node.keys]
-            if kinds != wanted:
-                raise PlanError(
-                    f"{list(columns)} of {table.what} are {kinds}, and the keys {list(node.keys)} of {node.name!r} are {wanted}",
-                    f"types={{{columns[0]!r}: {wanted[0]!r}}} reads a column as another type",
-                )
-        elif node.by_row and kinds != [INTEGER]:
-            raise PlanError(
-                f"{list(columns)} of {table.what} are {kinds}, and nodes {node.name!r} have no keys: they are named by row numbers",
-                f"keys={{{node.name!r}: column}} says which column names a node",
-            )
-        elif node.form == "edges" and len(columns) > 1:
-            raise PlanError(f"{list(columns)} of {table.what}: keys of several columns need a table of nodes", "nodes=... gives it")
-
-
-@dataclass(frozen=True)
-class _ByType:
-    """Options as users write them, by type."""
-
-    nodes: list[NodeType]
-    edges: list[EdgeType]
-    typed: bool
-
-    def one(self, option: str, value: Any, name: NodeType | EdgeType, *, shared: bool = False) -> tuple[str, ...]:
-        """The columns that an option names for one type; none where it says nothing of it."""
-        if isinstance(value, Mapping):
-            value = value.get(name)
-        elif self.typed and value is not None and not shared:
-            raise PlanError(f"{option}={value!r}: a graph of several types needs {{type: columns}}", f"types: {[*self.nodes, *self.edges]}")
-        if value is None:
-            return ()
-        columns = (value,) if isinstance(value, str) else tuple(value)
-        if not all(isinstance(column, str) for column in columns) or len(set(columns)) < len(columns):
-            raise PlanError(f"{option}={value!r} names no columns", "give a column's name, or a list of different names")
-        return columns
-
-    def check(self, option: str, value: Any) -> None:
-        """Refuses names that are no types, and types that the option has no use for."""
-        if not isinstance(value, Mapping):
-            return
-        known: list[Any] = [*(self.nodes if option in _NODE_USES else []), *(self.edges if option in _EDGE_USES else [])]
-        for name in value:
-            if name not in known:
-                raise PlanError(
-                    f"{option} names {name!r}, which is no type of this graph{near_matches(str(name), list(map(str, known)))}",
-                    f"types: {known}",
-                )
-
-
-def _only_edges_have(columns: tuple[str, ...], nodes: Table | None, edges: Table) -> bool:
-    """Whether, in a graph of one type, columns are those of its edges: its nodes have no table, or not these columns."""
-    return all(column in edges.schema.names for column in columns) and (
-        nodes is None or not all(column in nodes.schema.names for column in columns)
-    )
-
-
-def _node_table(name: NodeType, form: Any, keys: tuple[str, ...], types: dict[str, pa.DataType], events: EventSink) -> _NodeTable:
-    if isinstance(form, (int, np.integer)) and not isinstance(form, bool):
-        if form < 0:
-            raise PlanError(f"nodes: {form} nodes {name!r}")
-        return _NodeTable(name, "count", count=int(form))
-    if form is None:
-        return _NodeTable(name, "edges")  # its key is that of the edges
-    table = open_table(form, f"nodes {name!r}", types, events)
-    for column in keys:
-        key_kind(table, column, "keys")
-    return _NodeTable(name, "table", table, keys=keys)
-
-
-def _need_all(table: Table | None, uses: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuses a table without the columns that are used; one where nothing is appended needs none."""
-    for option, columns in uses.items():
-        for column in columns:
-            if table is not None:
-                table.need(column, option)
-
-
-def _given_after(store: Store, edges: Any, nodes: Any) -> tuple[Mapping[EdgeType, Any], Mapping[NodeType, Any]]:
-    """Sorts what is to be appended to a store by type.
-
-    Raises:
-        PlanError: There is no such type, or nothing at all.
-    """
-    schema = store.schema
-    if is_networkx(edges):
-        raise PlanError("edges is a NetworkX graph, which has all nodes and all edges", "append tables of the new ones")
-    if edges is None and nodes is None:
-        raise PlanError("there is nothing to append", "give edges=..., nodes=... or both")
-    made: list[dict[Any, Any]] = []
-    for option, given, known in (("edges", edges, list(schema.edge_types)), ("nodes", nodes, list(schema.node_types))):
-        by_type = {} if given is None else {known[0]: given} if schema.is_homogeneous else given
-        if not isinstance(by_type, Mapping) or any(name not in known for name in by_type):
-            named = list(by_type) if isinstance(by_type, Mapping) else type(given).__name__
-            raise PlanError(f"{option} names {named}, and the store {store.path} has the types {known}", f"{option}={{type: table}}")
-        made.append(dict(by_type))
-    return made[0], made[1]
-
-
-def _text_keys(store: Store, node_type: NodeType, columns: Sequence[str]) -> list[str]:
-    """Those of the columns of keys that are texts in a store."""
-    return [column for column, kind in zip(columns, store.keys(node_type).columns.values(), strict=True) if kind != INTEGER]
-
-
-def _texts(own: Mapping[str, Any]) -> list[str]:
-    """The columns of categories, labels and splits that are texts in a store, of the state of a type."""
-    uses, states = own["uses"], own["columns"]
-    one_hot, features = uses.get("one_hot", []), states.get(FEATURE_NAME) or states.get(_EDGE_FEATURES) or []
-    codes = [(column, states.get(column)) for column in uses.get("categories", [])]
-    codes += [(column, states.get(LABEL_NAME) or states.get("edge_label")) for column in uses.get("label", [])]
-    codes += [(column, own.get("split")) for column in uses.get("split", [])]
-    codes += list(zip(one_hot, features[len(features) - len(one_hot) :], strict=False))
-    return [column for column, state in codes if state and any(isinstance(value, str) for value in state.get("known", ()))]
-
-
-def _with_texts(table: Table, texts: Sequence[str], events: EventSink) -> Table:
-    """The table itself, but for a CSV one that is read anew: what is text in the store is text there, too, and may look like numbers."""
-    if not table.is_csv or not texts:
-        return table
-    return open_table(table.form, table.what, {**dict.fromkeys(texts, pa.string()), **table.types}, events)
-
-
-def _node_after(
-    store: Store, name: NodeType, own: Mapping[str, Any], form: Any, types: dict[str, pa.DataType], events: EventSink
-) -> _NodeTable:
-    """A node type of a store, with what is appended to it.
-
-    Raises:
-        PlanError: The store's nodes of this type come otherwise.
-    """
-    uses = {option: tuple(columns) for option, columns in own["uses"].items()}
-    node = _NodeTable(name, own["form"], keys=tuple(own["keys"]), uses=uses)
-    if form is None:
-        return node
-    given = _node_table(name, form, (), types, events)
-    if given.table is not None and node.form == "table":
-        texts = _texts(own) + (_text_keys(store, name, node.keys) if node.keys else [])
-        given.table = _with_texts(given.table, texts, events)
-    if given.form != node.form:
-        wanted = {"count": "have a number", "table": "have a table", "edges": "are those that edges name"}[node.form]
-        raise PlanError(f"nodes={type(form).__name__} for {name!r}, whose nodes {wanted}", "append what the store was made of")
-    node.table, node.count = given.table, given.count
-    return node
-
-
-def _edge_after(edge_type: EdgeType, own: Mapping[str, Any], table: Table | None, nodes: Mapping[NodeType, _NodeTable]) -> _EdgeTable:
-    """An edge type of a store, with what is appended to it.
-
-    Raises:
-        PlanError: The columns of an end are missing.
-    """
-    uses = {option: tuple(columns) for option, columns in own["uses"].items()}
-    named, ends = (bool(own["named"][0]), bool(own["named"][1])), (tuple(own["ends"][0]), tuple(own["ends"][1]))
-    if table is not None:
-        # Columns that were not named, but are the first and the second, may have other names.
-        found = [columns if by_name or columns[0] in table.schema.names else () for columns, by_name in zip(ends, named, strict=True)]
-        ends = _ends(table, found, nodes[edge_type[0]], nodes[edge_type[2]])
-    return _EdgeTable(edge_type, table, ends, named, uses)
-
-
-def _what(option: str, name: EdgeType, typed: bool) -> str:
-    return f"{option} {name}" if typed else option
-
-
-def _check_kinds(store: Store, node_type: NodeType, table: Table, columns: tuple[str, ...]) -> None:
-    """Refuses keys of other kinds than a store has.
-
-    Raises:
-        PlanError: Says which.
-    """
-    kinds, wanted = [key_kind(table, column, "keys") for column in columns], list(store.keys(node_type).columns.values())
-    if kinds != wanted:
-        raise PlanError(f"{list(columns)} of {table.what} are {kinds}, and keys of {node_type!r} in the store {store.path} are {wanted}")
-
-
-def _types_from_text(text: str) -> dict[str, pa.DataType]:
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
-    return {name: schema.field(name).type for name in schema.names}
-
-
-def _types_to_text(types: Mapping[str, pa.DataType]) -> str:
-    return base64.b64encode(pa.schema(sorted(types.items())).serialize()).decode()
-
-
-def _ends(table: Table, found: list[tuple[str, ...]], source: _NodeTable, target: _NodeTable) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The columns of both ends: those that are named, else the first and the second column."""
-    if len(table.schema.names) < 2:
-        raise PlanError(f"{table.what} have the columns {table.schema.names}, and an edge has two ends")
-    ends = []
-    for number, (columns, option, node) in enumerate(zip(found, ("src", "dst"), (source, target), strict=True)):
-        columns = columns or (table.schema.names[number],)
-        for column in columns:
-            table.need(column, option)
-        if len(columns) != max(1, len(node.keys)):
-            raise PlanError(
-                f"{option}={list(columns)} of {table.what}, and the keys of {node.name!r} are {list(node.keys)}", "name as many"
-            )
-        ends.append(columns)
-    return ends[0], ends[1]
-
-
-def _types(types: Mapping[str, Any] | None) -> dict[str, pa.DataType]:
-    made = {}
-    for column, kind in (types or {}).items():
-        try:
-            made[column] = kind if isinstance(kind, pa.DataType) else pa.type_for_alias(kind)
-        except (ValueError, TypeError) as error:
-            raise PlanError(
-                f"types={{{column!r}: {kind!r}}}: {error}", "for example 'string', 'int64', 'double' or 'timestamp[us]'"
-            ) from error
-    return made
 
 
 def _cut(starts: NDArray[np.int64], first: int, count: int) -> Iterator[tuple[int, int, int]]:
@@ -645,7 +261,7 @@ class TableSource:
 
     def __init__(  # noqa: PLR0913 - the options of ``tables``
         self,
-        layout: _Layout,
+        layout: Layout,
         *,
         fill: Mapping[str, Any],
         dangling: str,
@@ -724,7 +340,7 @@ class TableSource:
                 "digests": [digest.state() for digest in self._end_digests[edge_type]],
                 **self._columns_state(edge_type, edge.uses, self._edges[edge_type]),
             }
-        options = {"types": _types_to_text(layout.types), "fill": self._fill, "dangling": self._dangling, "time_unit": self._time_unit}
+        options = {"types": types_to_text(layout.types), "fill": self._fill, "dangling": self._dangling, "time_unit": self._time_unit}
         return {"nodes": nodes, "edges": edges, **options}
 
     def _columns_state(self, name: NodeType | EdgeType, uses: Mapping[str, tuple[str, ...]], arrays: _Arrays) -> dict[str, Any]:
@@ -859,7 +475,7 @@ class TableSource:
                     "make a store of the whole tables: gnnkit.tables(...)",
                 )
 
-    def _columns(self, owner: _NodeTable | _EdgeTable) -> dict[str, Column]:
+    def _columns(self, owner: NodeTable | EdgeTable) -> dict[str, Column]:
         """The arrays that the table of a type is asked for; they go on where those of the store end."""
         made, before = self._new_columns(owner), self._own(owner.name)
         if before.get("rows", 0):
@@ -867,14 +483,14 @@ class TableSource:
                 column.resume(before["columns"][name])
         return made
 
-    def _new_columns(self, owner: _NodeTable | _EdgeTable) -> dict[str, Column]:
+    def _new_columns(self, owner: NodeTable | EdgeTable) -> dict[str, Column]:
         uses, made = owner.uses, dict[str, Column]()
         common: tuple[Any, ...] = (self._layout.types, self._fill, self._folder)
         features, one_hot = uses.get("features", ()), uses.get("one_hot", ())
-        is_node = isinstance(owner, _NodeTable)
+        is_node = isinstance(owner, NodeTable)
         if features or one_hot:
             numbers = Numbers(features, "float32", *common) if features else None
-            made[FEATURE_NAME if is_node else _EDGE_FEATURES] = Features(numbers, [Codes(column, *common) for column in one_hot])
+            made[FEATURE_NAME if is_node else EDGE_FEATURES] = Features(numbers, [Codes(column, *common) for column in one_hot])
         if label := uses.get("label"):
             name = LABEL_NAME if is_node else "edge_label"
             if before := self._own(owner.name).get("columns"):
@@ -894,7 +510,7 @@ class TableSource:
             made[found] = Codes(found, *common)
         return made
 
-    def _read_nodes(self, node: _NodeTable) -> None:
+    def _read_nodes(self, node: NodeTable) -> None:
         arrays = self._nodes[node.name]
         columns: list[Column] = list(arrays.columns.values())
         for name in node.uses.get("split", ()):
@@ -937,7 +553,7 @@ class TableSource:
 
     def _read_edges(
         self,
-        edge: _EdgeTable,
+        edge: EdgeTable,
         distinct: Mapping[NodeType, DistinctKeys],
         finders: Mapping[NodeType, Callable[[NDArray[np.uint64]], NDArray[Any]]],
     ) -> None:
@@ -1112,7 +728,7 @@ class TableSource:
             earlier = {} if self._after is None else self._after.metadata["tables"][label]
             own: dict[str, Any] = {name: column.facts() for name, column in arrays.columns.items()}
             used = {name for columns in owner.uses.values() for name in columns}
-            if isinstance(owner, _NodeTable):
+            if isinstance(owner, NodeTable):
                 own["keys"] = list(owner.keys) or ("row numbers" if owner.by_row else _FROM_EDGES)
                 if owner.form == "edges" and self._after is not None and not self._goes_on_ascending(owner.name, earlier):
                     own["keys"] = _FROM_EDGES_APPENDED
