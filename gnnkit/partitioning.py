@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
 from gnnkit.errors import PlanError, StoreError, interruptible
 from gnnkit.events import EventSink, ignore_events
@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from gnnkit.source import GraphSource
     from gnnkit.storage.build import BuildJob
     from gnnkit.storage.store import Store
+
+
+@runtime_checkable
+class BuildEngine(Protocol):
+    """What builds stores elsewhere than in this process, such as ``gnnkit.Ray``."""
+
+    def build(self, source: GraphSource, path: Path, options: BuildOptions, events: EventSink) -> Store:
+        """Builds a store, and returns it: the same as this process would, byte for byte."""
+        ...
 
 
 @overload
@@ -39,6 +48,7 @@ def partition(
     parts: None = None,
     finish: bool = False,
     overwrite: bool = False,
+    engine: BuildEngine | str | None = None,
     events: EventSink = ignore_events,
 ) -> Store: ...
 
@@ -62,6 +72,7 @@ def partition(
     parts: Sequence[int],
     finish: bool = False,
     overwrite: bool = False,
+    engine: BuildEngine | str | None = None,
     events: EventSink = ignore_events,
 ) -> Store | None: ...
 
@@ -85,6 +96,7 @@ def partition(  # noqa: PLR0913
     parts: Sequence[int] | None = None,
     finish: bool = False,
     overwrite: bool = False,
+    engine: BuildEngine | str | None = None,
     events: EventSink = ignore_events,
 ) -> Store | None:
     """Cuts a graph into parts, in bounded memory, and returns the store that holds them.
@@ -113,6 +125,8 @@ def partition(  # noqa: PLR0913
             their own. Whoever comes last puts the store together. None builds all.
         finish: Puts the store together also where only the records of other hosts' parts are here, and not their files.
         overwrite: Replaces another graph's store at ``out``. One of the same graph is replaced in any case.
+        engine: What builds: None is this process; ``gnnkit.Ray(...)``, or its name "ray", are tasks on a Ray cluster, all of whose nodes
+            see ``out`` (``docs/how-to/ray.md``). The store is the same, byte for byte.
         events: Receives progress.
 
     Returns:
@@ -122,6 +136,7 @@ def partition(  # noqa: PLR0913
         PlanError: An option's value is unusable, or does not fit the graph.
         DatasetError: The dataset is unknown, missing or damaged.
         StoreError: The store is damaged, the disk is full, another process is at work, or ``out`` holds another graph's store.
+        StartTimeout, WorkerDied: With ``engine``, the cluster cannot be joined, or is gone.
     """
     from gnnkit.storage.catalog import default_store_dir, find_or_build, find_or_repartition
 
@@ -146,15 +161,20 @@ def partition(  # noqa: PLR0913
         seed=seed,
         order=order,
     )
-    if out is None and parts is None and not finish:
+    if out is None and parts is None and not finish and engine is None:
         make: Any = find_or_build if store is None else find_or_repartition
         made: Store = make(graph, options, default_store_dir(), events)
         return made
     if out is None:
-        raise PlanError(f"parts={parts!r} and no out: hosts would build them in different places", "give the store's folder with out=...")
+        what = f"parts={parts!r}" if engine is None else f"engine={engine!r}"
+        raise PlanError(f"{what} and no out: hosts would build them in different places", "give the store's folder with out=...")
     path = Path(out).expanduser().absolute()
+    if engine is not None:
+        _check_engine(store, str(out), parts, finish)
     if not overwrite:
         _refuse_another_graph(path, graph.fingerprint() if store is None else store.manifest.source_fingerprint)
+    if engine is not None:
+        return _engine(engine).build(graph, path, options, events)
     job = _job(graph, store, path, options)
     if parts is None and not finish:
         from gnnkit.storage.build import publish
@@ -163,6 +183,29 @@ def partition(  # noqa: PLR0913
     from gnnkit.storage.host_build import build_parts
 
     return build_parts(job, parts or (), events, finish=finish)
+
+
+def _check_engine(store: Store | None, out: str, parts: Sequence[int] | None, finish: bool) -> None:
+    """Refuses what an engine cannot do.
+
+    Raises:
+        PlanError: Says what.
+    """
+    if store is not None:
+        raise PlanError(f"{store.path} is a store, and an engine builds from datasets", "leave engine= away, or give the dataset")
+    if parts is not None or finish:
+        raise PlanError("parts= and finish= are for hosts that build without an engine, which builds all parts", "leave them away")
+    if is_url(out):
+        raise PlanError(f"out={out!r}: an engine builds in a folder that all nodes see", "store.push(url) puts the finished store at a URL")
+
+
+def _engine(engine: BuildEngine | str) -> BuildEngine:
+    """The engine that a user means."""
+    if isinstance(engine, BuildEngine):
+        return engine
+    from gnnkit.export.launchers.base import find_launcher  # reads what is installed
+
+    return find_launcher(engine, BuildEngine, "engine")  # type: ignore[type-abstract]
 
 
 def _job(graph: Any, store: Store | None, path: Path, options: BuildOptions) -> BuildJob:

@@ -86,3 +86,20 @@ class PartedSource(Protocol):
     def parts(self) -> Mapping[NodeType, NDArray[Any]] | None:
         """See above."""
         ...
+
+
+@runtime_checkable
+class RangedSource(Protocol):
+    """A ``GraphSource`` any rows of which can be read without those before them, on any host that sees its files; it can be pickled."""
+
+    def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
+        """Returns the edges ``[first, last)`` of the dataset's edge order: ``[2, last - first]`` (source row, target row)."""
+        ...
+
+    def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
+        """Returns rows ``[first, last)`` of an edge array."""
+        ...
+
+    def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
+        """Returns rows ``[first, last)`` of a node array."""
+        ...

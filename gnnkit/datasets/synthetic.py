@@ -223,6 +223,14 @@ class GeneratedSource:
         _check(edge_type, HOMOGENEOUS_EDGE_TYPE, "edge type")
         return self._ahead(self.num_draws, _EDGE_ROWS, self._edges_from)
 
+    def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
+        """See ``RangedSource``."""
+        _check(edge_type, HOMOGENEOUS_EDGE_TYPE, "edge type")
+        each = 1 + self.shape.both_directions
+        start = first // each
+        edges = self._edges_from(start, -(-last // each) - start)
+        return edges[:, first - start * each : last - start * each]
+
     def _edges_from(self, start: int, count: int) -> NDArray[np.int64]:
         out = np.empty((2, count), np.int64)
         kernels.fill_edges(self._key(_EDGES), start, self._law, self.labels, *self._communities_by_class, out)
@@ -243,18 +251,28 @@ class GeneratedSource:
         """
         raise PlanError(f"the edges of {self.name} carry no array {name!r}")
 
+    def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
+        """The edges carry nothing, see ``edge_array_chunks``."""
+        raise PlanError(f"the edges of {self.name} carry no array {name!r}")
+
     def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
         """Yields rows of "x" (float32 ``[k, num_features]``) or "y" (int64 ``[k]``, -1 for nodes without a label).
 
         Raises:
             PlanError: There is no such array.
         """
+        make = self._maker(node_type, name)
+        return self._ahead(self.num_nodes, _FEATURE_ROWS if name == "x" else _EDGE_ROWS, make)
+
+    def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
+        """See ``RangedSource``."""
+        return self._maker(node_type, name)(first, last - first)
+
+    def _maker(self, node_type: NodeType, name: str) -> Callable[[int, int], NDArray[Any]]:
         _check(node_type, HOMOGENEOUS_NODE_TYPE, "node type")
         if name not in ("x", "y"):
             raise PlanError(f"the nodes of {self.name} carry 'x' and 'y', not {name!r}")
-        if name == "x":
-            return self._ahead(self.num_nodes, _FEATURE_ROWS, self._features_from)
-        return self._ahead(self.num_nodes, _EDGE_ROWS, self._labels_from)
+        return self._features_from if name == "x" else self._labels_from
 
     def _features_from(self, start: int, count: int) -> NDArray[np.float32]:
         out = np.empty((count, self.shape.num_features), np.float32)

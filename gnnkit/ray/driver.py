@@ -1,5 +1,6 @@
-"""Ray's driver: a child process that joins a cluster, or starts one on this host, and has Ray Train run the ranks of one launch.
+"""Ray's driver: a child process that joins a cluster, or starts one on this host, for one launch or one build.
 
+Ray Train runs the ranks of a launch, tasks the parts of a store (``building``).
 What ranks say reaches it through an actor (``Board``), and its parent through the wire. Ray's own processes of a cluster of this host, and
 their folder, go with it, however it ends.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pickle
 import queue
 import re
 import shutil
@@ -17,10 +19,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, NoReturn, cast
 
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied
 from gnnkit.plan import LoaderPlan
+from gnnkit.ray.building import RayBuild
 from gnnkit.ray.options import Ray
 from gnnkit.ray.worker import Board, RayTask, train_worker
 from gnnkit.runtime.remote import error_to_json
@@ -122,7 +126,7 @@ def _own_folder() -> Iterator[str]:
 
 
 class RayDriver:
-    """The driver of one launch, from its first message to its end.
+    """The driver of one launch or one build, from its first message to its end.
 
     Args:
         wire: The connection to the process that wants it.
@@ -136,13 +140,20 @@ class RayDriver:
         self._trained = threading.Event()
 
     def run(self) -> None:
-        """Trains once; returns never: whoever has started this process ends it."""
+        """Trains or builds once; returns never: whoever has started this process ends it."""
         threading.Thread(target=self._listen, name="gnnkit-driver", daemon=True).start()
+        what = "Ray has no work"
         try:
-            self._train()
+            first = self._heard.get(timeout=PARENT_WAIT_S)
+            if first.kind == "build":
+                what = "Ray cannot build the store"
+                self._build(first)
+            else:
+                what = "Ray cannot run the ranks"
+                self._train(first)
         except BaseException as error:
-            logger.error("the ranks cannot be run", exc_info=error)
-            self._lose(error if isinstance(error, GnnkitError) else StartTimeout(f"Ray cannot run the ranks: {failure(error)}"))
+            logger.error("%s", what, exc_info=error)
+            self._lose(error if isinstance(error, GnnkitError) else StartTimeout(f"{what}: {failure(error)}"))
         threading.Event().wait()
 
     def _listen(self) -> NoReturn:
@@ -161,8 +172,19 @@ class RayDriver:
                 self._heard.put(message)
             self._wire.flush()
 
-    def _train(self) -> None:
-        setup = self._heard.get(timeout=PARENT_WAIT_S)
+    def _build(self, setup: Message) -> None:
+        options = Ray(**setup.body["engine"])
+        self._connection.enter_context(connected(options, setup.body["timeout_s"]))
+        task = pickle.loads(from_memory(setup.fds[0]))
+        work = RayBuild(task, options.cpus_per_worker, lambda event: self._wire.tell("progress", event=asdict(event)))
+        totals = work.divide()
+        self._wire.tell("divided", totals=[[list(t), list(sums.counts), sums.largest_weight] for t, sums in totals.items()])
+        shared = self._heard.get(timeout=PARENT_WAIT_S)
+        assert shared.kind == "shared"
+        work.build(totals)
+        self._wire.tell("built")
+
+    def _train(self, setup: Message) -> None:
         assert setup.kind == "setup"
         body, options = setup.body, Ray(**setup.body["engine"])
         self._connection.enter_context(connected(options, body["timeout_s"]))

@@ -22,10 +22,20 @@ if TYPE_CHECKING:
     from gnnkit.events import EventSink
     from gnnkit.ray.options import Ray
 
-_MODULE = "gnnkit.ray"
+MODULE = "gnnkit.ray"
 _ADVICE = "launch them again: ctx.restore(...) goes on from the last checkpoint in the directory"
 # What Ray takes to end the processes of a cluster on this host.
-_STOP_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 20.0
+
+
+def driver_environment(engine: Ray) -> dict[str, str]:
+    """Returns the variables of a driver that Ray reads when it is imported."""
+    # A call that comes after the connection was closed is an error, and starts no other cluster.
+    found = {"RAY_ENABLE_AUTO_CONNECT": "0"}
+    if engine.joined is None:
+        # What belongs to this cluster shows this token; without it, Ray would leave one of its own in the user's home.
+        found |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    return found
 
 
 class PlanInputs:
@@ -83,24 +93,19 @@ class RayJob(Job):
         return SupervisorOptions(
             1,
             self.spec.threads,
-            module=_MODULE,
+            module=MODULE,
             first=self.spec.num_procs,
             title="Ray's driver",
             lane="Ray's driver",
             advice=_ADVICE,
-            stop_timeout_s=_STOP_TIMEOUT_S,
+            stop_timeout_s=STOP_TIMEOUT_S,
             environment=self._environment(),
         )
 
     def _environment(self) -> dict[str, str]:
-        """Returns the driver's own variables, those that Ray reads when it is imported among them."""
+        """Returns the driver's own variables."""
         visible = self.spec.setup()["variables"][VISIBLE]
-        # A call that comes after the connection was closed is an error, and starts no other cluster.
-        found = {"RAY_ENABLE_AUTO_CONNECT": "0", **({} if visible is None else {VISIBLE: visible})}
-        if self._engine.joined is None:
-            # What belongs to this cluster shows this token; without it, Ray would leave one of its own in the user's home.
-            found |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
-        return found
+        return {**driver_environment(self._engine), **({} if visible is None else {VISIBLE: visible})}
 
     def _begin(self) -> None:
         self._supervisor.start_missing()

@@ -1,4 +1,4 @@
-"""``gnnkit.Ray``: which cluster ranks are to run on, how many of them, and what each of them gets."""
+"""``gnnkit.Ray``: which cluster ranks and builds are to run on, how many of them, and what each of them gets."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from gnnkit.jobs.launching.job import fair_threads
 if TYPE_CHECKING:
     from gnnkit.events import EventSink
     from gnnkit.jobs.launching.job import LaunchSpec, RankInputs
+    from gnnkit.source import GraphSource
+    from gnnkit.storage.options import BuildOptions
+    from gnnkit.storage.store import Store
 
 LOCAL = "local"
 _ADDRESS = "RAY_ADDRESS"
@@ -25,13 +28,16 @@ _LEAST_STORE = 75 << 20
 
 @dataclass(frozen=True)
 class Ray(Engine):
-    """The engine that runs the ranks of ``gnnkit.launch`` on a Ray cluster, as workers of Ray Train's ``TorchTrainer``.
+    """The engine that runs ranks of ``gnnkit.launch`` on a Ray cluster, or the tasks of ``gnnkit.partition``.
+
+    Ranks are workers of Ray Train's ``TorchTrainer``.
 
     Attributes:
-        num_workers: Ranks.
+        num_workers: Ranks. A build has all of a cluster that is joined, and of one on this host as many processors as so many ranks need.
         address: The cluster to join: ``"<host>:<port>"``, or ``"auto"`` for the one that this host belongs to. ``"local"`` starts one on
             this host that ends with the run. None takes ``$RAY_ADDRESS``, or ``"local"`` where that is not set.
-        cpus_per_worker: Processors that Ray reserves for each rank; sampling threads and processes of a rank compete for them.
+        cpus_per_worker: Processors that Ray reserves for each rank, or each task of a build; sampling threads and processes of a rank
+            compete for them.
         num_cpus: Processors that a cluster of this host offers; None: as many as the ranks need.
         object_store_memory: Bytes of shared memory that a cluster of this host may use for Ray's own objects.
 
@@ -98,6 +104,30 @@ class Ray(Engine):
                 f"Ray(cpus_per_worker={spec.threads})",
             )
         return RayJob(self, spec, inputs, events)
+
+    def build(self, source: GraphSource, path: Path, options: BuildOptions, events: EventSink) -> Store:
+        """Builds a store on the cluster, as ``gnnkit.partition`` does on one machine, byte for byte.
+
+        Tasks of ``cpus_per_worker`` processors read ranges of a ``RangedSource``, and write parts. Other sources are first copied here,
+        into the store's folder of parts.
+
+        Args:
+            source: The graph; every node of the cluster finds its files at the same paths.
+            path: The store's folder, which every node of the cluster sees at the same path.
+            options: How to build it.
+            events: Receives the stages.
+
+        Raises:
+            PlanError: Ray is not installed, or an option needs all of the graph in one place.
+            DatasetError: The source does not hold what it announces.
+            StoreError: The disk is full, another process is at work, or ``path`` is something else than a store.
+            StartTimeout: The cluster cannot be joined.
+            WorkerDied: The driver, or every node of the cluster, is gone. Parts that are finished are kept for the next call.
+        """
+        from gnnkit.ray.partition import build_on_ray
+
+        check_installed()
+        return build_on_ray(self, source, path, options, events)
 
 
 def check_installed() -> None:

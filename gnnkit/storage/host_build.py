@@ -199,7 +199,7 @@ def build_parts(
         return store
     check_replaceable(path)
     try:
-        _join(folder, job)
+        join_parts(folder, job)
         _build(job, folder, wanted, events, wait_timeout_s, memory_bytes)
         store = _put_together(job, path, folder, wanted, finish, events)
     except (OSError, StoreError) as error:
@@ -238,8 +238,13 @@ def _parts_in(folder: Path) -> list[int]:
     return sorted(int(number) for number in numbers if number.isdigit())
 
 
-def _join(folder: Path, job: BuildJob) -> None:
-    """Makes the folder of parts, or finds that it is this build's."""
+def join_parts(folder: Path, job: BuildJob) -> None:
+    """Makes the folder of parts, or finds that it is this build's.
+
+    Raises:
+        StoreError: It is another's.
+        OSError: It cannot be written.
+    """
     own = {"fingerprint": job.fingerprint, "num_parts": job.options.num_parts}
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / _BUILD

@@ -44,12 +44,27 @@ class EdgeBatch:
     rows: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class EdgeTotals:
+    """The sums over all edges of a type, for a builder that sees only those of its own parts.
+
+    Attributes:
+        counts: Edges of each part.
+        largest_weight: The largest of the weights that are to be prepared; 0.0 where there are none.
+    """
+
+    counts: tuple[int, ...]
+    largest_weight: float = 0.0
+
+
 class BuildInput(Protocol):
     """A graph that the builder can read, front to back, several times.
 
     Attributes:
         name, notice, schema, splits, link_splits, metadata, keys: As in ``GraphSource``.
         append_state: See ``Manifest``.
+        totals: None where the input yields the whole graph. Else it yields only what the parts own that are written: one part's edges, and
+            its rows in the order of the store; and these are the sums over all parts.
     """
 
     name: str
@@ -60,6 +75,7 @@ class BuildInput(Protocol):
     metadata: Mapping[str, Any]
     keys: Mapping[NodeType, NodeKeys]
     append_state: Mapping[str, Any] | None
+    totals: Mapping[EdgeType, EdgeTotals] | None
 
     def fingerprint(self) -> str:
         """Digest of the dataset's content."""
@@ -170,6 +186,7 @@ class SourceInput:
         self.keys: Mapping[NodeType, NodeKeys] = getattr(source, "keys", {})
         self._target_windows: Mapping[EdgeType, int] = getattr(source, "target_windows", {})
         self.append_state: Mapping[str, Any] | None = getattr(source, "append_state", None)
+        self.totals: Mapping[EdgeType, EdgeTotals] | None = None
 
     def fingerprint(self) -> str:
         """See ``GraphSource``."""
@@ -257,6 +274,7 @@ class StoreInput:
         self.metadata = store.metadata
         self.keys: Mapping[NodeType, NodeKeys] = {node_type: store.keys(node_type) for node_type in store.manifest.keys}
         self.append_state = store.manifest.append_state
+        self.totals: Mapping[EdgeType, EdgeTotals] | None = None
         self._dataset_ids: dict[NodeType, NDArray[Any] | None] = {}
 
     def fingerprint(self) -> str:
@@ -331,6 +349,7 @@ class SortedEdgesInput:
         self.name, self.notice, self.schema = nodes.name, nodes.notice, nodes.schema
         self.splits, self.link_splits, self.metadata, self.keys = nodes.splits, nodes.link_splits, nodes.metadata, nodes.keys
         self.append_state = nodes.append_state
+        self.totals = nodes.totals
         self.fingerprint = nodes.fingerprint
         self.node_array_chunks = nodes.node_array_chunks
         self.edge_batches = self._edges.edge_batches
@@ -353,6 +372,7 @@ class EdgesOnlyInput:
         self.metadata: Mapping[str, Any] = {}
         self.keys: Mapping[NodeType, NodeKeys] = {}
         self.append_state: Mapping[str, Any] | None = None
+        self.totals = graph.totals
         self.fingerprint = graph.fingerprint
         self.node_array_chunks = graph.node_array_chunks
         self.edge_batches = graph.edge_batches

@@ -235,6 +235,9 @@ def build_nodes(context: BuildContext, node_type: NodeType, hot: list[Mapping[No
     for name, spec in schema.arrays.items():
         chunks = context.graph.node_array_chunks(node_type, name)
         stored = context.draft.schema.node_types[node_type].arrays[name]
+        if context.graph.totals is not None:
+            _append(context, node_type, name, chunks, (spec, stored))
+            continue
         cached = _cached_rows(context, node_type, hot) if name == FEATURE_NAME else []
         _scatter(context, node_type, name, chunks, (spec, stored), cached)
         context.finish([(rows.name, rows.writer) for rows in cached])
@@ -298,6 +301,22 @@ def build_splits(context: BuildContext) -> None:
             writer = context.writer(name, specs[name])
             writer.write(0, np.asarray(ids))
             context.finish([(name, writer)])
+
+
+def _append(
+    context: BuildContext, node_type: NodeType, name: str, chunks: Iterator[NDArray[Any]], specs: tuple[ArraySpec, ArraySpec]
+) -> None:
+    """Writes one array of the only part that is written, whose rows come alone and in the order of the store."""
+    for part in context.parts:
+        file, bounds = node_file(part, node_type, name), context.numbering[node_type].bounds
+        writer = context.writer(file, context.draft.node_specs(node_type)[file])
+        label, count = f"{name!r} of {node_type!r}", int(bounds[part + 1] - bounds[part])
+        reader = RowReader(chunks, specs[0], label, count)
+        block = max(1, BLOCK_BYTES // max(1, specs[0].row_nbytes))
+        for first in range(0, count, block):
+            context.write_rows(writer, first, reader.take(min(block, count - first)), specs, label)
+        reader.finish()
+        context.finish([(file, writer)])
 
 
 def _scatter(
@@ -372,6 +391,29 @@ def _consecutive(count: int, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
 MAX_REREADS = 4
 _SPOOL_ROWS = 1 << 20
 EDGE_BYTES = 16
+
+
+def out_of_range(schema: GraphSchema, edge_type: EdgeType, batch: EdgeBatch, k: int) -> DatasetError:
+    """The error for edge ``k`` of a batch, one of whose ends is no node."""
+    sizes = [schema.node_types[end].num_nodes for end in (edge_type[0], edge_type[2])]
+    return DatasetError(
+        f"edge {batch.first + k} of {edge_type} goes from {int(batch.source[k])} to {int(batch.target[k])}, "
+        f"but there are {sizes[0]} {edge_type[0]!r} and {sizes[1]} {edge_type[2]!r} nodes",
+        "the dataset is damaged, or its node counts are wrong",
+    )
+
+
+def check_ends(schema: GraphSchema, edge_type: EdgeType, batch: EdgeBatch) -> None:
+    """Refuses edges an end of which is no node.
+
+    Raises:
+        DatasetError: There is one; names the first.
+    """
+    wrong = np.zeros(len(batch.source), np.bool_)
+    for ends, node_type in ((batch.source, edge_type[0]), (batch.target, edge_type[2])):
+        wrong |= (ends < 0) | (ends >= schema.node_types[node_type].num_nodes)
+    if (first := np.flatnonzero(wrong)[:1]).size:
+        raise out_of_range(schema, edge_type, batch, int(first[0]))
 
 
 @dataclass(frozen=True)
@@ -452,24 +494,19 @@ class EdgeTypeBuild:
                 largest = max(largest, check_weights(batch.rows[self.weight], self.edge_type, self.weight, batch.first))
             bad = min((int(k) for k in wait_all(jobs) if k >= 0), default=-1)
             if bad >= 0:
-                raise self._out_of_range(batch, bad)
+                raise out_of_range(context.graph.schema, self.edge_type, batch, bad)
             context.stage.advance(len(owner) * EDGE_BYTES)
+        if (totals := context.graph.totals) is not None:
+            largest = totals[self.edge_type].largest_weight
         if self.weight:
             context.tables.weight_exponents[self.edge_type] = weight_exponent(largest)
-
-    def _out_of_range(self, batch: EdgeBatch, k: int) -> DatasetError:
-        sizes = [self.context.graph.schema.node_types[end].num_nodes for end in (self.edge_type[0], self.edge_type[2])]
-        return DatasetError(
-            f"edge {batch.first + k} of {self.edge_type} goes from {int(batch.source[k])} to {int(batch.target[k])}, "
-            f"but there are {sizes[0]} {self.edge_type[0]!r} and {sizes[1]} {self.edge_type[2]!r} nodes",
-            "the dataset is damaged, or its node counts are wrong",
-        )
 
     def _plan(self) -> list[OwnerRange]:
         """Turns degrees into positions, writes the ``indptr`` of the parts that are written and cuts their owners into ranges."""
         bounds = self.owners.bounds
         parts = [self._cursor[low:high] for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
-        self.context.tables.edge_counts[self.edge_type] = tuple(int(part.sum()) for part in parts)
+        totals, own = self.context.graph.totals, tuple(int(part.sum()) for part in parts)
+        self.context.tables.edge_counts[self.edge_type] = own if totals is None else totals[self.edge_type].counts
         specs = self.context.draft.edge_specs(self.edge_type)
         self._writers = {name: self.context.writer(name, spec) for name, spec in specs.items() if part_of(name) in self.context.roots}
         ranges: list[OwnerRange] = []

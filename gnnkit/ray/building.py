@@ -1,0 +1,430 @@
+"""The tasks that build a store on a Ray cluster, and their driver: edges to the parts that own them, then each part by itself.
+
+Edges are read in ranges, each by a task that divides its edges by owner; Ray's object store keeps the pieces, and spills them. A task for
+each part puts its pieces in the order of the ranges, which is the dataset's, and writes the part as every other host does that builds one.
+Rows of nodes are read by their owners where a part is a range of them, and are divided as edges are where it is not.
+
+These are plain tasks and not Ray Data's shuffle: the order of edges within a node decides the bytes of a store, and here it needs no
+sorting by the edges' numbers, nor these numbers at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.datasets.spool import Spool
+from gnnkit.errors import DatasetError, GnnkitError, WorkerDied
+from gnnkit.events import EventSink, Stage
+from gnnkit.schema import ArraySpec, EdgeType, NodeType
+from gnnkit.source import GraphSource
+from gnnkit.storage.build import BuildJob
+from gnnkit.storage.edge_values import check_weights
+from gnnkit.storage.host_build import build_parts
+from gnnkit.storage.inputs import EdgeBatch, EdgeTotals, SourceInput, batch_rows
+from gnnkit.storage.kernels import bucket_order
+from gnnkit.storage.layout import index_dtype, weighted_edge_types
+from gnnkit.storage.numbering import contiguous
+from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.writer import BLOCK_BYTES, check_ends
+
+# Bytes of a range, as a task reads it; a small graph is cut into as many ranges as give each processor a few.
+_RANGE_BYTES, _RANGES_OF_A_PROCESSOR = 64 << 20, 4
+_SMALLEST_RANGE_BYTES = 1 << 18
+# How often Ray repeats a task whose process or node is gone.
+_REPEATS = 8
+# That whoever was repeated may take to let go of a part, and between two looks at the cluster.
+_LOCK_WAIT_S, _LOOK_S = 120.0, 5.0
+_EDGE_BYTES = 16
+
+T = TypeVar("T")
+# Columns of some rows: ``{name: [k, ...]}``.
+Piece: TypeAlias = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class BuildTask:
+    """A store to build, as all tasks get it.
+
+    Attributes:
+        source: The graph, a ``RangedSource``.
+        options: The options to build it with.
+        path: The store's folder, which all nodes see.
+        fingerprint: Fingerprint of the result.
+        parts: The parts to build.
+        assignment: ``{node type: the part of each node}``; None where parts are contiguous ranges.
+    """
+
+    source: Any
+    options: BuildOptions
+    path: str
+    fingerprint: str
+    parts: tuple[int, ...]
+    assignment: Mapping[NodeType, NDArray[Any]] | None
+
+    def job(self, open_input: Callable[[Path], PartInput]) -> BuildJob:
+        """The job that writes one part, or what every host has, of an input of its own."""
+        return BuildJob(open_input, Path(self.path), self.options, self.fingerprint, "partition", parts=self.assignment)
+
+    def order(self, node_type: NodeType, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """A stable order of nodes by part, int64 ``[k]``, and where each part begins in it, ``[num_parts + 1]``."""
+        count = self.options.num_parts
+        if self.assignment is None:
+            bounds = contiguous(self.source.schema.node_types[node_type].num_nodes, count).bounds
+        else:
+            ids, bounds = self.assignment[node_type][ids].astype(np.int64), np.arange(count + 1)
+        order, starts = np.empty(len(ids), np.int64), np.empty(count + 1, np.int64)
+        bucket_order(np.require(ids, np.int64, ["C", "W"]), bounds, order, starts)
+        return order, starts
+
+    def edge_specs(self, edge_type: EdgeType) -> dict[str, ArraySpec]:
+        """The columns of pieces of edges. Arrays may be called anything, so theirs are numbered."""
+        schema = self.source.schema
+        source, target = (ArraySpec(index_dtype(schema.node_types[end].num_nodes).name) for end in (edge_type[0], edge_type[2]))
+        specs = {"source": source, "target": target}
+        edges = schema.edge_types[edge_type]
+        if self.options.with_edge:
+            specs["edge_id"] = ArraySpec(index_dtype(edges.num_edges).name)
+        return specs | {f"array{k}": spec for k, spec in enumerate(edges.arrays.values())}
+
+
+class PartInput(SourceInput):
+    """The input of one part's builder: its own edges, which came in pieces, and its own rows.
+
+    Args:
+        task: The build.
+        part: The part; None for what every host has.
+        totals: Sums over the edges of all parts.
+        edges: ``{edge type: pieces}`` in the order of the ranges.
+        nodes: ``{(node type, array): pieces}``, likewise, where parts are no ranges of nodes.
+        folder: Where edges are kept while they are read.
+        source: The source of which splits and keys are written; None is the task's.
+    """
+
+    def __init__(
+        self,
+        task: BuildTask,
+        part: int | None,
+        totals: Mapping[EdgeType, EdgeTotals],
+        edges: Mapping[EdgeType, Iterator[Piece]],
+        nodes: Mapping[tuple[NodeType, str], Iterator[Piece]],
+        folder: Path,
+        source: GraphSource | None = None,
+    ) -> None:
+        super().__init__(source or task.source)
+        self.totals = totals
+        self._task, self._part, self._pieces, self._nodes, self._folder = task, part, edges, nodes, folder
+        self._spools: dict[EdgeType, Spool] = {}
+
+    def cheap_to_reread(self, edge_type: EdgeType, names: Sequence[str]) -> bool:
+        """They are in files."""
+        return True
+
+    def owner_window(self, edge_type: EdgeType, options: BuildOptions) -> int | None:
+        """Files are read as often as it takes."""
+        return None
+
+    def edge_batches(self, edge_type: EdgeType, names: Sequence[str]) -> Iterator[EdgeBatch]:
+        """See ``BuildInput``: the part's own edges."""
+        if self._part is None:
+            return
+        schema, spool, first = self.schema.edge_types[edge_type], self._spooled(edge_type), 0
+        columns = {name: f"array{k}" for k, name in enumerate(schema.arrays)}
+        size = batch_rows(schema.arrays[name] for name in names)
+        for first in range(0, spool.num_rows, size):
+            last = min(first + size, spool.num_rows)
+            source, target = (spool.read(name, first, last).astype(np.int64) for name in ("source", "target"))
+            ids = spool.read("edge_id", first, last).astype(np.int64) if self._task.options.with_edge else None
+            yield EdgeBatch(first, source, target, ids, {name: spool.read(columns[name], first, last) for name in names})
+
+    def _spooled(self, edge_type: EdgeType) -> Spool:
+        if edge_type not in self._spools:
+            spool = Spool(self._task.edge_specs(edge_type), self._folder)
+            for piece in self._pieces[edge_type]:
+                spool.append(piece)
+            self._spools[edge_type] = spool
+        return self._spools[edge_type]
+
+    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
+        """See ``BuildInput``: the part's own rows."""
+        if self._part is None:
+            return
+        if self._task.assignment is not None:
+            yield from (piece["rows"] for piece in self._nodes[node_type, name])
+            return
+        nodes = self.schema.node_types[node_type]
+        low, high = contiguous(nodes.num_nodes, self._task.options.num_parts).bounds[self._part : self._part + 2].tolist()
+        step = max(1, BLOCK_BYTES // max(1, nodes.arrays[name].row_nbytes))
+        for first in range(low, high, step):
+            yield self._task.source.node_array_rows(node_type, name, first, min(first + step, high))
+
+
+# Tasks: what follows runs in processes of Ray's, on any node ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RangeFacts:
+    """What became of a range.
+
+    Attributes:
+        node: The node of the cluster that has read it.
+        nbytes: Bytes that were read.
+        counts: Its edges of each part; empty where it is a range of nodes.
+        largest_weight: See ``EdgeTotals``.
+    """
+
+    node: str
+    nbytes: int
+    counts: tuple[int, ...] = ()
+    largest_weight: float = 0.0
+
+
+# This process's last build, by the number of its object: what a source finds out about itself serves all tasks.
+_held: dict[str, BuildTask] = {}
+
+
+def _taken(held: Sequence[Any]) -> BuildTask:
+    import ray
+
+    (reference,) = held
+    if reference.hex() not in _held:
+        _held.clear()
+        _held[reference.hex()] = ray.get(reference)
+    return _held[reference.hex()]
+
+
+def _here() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def divide_edges(held: Sequence[Any], edge_type: EdgeType, first: int, last: int) -> tuple[Any, ...]:
+    """Reads edges, and divides them by the parts that own them.
+
+    Args:
+        held: The reference of the ``BuildTask``, alone in a list.
+        edge_type: Their type.
+        first: The first of them.
+        last: The first one behind them.
+
+    Returns:
+        ``RangeFacts``, and a ``Piece`` for each part that is built.
+
+    Raises:
+        DatasetError: An end of an edge is no node, or a weight is none.
+        PlanError: See ``check_weights``.
+    """
+    task = _taken(held)
+    options, schema, source = task.options, task.source.schema, task.source
+    edges = source.edge_rows(edge_type, first, last)
+    if edges.shape != (2, last - first):
+        raise DatasetError(f"{source.name} has edges of shape {edges.shape} where [2, {last - first}] were asked for")
+    batch = EdgeBatch(first, edges[0], edges[1])
+    check_ends(schema, edge_type, batch)
+    owner = (edge_type[2], edges[1]) if options.edge_dir == "in" else (edge_type[0], edges[0])
+    order, starts = task.order(*owner)
+    columns: dict[str, NDArray[Any]] = {"source": edges[0], "target": edges[1]}
+    if options.with_edge:
+        columns["edge_id"] = np.arange(first, last)
+    nbytes, largest = edges.nbytes, 0.0
+    for number, name in enumerate(schema.edge_types[edge_type].arrays):
+        rows = columns[f"array{number}"] = source.edge_array_rows(edge_type, name, first, last)
+        nbytes += rows.nbytes
+        if name == options.weight and edge_type in weighted_edge_types(schema, options):
+            largest = check_weights(rows, edge_type, name, first)
+    specs = task.edge_specs(edge_type)
+    cast = {name: values.astype(specs[name].numpy_dtype, copy=False) for name, values in columns.items()}
+    facts = RangeFacts(_here(), nbytes, tuple(np.diff(starts).tolist()), largest)
+    return (facts, *_pieces(task, cast, order, starts))
+
+
+def divide_nodes(held: Sequence[Any], node_type: NodeType, name: str, first: int, last: int) -> tuple[Any, ...]:
+    """Reads rows of a node array, and divides them by the parts of their nodes; see ``divide_edges``."""
+    task = _taken(held)
+    rows = task.source.node_array_rows(node_type, name, first, last)
+    order, starts = task.order(node_type, np.arange(first, last))
+    return (RangeFacts(_here(), rows.nbytes), *_pieces(task, {"rows": rows}, order, starts))
+
+
+def _pieces(task: BuildTask, columns: Piece, order: NDArray[np.int64], starts: NDArray[np.int64]) -> Iterator[Piece]:
+    for part in task.parts:
+        mine = order[starts[part] : starts[part + 1]]
+        yield {name: values[mine] for name, values in columns.items()}
+
+
+def build_part(
+    held: Sequence[Any],
+    part: int,
+    totals: Mapping[EdgeType, EdgeTotals],
+    edges: Mapping[EdgeType, Sequence[Any]],
+    nodes: Mapping[tuple[NodeType, str], Sequence[Any]],
+) -> RangeFacts:
+    """Writes a part, all at once: it is there once it is complete. The last one puts the store together.
+
+    Args:
+        held: See ``divide_edges``.
+        part: The part.
+        totals: Sums over the edges of all parts.
+        edges: ``{edge type: references of its pieces}`` in the order of the ranges.
+        nodes: ``{(node type, array): references of its pieces}``.
+    """
+    task = _taken(held)
+
+    def open_input(folder: Path) -> PartInput:
+        own_edges = {edge_type: _fetched(pieces) for edge_type, pieces in edges.items()}
+        return PartInput(task, part, totals, own_edges, {key: _fetched(pieces) for key, pieces in nodes.items()}, folder)
+
+    build_parts(task.job(open_input), [part], wait_timeout_s=_LOCK_WAIT_S)
+    return RangeFacts(_here(), 0 if task.assignment is not None else _own_bytes(task, part))
+
+
+def _own_bytes(task: BuildTask, part: int) -> int:
+    """Bytes of the rows of a part's nodes."""
+    total = 0
+    for nodes in task.source.schema.node_types.values():
+        low, high = contiguous(nodes.num_nodes, task.options.num_parts).bounds[part : part + 2].tolist()
+        total += (high - low) * sum(spec.row_nbytes for spec in nodes.arrays.values())
+    return total
+
+
+def _fetched(references: Sequence[Any]) -> Iterator[Any]:
+    """Yields pieces, one of them in memory at a time."""
+    import ray
+
+    return (ray.get(reference) for reference in references)
+
+
+# The driver ------------------------------------------------------------------------------------------------------------------
+
+
+class RayBuild:
+    """The driver's side of one build, once it has joined a cluster.
+
+    Ranges and parts have nodes of their own, in turn, so that each node reads its share; what a node that is gone has not done, others do.
+
+    Args:
+        task: The build.
+        cpus: Processors that Ray reserves for each task.
+        events: Receives the stages "ingest" and "partition".
+
+    Raises:
+        WorkerDied: No node of the cluster has these processors.
+    """
+
+    def __init__(self, task: BuildTask, cpus: int, events: EventSink) -> None:
+        import ray
+
+        self._task, self._cpus, self._events = task, cpus, events
+        self._held = [ray.put(task)]
+        self._nodes = self._living()
+        self._placed = 0
+        self._read: dict[str, int] = {}
+        # Pieces of each range, in the order of the ranges, and within it of the parts.
+        self._edges: dict[EdgeType, list[list[Any]]] = {}
+        self._rows: dict[tuple[NodeType, str], list[list[Any]]] = {}
+
+    def divide(self) -> dict[EdgeType, EdgeTotals]:
+        """Divides edges, and rows of nodes where parts are no ranges of them; returns the sums over all edges."""
+        task, schema = self._task, self._task.source.schema
+        works: list[tuple[list[list[Any]], Callable[..., Any], tuple[Any, ...], int, int]] = []
+        for edge_type, edges in schema.edge_types.items():
+            width = _EDGE_BYTES + sum(spec.row_nbytes for spec in edges.arrays.values())
+            works.append((self._edges.setdefault(edge_type, []), divide_edges, (edge_type,), edges.num_edges, width))
+        for node_type, nodes in schema.node_types.items() if task.assignment is not None else ():
+            for name, spec in nodes.arrays.items():
+                found = self._rows.setdefault((node_type, name), [])
+                works.append((found, divide_nodes, (node_type, name), nodes.num_nodes, max(1, spec.row_nbytes)))
+        total = sum(count * width for *_, count, width in works)
+        processors = max(1, int(sum(self._nodes.values())) // self._cpus)
+        range_bytes = min(_RANGE_BYTES, max(_SMALLEST_RANGE_BYTES, total // (processors * _RANGES_OF_A_PROCESSOR)))
+        pending: dict[Any, tuple[EdgeType | None, int]] = {}
+        for pieces, function, words, count, width in works:
+            step = max(1, range_bytes // width)
+            for first in range(0, count, step):
+                last = min(first + step, count)
+                facts, *found = self._submit(function, 1 + len(task.parts), *words, first, last)
+                pieces.append(found)
+                pending[facts] = words[0] if function is divide_edges else None, (last - first) * width
+        counts = {edge_type: np.zeros(task.options.num_parts, np.int64) for edge_type in schema.edge_types}
+        largest = dict.fromkeys(schema.edge_types, 0.0)
+        with Stage(self._events, "ingest", label=task.source.name, total=float(total), unit="B") as stage:
+            for facts, (of_type, nbytes) in self._results(pending):
+                if of_type is not None:
+                    counts[of_type] += facts.counts
+                    largest[of_type] = max(largest[of_type], facts.largest_weight)
+                stage.advance(nbytes)
+        return {t: EdgeTotals(tuple(counts[t].tolist()), largest[t]) for t in schema.edge_types}
+
+    def build(self, totals: Mapping[EdgeType, EdgeTotals]) -> None:
+        """Builds all parts that are to be built."""
+        task, pending = self._task, dict[Any, int]()
+        for number, part in enumerate(task.parts):
+            edges = {edge_type: [pieces[number] for pieces in found] for edge_type, found in self._edges.items()}
+            rows = {key: [pieces[number] for pieces in found] for key, found in self._rows.items()}
+            (facts,) = self._submit(build_part, 1, part, totals, edges, rows)
+            pending[facts] = part
+        # Pieces are given up with the task that has used them.
+        self._edges.clear()
+        self._rows.clear()
+        with Stage(self._events, "partition", label=task.source.name, total=float(len(pending)), unit="parts") as stage:
+            for _ in self._results(pending):
+                stage.advance()
+            stage.summary = self.shares()
+
+    def shares(self) -> str:
+        """Describes how much of the source each node has read: "3 nodes, each read at most 34 % of the source"."""
+        largest = 100 * max(self._read.values(), default=0) / max(1, sum(self._read.values()))
+        return f"{len(self._read)} nodes, each read at most {largest:.0f} % of the source"
+
+    def _submit(self, function: Callable[..., Any], num_returns: int, *words: Any) -> list[Any]:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        node = list(self._nodes)[self._placed % len(self._nodes)]
+        self._placed += 1
+        remote = ray.remote(num_cpus=self._cpus, max_retries=_REPEATS)(function)
+        place = NodeAffinitySchedulingStrategy(node, soft=True)
+        made = remote.options(num_returns=num_returns, scheduling_strategy=place).remote(self._held, *words)
+        return made if isinstance(made, list) else [made]
+
+    def _results(self, pending: dict[Any, T]) -> Iterator[tuple[RangeFacts, T]]:
+        """Yields what tasks return as they end, and what they were submitted with.
+
+        Raises:
+            GnnkitError: A task's own error.
+            WorkerDied: No node is left that could run them.
+        """
+        import ray
+
+        while pending:
+            ready, _ = ray.wait(list(pending), num_returns=1, timeout=_LOOK_S)
+            if not ready:
+                self._living()
+            for reference in ready:
+                try:
+                    facts: RangeFacts = ray.get(reference)
+                except ray.exceptions.RayTaskError as error:
+                    if isinstance(error.cause, GnnkitError):
+                        raise error.cause from error
+                    raise
+                self._read[facts.node] = self._read.get(facts.node, 0) + facts.nbytes
+                yield facts, pending.pop(reference)
+
+    def _living(self) -> dict[str, float]:
+        """``{node: processors}`` of those that can run tasks, in the order of their names."""
+        import ray
+
+        found = {n["NodeID"]: n["Resources"].get("CPU", 0.0) for n in ray.nodes() if n["Alive"]}
+        fit = {node: cpus for node, cpus in sorted(found.items()) if cpus >= self._cpus}
+        if not fit:
+            raise WorkerDied(
+                f"no node of the Ray cluster has the {self._cpus} processor(s) that each task of a build asks for",
+                "Ray(cpus_per_worker=1), or a larger cluster; call it again: parts that are finished are kept",
+            )
+        return fit
