@@ -51,6 +51,9 @@ def partition(
     num_neighbors: str | None = typer.Option(None, help="Fan-outs that say how hot a node is, such as 15,10."),
     part: list[int] | None = typer.Option(None, help="Build this part only, while other hosts build theirs; may be given several times."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace another graph's store at OUT."),
+    engine: str | None = typer.Option(
+        None, help="What builds, such as ray: tasks on the cluster of RAY_ADDRESS, or one of this host. All its nodes see OUT."
+    ),
     finish: bool = typer.Option(False, "--finish", help="Put together what hosts have built on disks of their own, given all records."),
     download: bool | None = typer.Option(None, "--download/--no-download", help="Allow or forbid downloads of any size."),
     as_json: bool = typer.Option(False, "--json", help="Write JSON."),
@@ -74,6 +77,7 @@ def partition(
         "order": order,
         "num_neighbors": None if num_neighbors is None else fan_outs(num_neighbors),
         "parts": part,
+        "engine": engine,
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     named = {"nodes": nodes, "keys": keys, "src": src, "dst": dst, "features": features, "label": label, "split": split, "time": time}

@@ -43,6 +43,7 @@ class NpzMember:
         dtype: Its element type.
         fortran_order: Whether the first axis varies fastest in the file.
         header_bytes: Bytes before the first element.
+        stored_at: Position in the file of the first element, where the member is stored as it is; None where it is deflated.
     """
 
     path: Path
@@ -51,6 +52,38 @@ class NpzMember:
     dtype: np.dtype[Any]
     fortran_order: bool
     header_bytes: int
+    stored_at: int | None = None
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether elements can be read without those before them."""
+        return self.stored_at is not None
+
+    def range(self, first: int, last: int) -> NDArray[Any]:
+        """Elements ``[first, last)``, flat, of a member that ``has_ranges``; no checksum is looked at.
+
+        Raises:
+            DatasetError: The file cannot be read, or ends before them.
+        """
+        assert self.stored_at is not None, "what is deflated is read from its beginning"
+        try:
+            with open(open_regular(self.path), "rb", buffering=0) as file:
+                found = np.fromfile(file, self.dtype, last - first, offset=self.stored_at + first * self.dtype.itemsize)
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        if len(found) < last - first:
+            raise DatasetError(f"{self.path}: {self.name} ends early", RESTORE_HINT)
+        return found.astype(self.dtype.newbyteorder("="), copy=False)
+
+    def row_range(self, first: int, last: int) -> NDArray[Any]:
+        """Rows ``[last - first, *shape[1:]]`` from ``first`` on; see ``range``.
+
+        Raises:
+            DatasetError: See ``range`` and ``rows``.
+        """
+        self._check_order()
+        width = math.prod(self.shape[1:])
+        return self.range(first * width, last * width).reshape(last - first, *self.shape[1:])
 
     def load(self) -> NDArray[Any]:
         """The whole array; for small ones."""
@@ -66,12 +99,15 @@ class NpzMember:
             DatasetError: The member is truncated or corrupt (its checksum is verified at its end), or lies in the file
                 column by column.
         """
-        if self.fortran_order and sum(n > 1 for n in self.shape) > 1:
-            message = f"{self.path}: {self.name} lies column by column (Fortran order); its rows cannot be streamed"
-            raise DatasetError(message, "save it in C order")
+        self._check_order()
         width = math.prod(self.shape[1:])
         for chunk in read_ahead(self._elements(0, self.shape[0] * width, multiple=max(1, width))):
             yield chunk.reshape(-1, *self.shape[1:])
+
+    def _check_order(self) -> None:
+        if self.fortran_order and sum(n > 1 for n in self.shape) > 1:
+            message = f"{self.path}: {self.name} lies column by column (Fortran order); its rows cannot be streamed"
+            raise DatasetError(message, "save it in C order")
 
     def pairs(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """Yields both rows of a ``[2, n]`` array side by side, ``[k]`` each.
@@ -145,7 +181,21 @@ def _member(path: Path, item: zipfile.ZipInfo) -> NpzMember:
         nbytes, on_disk = math.prod(shape) * dtype.itemsize, path.stat().st_size
         if nbytes > on_disk * (1 if item.compress_type == zipfile.ZIP_STORED else _MOST_DEFLATED):
             raise ValueError(f"its header claims {nbytes} bytes, which a file of {on_disk} bytes cannot hold")
-        return NpzMember(path, name, tuple(int(n) for n in shape), dtype, fortran_order, file.tell())
+        header_bytes = file.tell()
+        stored_at = _data_position(path, item) + header_bytes if item.compress_type == zipfile.ZIP_STORED else None
+        return NpzMember(path, name, tuple(int(n) for n in shape), dtype, fortran_order, header_bytes, stored_at)
+
+
+# Of the header before each member's data (APPNOTE 4.3.7): its length without name and extra field, and where the lengths of these are.
+_LOCAL_HEADER, _LOCAL_LENGTHS = 30, 26
+
+
+def _data_position(path: Path, item: zipfile.ZipInfo) -> int:
+    """The position of a member's data in the file; whoever has read its header has seen that there is one."""
+    with open(open_regular(path), "rb") as file:
+        file.seek(item.header_offset + _LOCAL_LENGTHS)
+        name, extra = np.frombuffer(file.read(4), "<u2").tolist()
+    return item.header_offset + _LOCAL_HEADER + int(name) + int(extra)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.datasets.npz_member import NpzMember, npz_members
-from gnnkit.datasets.ogb_source import Chunks, EdgeTable, NodeTable, OgbSource
+from gnnkit.datasets.ogb_source import Chunks, EdgeTable, NodeTable, OgbSource, RangedOgbSource, Rows
 from gnnkit.datasets.ogb_table import (
     RESTORE_HINT,
     CsvTable,
@@ -243,6 +243,9 @@ def open_binary_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
             f"{data_path}: edge_index is {edge_index.dtype} {list(edge_index.shape)} where integers [2, {num_edges}] must be", RESTORE_HINT
         )
     nodes, edges = NodeTable(num_nodes), EdgeTable(num_edges, partial(_edges_of_ogb_npz, edge_index, num_nodes))
+    ranges: dict[tuple[NodeType | EdgeType, str | None], Rows] = {
+        (HOMOGENEOUS_EDGE_TYPE, None): partial(_edge_range, edge_index, num_nodes)
+    }
     for name, member in members.items():
         if name in ("edge_index", *_COUNTS):
             continue
@@ -251,10 +254,15 @@ def open_binary_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
         table: NodeTable | EdgeTable = nodes if name.startswith("node_") else edges
         _check_rows(member, num_nodes if table is nodes else num_edges)
         table.arrays[_NAMES.get(name, name)] = (ArraySpec(member.dtype.newbyteorder("=").name, member.shape[1:]), partial(_native, member))
-    is_node = info.kind == "node"
+        ranges[HOMOGENEOUS_NODE_TYPE if table is nodes else HOMOGENEOUS_EDGE_TYPE, _NAMES.get(name, name)] = member.row_range
+    is_node, used = info.kind == "node", [edge_index, *(member for name, member in members.items() if name not in _COUNTS)]
     if is_node:
-        nodes.arrays["y"] = _labels_of(info, label_path, num_nodes)
-    return OgbSource(
+        spec, labels = _labels_of(info, label_path, num_nodes)
+        nodes.arrays["y"] = spec, partial(_labels_of_ogb_npz, labels, info)
+        ranges[HOMOGENEOUS_NODE_TYPE, "y"] = partial(_label_range, labels, info)
+        used.append(labels)
+    kind = partial(RangedOgbSource, ranges=ranges) if all(member.has_ranges for member in used) else OgbSource
+    return kind(
         info,
         tree,
         nodes={HOMOGENEOUS_NODE_TYPE: nodes},
@@ -280,7 +288,7 @@ def _check_rows(member: NpzMember, num_rows: int) -> None:
         )
 
 
-def _labels_of(info: OgbInfo, path: Path, num_nodes: int) -> tuple[ArraySpec, partial[Iterator[NDArray[Any]]]]:
+def _labels_of(info: OgbInfo, path: Path, num_nodes: int) -> tuple[ArraySpec, NpzMember]:
     members = npz_members(path)
     if "node_label" not in members:
         raise DatasetError(f"{path} has no array 'node_label'", RESTORE_HINT)
@@ -289,7 +297,7 @@ def _labels_of(info: OgbInfo, path: Path, num_nodes: int) -> tuple[ArraySpec, pa
     if member.shape[1:] not in ((info.num_tasks,), () if info.num_tasks == 1 else (info.num_tasks,)):
         raise DatasetError(f"{path}: node_label is {list(member.shape)} where {info.name} has {info.num_tasks} labels a node", RESTORE_HINT)
     shape = () if info.num_tasks == 1 else (info.num_tasks,)
-    return ArraySpec("int64", shape), partial(_labels_of_ogb_npz, member, info)
+    return ArraySpec("int64", shape), member
 
 
 def _native(member: NpzMember) -> Iterator[NDArray[Any]]:
@@ -302,6 +310,22 @@ def _labels_of_ogb_npz(member: NpzMember, info: OgbInfo) -> Iterator[NDArray[np.
     for rows in member.rows():
         yield class_ids(rows.reshape(len(rows), -1), info.num_classes, member.path, first_row=done)
         done += len(rows)
+
+
+def _label_range(member: NpzMember, info: OgbInfo, first: int, last: int) -> NDArray[np.int64]:
+    rows = member.row_range(first, last)
+    return class_ids(rows.reshape(len(rows), -1), info.num_classes, member.path, first_row=first)
+
+
+def _edge_range(member: NpzMember, num_nodes: int, first: int, last: int) -> NDArray[np.int64]:
+    edges: NDArray[np.int64]
+    if member.fortran_order:
+        edges = member.range(2 * first, 2 * last).reshape(-1, 2).T.astype(np.int64, copy=False)
+    else:
+        edges = np.stack([member.range(start + first, start + last) for start in (0, member.shape[1])]).astype(np.int64, copy=False)
+    for ends, what in zip(edges, ("source node", "target node"), strict=True):
+        check_ids(ends, num_nodes, member.path, first_row=first, what=what)
+    return edges
 
 
 def _edges_of_ogb_npz(member: NpzMember, num_nodes: int) -> Iterator[NDArray[np.int64]]:

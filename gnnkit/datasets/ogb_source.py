@@ -143,6 +143,34 @@ class OgbSource:
         return LazyMapping(list(SPLITS), lambda split: read_split(folder / f"{split}.csv.gz", num_nodes))
 
 
+Rows = Callable[[int, int], NDArray[Any]]
+
+
+class RangedOgbSource(OgbSource):
+    """An ``OgbSource`` that is a ``RangedSource``: its arrays are stored one element after the other.
+
+    Args:
+        ranges: ``{(type, array): reads rows [first, last)}``; None for the array of the edges themselves, as ``[2, last - first]``.
+        given: See ``OgbSource``.
+    """
+
+    def __init__(self, *given: Any, ranges: Mapping[tuple[NodeType | EdgeType, str | None], Rows], **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._ranges = dict(ranges)
+
+    def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
+        """See ``RangedSource``."""
+        return self._ranges[edge_type, None](first, last)
+
+    def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
+        """See ``RangedSource``."""
+        return self._ranges[edge_type, name](first, last)
+
+    def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
+        """See ``RangedSource``."""
+        return self._ranges[node_type, name](first, last)
+
+
 def read_split(path: Path, num_nodes: int) -> NDArray[np.int64]:
     """The ids of an official split, as the file has them: int64 ``[k]``.
 

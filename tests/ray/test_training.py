@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,39 +22,18 @@ from gnnkit.errors import PlanError, TrainingFailed, WorkerDied
 from gnnkit.export.exporter import JobOptions, export_plan
 from gnnkit.export.verify import verify_export
 from gnnkit.ray.cleaner import members
-from tests.helpers.machine import ROOT
 from tests.helpers.waiting import wait_until
 from tests.jobs.setups import Steps, epochs, planned
+from tests.ray.clusters import PATIENCE_S, started_cluster
 
-# A busy machine takes long to start the dozen processes of a cluster.
-PATIENCE_S = 800.0
 of_a_cluster = [pytest.mark.ray, pytest.mark.slow(seconds=40), pytest.mark.timeout(2 * PATIENCE_S)]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    """A cluster of this host that somebody else has started, with a token; its address.
-
-    Its processes are no children of this one: some of them begin with the first job, and stay until the cluster ends.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets are below it, whose paths must be short
-    told = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16), "RAY_USAGE_STATS_ENABLED": "0"}
-    words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--port=0", "--num-cpus=2", f"--temp-dir={folder}"]
-    words += ["--include-dashboard=false", "--disable-usage-stats", f"--object-store-memory={80 << 20}"]
-    environment = {**os.environ, **told, "PYTHONPATH": str(ROOT)}
-    with pytest.MonkeyPatch.context() as patch, open(folder / "out", "w+b") as out:
-        for name, value in told.items():
-            patch.setenv(name, value)
-        starter = subprocess.Popen(words, env=environment, stdout=out, stderr=out, start_new_session=True)
-        try:
-            assert starter.wait(PATIENCE_S) == 0, (folder / "out").read_text(errors="replace")
-            yield (folder / "ray_current_cluster").read_text().strip()
-        finally:
-            for process in members(starter.pid):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            assert wait_until(lambda: not members(starter.pid))
-            shutil.rmtree(folder, ignore_errors=True)
+    """The address of a cluster of this host."""
+    with started_cluster(cpus=2) as cluster:
+        yield cluster.address
 
 
 def train(loader: GraphLoader, ctx: gnnkit.TrainContext) -> Any:

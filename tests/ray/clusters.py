@@ -1,0 +1,95 @@
+"""Ray clusters of this host that somebody else has started, with a token: each node is a session of processes of its own.
+
+They are no children of the tests: some of them begin with the first job, and stay until the cluster ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gnnkit.ray.cleaner import members
+from tests.helpers.machine import ROOT
+from tests.helpers.waiting import wait_until
+
+# A busy machine takes long to start the dozen processes of a cluster.
+PATIENCE_S = 800.0
+_STORE_BYTES = 80 << 20
+
+
+class RayCluster:
+    """A cluster, without a node at first.
+
+    Args:
+        folder: For what its nodes leave.
+        environment: The variables of its processes.
+
+    Attributes:
+        address: What a driver joins, once there is the first node.
+    """
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._folder, self._environment = folder, environment
+        self._sessions: list[int] = []
+        self.address = ""
+
+    def start_node(self, cpus: int = 1, **variables: str) -> int:
+        """Starts a node, the first time that of the head; its number for ``kill_node``.
+
+        Args:
+            cpus: Its processors.
+            variables: Variables of its processes beside those of all.
+        """
+        words = [f"--address={self.address}"]
+        if not self.address:
+            words = ["--head", "--port=0", f"--temp-dir={self._folder}", "--include-dashboard=false", "--disable-usage-stats"]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words, f"--num-cpus={cpus}"]
+        command += [f"--object-store-memory={_STORE_BYTES}"]
+        with open(self._folder / f"out-{len(self._sessions)}", "w+b") as out:
+            starter = subprocess.Popen(command, env={**self._environment, **variables}, stdout=out, stderr=out, start_new_session=True)
+            self._sessions.append(starter.pid)
+            status = starter.wait(PATIENCE_S)
+            out.seek(0)
+            assert status == 0, out.read().decode(errors="replace")
+        self.address = self.address or (self._folder / "ray_current_cluster").read_text().strip()
+        return starter.pid
+
+    def kill_node(self, number: int) -> None:
+        """Kills all processes of a node, and waits until they are gone."""
+        for process in members(number):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        assert wait_until(lambda: not members(number))
+
+    def kill(self) -> None:
+        """Kills all nodes."""
+        for number in reversed(self._sessions):
+            self.kill_node(number)
+
+
+@contextlib.contextmanager
+def started_cluster(cpus: int) -> Iterator[RayCluster]:
+    """Yields a cluster of one node with some processors; drivers of this process find its token."""
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets are below it, whose paths must be short
+    told = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16), "RAY_USAGE_STATS_ENABLED": "0"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in told.items():
+            patch.setenv(name, value)
+        patience = {"RAY_raylet_start_wait_time_s": f"{PATIENCE_S:.0f}"}
+        cluster = RayCluster(folder, {**os.environ, **patience, "PYTHONPATH": str(ROOT)})
+        try:
+            cluster.start_node(cpus)
+            yield cluster
+        finally:
+            cluster.kill()
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,149 @@
+"""Stores that are built on a Ray cluster: byte for byte those of one machine, also where a node is killed meanwhile."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from typer.testing import CliRunner
+
+import gnnkit
+from gnnkit.cli.app import app
+from gnnkit.datasets import papers_like, products_like
+from gnnkit.datasets.synthetic_ogb import write_ogb_layout
+from gnnkit.errors import DatasetError, PlanError
+from gnnkit.events import Event
+from tests.helpers.waiting import wait_until
+from tests.ray.clusters import PATIENCE_S, RayCluster, started_cluster
+from tests.ray.sources import DOOMED, DamagedSource, WaitingSource
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    """A cluster of two nodes."""
+    with started_cluster(cpus=1) as cluster:
+        cluster.start_node()
+        yield cluster
+
+
+def assert_same(built: Path, wanted: Path) -> None:
+    """The same files with the same bytes, and nothing beside either store."""
+    files = [sorted(str(path.relative_to(store)) for path in store.rglob("*") if path.is_file()) for store in (built, wanted)]
+    assert files[0] == files[1]
+    for name in files[0]:
+        assert (built / name).read_bytes() == (wanted / name).read_bytes(), name
+    assert {path.name for path in built.parent.iterdir() if path.name.startswith((built.name, "."))} == {built.name}
+
+
+@pytest.mark.ray
+@pytest.mark.slow(seconds=40)
+@pytest.mark.timeout(2 * PATIENCE_S)
+class TestOnACluster:
+    """One cluster for all of them."""
+
+    def test_each_node_reads_its_share_of_a_source(self, cluster: RayCluster, tmp_path: Path) -> None:
+        source, said = products_like(0.01), list[Event]()
+        wanted = gnnkit.partition(source, 4, out=tmp_path / "wanted")
+        store = gnnkit.partition(source, 4, out=tmp_path / "built", engine=gnnkit.Ray(address=cluster.address), events=said.append)
+        assert_same(store.path, wanted.path)
+        ends = {event.stage: event for event in said if event.kind == "end"}
+        assert ends["ingest"].done == ends["ingest"].total == 16 * source.schema.num_edges
+        found = re.fullmatch(r"2 nodes, each read at most (\d+) % of the source", ends["partition"].text)
+        assert found and int(found[1]) <= 135 / 2
+        assert sum(event.kind == "progress" and event.stage == "ingest" for event in said) >= 4
+        assert "ray" not in sys.modules, "Ray is for its driver, which is another process"
+
+    def test_tables_with_keys_of_text(self, cluster: RayCluster, tmp_path: Path) -> None:
+        """What can only be read from its beginning is copied; arrays and ids of edges, weights and renumbered nodes go along."""
+        rng = np.random.default_rng(3)
+        users = [f"user-{number}" for number in rng.permutation(300)]
+        nodes = pa.table({"id": users, "age": rng.random(300), "fold": rng.choice(["train", "test"], 300)})
+        edges = pa.table({"from": rng.choice(users, 4000), "item": rng.integers(0, 90, 4000), "price": rng.random(4000)})
+        parquet.write_table(nodes, tmp_path / "users.parquet", row_group_size=100)
+        parquet.write_table(edges, tmp_path / "edges.parquet", row_group_size=500)
+        options: dict[str, Any] = {"edge_dir": "out", "weight": "edge_weight", "feature_dtype": "float16", "seed": 5}
+        buys = ("user", "buys", "item")
+
+        def source() -> gnnkit.source.GraphSource:
+            return gnnkit.tables(
+                {buys: tmp_path / "edges.parquet"},
+                {"user": tmp_path / "users.parquet"},
+                keys={"user": "id"},
+                features={"user": "age", buys: "price"},
+                split={"user": "fold"},
+                edge_weight={buys: "price"},
+            )
+
+        wanted = gnnkit.partition(source(), 3, "random", tmp_path / "wanted", **options)
+        store = gnnkit.partition(source(), 3, "random", tmp_path / "built", engine=gnnkit.Ray(address=cluster.address), **options)
+        assert_same(store.path, wanted.path)
+        assert store.options.with_edge and store.keys("user")[17] == users[17]
+
+    def test_a_tree_of_ogb_by_command(self, cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_ogb_layout(papers_like(0.0002), tmp_path / "data", compresslevel=0)
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        words = ["partition", "ogbn-papers100M", "2", "--root", str(tmp_path / "data"), "--out"]
+        for name, more in (("wanted", []), ("built", ["--engine", "ray"])):
+            result = CliRunner().invoke(app, [*words, str(tmp_path / name), *more])
+            assert result.exit_code == 0, result.output
+        assert_same(tmp_path / "built", tmp_path / "wanted")
+
+    def test_a_node_that_is_killed_leaves_nothing_half_done(self, cluster: RayCluster, tmp_path: Path) -> None:
+        """What it has read already is read again by others, and what it was reading."""
+        source, doomed = WaitingSource(0.01, tmp_path), cluster.start_node(**{DOOMED: "1"})
+        killed = list[bool]()
+
+        def kill() -> None:
+            killed.append(wait_until(source.waits.exists, PATIENCE_S))
+            cluster.kill_node(doomed)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        store = gnnkit.partition(source, 3, "random", tmp_path / "built", engine=gnnkit.Ray(address=cluster.address))
+        killer.join()
+        assert killed == [True]
+        assert_same(store.path, gnnkit.partition(products_like(0.01), 3, "random", tmp_path / "wanted").path)
+
+    def test_an_error_of_a_task_is_raised_here_and_the_next_call_builds(self, cluster: RayCluster, tmp_path: Path) -> None:
+        engine = gnnkit.Ray(address=cluster.address)
+        with pytest.raises(DatasetError, match=r"edge 7 of .* to 4898, but there are 4898 "):
+            gnnkit.partition(DamagedSource(0.002), 2, out=tmp_path / "built", engine=engine)
+        assert not (tmp_path / "built").exists()
+
+
+class TestRefused:
+    """What a cluster cannot do is refused before anything starts."""
+
+    @pytest.mark.ray
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"partition": "ldg"}, "needs all edges in one place"),
+            ({"cache_ratio": 0.1}, "counts visits"),
+            ({"order": "hotness"}, "counts visits"),
+            ({"feature_dtype": "quint8"}, "measures all rows"),
+            ({"parts": [0]}, "builds all parts"),
+            ({"out": None}, "no out"),
+            ({"out": "s3://bucket/store"}, "a folder that all nodes see"),
+            ({"engine": "slurm"}, "engine must be one of"),
+        ],
+    )
+    def test_an_option_is_refused(self, options: dict[str, Any], words: str, tmp_path: Path) -> None:
+        given = {"out": tmp_path / "built", "engine": gnnkit.Ray(), **options}
+        with pytest.raises(PlanError, match=words):
+            gnnkit.partition(products_like(0.0001), 2, **given)
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.ray
+    def test_a_store_is_refused(self, tmp_path: Path) -> None:
+        store = gnnkit.partition(products_like(0.0001), 2, out=tmp_path / "store")
+        with pytest.raises(PlanError, match="is a store, and an engine builds from datasets"):
+            gnnkit.partition(store, 3, out=tmp_path / "built", engine="ray")
