@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class BuildEngine(Protocol):
-    """What builds stores elsewhere than in this process, such as ``gnnkit.Ray``."""
+    """A builder of stores elsewhere than in this process, such as ``gnnkit.Ray``."""
 
     def build(self, source: GraphSource, path: Path, options: BuildOptions, events: EventSink) -> Store:
         """Builds a store, and returns it: the same as this process would, byte for byte."""

@@ -169,7 +169,7 @@ class PartInput(SourceInput):
 
 @dataclass(frozen=True)
 class RangeFacts:
-    """What became of a range.
+    """The facts of a range that a task has read.
 
     Attributes:
         node: The node of the cluster that has read it.

@@ -117,6 +117,8 @@ class TestOnACluster:
         with pytest.raises(DatasetError, match=r"edge 7 of .* to 4898, but there are 4898 "):
             gnnkit.partition(DamagedSource(0.002), 2, out=tmp_path / "built", engine=engine)
         assert not (tmp_path / "built").exists()
+        store = gnnkit.partition(products_like(0.002), 2, out=tmp_path / "built", engine=engine)
+        assert_same(store.path, gnnkit.partition(products_like(0.002), 2, out=tmp_path / "wanted").path)
 
 
 class TestRefused:
