@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.distributed.connection import ConnectionChannel, ConnectionProducer, batch_counts, remote_producer
+from gnnkit.distributed.connection import ConnectionChannel, DistSamplingProducer, batch_counts, remote_producer
 from gnnkit.distributed.loader_modes import check_arguments, initialize_colocated_sampling_worker
 from gnnkit.distributed.loader_options import (
     PPRSamplerOptions,
@@ -28,9 +28,11 @@ from gnnkit.vendor import glt
 
 if TYPE_CHECKING:
     import torch
+    from torch_geometric.data import Data, HeteroData
 
     from gnnkit.distributed.dataset import DistDataset
     from gnnkit.distributed.resolve import DistributedRuntimeInfo
+    from gnnkit.distributed.store_views import DatasetSchema
 
 
 def set_glt_attributes(
@@ -110,13 +112,6 @@ def _set_local(loader: Any, dataset: DistDataset | None, sampler_input: Any, run
 
 
 if TYPE_CHECKING:
-    import torch
-    from torch_geometric.data import Data, HeteroData
-
-    from gnnkit.distributed.dataset import DistDataset
-    from gnnkit.distributed.resolve import DistributedRuntimeInfo
-    from gnnkit.distributed.store_views import DatasetSchema
-
     DistLoader = object
 else:
     DistLoader = glt.attribute("distributed.DistLoader", "BaseDistLoader")
@@ -207,7 +202,7 @@ class BaseDistLoader(ProcessBound, DistLoader):
         self._transfer = DeviceTransfer(target) if target is not None and non_blocking_transfers else None
         self._iteration, self._is_borrowed = 0, False
         self._ahead: tuple[Any, Any] | Exception | None = None
-        self._own = producer if isinstance(producer, ConnectionProducer) else None
+        self._own = producer if isinstance(producer, DistSamplingProducer) else None
         if self._own is not None:
             self._own.prepare(runtime, target, max_concurrent_producer_inits)
         if runtime.local_rank and process_start_gap_seconds:
@@ -314,7 +309,7 @@ class BaseDistLoader(ProcessBound, DistLoader):
                 f"no batch within {timeout_s:g} s from {type(self._producer).__name__}", "raise rpc_timeout, or see whether it still runs"
             ) from error
 
-    def _take_ahead(self, producer: ConnectionProducer) -> tuple[Any, Any] | Exception | None:
+    def _take_ahead(self, producer: DistSamplingProducer) -> tuple[Any, Any] | Exception | None:
         """The next batch if it is ready. Its error is raised in its turn, after the batch before it has been handed out."""
         try:
             return self._collate(producer.connection.recv(0.0))

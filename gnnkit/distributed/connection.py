@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from gnnkit.distributed.graph_client import async_request_server
 from gnnkit.distributed.loader_options import KHopNeighborSamplerOptions, PPRSamplerOptions, SamplerOptions, backend_of, served_backend_of
 from gnnkit.distributed.loader_plan import make_plan, plan_on
 from gnnkit.distributed.sample_message import MessageFormat, SampleMessage
@@ -17,8 +18,10 @@ from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError
 from gnnkit.events import ignore_events
 from gnnkit.loader.building import BatchBuilder
 from gnnkit.loader.epoch import BatchSteps, EpochIterator
-from gnnkit.plan import BatchForm, PPRSampling, num_batches
-from gnnkit.sampling.subgraph import SampledSubgraph
+from gnnkit.loader.pipeline import Pipeline
+from gnnkit.loader.served import served_store
+from gnnkit.plan import BatchForm, num_batches
+from gnnkit.schema import GraphSchema
 from gnnkit.vendor import glt
 from gnnkit.waiting import Deadline
 
@@ -28,77 +31,39 @@ if TYPE_CHECKING:
     from gnnkit.distributed.dataset import DistDataset
     from gnnkit.distributed.remote_dataset import RemoteDistDataset
     from gnnkit.distributed.resolve import DistributedRuntimeInfo
-    from gnnkit.loader.pipeline import Pipeline
-
-
-class AnyConnection(Protocol):
-    """The source of a loader's messages."""
-
-    @property
-    def format(self) -> MessageFormat:
-        """The format of the messages."""
-        ...
-
-    def start_epoch(self) -> None:
-        """Starts the next epoch; what is left of the one before is dropped."""
-        ...
-
-    def recv(self, timeout_s: float | None = None) -> SampleMessage:
-        """The next message of the epoch; see ``Connection.recv``."""
-        ...
-
-    @property
-    def num_ready(self) -> int:
-        """Batches that wait to be received."""
-        ...
-
-    def __len__(self) -> int:
-        """Batches of an epoch."""
-        ...
-
-    def close(self) -> None:
-        """Ends what samples. Repeating it does nothing."""
-        ...
 
 
 class LoaderConnection:
-    """Hands out the batches of a loader as messages; whoever else iterates the loader advances the same epochs.
+    """Hands out the batches of loaders as messages: one of each in turn, without those that have no more.
+
+    Whoever else iterates a loader advances the same epochs.
 
     Args:
-        loader: The loader.
-
-    Attributes:
-        loader: The loader.
+        loaders: The loaders, whose order is that of the turns.
         format: What messages look like.
 
+    Attributes:
+        loaders: See above.
+        format: See above.
+
     Raises:
-        PlanError: The loader's batches have a form that messages have not.
+        PlanError: A loader's batches have a form that messages have not.
     """
 
-    def __init__(self, loader: Pipeline) -> None:
-        plan, schema = loader.plan, loader.schema
-        if plan.form != BatchForm():
+    def __init__(self, loaders: Sequence[Pipeline], format: MessageFormat) -> None:
+        if any(loader.plan.form != BatchForm() for loader in loaders):
             raise PlanError("messages carry batches as they were sampled: not padded, without EdgeIndex", "leave pad and is_edge_index out")
-        self.loader = loader
-        nodes, edges = (None, None) if schema.is_homogeneous else (schema.node_types, schema.edge_types)
-        self.format = MessageFormat.of(
-            nodes, edges, plan.sampling.edge_dir, plan.inputs.input_type, by_ppr=isinstance(plan.sampling, PPRSampling)
-        )
-        contents, pack = BatchBuilder(schema, plan, {}, {}).contents, self.format.pack
-
-        # Knows nothing of this object, which keeps the iterator: a circle would live on until it is collected.
-        def message(subgraph: SampledSubgraph) -> SampleMessage:
-            return pack(contents(subgraph))
-
-        self._steps = BatchSteps(message, None, None)
-        self._batches: EpochIterator | None = None
+        self.loaders, self.format = tuple(loaders), format
+        self._steps = [_steps(loader, format) for loader in loaders]
+        self._turns: deque[EpochIterator] = deque()
 
     def start_epoch(self) -> None:
-        """Starts the loader's next epoch; what is left of the one before is dropped."""
-        self._batches = self.loader.begin(self._steps)
+        """Starts the loaders' next epoch; what is left of the one before is dropped."""
+        self._turns.clear()
+        self._turns.extend([loader.begin(steps) for loader, steps in zip(self.loaders, self._steps, strict=True)])
 
     def recv(self, timeout_s: float | None = None) -> SampleMessage:
-        """The next message of the epoch.
+        """The next message of the epoch; an error leaves the turn with the loader that it came from.
 
         Args:
             timeout_s: Seconds to wait, 0 for none; None is the plan's deadline.
@@ -108,52 +73,13 @@ class LoaderConnection:
             LoaderClosed: Somebody else has begun a newer one, or closed the loader.
             GnnkitError: As ``BatchStream.recv``.
         """
-        if self._batches is None:
-            raise StopIteration
-        message: SampleMessage = next(self._batches) if timeout_s is None else self._batches.within(timeout_s)
-        return message
-
-    @property
-    def num_ready(self) -> int:
-        """Batches that wait to be received."""
-        return self.loader.stream.status().batches_ready
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def close(self) -> None:
-        """Closes the loader. Repeating it does nothing."""
-        self.loader.close()
-
-
-class InTurn:
-    """Several connections as one: a message of each in turn, without those that have no more.
-
-    Args:
-        connections: The connections, whose order is that of the turns.
-        format: What messages look like.
-
-    Attributes:
-        format: See above.
-    """
-
-    def __init__(self, connections: Sequence[LoaderConnection], format: MessageFormat) -> None:
-        self.format, self._connections = format, list(connections)
-        self._turns: deque[LoaderConnection] = deque()
-
-    def start_epoch(self) -> None:
-        """See ``AnyConnection``."""
-        self._turns.clear()
-        for connection in self._connections:
-            connection.start_epoch()
-        self._turns.extend(self._connections)
-
-    def recv(self, timeout_s: float | None = None) -> SampleMessage:
-        """See ``Connection.recv``; an error leaves the turn with the connection that it came from."""
         while self._turns:
+            batches = self._turns[0]
             try:
-                message = self._turns[0].recv(timeout_s)
+                message: SampleMessage = next(batches) if timeout_s is None else batches.within(timeout_s)
             except StopIteration:
+                if len(self._turns) == 1:  # it says what becomes of it later, too
+                    raise
                 self._turns.popleft()
             else:
                 self._turns.rotate(-1)
@@ -162,16 +88,22 @@ class InTurn:
 
     @property
     def num_ready(self) -> int:
-        """See ``AnyConnection``."""
-        return sum(connection.num_ready for connection in self._connections)
+        """Batches that wait to be received."""
+        return sum(loader.stream.status().batches_ready for loader in self.loaders)
 
     def __len__(self) -> int:
-        return sum(map(len, self._connections))
+        return sum(map(len, self.loaders))
 
     def close(self) -> None:
-        """See ``AnyConnection``."""
-        for connection in self._connections:
-            connection.close()
+        """Closes the loaders. Repeating it does nothing."""
+        for loader in self.loaders:
+            loader.close()
+
+
+def _steps(loader: Pipeline, format: MessageFormat) -> BatchSteps:
+    """Messages in place of batches; nothing here knows the connection, which keeps the iterators: a circle would live on."""
+    contents, pack = BatchBuilder(loader.schema, loader.plan, {}, {}).contents, format.pack
+    return BatchSteps(lambda subgraph: pack(contents(subgraph)), None, None)
 
 
 if TYPE_CHECKING:
@@ -193,7 +125,7 @@ class ConnectionChannel(ChannelBase):
 
     def __init__(self, worker_options: Any) -> None:
         self.worker_options = worker_options
-        self._connection: AnyConnection | None = None
+        self._connection: LoaderConnection | None = None
         self._is_taken = False
 
     def take(self) -> None:
@@ -206,7 +138,7 @@ class ConnectionChannel(ChannelBase):
             raise PlanError("the channel belongs to another producer already", "make one channel for each producer")
         self._is_taken = True
 
-    def attach(self, connection: AnyConnection) -> None:
+    def attach(self, connection: LoaderConnection) -> None:
         """Makes the channel a view of the connection that its producer has opened."""
         self._connection = connection
 
@@ -241,65 +173,7 @@ class ConnectionChannel(ChannelBase):
         """Does nothing: blocks are page-locked where a loader's device asks for it."""
 
 
-class ConnectionProducer:
-    """A producer with a connection of gnnkit's, as loaders use it.
-
-    Args:
-        output_channel: The channel that becomes a view of the connection; it serves one producer.
-
-    Attributes:
-        output_channel: The channel.
-
-    Raises:
-        PlanError: The channel belongs to another producer.
-    """
-
-    def __init__(self, output_channel: ConnectionChannel) -> None:
-        output_channel.take()
-        self.output_channel = output_channel
-        self._runtime: DistributedRuntimeInfo | None = None
-        self._device: torch.device | None = None
-        self._at_once: int | None = None
-        self._connection: AnyConnection | None = None
-
-    def prepare(
-        self, runtime: DistributedRuntimeInfo, device: torch.device | None, max_concurrent_producer_inits: int | None = None
-    ) -> None:
-        """Takes what only the loader knows; called before ``init``.
-
-        Args:
-            runtime: Where this process stands.
-            device: The device that batches are copied to: blocks are page-locked for CUDA.
-            max_concurrent_producer_inits: See ``gnnkit.Colocated``.
-        """
-        self._runtime, self._device, self._at_once = runtime, device, max_concurrent_producer_inits
-
-    def produce_all(self) -> None:
-        """Starts the next epoch; what is left of the one before is dropped."""
-        self.connection.start_epoch()
-
-    def shutdown(self) -> None:
-        """Ends what ``init`` started; batches that were handed out stay valid. Repeating it does nothing."""
-        if self._connection is not None:
-            self._connection.close()
-
-    @property
-    def connection(self) -> AnyConnection:
-        """The connection.
-
-        Raises:
-            PlanError: It has not been opened.
-        """
-        if self._connection is None:
-            raise PlanError("the producer is not running", "call init() first")
-        return self._connection
-
-    def _attach(self, connection: AnyConnection) -> None:
-        self._connection = connection
-        self.output_channel.attach(connection)
-
-
-class DistSamplingProducer(ConnectionProducer):
+class DistSamplingProducer:
     """Opens the connection to a backend of gnnkit, and hands its batches to a channel.
 
     A loader takes any object with ``init()``, ``produce_all()``, ``shutdown()`` and ``output_channel``; this one is what it gets unless
@@ -314,10 +188,10 @@ class DistSamplingProducer(ConnectionProducer):
         sampler_options: ``KHopNeighborSamplerOptions``, which is also what None means, or ``PPRSamplerOptions``.
 
     Attributes:
-        output_channel: The channel.
+        output_channel: The channel, which becomes a view of the connection.
 
     Raises:
-        PlanError: The channel or the sampler options are of another kind.
+        PlanError: The channel or the sampler options are of another kind, or the channel belongs to another producer.
     """
 
     def __init__(
@@ -339,9 +213,49 @@ class DistSamplingProducer(ConnectionProducer):
                 f"DistSamplingProducer samples k-hop neighbourhoods or by PPR, and sampler_options is a {type(sampler_options).__name__}",
                 "give the loader a producer of your own that samples with them",
             )
-        super().__init__(output_channel)
+        output_channel.take()
         self.data, self.sampler_input, self.sampling_config = data, sampler_input, sampling_config
-        self.worker_options, self.sampler_options = worker_options, sampler_options
+        self.worker_options, self.output_channel, self.sampler_options = worker_options, output_channel, sampler_options
+        self._runtime: DistributedRuntimeInfo | None = None
+        self._device: torch.device | None = None
+        self._at_once: int | None = None
+        self._connection: LoaderConnection | None = None
+
+    def prepare(
+        self, runtime: DistributedRuntimeInfo, device: torch.device | None, max_concurrent_producer_inits: int | None = None
+    ) -> None:
+        """Takes what only the loader knows; called before ``init``.
+
+        Args:
+            runtime: Where this process stands.
+            device: The device that batches are copied to: blocks are page-locked for CUDA.
+            max_concurrent_producer_inits: See ``gnnkit.Colocated``.
+        """
+        self._runtime, self._device, self._at_once = runtime, device, max_concurrent_producer_inits
+
+    def init(self) -> None:
+        """Starts whatever samples, and waits until it is ready. Does nothing where that has been done.
+
+        Raises:
+            PlanError: Something does not fit the graph, or its servers were not joined; nothing was started.
+            GnnkitError: As ``Backend.open``.
+        """
+        if self._connection is None:
+            self._attach(self._open())
+
+    def _open(self) -> LoaderConnection:
+        options = self.worker_options
+        backend = backend_of(options, self._at_once)
+        records = self.data, self.sampler_input, self.sampling_config
+        plan, graph = make_plan(*records, backend, options.rpc_timeout, self._runtime, self.sampler_options)
+        loader = Pipeline(plan, graph, ignore_events, backend=backend, device=self._device)
+        return self._to([loader], loader.schema)
+
+    def _to(self, loaders: Sequence[Pipeline], schema: GraphSchema) -> LoaderConnection:
+        inputs = self.sampler_input[0] if isinstance(self.sampler_input, list) else self.sampler_input
+        nodes, edges = (None, None) if schema.is_homogeneous else (schema.node_types, schema.edge_types)
+        input_type, by_ppr = getattr(inputs, "link_type", inputs.input_type), isinstance(self.sampler_options, PPRSamplerOptions)
+        return LoaderConnection(loaders, MessageFormat.of(nodes, edges, self.sampling_config.edge_dir, input_type, by_ppr=by_ppr))
 
     @classmethod
     def over(cls, loader: Pipeline, *records: Any) -> DistSamplingProducer:
@@ -352,25 +266,32 @@ class DistSamplingProducer(ConnectionProducer):
             *records: The constructor's arguments.
         """
         producer = cls(*records)
-        producer._attach(LoaderConnection(loader))
+        producer._attach(producer._to([loader], loader.schema))
         return producer
 
-    def init(self) -> None:
-        """Starts whatever samples, and waits until it is ready. Does nothing where that has been done.
+    def produce_all(self) -> None:
+        """Starts the next epoch; what is left of the one before is dropped."""
+        self.connection.start_epoch()
+
+    def shutdown(self) -> None:
+        """Ends what ``init`` started; batches that were handed out stay valid. Repeating it does nothing."""
+        if self._connection is not None:
+            self._connection.close()
+
+    @property
+    def connection(self) -> LoaderConnection:
+        """The connection.
 
         Raises:
-            PlanError: Something does not fit the dataset; nothing was started.
-            GnnkitError: As ``Backend.open``.
+            PlanError: It has not been opened.
         """
-        if self._connection is not None:
-            return
-        from gnnkit.loader.pipeline import Pipeline
+        if self._connection is None:
+            raise PlanError("the producer is not running", "call init() first")
+        return self._connection
 
-        options = self.worker_options
-        backend = backend_of(options, self._at_once)
-        records = self.data, self.sampler_input, self.sampling_config
-        plan, graph = make_plan(*records, backend, options.rpc_timeout, self._runtime, self.sampler_options)
-        self._attach(LoaderConnection(Pipeline(plan, graph, ignore_events, backend=backend, device=self._device)))
+    def _attach(self, connection: LoaderConnection) -> None:
+        self._connection = connection
+        self.output_channel.attach(connection)
 
 
 # A request has a deadline of its own; this one is for whoever breaks his.
@@ -488,8 +409,6 @@ class RemoteReceivingChannel(ChannelBase):
         return self._answers.empty()
 
     def _request_some(self) -> None:
-        from gnnkit.distributed.graph_client import async_request_server
-
         for place, source in enumerate(self._sources):
             while not source.is_over and source.under_way < self.prefetch_size:
                 future = async_request_server(source.server, "fetch_one_sampled_message", source.channel, self._epoch)
@@ -531,7 +450,8 @@ def remote_producer(
     if sampler_options is not None and not isinstance(sampler_options, (KHopNeighborSamplerOptions, PPRSamplerOptions)):
         raise PlanError(f"servers sample k-hop neighbourhoods or by PPR, and sampler_options is a {type(sampler_options).__name__}")
     if asked is None:
-        return ServedStreams(dataset, inputs, config, options, sampler_options)
+        channel = ConnectionChannel(options)
+        return ServedStreams(dataset, inputs, config, options, channel, sampler_options)  # type: ignore[arg-type]  # a graph of servers
     if getattr(asked, "__name__", asked) != _METHOD:
         raise PlanError(f"producer is {asked!r}, and the dataset is on servers", f"give None, or DistServer.{_METHOD}")
     return ServedProducer(inputs, config, options, sampler_options)
@@ -542,51 +462,23 @@ def batch_counts(inputs: Sequence[Any], config: Any) -> list[int]:
     return [num_batches(len(seeds), config.batch_size, bool(config.drop_last)) for seeds in inputs]
 
 
-class ServedStreams(ConnectionProducer):
-    """A stream of the backend ``GraphStore`` for the seeds of each server; batches come from one server after the other, in turn.
+class ServedStreams(DistSamplingProducer):
+    """A stream of the backend ``GraphStore`` for the seeds of each server; batches come from one server after the other, in turn."""
 
-    Args:
-        dataset: The servers' graph.
-        inputs: See ``remote_producer``.
-        config: See ``remote_producer``.
-        options: See ``remote_producer``.
-        sampler_options: See ``remote_producer``.
-    """
-
-    def __init__(
-        self, dataset: RemoteDistDataset, inputs: Sequence[Any], config: Any, options: Any, sampler_options: SamplerOptions | None
-    ) -> None:
-        super().__init__(ConnectionChannel(options))
-        self._dataset, self._inputs, self._config, self._options = dataset, inputs, config, options
-        self._sampler_options = sampler_options
-
-    def init(self) -> None:
-        """Opens the streams. Does nothing where that has been done.
-
-        Raises:
-            PlanError: Something does not fit the graph, or no servers were joined.
-            GnnkitError: As ``Backend.open``.
-        """
-        if self._connection is not None:
-            return
-        from gnnkit.loader.pipeline import Pipeline
-        from gnnkit.loader.served import served_store
-
-        config, backend, connections = self._config, served_backend_of(self._options), []
+    def _open(self) -> LoaderConnection:
+        options, config = self.worker_options, self.sampling_config
+        backend, loaders = served_backend_of(options), []
         store = served_store(backend, ignore_events)
         try:
-            for seeds, count in zip(self._inputs, batch_counts(self._inputs, config), strict=True):
+            for seeds, count in zip(self.sampler_input, batch_counts(self.sampler_input, config), strict=True):
                 if count:
-                    plan, graph = plan_on(store, seeds, config, backend, self._options.rpc_timeout, options=self._sampler_options)
-                    connections.append(LoaderConnection(Pipeline(plan, graph, ignore_events, backend=backend, device=self._device)))
+                    plan, graph = plan_on(store, seeds, config, backend, options.rpc_timeout, options=self.sampler_options)
+                    loaders.append(Pipeline(plan, graph, ignore_events, backend=backend, device=self._device))
         except BaseException:
-            for connection in connections:
-                connection.close()
+            for loader in loaders:
+                loader.close()
             raise
-        schema, by_ppr = store.schema, isinstance(self._sampler_options, PPRSamplerOptions)
-        input_type = getattr(self._inputs[0], "link_type", self._inputs[0].input_type)
-        nodes, edges = (None, None) if schema.is_homogeneous else (schema.node_types, schema.edge_types)
-        self._attach(InTurn(connections, MessageFormat.of(nodes, edges, config.edge_dir, input_type, by_ppr=by_ppr)))
+        return self._to(loaders, store.schema)
 
 
 class ServedProducer:
@@ -638,22 +530,16 @@ class ServedProducer:
         self.output_channel.reset(epoch)
 
     def _create(self, server: int) -> Any:
-        return _ask(server, _METHOD, self._inputs[server], self._config, self._options, self._sampler_options)
+        return async_request_server(server, _METHOD, self._inputs[server], self._config, self._options, self._sampler_options)
 
     def _start(self, place: int, epoch: int) -> Any:
-        return _ask(self.server_ranks[place], "start_new_epoch_sampling", self.producer_ids[place], epoch)
+        return async_request_server(self.server_ranks[place], "start_new_epoch_sampling", self.producer_ids[place], epoch)
 
     def shutdown(self) -> None:
         """Gives the producers up. Repeating it does nothing."""
         held, self.producer_ids = list(zip(self.server_ranks, self.producer_ids, strict=False)), []
         for server, number in held:
             try:
-                _ask(server, "destroy_sampling_producer", number).wait()
+                async_request_server(server, "destroy_sampling_producer", number).wait()
             except GnnkitError as error:  # a server that is gone, or was left, has no producers of this process any more
                 _logger.info("%s", error)
-
-
-def _ask(server: int, method: str, *args: Any) -> Any:
-    from gnnkit.distributed.graph_client import async_request_server
-
-    return async_request_server(server, method, *args)

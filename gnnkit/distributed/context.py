@@ -18,6 +18,16 @@ class DistRole(Enum):
     CLIENT = 3
 
 
+def check_rank(name: str, rank: int, size: int) -> None:
+    """Makes sure that a rank is one of ``size``.
+
+    Raises:
+        PlanError: It is not.
+    """
+    if not 0 <= rank < size:
+        raise PlanError(f"{name} must be between 0 and {size - 1}, got {rank}")
+
+
 @dataclass(frozen=True)
 class DistContext:
     """A process's place among the processes of its role, and among all.
@@ -41,9 +51,8 @@ class DistContext:
     global_rank: int
 
     def __post_init__(self) -> None:
-        for name, value, size in (("rank", self.rank, self.world_size), ("global_rank", self.global_rank, self.global_world_size)):
-            if not 0 <= value < size:
-                raise PlanError(f"{name} must be between 0 and {size - 1}, got {value}")
+        check_rank("rank", self.rank, self.world_size)
+        check_rank("global_rank", self.global_rank, self.global_world_size)
 
     def is_worker(self) -> bool:
         """Whether it is one of a group of trainers that sample for themselves."""

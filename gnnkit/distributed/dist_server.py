@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import torch
+
+from gnnkit.backends.base import check_count
 from gnnkit.cluster.serving.spec import UNIX_PREFIX
 from gnnkit.distributed import context
-from gnnkit.distributed.process_group import check_counts, meeting_address
+from gnnkit.distributed.process_group import meeting_address
 from gnnkit.distributed.server_values import (
     Described,
     FetchABLPInputRequest,
@@ -21,21 +24,16 @@ from gnnkit.distributed.server_values import (
     book_of,
     config_words,
     cut_of,
-    labels_of,
     message_of,
-    pair_of,
     plain_ids,
     rows_of,
-    size_of,
-    tensor_of,
+    tensors_of,
 )
 from gnnkit.distributed.store_views import DatasetSchema, FeatureInfo, Quantizations
 from gnnkit.errors import LoaderClosed, PlanError, near_matches
 from gnnkit.schema import EdgeDir, EdgeType, NodeType
 
 if TYPE_CHECKING:
-    import torch
-
     from gnnkit.distributed.dataset import DistDataset
     from gnnkit.distributed.sample_message import SampleMessage
     from gnnkit.distributed.store_views import AnyBook
@@ -137,7 +135,7 @@ class DistServer:
         Raises:
             PlanError: A type is given for a homogeneous graph or missing for a typed one, or an id is out of range.
         """
-        return self._call("node_partition_ids", {"node_type": node_type, "ids": plain_ids(index)}, tensor_of)
+        return self._call("node_partition_ids", {"node_type": node_type, "ids": plain_ids(index)}, torch.from_numpy)
 
     def get_node_partition_book(self, node_type: NodeType | None = None) -> AnyBook:
         """Which part owns which node: a range book, or a tensor with each id's part."""
@@ -162,8 +160,6 @@ class DistServer:
 
     def get_tensor_size(self, node_type: NodeType | None = None) -> torch.Size:
         """Shape of the features of the server's nodes together."""
-        import torch
-
         return self._call("feature_shape", {"node_type": node_type}, torch.Size)
 
     def get_edge_index(self, edge_type: EdgeType | None = None, layout: str = "coo") -> tuple[torch.Tensor, torch.Tensor]:
@@ -172,11 +168,12 @@ class DistServer:
         Raises:
             PlanError: The type is unknown, or the layout is not "coo".
         """
-        return self._call("edge_index", {"edge_type": edge_type, "layout": layout}, pair_of)
+        ends: tuple[torch.Tensor, torch.Tensor] = self._call("edge_index", {"edge_type": edge_type, "layout": layout}, tensors_of)
+        return ends
 
     def get_edge_size(self, edge_type: EdgeType | None = None, layout: str = "coo") -> tuple[int, int]:
         """Number of nodes of the whole graph at the source end and at the target end; errors as ``get_edge_index``."""
-        return self._call("edge_size", {"edge_type": edge_type, "layout": layout}, size_of)
+        return self._call("edge_size", {"edge_type": edge_type, "layout": layout}, tuple)
 
     def get_node_ids(self, request: FetchNodesRequest | None = None) -> torch.Tensor:
         """int64 ``[k]``: the server's nodes, or those of a split.
@@ -186,7 +183,7 @@ class DistServer:
         """
         wanted = request or FetchNodesRequest()
         args = {"split": wanted.split, "node_type": wanted.node_type, "cut": cut_of(wanted.server_slice)}
-        return self._call("node_ids", args, tensor_of)
+        return self._call("node_ids", args, torch.from_numpy)
 
     def get_ablp_input(self, request: FetchABLPInputRequest) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Anchors and their labels.
@@ -209,7 +206,8 @@ class DistServer:
             "cut": cut_of(request.server_slice),
             "most": request.max_labels_per_anchor_node,
         }
-        return self._call("ablp_input", args, labels_of)
+        found: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] = self._call("ablp_input", args, tensors_of)
+        return found
 
     def get_free_ports(self, num_ports: int) -> list[int]:
         """Ports of the server's host that nobody listens on at this moment. Nothing of gnnkit needs them."""
@@ -228,7 +226,7 @@ class DistServer:
         Raises:
             DatasetError: There is no such file, or it holds something else.
         """
-        return self._call("ids_in_file", {"path": str(path)}, tensor_of)
+        return self._call("ids_in_file", {"path": str(path)}, torch.from_numpy)
 
     # Sampling ---------------------------------------------------------------------------------------------------------------
 
@@ -409,7 +407,8 @@ def init_server(  # noqa: PLR0913
         WorkerDied: The server ended while it started.
     """
     global _serving
-    check_counts(num_servers=(num_servers, 1), num_clients=(num_clients, 0))
+    check_count("num_servers", num_servers, 1)
+    check_count("num_clients", num_clients, 0)
     clients = 0 if is_dynamic else num_clients
     address = meeting_address(master_addr, master_port)
     context.check_free("init_server")

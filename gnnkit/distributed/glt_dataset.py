@@ -5,6 +5,7 @@ What graphlearn-torch reads is made of the store when it is first asked for, in 
 
 from __future__ import annotations
 
+import functools
 from functools import cache, partial
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -69,6 +70,16 @@ class _Split:
         dataset.own_split[self._name] = value
 
 
+def _both(name: str) -> Any:
+    """A method that is ``DistDataset``'s, and then graphlearn-torch's own."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> None:
+        getattr(super(_Native, self), name)(*args, **kwargs)
+        getattr(super(DistDataset, self), name)(*args, **kwargs)
+
+    return functools.wraps(getattr(DistDataset, name))(method)
+
+
 class _Native(DistDataset):
     """A dataset with the attributes of graphlearn-torch's base class."""
 
@@ -77,6 +88,9 @@ class _Native(DistDataset):
     train_node_ids = train_idx = _Split("train")
     val_node_ids = val_idx = _Split("valid")
     test_node_ids = test_idx = _Split("test")
+    init_graph, init_node_features, init_edge_features, init_node_labels = map(
+        _both, ("init_graph", "init_node_features", "init_edge_features", "init_node_labels")
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.own_split: dict[str, Any] = {}
@@ -105,29 +119,6 @@ class _Native(DistDataset):
         """As ``DistDataset.load``; graphlearn-torch's own sampling runs where ``graph_mode`` and ``device`` say."""
         self._graph_mode, self._device = graph_mode, kwargs.get("device", args[3] if len(args) > 3 else None)
         super().load(root_dir, partition_idx, graph_mode, *args, **kwargs)
-
-    def init_graph(self, *args: Any, **kwargs: Any) -> None:
-        """As ``DistDataset.init_graph``, and graphlearn-torch's own; so are the others."""
-        super().init_graph(*args, **kwargs)
-        self._theirs("init_graph", *args, **kwargs)
-
-    def init_node_features(self, *args: Any, **kwargs: Any) -> None:
-        """See ``init_graph``."""
-        super().init_node_features(*args, **kwargs)
-        self._theirs("init_node_features", *args, **kwargs)
-
-    def init_edge_features(self, *args: Any, **kwargs: Any) -> None:
-        """See ``init_graph``."""
-        super().init_edge_features(*args, **kwargs)
-        self._theirs("init_edge_features", *args, **kwargs)
-
-    def init_node_labels(self, *args: Any, **kwargs: Any) -> None:
-        """See ``init_graph``."""
-        super().init_node_labels(*args, **kwargs)
-        self._theirs("init_node_labels", *args, **kwargs)
-
-    def _theirs(self, name: str, *args: Any, **kwargs: Any) -> None:
-        getattr(super(DistDataset, self), name)(*args, **kwargs)
 
     def _take(self, views: StoreViews, part: int) -> None:
         super()._take(views, part)

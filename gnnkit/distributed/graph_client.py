@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gnnkit.backends.base import check_count
 from gnnkit.cluster.serving.connection import end_visit, join_folder
 from gnnkit.distributed import context
-from gnnkit.distributed.process_group import check_counts, meeting_address
+from gnnkit.distributed.process_group import meeting_address
 from gnnkit.errors import LoaderClosed, PlanError, WorkerDied
 from gnnkit.events import EventSink, ignore_events
 
@@ -242,7 +243,7 @@ def init_client(  # noqa: PLR0913
     del num_rpc_threads, is_dynamic
     from gnnkit.backends.graph_store import GraphStore
 
-    check_counts(num_clients=(num_clients, 1))
+    check_count("num_clients", num_clients, 1)
     backend = GraphStore(address=meeting_address(master_addr, master_port), token=token, **options)
     join_servers(backend, num_servers, num_clients, client_rank, client_group_name, "init_client")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from gnnkit.backends.base import check_count, check_seconds
 from gnnkit.cluster.hosts import environment_int
 from gnnkit.distributed import process_group
 from gnnkit.distributed.connection import ConnectionChannel, DistSamplingProducer
+from gnnkit.distributed.context import check_rank
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.dataset_values import trainers
 from gnnkit.distributed.dist_server import DistServer
@@ -43,9 +44,7 @@ def check_arguments(dataset: Any, sampler_input: Any, worker_options: Any, produ
     """
     on_servers = isinstance(dataset, RemoteDistDataset)
     check_worker_options(worker_options, on_servers=on_servers)
-    gap = process_start_gap_seconds
-    if isinstance(gap, bool) or not isinstance(gap, (int, float)) or not math.isfinite(gap) or gap < 0:
-        raise PlanError(f"process_start_gap_seconds must be a number of seconds of at least 0, got {gap!r}")
+    check_seconds("process_start_gap_seconds", process_start_gap_seconds, 0)
     if on_servers:
         _check_server_inputs(sampler_input, dataset)
     else:
@@ -112,9 +111,8 @@ def initialize_colocated_sampling_worker(
     Raises:
         PlanError: A rank is not below its size, or graphlearn-torch is not installed.
     """
-    for name, rank, size in (("local_rank", local_rank, local_world_size), ("node_rank", node_rank, node_world_size)):
-        if not 0 <= rank < size:
-            raise PlanError(f"{name} must be between 0 and {size - 1}, got {rank}")
+    check_rank("local_rank", local_rank, local_world_size)
+    check_rank("node_rank", node_rank, node_world_size)
     glt.attribute("distributed.init_worker_group", "initialize_colocated_sampling_worker")(
         node_world_size, node_rank, f"gnnkit-sampling-{local_rank}"
     )
@@ -264,9 +262,8 @@ class RemoteMode:
             check_worker_options(given, on_servers=True)
             return given
         count, concurrency = named.get("num_workers", 1), named.get("worker_concurrency", _WORKER_CONCURRENCY)
-        for name, value in (("num_workers", count), ("worker_concurrency", concurrency)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise PlanError(f"{name} must be a whole number of at least 1, got {value!r}")
+        check_count("num_workers", count, 1)
+        check_count("worker_concurrency", concurrency, 1)
         prefetch = named.get("prefetch_size", min(_PREFETCH_SIZE, count * concurrency))
         return remote_options(
             self.dataset.cluster_info,

@@ -165,6 +165,14 @@ class DistNeighborLoader(BaseDistLoader):
         return mode.seeds(input_nodes, runtime)
 
 
+def _show_options(loader: type[DistNeighborLoader], *without: str) -> None:
+    """Has readers and tools see the arguments that a loader takes as ``**options``, too: all of ``DistNeighborLoader`` but ``without``."""
+    own = inspect.signature(loader.__init__).parameters
+    others = [p for name, p in inspect.signature(DistNeighborLoader.__init__).parameters.items() if name not in (*own, *without)]
+    parameters = [p for p in [*own.values()][1:] if p.kind is not p.VAR_KEYWORD] + others
+    loader.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+
+
 class DistLinkNeighborLoader(DistNeighborLoader):
     """Samples the neighbourhoods of links' ends; takes graphlearn-torch's arguments.
 
@@ -221,16 +229,7 @@ class DistLinkNeighborLoader(DistNeighborLoader):
         return local_links(mode.dataset, edge_label_index, LinkOptions(**self._said), runtime)
 
 
-# Readers and tools see the other arguments, too.
-_own_link = inspect.signature(DistLinkNeighborLoader.__init__).parameters
-_others_link = [
-    p
-    for name, p in inspect.signature(DistNeighborLoader.__init__).parameters.items()
-    if name not in (*_own_link, "dataset", "data", "input_nodes", "more")
-]
-DistLinkNeighborLoader.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-    [p for p in [*_own_link.values()][1:] if p.kind is not p.VAR_KEYWORD] + _others_link
-)
+_show_options(DistLinkNeighborLoader, "dataset", "data", "input_nodes", "more")
 
 
 _MAPPING = "mapping"
@@ -354,14 +353,7 @@ class DistSubGraphLoader(DistNeighborLoader):
         config.sampling_type = glt.attribute("sampler.SamplingType").SUBGRAPH
 
 
-# Readers and tools see the other arguments, too.
-_own_subgraph = inspect.signature(DistSubGraphLoader.__init__).parameters
-_others_subgraph = [
-    p for name, p in inspect.signature(DistNeighborLoader.__init__).parameters.items() if name not in (*_own_subgraph, "dataset", "more")
-]
-DistSubGraphLoader.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-    [p for p in [*_own_subgraph.values()][1:] if p.kind is not p.VAR_KEYWORD] + _others_subgraph
-)
+_show_options(DistSubGraphLoader, "dataset", "more")
 
 
 Anchors: TypeAlias = Union["torch.Tensor", tuple[NodeType, "torch.Tensor"], Mapping[int, "ABLPInputNodes"]]
@@ -425,16 +417,7 @@ class DistABLPLoader(DistNeighborLoader):
         return anchors, plain
 
 
-# Readers and tools see the other arguments, too.
-_own_ablp = inspect.signature(DistABLPLoader.__init__).parameters
-_others_ablp = [
-    p
-    for name, p in inspect.signature(DistNeighborLoader.__init__).parameters.items()
-    if name not in _own_ablp and p.kind is not p.VAR_POSITIONAL
-]
-DistABLPLoader.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-    [p for p in [*_own_ablp.values()][1:] if p.kind is not p.VAR_KEYWORD] + _others_ablp
-)
+_show_options(DistABLPLoader, "more")
 
 
 def _reader(anchors: AnchorSamplerInput) -> LabelReader:

@@ -224,17 +224,3 @@ def meeting_address(master_addr: str, master_port: int) -> str:
     if isinstance(master_port, bool) or not isinstance(master_port, int) or not 1 <= master_port <= 65535:
         raise PlanError(f"master_port must be a port, 1 to 65535, got {master_port!r}", "the port on which server 0 listens")
     return join_address(master_addr, master_port)
-
-
-def check_counts(**counts: tuple[Any, int]) -> None:
-    """Checks whole numbers.
-
-    Args:
-        **counts: By name: the value, and the least that it may be.
-
-    Raises:
-        PlanError: One is none, or too small.
-    """
-    for name, (value, least) in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise PlanError(f"{name} must be a whole number of at least {least}, got {value!r}")

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from gnnkit.distributed import context, process_group
+from gnnkit.distributed.graph_client import async_request_server, request_server
+from gnnkit.distributed.resolve import GraphStoreInfo
 from gnnkit.distributed.seeds import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
-from gnnkit.distributed.server_values import ServerSlice, compute_server_assignments
-from gnnkit.distributed.store_views import DatasetSchema, FeatureInfo, Quantizations
+from gnnkit.distributed.server_values import (
+    ABLPInputNodes,
+    FetchABLPInputRequest,
+    FetchNodesRequest,
+    ServerSlice,
+    compute_server_assignments,
+)
+from gnnkit.distributed.store_views import AnyBook, DatasetSchema, FeatureInfo, Quantizations
 from gnnkit.errors import PlanError
 from gnnkit.schema import EdgeDir, EdgeType, NodeType
-
-if TYPE_CHECKING:
-    import torch
-
-    from gnnkit.distributed.resolve import GraphStoreInfo
-    from gnnkit.distributed.server_values import ABLPInputNodes
-    from gnnkit.distributed.store_views import AnyBook
 
 
 class RemoteDistDataset:
@@ -51,8 +54,6 @@ class RemoteDistDataset:
         Raises:
             PlanError: It has joined none.
         """
-        from gnnkit.distributed.resolve import GraphStoreInfo
-
         current = context.get_context()
         if current is None or not current.is_client():
             raise PlanError(
@@ -66,7 +67,7 @@ class RemoteDistDataset:
     @cached_property
     def schema(self) -> DatasetSchema:
         """Types, features and direction; asked for once."""
-        found: DatasetSchema = _ask(0, "get_dataset_schema")
+        found: DatasetSchema = request_server(0, "get_dataset_schema")
         return found
 
     def fetch_node_feature_info(self) -> FeatureInfo | dict[NodeType, FeatureInfo] | None:
@@ -91,7 +92,7 @@ class RemoteDistDataset:
 
     def fetch_node_types(self) -> list[NodeType] | None:
         """Node types; None for a homogeneous graph."""
-        found: list[NodeType] | None = _ask(0, "get_node_types")
+        found: list[NodeType] | None = request_server(0, "get_node_types")
         return found
 
     def fetch_edge_types(self) -> list[EdgeType] | None:
@@ -100,7 +101,7 @@ class RemoteDistDataset:
 
     def fetch_edge_weights_registered(self) -> bool:
         """Whether neighbours can be drawn in proportion to weights."""
-        return bool(_ask(0, "get_edge_weights_registered"))
+        return bool(request_server(0, "get_edge_weights_registered"))
 
     def fetch_node_partition_book(self, node_type: NodeType | None = None) -> AnyBook:
         """Which part owns which node: a range book, or a tensor with each id's part.
@@ -108,12 +109,12 @@ class RemoteDistDataset:
         Raises:
             PlanError: The type is unknown, given for a homogeneous graph, or missing for a typed one.
         """
-        book: AnyBook = _ask(0, "get_node_partition_book", self._node_type(node_type))
+        book: AnyBook = request_server(0, "get_node_partition_book", self._node_type(node_type))
         return book
 
     def fetch_edge_partition_book(self, edge_type: EdgeType | None = None) -> AnyBook:
         """Which part owns which edge; errors as ``fetch_node_partition_book``."""
-        book: AnyBook = _ask(0, "get_edge_partition_book", self._edge_type(edge_type))
+        book: AnyBook = request_server(0, "get_edge_partition_book", self._edge_type(edge_type))
         return book
 
     # What each server has -----------------------------------------------------------------------------------------------------
@@ -135,10 +136,6 @@ class RemoteDistDataset:
         Raises:
             PlanError: Only one of ``rank`` and ``world_size`` is given, or the split or the type is unknown.
         """
-        import torch
-
-        from gnnkit.distributed.server_values import FetchNodesRequest
-
         owner = self._node_type(node_type)
         slices = self._slices(rank, world_size)
         found = _ask_all("get_node_ids", {s: FetchNodesRequest(split, owner, part) for s, part in slices.items()})
@@ -147,14 +144,12 @@ class RemoteDistDataset:
 
     def fetch_split(self, server: int, split: str, node_type: NodeType | None = None) -> torch.Tensor:
         """int64 ``[k]``: one server's nodes of a split; see ``fetch_node_ids``."""
-        from gnnkit.distributed.server_values import FetchNodesRequest
-
-        ids: torch.Tensor = _ask(server, "get_node_ids", FetchNodesRequest(split, self._node_type(node_type)))
+        ids: torch.Tensor = request_server(server, "get_node_ids", FetchNodesRequest(split, self._node_type(node_type)))
         return ids
 
     def fetch_ids_in_file(self, server: int, path: str | os.PathLike[str]) -> torch.Tensor:
         """int64 ``[k]``: the ids in a file of one server's host; see ``DistServer.get_ids_in_file``."""
-        ids: torch.Tensor = _ask(server, "get_ids_in_file", os.fspath(path))
+        ids: torch.Tensor = request_server(server, "get_ids_in_file", os.fspath(path))
         return ids
 
     def fetch_ablp_input(
@@ -180,10 +175,6 @@ class RemoteDistDataset:
         Raises:
             PlanError: Only one of two arguments that go together is given, or a split or type is unknown.
         """
-        import torch
-
-        from gnnkit.distributed.server_values import ABLPInputNodes, FetchABLPInputRequest
-
         if (anchor_node_type is None) != (supervision_edge_type is None):
             raise PlanError(
                 f"anchor_node_type={anchor_node_type!r} and supervision_edge_type={supervision_edge_type!r} go together", "give both"
@@ -211,7 +202,7 @@ class RemoteDistDataset:
             raise PlanError("there is no process group of the trainers", "call torch.distributed.init_process_group first")
         import torch.distributed as dist
 
-        ports = _ask(0, "get_free_ports", num_ports) if dist.get_rank() == 0 else [0] * num_ports
+        ports = request_server(0, "get_free_ports", num_ports) if dist.get_rank() == 0 else [0] * num_ports
         dist.broadcast_object_list(ports, src=0)
         return list(ports)
 
@@ -240,15 +231,7 @@ class RemoteDistDataset:
         return DEFAULT_HOMOGENEOUS_NODE_TYPE
 
 
-def _ask(server: int, method: str, *args: Any) -> Any:
-    from gnnkit.distributed.graph_client import request_server
-
-    return request_server(server, method, *args)
-
-
 def _ask_all(method: str, requests: dict[int, Any]) -> dict[int, Any]:
     """Answers by server; all are asked before the first is waited for."""
-    from gnnkit.distributed.graph_client import async_request_server
-
     futures = {server: async_request_server(server, method, request) for server, request in requests.items()}
     return {server: future.wait() for server, future in futures.items()}

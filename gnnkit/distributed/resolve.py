@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from gnnkit.backends.base import check_count
 from gnnkit.cluster.hosts import environment_int, exchange, group_ranks, own_facts
 from gnnkit.distributed import process_group
-from gnnkit.distributed.context import get_context
+from gnnkit.distributed.context import check_rank, get_context
 from gnnkit.errors import PlanError
 
 
@@ -45,13 +46,9 @@ class DistributedRuntimeInfo:
                 f"{self.node_world_size} nodes of {self.local_world_size} processes are not world_size={self.world_size} processes",
                 "every node needs the same number of processes",
             )
-        for name, value, size in (
-            ("rank", self.rank, self.world_size),
-            ("node_rank", self.node_rank, self.node_world_size),
-            ("local_rank", self.local_rank, self.local_world_size),
-        ):
-            if not 0 <= value < size:
-                raise PlanError(f"{name} must be between 0 and {size - 1}, got {value}")
+        check_rank("rank", self.rank, self.world_size)
+        check_rank("node_rank", self.node_rank, self.node_world_size)
+        check_rank("local_rank", self.local_rank, self.local_world_size)
 
     def cleanup(self) -> None:
         """Destroys the process group if ``resolve_runtime`` created it; a borrowed one is left alone. Repeating it does nothing."""
@@ -103,9 +100,7 @@ class GraphStoreInfo:
 
     def __post_init__(self) -> None:
         for name in ("num_storage_nodes", "num_compute_nodes", "num_processes_per_compute"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise PlanError(f"{name} must be a whole number of at least 1, got {value!r}")
+            check_count(name, getattr(self, name), 1)
 
     @property
     def num_cluster_nodes(self) -> int:

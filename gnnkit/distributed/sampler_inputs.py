@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gnnkit.distributed.loader_plan import stored
@@ -28,15 +29,6 @@ from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType, NodeType, opposite_la
 from gnnkit.vendor import glt
 
 if TYPE_CHECKING:
-    import torch
-
-    from gnnkit.distributed.dataset import DistDataset
-    from gnnkit.distributed.remote_dataset import RemoteDistDataset
-    from gnnkit.distributed.resolve import DistributedRuntimeInfo
-
-if TYPE_CHECKING:
-    import torch
-
     from gnnkit.distributed.dataset import DistDataset
     from gnnkit.distributed.remote_dataset import RemoteDistDataset
     from gnnkit.distributed.resolve import DistributedRuntimeInfo
@@ -51,8 +43,15 @@ if TYPE_CHECKING:
 
         def __init__(self, row: torch.Tensor, col: torch.Tensor, label: Any, input_type: EdgeType | None, neg_sampling: Any) -> None: ...
 
+    class NodeSamplerInput:
+        """The part of graphlearn-torch's class that is used here, for type checkers."""
+
+        def __init__(self, node: torch.Tensor, input_type: NodeType) -> None:
+            self.node, self.input_type = node, input_type
+
 else:
     EdgeSamplerInput = glt.attribute("sampler.EdgeSamplerInput", "DistLinkNeighborLoader")
+    NodeSamplerInput = glt.attribute("sampler.NodeSamplerInput", "DistABLPLoader")
 
 _LINKS_WAY = "servers that are left out have none"
 
@@ -80,8 +79,6 @@ class LinkSamplerInput(EdgeSamplerInput):
         Raises:
             PlanError: As ``resolve_input_links``.
         """
-        import torch
-
         return resolve_input_links((self.link_type, torch.stack([self.row, self.col])), self.options, sampling, graph)
 
 
@@ -103,8 +100,6 @@ def local_links(
     Raises:
         PlanError: ``edge_label_index`` is of a kind that does not fit the graph, or labels are given for edges that are not.
     """
-    import torch
-
     edge_type, links, plain = _type_of(edge_label_index, dataset.get_edge_types(), dataset.schema.is_homogeneous_with_labeled_edge_type)
     _refuse_links_by_server(links)
     link_type = edge_type or HOMOGENEOUS_EDGE_TYPE
@@ -136,8 +131,6 @@ def server_links(
     Raises:
         PlanError: See ``local_links``; or a server does not exist.
     """
-    import torch
-
     labelled, types = dataset.schema.is_homogeneous_with_labeled_edge_type, dataset.fetch_edge_types()
     edge_type, by_server, plain = _type_of(edge_label_index, types, labelled)
     count, records = dataset.cluster_info.num_storage_nodes, []
@@ -162,8 +155,6 @@ def _is_list_of(given: Any, ndim: int) -> bool:
 
 def _raised_alike(labels: Mapping[int, Any]) -> dict[int, torch.Tensor]:
     """Labels by server, which makes its own one higher where they start from 0: there, those of the others have to be so, too."""
-    import torch
-
     rows = {server: torch.from_numpy(to_rows(own, "edge_label", len(own))) for server, own in labels.items()}
     if all(not len(own) or own.min() != 0 for own in rows.values()):
         return rows
@@ -201,8 +192,6 @@ def _refuse_links_by_server(links: Any) -> None:
 
 
 def _to_pairs(links: Any) -> torch.Tensor:
-    import torch
-
     try:
         found = torch.as_tensor(links)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -211,22 +200,6 @@ def _to_pairs(links: Any) -> torch.Tensor:
         raise PlanError(f"edge_label_index must be [2, n], sources and targets, got shape {list(found.shape)}")
     return found
 
-
-if TYPE_CHECKING:
-    import torch
-
-    from gnnkit.distributed.dataset import DistDataset
-    from gnnkit.distributed.remote_dataset import RemoteDistDataset
-    from gnnkit.distributed.resolve import DistributedRuntimeInfo
-
-    class NodeSamplerInput:
-        """The part of graphlearn-torch's class that is used here, for type checkers."""
-
-        def __init__(self, node: torch.Tensor, input_type: NodeType) -> None:
-            self.node, self.input_type = node, input_type
-
-else:
-    NodeSamplerInput = glt.attribute("sampler.NodeSamplerInput", "DistABLPLoader")
 
 _ANCHORS_WAY = "dataset.fetch_ablp_input(split, rank, world_size) gives anchors by server"
 

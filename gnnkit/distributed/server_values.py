@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gnnkit.backends.base import check_count
 from gnnkit.cluster.serving.store_api import Fraction, fractions
 from gnnkit.distributed.loader_options import PPRSamplerOptions
 from gnnkit.distributed.sample_message import MessageFormat, SampleMessage
@@ -156,9 +157,8 @@ def compute_server_assignments(num_servers: int, num_compute_nodes: int, compute
     Raises:
         PlanError: A number is too small, or there is no such trainer.
     """
-    for name, value in (("num_servers", num_servers), ("num_compute_nodes", num_compute_nodes)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise PlanError(f"{name} must be a whole number of at least 1, got {value!r}")
+    check_count("num_servers", num_servers, 1)
+    check_count("num_compute_nodes", num_compute_nodes, 1)
     if isinstance(compute_rank, bool) or not isinstance(compute_rank, int) or not 0 <= compute_rank < num_compute_nodes:
         raise PlanError(f"there is no compute_rank {compute_rank!r} of {num_compute_nodes}", f"ranks go from 0 to {num_compute_nodes - 1}")
     return {share.piece: ServerSlice(*share) for share in fractions(num_servers, num_compute_nodes, compute_rank)}
@@ -238,24 +238,9 @@ def cut_of(part: ServerSlice | None) -> list[int] | None:
     return None if part is None else [part.start_numerator, part.end_numerator, part.denominator]
 
 
-def tensor_of(found: NDArray[Any]) -> torch.Tensor:
-    """An array of numbers that torch knows."""
-    return torch.from_numpy(found)
-
-
-def pair_of(found: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two arrays."""
-    return torch.from_numpy(found[0]), torch.from_numpy(found[1])
-
-
-def size_of(found: Any) -> tuple[int, int]:
-    """Two numbers."""
-    return int(found[0]), int(found[1])
-
-
-def labels_of(found: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Anchors, positive labels, and negative ones where there are some."""
-    return torch.from_numpy(found[0]), torch.from_numpy(found[1]), None if found[2] is None else torch.from_numpy(found[2])
+def tensors_of(found: Any) -> Any:
+    """A tuple of arrays as tensors; None stays."""
+    return tuple(None if array is None else torch.from_numpy(array) for array in found)
 
 
 def rows_of(found: Any, *, is_label: bool) -> torch.Tensor:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gnnkit.backends.base import check_count
 from gnnkit.distributed.seeds import is_labeled_homogeneous
 from gnnkit.errors import PlanError
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType, Quantization
@@ -76,8 +77,7 @@ class FeatureInfo:
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
-        if isinstance(self.dim, bool) or not isinstance(self.dim, int) or self.dim < 1:
-            raise PlanError(f"a feature's dim must be a whole number of at least 1, got {self.dim!r}")
+        check_count("a feature's dim", self.dim, 1)
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,6 @@ def _quantized(arrays: Mapping[str, ArraySpec]) -> dict[str, Quantization]:
 
 def torch_dtype(spec: ArraySpec) -> torch.dtype:
     """Torch's name of the element type that an array has in a batch."""
-    import torch
-
     dtype: Any = getattr(torch, spec.batch_dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise PlanError(f"torch has no element type {spec.dtype!r}")

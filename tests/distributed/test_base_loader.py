@@ -158,7 +158,7 @@ def messages_of(loader: Any) -> list[Any]:
 def test_any_producer_will_do(dataset: DistDataset) -> None:
     own = recipe(dataset)
     expected, messages = [pygs_own(batch) for batch in own], messages_of(own)
-    again = list(own._producer.connection.loader)  # the third epoch
+    again = list(own._producer.connection.loaders[0])  # the third epoch
     own.shutdown()
     assert len(again) == len(messages)
     producer = Replay([{**message, "#META.key": torch.tensor(7)} for message in messages])

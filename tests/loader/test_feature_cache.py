@@ -14,7 +14,6 @@ import torch
 
 import gnnkit
 from gnnkit import GraphLoader, InProcess
-from gnnkit.distributed.connection import LoaderConnection
 from gnnkit.errors import MemoryLimitError, PlanError
 from gnnkit.loader import feature_cache
 from gnnkit.loader.feature_cache import hottest
@@ -238,7 +237,7 @@ def test_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(PlanError, match="batches from Glt"):
             feature_cache.check_cacheable(loader.pipeline.graph, {"kind": "Glt"})
         with pytest.raises(PlanError, match="put together on its device"):
-            LoaderConnection(loader.pipeline).start_epoch()
+            iter(loader.dist_loader)
         assert len(list(loader)) == len(loader), "it goes on"
     monkeypatch.setattr(feature_cache, "available_memory", lambda: 90)
     with pytest.raises(MemoryLimitError, match="0 MB are free on cpu"):
