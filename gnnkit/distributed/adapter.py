@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.colocated import Colocated
@@ -95,8 +96,6 @@ def _options(plan: LoaderPlan) -> Any:
 
 def _seeds(loader: Pipeline, *, homogeneous: bool) -> Any:
     """The seeds of all ranks: what is dealt to this one is decided batch by batch."""
-    import torch
-
     inputs = loader.batches.written_out()
     assert isinstance(inputs, InputNodes), "only loaders of nodes are lent"
     whole = np.arange(loader.batches.num_seeds) if inputs.ids is None else np.array(inputs.ids, np.int64)

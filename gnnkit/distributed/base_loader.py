@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gnnkit.distributed.connection import ConnectionChannel, DistSamplingProducer, batch_counts, remote_producer
 from gnnkit.distributed.loader_modes import check_arguments, initialize_colocated_sampling_worker
 from gnnkit.distributed.loader_options import (
@@ -27,7 +29,6 @@ from gnnkit.schema import HOMOGENEOUS_NODE_TYPE
 from gnnkit.vendor import glt
 
 if TYPE_CHECKING:
-    import torch
     from torch_geometric.data import Data, HeteroData
 
     from gnnkit.distributed.dataset import DistDataset
@@ -35,81 +36,11 @@ if TYPE_CHECKING:
     from gnnkit.distributed.store_views import DatasetSchema
 
 
-def set_glt_attributes(
-    loader: Any,
-    dataset: DistDataset | RemoteDistDataset | None,
-    sampler_input: Any,
-    config: Any,
-    worker_options: Any,
-    device: torch.device | None,
-    runtime: DistributedRuntimeInfo,
-    producer: Any,
-) -> None:
-    """Sets what ``graphlearn_torch.distributed.DistLoader.__init__`` of version 0.2.4 would.
-
-    Args:
-        loader: The loader.
-        dataset: Its dataset; None for a graph that is in memory only.
-        sampler_input: Its seeds; on servers, a list with those of each.
-        config: Its sampling configuration.
-        worker_options: Its options; they get this process's worker ranks.
-        device: Where batches go, None for the CPU.
-        runtime: Where this process stands.
-        producer: What samples.
-    """
-    import torch
-
-    loader.input_data = sampler_input
-    for name in (
-        "sampling_type",
-        "num_neighbors",
-        "batch_size",
-        "shuffle",
-        "drop_last",
-        "with_edge",
-        "with_weight",
-        "collect_features",
-        "edge_dir",
-    ):
-        setattr(loader, name, getattr(config, name))
-    loader.sampling_config = config
-    loader.to_device = torch.device("cpu") if device is None else device
-    loader.worker_options = worker_options
-    loader._num_recv = loader._epoch = 0
-    if isinstance(dataset, RemoteDistDataset):
-        _set_remote(loader, dataset, sampler_input, runtime)
-    else:
-        _set_local(loader, dataset, sampler_input, runtime, producer)
-
-
-def _set_remote(loader: Any, dataset: RemoteDistDataset, inputs: list[Any], runtime: DistributedRuntimeInfo) -> None:
-    loader.data = None
-    loader._is_collocated_worker, loader._is_mp_worker, loader._is_remote_worker, loader._with_channel = False, False, True, True
-    loader.num_data_partitions, loader.data_partition_idx = dataset.cluster_info.num_storage_nodes, runtime.node_rank
-    loader._set_ntypes_and_etypes(dataset.fetch_node_types() or [HOMOGENEOUS_NODE_TYPE], dataset.fetch_edge_types() or [])
-    loader._server_rank_list, loader._input_data_list = list(range(len(inputs))), inputs
-    loader._input_len, loader._input_type = [len(seeds) for seeds in inputs], inputs[0].input_type
-    loader._num_batches = sum(batch_counts(inputs, loader.sampling_config))
-    loader._num_expected = float("inf")  # the channel says when an epoch is over
-
-
-def _set_local(loader: Any, dataset: DistDataset | None, sampler_input: Any, runtime: DistributedRuntimeInfo, producer: Any) -> None:
-    loader.data = dataset
-    loader._is_collocated_worker = is_collocated(loader.worker_options)
-    loader._is_mp_worker, loader._is_remote_worker = not loader._is_collocated_worker, False
-    loader._with_channel = not loader._is_collocated_worker
-    loader.num_data_partitions = 1 if dataset is None else dataset.num_partitions
-    loader.data_partition_idx = 0 if dataset is None else dataset.partition_idx
-    types = (None, None) if dataset is None else (dataset.get_node_types(), dataset.get_edge_types())
-    loader._set_ntypes_and_etypes(*types)
-    loader._input_len, loader._input_type = len(sampler_input), sampler_input.input_type
-    loader._num_expected = loader._num_batches = batch_counts([sampler_input], loader.sampling_config)[0]
-    if loader._is_collocated_worker:
-        loader._collocated_producer = producer
-    else:
-        loader._mp_producer = producer
-        loader.worker_options._set_worker_ranks(runtime)
-
+# What a loader of graphlearn-torch's has of its configuration.
+_OF_CONFIG = (
+    *("sampling_type", "num_neighbors", "batch_size", "shuffle", "drop_last"),
+    *("with_edge", "with_weight", "collect_features", "edge_dir"),
+)
 
 if TYPE_CHECKING:
     DistLoader = object
@@ -154,17 +85,16 @@ class BaseDistLoader(ProcessBound, DistLoader):
     # Until something has been started, also where the constructor fails.
     _shutdowned = True
 
-    # What glt_attributes sets and this class reads.
+    # Of graphlearn-torch's class.
     edge_dir: Any
-    worker_options: Any
     _node_types: Any
     _edge_types: Any
-    _input_type: Any
     _channel: Any
+    _set_ntypes_and_etypes: Any
+    # Of another kind on servers.
+    data: DistDataset | None
+    _input_len: Any
     _num_expected: float
-    _num_batches: int
-    _num_recv: int
-    _epoch: int
 
     # What makes batches of messages.
     _maker: type[BatchMaker] = BatchMaker
@@ -194,7 +124,7 @@ class BaseDistLoader(ProcessBound, DistLoader):
         target = resolve_device(device)
         if isinstance(dataset, RemoteDistDataset):
             producer = remote_producer(dataset, sampler_input, sampling_config, worker_options, sampler_options, producer)
-        set_glt_attributes(self, dataset, sampler_input, sampling_config, worker_options, target, runtime, producer)
+        self._set_glt_attributes(dataset, sampler_input, sampling_config, worker_options, target, runtime, producer)
         self._is_homogeneous_with_labeled_edge_type = dataset_schema.is_homogeneous_with_labeled_edge_type
         self._node_feature_info = dataset_schema.node_feature_info
         self._edge_feature_info = dataset_schema.edge_feature_info
@@ -220,6 +150,45 @@ class BaseDistLoader(ProcessBound, DistLoader):
         except BaseException:
             self.shutdown()
             raise
+
+    def _set_glt_attributes(
+        self,
+        dataset: DistDataset | RemoteDistDataset | None,
+        sampler_input: Any,
+        config: Any,
+        worker_options: Any,
+        device: torch.device | None,
+        runtime: DistributedRuntimeInfo,
+        producer: Any,
+    ) -> None:
+        """Sets what ``graphlearn_torch.distributed.DistLoader.__init__`` of version 0.2.4 would."""
+        self.__dict__.update({name: getattr(config, name) for name in _OF_CONFIG})
+        self.input_data, self.sampling_config, self.worker_options = sampler_input, config, worker_options
+        self.to_device = torch.device("cpu") if device is None else device
+        self._num_recv = self._epoch = 0
+        self._is_remote_worker = isinstance(dataset, RemoteDistDataset)
+        self._is_collocated_worker = not self._is_remote_worker and is_collocated(worker_options)
+        self._is_mp_worker = not self._is_remote_worker and not self._is_collocated_worker
+        self._with_channel = not self._is_collocated_worker
+        counts = batch_counts(sampler_input if self._is_remote_worker else [sampler_input], config)
+        self._num_expected = self._num_batches = sum(counts)
+        if isinstance(dataset, RemoteDistDataset):
+            self.data = None
+            self.num_data_partitions, self.data_partition_idx = dataset.cluster_info.num_storage_nodes, runtime.node_rank
+            self._set_ntypes_and_etypes(dataset.fetch_node_types() or [HOMOGENEOUS_NODE_TYPE], dataset.fetch_edge_types() or [])
+            self._server_rank_list, self._input_data_list = list(range(len(sampler_input))), sampler_input
+            self._input_len, self._input_type = [len(seeds) for seeds in sampler_input], sampler_input[0].input_type
+            self._num_expected = float("inf")  # the channel says when an epoch is over
+            return
+        self.data = dataset
+        self.num_data_partitions, self.data_partition_idx = (1, 0) if dataset is None else (dataset.num_partitions, dataset.partition_idx)
+        self._set_ntypes_and_etypes(*((None, None) if dataset is None else (dataset.get_node_types(), dataset.get_edge_types())))
+        self._input_len, self._input_type = len(sampler_input), sampler_input.input_type
+        if self._is_collocated_worker:
+            self._collocated_producer = producer
+        else:
+            self._mp_producer = producer
+            worker_options._set_worker_ranks(runtime)
 
     @staticmethod
     def create_colocated_channel(worker_options: Any) -> ConnectionChannel:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gnnkit.distributed.graph_client import async_request_server
 from gnnkit.distributed.loader_options import KHopNeighborSamplerOptions, PPRSamplerOptions, SamplerOptions, backend_of, served_backend_of
 from gnnkit.distributed.loader_plan import make_plan, plan_on
@@ -26,8 +28,6 @@ from gnnkit.vendor import glt
 from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
-    import torch
-
     from gnnkit.distributed.dataset import DistDataset
     from gnnkit.distributed.remote_dataset import RemoteDistDataset
     from gnnkit.distributed.resolve import DistributedRuntimeInfo
@@ -421,8 +421,6 @@ def _put(answers: queue.SimpleQueue[Any], generation: int, place: int, done: Fut
 
 
 def _has_cuda() -> bool:
-    import torch
-
     return torch.cuda.is_available()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnkit.distributed.dataset_values import WEIGHT, DatasetValues, as_tensor, map_types
+from gnnkit.distributed.dataset_values import WEIGHT, DatasetValues, as_tensor, map_types, store_of_parts
 from gnnkit.distributed.store_views import (
     AnyBook,
     DatasetSchema,
@@ -320,8 +320,6 @@ class DistDataset:
         Raises:
             GnnkitError: See ``store_of_parts``.
         """
-        from gnnkit.distributed.dataset_values import store_of_parts
-
         if self.needs_others:
             with meeting as others:
                 self._open(store_of_parts(self, others))

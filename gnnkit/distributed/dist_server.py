@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import torch
 
 from gnnkit.backends.base import check_count
-from gnnkit.cluster.serving.spec import UNIX_PREFIX
+from gnnkit.cluster.serving.spec import UNIX_PREFIX, required
+from gnnkit.cluster.serving.store_api import StoreApi
 from gnnkit.distributed import context
+from gnnkit.distributed.dataset import DistDataset
+from gnnkit.distributed.dataset_values import meeting_at
+from gnnkit.distributed.loader_plan import stored
 from gnnkit.distributed.process_group import meeting_address
 from gnnkit.distributed.server_values import (
     Described,
@@ -32,13 +36,12 @@ from gnnkit.distributed.server_values import (
 from gnnkit.distributed.store_views import DatasetSchema, FeatureInfo, Quantizations
 from gnnkit.errors import LoaderClosed, PlanError, near_matches
 from gnnkit.schema import EdgeDir, EdgeType, NodeType
+from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
-    from gnnkit.distributed.dataset import DistDataset
     from gnnkit.distributed.sample_message import SampleMessage
     from gnnkit.distributed.store_views import AnyBook
     from gnnkit.serving import GraphStoreServers
-    from gnnkit.storage.store import Store
 
 _logger = logging.getLogger(__name__)
 
@@ -63,9 +66,6 @@ class DistServer:
     """
 
     def __init__(self, dataset: DistDataset) -> None:
-        from gnnkit.cluster.serving.store_api import StoreApi
-        from gnnkit.distributed.loader_plan import stored
-
         api = StoreApi(stored(dataset), dataset.partition_idx, dataset.num_partitions)
 
         def ask(name: str, args: dict[str, Any], convert: Callable[[Any], Any]) -> Any:
@@ -426,7 +426,6 @@ def init_server(  # noqa: PLR0913
 def _start(
     store: Store | Path, num_servers: int, rank: int, address: str, clients: bool | int, token: str | None, options: dict[str, Any]
 ) -> GraphStoreServers:
-    from gnnkit.cluster.serving.spec import required
     from gnnkit.serving import serve
 
     servers = serve(
@@ -458,8 +457,6 @@ def get_server() -> DistServer | None:
     if serving is None:
         return None
     if serving.face is None:
-        from gnnkit.distributed.dataset import DistDataset
-
         dataset = serving.dataset
         serving.face = DistServer(dataset if isinstance(dataset, DistDataset) else DistDataset.from_store(dataset))
     return serving.face
@@ -493,11 +490,6 @@ def wait_and_shutdown_server() -> None:
 
 
 def _store_of(dataset: Any, address: str, port: int, rank: int, num_servers: int) -> Store | Path:
-    from gnnkit.distributed.dataset import DistDataset
-    from gnnkit.distributed.dataset_values import meeting_at
-    from gnnkit.distributed.loader_plan import stored
-    from gnnkit.storage.store import Store
-
     if isinstance(dataset, DistDataset):
         if not address.startswith(UNIX_PREFIX):
             dataset.meet(meeting_at(address, port, rank, num_servers))  # before server 0 listens there for good

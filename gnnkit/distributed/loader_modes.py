@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+import torch
 
 from gnnkit.backends.base import check_count, check_seconds
 from gnnkit.cluster.hosts import environment_int
@@ -29,9 +31,6 @@ from gnnkit.distributed.resolve import DistributedRuntimeInfo, resolve_runtime
 from gnnkit.distributed.seeds import resolve_seeds, resolve_server_seeds
 from gnnkit.errors import PlanError
 from gnnkit.vendor import glt
-
-if TYPE_CHECKING:
-    import torch
 
 _PRODUCER_PARTS = ("init", "produce_all", "shutdown", "output_channel")
 
@@ -295,8 +294,6 @@ def _named(given: Any, own: dict[str, Any]) -> dict[str, Any]:
 
 def device_of(device: Any, runtime: DistributedRuntimeInfo) -> Any:
     """The device that is given, else a CUDA device by local rank where there are some, else None."""
-    import torch
-
     if device is not None or not torch.cuda.is_available():
         return device
     return torch.device("cuda", runtime.local_rank % torch.cuda.device_count())

@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gnnkit.backends.base import Backend
 from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
+from gnnkit.distributed.graph_client import joined_backend
 from gnnkit.distributed.seeds import patch_fanout_for_sampling
 from gnnkit.errors import PlanError
 from gnnkit.samplers import PPR
@@ -172,8 +175,6 @@ def create_colocated_worker_options(
     Raises:
         PlanError: A value is unusable, or graphlearn-torch is not installed.
     """
-    import torch
-
     if not isinstance(num_workers, int):
         raise PlanError(f"num_workers must be a whole number of at least 1, got {num_workers!r}")
     # Checks the values, in the words of whoever gave them.
@@ -256,8 +257,6 @@ def remote_options(info: Any, master_port: int, *, num_workers: int, worker_conc
         worker_concurrency: See ``create_graph_store_worker_options``.
         **more: Further arguments of graphlearn-torch's class.
     """
-    import torch
-
     from gnnkit.distributed.remote_worker_options import RemoteDistSamplingWorkerOptions  # heavy: it is built on graphlearn-torch's
 
     return RemoteDistSamplingWorkerOptions(
@@ -309,8 +308,6 @@ def served_backend_of(options: Any) -> GraphStore:
     Raises:
         PlanError: It has joined none, or a value is unusable.
     """
-    from gnnkit.distributed.graph_client import joined_backend
-
     size = None if options.buffer_size == f"{options.num_workers * _DEFAULT_MB_PER_WORKER}MB" else options.buffer_size
     return replace(joined_backend(), worker_concurrency=options.worker_concurrency, channel_size=size)
 

@@ -279,24 +279,26 @@ class BatchMaker:
             device: See the attributes.
             non_blocking: See the attributes.
         """
-        nodes, edges = schema.node_feature_info, schema.edge_feature_info
-        by_node = nodes if isinstance(nodes, Mapping) else {HOMOGENEOUS_NODE_TYPE: nodes} if nodes else {}
-        by_edge = edges if isinstance(edges, Mapping) else {HOMOGENEOUS_EDGE_TYPE: edges} if edges else {}
-        turned = schema.edge_dir == "out" and schema.edge_types is not None
-        shown = {(reverse_edge_type(t) if turned else t): info for t, info in by_edge.items()}
-        homogeneous = schema.edge_types is None or schema.is_homogeneous_with_labeled_edge_type
-        of_nodes = _by_type(schema.node_quantization, HOMOGENEOUS_NODE_TYPE, schema)
-        of_edges = _by_type(schema.edge_quantization, HOMOGENEOUS_EDGE_TYPE, schema)
-        quantizations: dict[BatchKey, Quantization] = {NodeKey(t, name): q for t, found in of_nodes.items() for name, q in found.items()}
-        for edge_type, found in of_edges.items():
-            quantizations |= {EdgeKey(reverse_edge_type(edge_type) if turned else edge_type, name): q for name, q in found.items()}
+        plain, turned = schema.edge_types is None, schema.edge_dir == "out" and schema.edge_types is not None
+
+        def of_nodes(found: Any) -> Mapping[NodeType, Any]:
+            return {HOMOGENEOUS_NODE_TYPE: found} if plain and found else found or {}
+
+        def of_edges(found: Any) -> Mapping[EdgeType, Any]:
+            by_type = {HOMOGENEOUS_EDGE_TYPE: found} if plain and found else found or {}
+            return {(reverse_edge_type(t) if turned else t): values for t, values in by_type.items()}
+
+        quantizations: dict[BatchKey, Quantization] = {
+            NodeKey(t, name): q for t, found in of_nodes(schema.node_quantization).items() for name, q in found.items()
+        }
+        quantizations |= {EdgeKey(t, name): q for t, found in of_edges(schema.edge_quantization).items() for name, q in found.items()}
         return cls(
             messages,
-            homogeneous,
+            plain or schema.is_homogeneous_with_labeled_edge_type,
             config.batch_size,
             config.collect_features,
-            by_node,
-            shown,
+            of_nodes(schema.node_feature_info),
+            of_edges(schema.edge_feature_info),
             device,
             non_blocking,
             dequantize=Dequantizer(quantizations, BlockPool(2 * len(quantizations)).lease) if quantizations else None,
@@ -358,11 +360,3 @@ class BatchMaker:
             data.num_sampled_nodes = data.collect("num_sampled_nodes")
             counted = {store._key: store.num_sampled_edges for store in data.edge_stores if "num_sampled_edges" in store}
             data.num_sampled_edges = counted  # none of PPR's edges are
-
-
-def _by_type(found: Any, only_type: Any, schema: DatasetSchema) -> Mapping[Any, Mapping[str, Quantization]]:
-    """A value of a dataset's schema by type, also that of a homogeneous one."""
-    if not found:
-        return {}
-    by_type: Mapping[Any, Mapping[str, Quantization]] = {only_type: found} if schema.edge_types is None else found
-    return by_type

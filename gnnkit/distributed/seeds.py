@@ -90,29 +90,43 @@ def resolve_seeds(input_nodes: Any, dataset: DistDataset, runtime: DistributedRu
     Raises:
         PlanError: ``input_nodes`` is of a kind that does not fit the graph.
     """
-    types, labelled = dataset.get_node_types(), dataset.schema.is_homogeneous_with_labeled_edge_type
-    if isinstance(input_nodes, tuple) and len(input_nodes) == 2:
-        return _typed(input_nodes, types)
     _refuse_servers(input_nodes)
-    if types is not None and not labelled:
-        kind = "None" if input_nodes is None else f"a {type(input_nodes).__name__}"
-        raise PlanError(f"input_nodes is {kind}, and the graph is typed", f"give (node type, ids), with a type of {types}")
-    node_type = DEFAULT_HOMOGENEOUS_NODE_TYPE if labelled else None
-    if input_nodes is not None:
-        return node_type, to_seeds(input_nodes), labelled
+    labelled = dataset.schema.is_homogeneous_with_labeled_edge_type
+    node_type, ids, plain = _type_of(input_nodes, dataset.get_node_types(), labelled, "ids")
+    _refuse_servers(ids)
+    if ids is not None or isinstance(input_nodes, tuple):
+        return node_type, to_seeds(ids), plain
     found = dataset.node_ids
     own: Any = found[DEFAULT_HOMOGENEOUS_NODE_TYPE] if isinstance(found, Mapping) else found
-    return node_type, shard_nodes_by_process(own, runtime.local_rank, runtime.local_world_size), labelled
+    return node_type, shard_nodes_by_process(own, runtime.local_rank, runtime.local_world_size), plain
 
 
-def _typed(pair: tuple[Any, Any], types: list[NodeType] | None) -> tuple[NodeType, torch.Tensor, bool]:
-    node_type, ids = pair
-    if types is None:
-        raise PlanError(f"input_nodes names the node type {node_type!r}, and the graph is homogeneous", "give the ids alone")
-    if node_type not in types:
-        raise PlanError(f"input_nodes names the unknown node type {node_type!r}{near_matches(str(node_type), types)}", f"known: {types}")
-    _refuse_servers(ids)
-    return node_type, to_seeds(ids), False
+def _type_of(given: Any, types: list[NodeType] | None, labelled: bool, ids: str, way: str = "") -> tuple[NodeType | None, Any, bool]:
+    """The seeds' type, None for a homogeneous graph; the seeds; and whether batches are plain.
+
+    Args:
+        given: Seeds, or ``(node type, seeds)``.
+        types: The graph's types; None for a homogeneous one.
+        labelled: Whether it is homogeneous but for its labels.
+        ids: What seeds are, for messages.
+        way: How they are come by, for messages.
+
+    Raises:
+        PlanError: The type is missing, unknown, or of a homogeneous graph.
+    """
+    if isinstance(given, tuple) and len(given) == 2:
+        node_type, seeds = given
+        if types is None:
+            raise PlanError(f"input_nodes names the node type {node_type!r}, and the graph is homogeneous", f"give the {ids} alone")
+        if node_type not in types:
+            raise PlanError(
+                f"input_nodes names the unknown node type {node_type!r}{near_matches(str(node_type), types)}", f"known: {types}"
+            )
+        return node_type, seeds, False
+    if types is not None and not labelled:
+        kind = "None" if given is None else f"a {type(given).__name__}"
+        raise PlanError(f"input_nodes is {kind}, and the graph is typed", f"give (node type, {ids}), with a type of {types}{way}")
+    return DEFAULT_HOMOGENEOUS_NODE_TYPE if labelled else None, given, labelled
 
 
 def _refuse_servers(value: Any) -> None:
@@ -162,17 +176,7 @@ def resolve_server_seeds(
         DatasetError: A file is missing or holds no ids.
     """
     types, labelled = dataset.fetch_node_types(), dataset.schema.is_homogeneous_with_labeled_edge_type
-    node_type, by_server, plain = None, input_nodes, False
-    if isinstance(input_nodes, tuple) and len(input_nodes) == 2:
-        node_type, by_server = input_nodes
-        _check_type(node_type, types)
-    elif labelled:
-        node_type, plain = DEFAULT_HOMOGENEOUS_NODE_TYPE, True
-    elif types is not None:
-        kind = "None" if input_nodes is None else f"a {type(input_nodes).__name__}"
-        raise PlanError(
-            f"input_nodes is {kind}, and the graph is typed", f"give (node type, ids by server), with a type of {types}; {_WAY}"
-        )
+    node_type, by_server, plain = _type_of(input_nodes, types, labelled, "ids by server", f"; {_WAY}")
     count = dataset.cluster_info.num_storage_nodes
     found = given_by_server(by_server, servers, count, _is_list_of_seeds)
     check_servers(found, count, _WAY)
@@ -223,13 +227,6 @@ def _ids_on(server: int, seeds: Any, node_type: NodeType | None, dataset: Remote
             raise PlanError(f"input_nodes is {seeds}, which is no split", "Split.train, Split.valid or Split.test")
         return dataset.fetch_split(server, _SPLITS[seeds.value], node_type)
     return dataset.fetch_ids_in_file(server, seeds) if isinstance(seeds, (str, os.PathLike)) else to_seeds(seeds)
-
-
-def _check_type(node_type: Any, types: list[NodeType] | None) -> None:
-    if types is None:
-        raise PlanError(f"input_nodes names the node type {node_type!r}, and the graph is homogeneous", "give the ids by server alone")
-    if node_type not in types:
-        raise PlanError(f"input_nodes names the unknown node type {node_type!r}{near_matches(str(node_type), types)}", f"known: {types}")
 
 
 def check_servers(by_server: Any, num_servers: int, way: str, what: str = "input_nodes") -> None:

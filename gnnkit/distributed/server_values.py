@@ -178,7 +178,6 @@ class Described:
         num_parts: Parts of the store.
         part: The first of them that the server has a share of; 0 where it has none.
         has_weights: Whether the store has weights.
-        fingerprint: The store's.
     """
 
     schema: DatasetSchema
@@ -187,7 +186,6 @@ class Described:
     num_parts: int
     part: int
     has_weights: bool
-    fingerprint: str
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Described:
@@ -196,7 +194,7 @@ class Described:
         nodes, edges = (None, None) if graph.is_homogeneous else (list(graph.node_types), list(graph.edge_types))
         schema = DatasetSchema.from_graph(graph, found["edge_dir"])
         parts = found["parts"]
-        return cls(schema, nodes, edges, found["num_parts"], parts[0] if parts else 0, found["weight"] is not None, found["fingerprint"])
+        return cls(schema, nodes, edges, found["num_parts"], parts[0] if parts else 0, found["weight"] is not None)
 
 
 def plain_ids(value: Any) -> NDArray[np.int64]:

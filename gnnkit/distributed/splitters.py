@@ -67,7 +67,26 @@ class DistNodeSplitter:
             raise PlanError(f"the node ids{of} must be one-dimensional, and there must be some, got shape {tuple(ids.shape)}")
         if ids.is_floating_point() or ids.dtype == torch.bool:
             raise PlanError(f"the node ids{of} must be whole numbers, got {ids.dtype}")
-        return split_own(np.unique(ids.cpu().numpy()), self._num_val, self._num_test, self._hash, self._seed)
+        return self.split_own(np.unique(ids.cpu().numpy()))
+
+    def split_own(self, ids: NDArray[Any]) -> Split:
+        """Splits the ids of all ranks together, and gives this rank its own.
+
+        Args:
+            ids: Whole numbers ``[n]``, ascending, each once.
+        """
+        import torch
+
+        every = _of_all_ranks(ids.astype(np.int64))
+        if self._hash is None:
+            split = split_nodes(every, valid=self._num_val, test=self._num_test, seed=self._seed)
+        else:
+            order = torch.sort(self._hash(torch.from_numpy(every)), stable=True).indices
+            split = cut(every, order.cpu().numpy(), self._num_val, self._num_test)
+        if len(every) == len(ids):
+            return split
+        own = torch.from_numpy(ids.astype(np.int64))
+        return Split(*(part[torch.isin(part, own)] for part in split))
 
 
 class DistNodeAnchorLinkSplitter:
@@ -104,11 +123,10 @@ class DistNodeAnchorLinkSplitter:
     ) -> None:
         if sampling_direction not in ("in", "out"):
             raise PlanError(f"sampling_direction must be 'in' or 'out', got {sampling_direction!r}")
-        _check_shares(num_val, num_test)
+        self._nodes = DistNodeSplitter(num_val, num_test, hash_function, seed=seed)
         if supervision_edge_types is not None and not supervision_edge_types:
             raise PlanError("supervision_edge_types is empty", "name the supervised types, or leave it out for a homogeneous graph")
         self._row = 1 if sampling_direction == "in" else 0
-        self._num_val, self._num_test, self._hash, self._seed = num_val, num_test, hash_function, seed
         self._types = None if supervision_edge_types is None else [(a, relation, b) for a, relation, b in supervision_edge_types]
         self.should_convert_labels_to_edges = should_convert_labels_to_edges
 
@@ -168,31 +186,7 @@ class DistNodeAnchorLinkSplitter:
         return anchors
 
     def _split(self, anchors: list[NDArray[Any]]) -> Split:
-        return split_own(np.unique(np.concatenate(anchors)), self._num_val, self._num_test, self._hash, self._seed)
-
-
-def split_own(ids: NDArray[Any], num_val: float, num_test: float, hash_function: HashFunction | None, seed: int) -> Split:
-    """Splits the ids of all ranks together, and gives this rank its own.
-
-    Args:
-        ids: Whole numbers ``[n]``, ascending, each once.
-        num_val: See ``DistNodeSplitter``.
-        num_test: See ``DistNodeSplitter``.
-        hash_function: See ``DistNodeSplitter``.
-        seed: See ``DistNodeSplitter``.
-    """
-    import torch
-
-    every = _of_all_ranks(ids.astype(np.int64))
-    if hash_function is None:
-        split = split_nodes(every, valid=num_val, test=num_test, seed=seed)
-    else:
-        order = torch.sort(hash_function(torch.from_numpy(every)), stable=True).indices
-        split = cut(every, order.cpu().numpy(), num_val, num_test)
-    if len(every) == len(ids):
-        return split
-    own = torch.from_numpy(ids.astype(np.int64))
-    return Split(*(part[torch.isin(part, own)] for part in split))
+        return self._nodes.split_own(np.unique(np.concatenate(anchors)))
 
 
 def select_ssl_positive_label_edges(edge_index: torch.Tensor, positive_label_percentage: float, *, seed: int = 0) -> torch.Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -476,14 +476,6 @@ class DistGraph:
         return look_up(by_type(self.edge_pb, etype, "a partition book"), eids)
 
 
-class RowIndex(Protocol):
-    """Finds the rows of a part that belong to the dataset's ids."""
-
-    def rows(self, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """Rows ``[k]``; -1 for what belongs to another part."""
-        ...
-
-
 class LocalFeature:
     """The features of one type in one part; ``feature[ids]`` copies rows.
 
@@ -493,7 +485,7 @@ class LocalFeature:
         index: From the dataset's ids to rows.
     """
 
-    def __init__(self, rows: NDArray[Any], spec: ArraySpec, index: RowIndex) -> None:
+    def __init__(self, rows: NDArray[Any], spec: ArraySpec, index: PartNodeRows | PartEdgeRows) -> None:
         self._rows, self._spec, self._index = rows, spec, index
         self.dtype = torch_dtype(spec)
 
@@ -673,18 +665,13 @@ class StoreViews:
 
     def features(self, part: int, of: Literal["node", "edge"]) -> dict[Any, LocalFeature]:
         """The features of a part, for the types that have some."""
-        graph = self.arrays
-        if of == "node":
-            return {
-                t: LocalFeature(graph.nodes[t][part].arrays[NODE_FEATURES], nodes.arrays[NODE_FEATURES], PartNodeRows(graph, t, part))
-                for t, nodes in self.store.schema.node_types.items()
-                if NODE_FEATURES in nodes.arrays
-            }
-        return {
-            t: LocalFeature(graph.edges[t][part].arrays[EDGE_FEATURES], edges.arrays[EDGE_FEATURES], PartEdgeRows(graph, t, part))
-            for t, edges in self.store.schema.edge_types.items()
-            if EDGE_FEATURES in edges.arrays
-        }
+        graph, schema = self.arrays, self.store.schema
+        found: Any = (NODE_FEATURES, schema.node_types, graph.nodes, PartNodeRows)
+        if of == "edge":
+            found = (EDGE_FEATURES, schema.edge_types, graph.edges, PartEdgeRows)
+        name, types, parts, index = found
+        specs = {t: spec for t, of_type in types.items() if (spec := of_type.arrays.get(name)) is not None}
+        return {t: LocalFeature(parts[t][part].arrays[name], spec, index(graph, t, part)) for t, spec in specs.items()}
 
     def dist_feature(self, part: int, of: Literal["node", "edge"]) -> DistFeature:
         """See ``DistFeature.from_store``."""
