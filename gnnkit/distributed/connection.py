@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gnnkit.distributed.graph_client import async_request_server
+from gnnkit.distributed import graph_client
 from gnnkit.distributed.loader_options import KHopNeighborSamplerOptions, PPRSamplerOptions, SamplerOptions, backend_of, served_backend_of
 from gnnkit.distributed.loader_plan import make_plan, plan_on
 from gnnkit.distributed.sample_message import MessageFormat, SampleMessage
@@ -411,7 +411,7 @@ class RemoteReceivingChannel(ChannelBase):
     def _request_some(self) -> None:
         for place, source in enumerate(self._sources):
             while not source.is_over and source.under_way < self.prefetch_size:
-                future = async_request_server(source.server, "fetch_one_sampled_message", source.channel, self._epoch)
+                future = graph_client.async_request_server(source.server, "fetch_one_sampled_message", source.channel, self._epoch)
                 source.under_way += 1
                 future.add_done_callback(partial(_put, self._answers, self._generation, place))
 
@@ -528,16 +528,16 @@ class ServedProducer:
         self.output_channel.reset(epoch)
 
     def _create(self, server: int) -> Any:
-        return async_request_server(server, _METHOD, self._inputs[server], self._config, self._options, self._sampler_options)
+        return graph_client.async_request_server(server, _METHOD, self._inputs[server], self._config, self._options, self._sampler_options)
 
     def _start(self, place: int, epoch: int) -> Any:
-        return async_request_server(self.server_ranks[place], "start_new_epoch_sampling", self.producer_ids[place], epoch)
+        return graph_client.async_request_server(self.server_ranks[place], "start_new_epoch_sampling", self.producer_ids[place], epoch)
 
     def shutdown(self) -> None:
         """Gives the producers up. Repeating it does nothing."""
         held, self.producer_ids = list(zip(self.server_ranks, self.producer_ids, strict=False)), []
         for server, number in held:
             try:
-                async_request_server(server, "destroy_sampling_producer", number).wait()
+                graph_client.async_request_server(server, "destroy_sampling_producer", number).wait()
             except GnnkitError as error:  # a server that is gone, or was left, has no producers of this process any more
                 _logger.info("%s", error)

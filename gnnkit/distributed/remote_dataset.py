@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from gnnkit.distributed import context, process_group
-from gnnkit.distributed.graph_client import async_request_server, request_server
+from gnnkit.distributed import context, graph_client, process_group
 from gnnkit.distributed.resolve import GraphStoreInfo
 from gnnkit.distributed.seeds import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
 from gnnkit.distributed.server_values import (
@@ -67,7 +66,7 @@ class RemoteDistDataset:
     @cached_property
     def schema(self) -> DatasetSchema:
         """Types, features and direction; asked for once."""
-        found: DatasetSchema = request_server(0, "get_dataset_schema")
+        found: DatasetSchema = graph_client.request_server(0, "get_dataset_schema")
         return found
 
     def fetch_node_feature_info(self) -> FeatureInfo | dict[NodeType, FeatureInfo] | None:
@@ -92,7 +91,7 @@ class RemoteDistDataset:
 
     def fetch_node_types(self) -> list[NodeType] | None:
         """Node types; None for a homogeneous graph."""
-        found: list[NodeType] | None = request_server(0, "get_node_types")
+        found: list[NodeType] | None = graph_client.request_server(0, "get_node_types")
         return found
 
     def fetch_edge_types(self) -> list[EdgeType] | None:
@@ -101,7 +100,7 @@ class RemoteDistDataset:
 
     def fetch_edge_weights_registered(self) -> bool:
         """Whether neighbours can be drawn in proportion to weights."""
-        return bool(request_server(0, "get_edge_weights_registered"))
+        return bool(graph_client.request_server(0, "get_edge_weights_registered"))
 
     def fetch_node_partition_book(self, node_type: NodeType | None = None) -> AnyBook:
         """Which part owns which node: a range book, or a tensor with each id's part.
@@ -109,12 +108,12 @@ class RemoteDistDataset:
         Raises:
             PlanError: The type is unknown, given for a homogeneous graph, or missing for a typed one.
         """
-        book: AnyBook = request_server(0, "get_node_partition_book", self._node_type(node_type))
+        book: AnyBook = graph_client.request_server(0, "get_node_partition_book", self._node_type(node_type))
         return book
 
     def fetch_edge_partition_book(self, edge_type: EdgeType | None = None) -> AnyBook:
         """Which part owns which edge; errors as ``fetch_node_partition_book``."""
-        book: AnyBook = request_server(0, "get_edge_partition_book", self._edge_type(edge_type))
+        book: AnyBook = graph_client.request_server(0, "get_edge_partition_book", self._edge_type(edge_type))
         return book
 
     # What each server has -----------------------------------------------------------------------------------------------------
@@ -144,12 +143,12 @@ class RemoteDistDataset:
 
     def fetch_split(self, server: int, split: str, node_type: NodeType | None = None) -> torch.Tensor:
         """int64 ``[k]``: one server's nodes of a split; see ``fetch_node_ids``."""
-        ids: torch.Tensor = request_server(server, "get_node_ids", FetchNodesRequest(split, self._node_type(node_type)))
+        ids: torch.Tensor = graph_client.request_server(server, "get_node_ids", FetchNodesRequest(split, self._node_type(node_type)))
         return ids
 
     def fetch_ids_in_file(self, server: int, path: str | os.PathLike[str]) -> torch.Tensor:
         """int64 ``[k]``: the ids in a file of one server's host; see ``DistServer.get_ids_in_file``."""
-        ids: torch.Tensor = request_server(server, "get_ids_in_file", os.fspath(path))
+        ids: torch.Tensor = graph_client.request_server(server, "get_ids_in_file", os.fspath(path))
         return ids
 
     def fetch_ablp_input(
@@ -202,7 +201,7 @@ class RemoteDistDataset:
             raise PlanError("there is no process group of the trainers", "call torch.distributed.init_process_group first")
         import torch.distributed as dist
 
-        ports = request_server(0, "get_free_ports", num_ports) if dist.get_rank() == 0 else [0] * num_ports
+        ports = graph_client.request_server(0, "get_free_ports", num_ports) if dist.get_rank() == 0 else [0] * num_ports
         dist.broadcast_object_list(ports, src=0)
         return list(ports)
 
@@ -233,5 +232,5 @@ class RemoteDistDataset:
 
 def _ask_all(method: str, requests: dict[int, Any]) -> dict[int, Any]:
     """Answers by server; all are asked before the first is waited for."""
-    futures = {server: async_request_server(server, method, request) for server, request in requests.items()}
+    futures = {server: graph_client.async_request_server(server, method, request) for server, request in requests.items()}
     return {server: future.wait() for server, future in futures.items()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.loader.padding import Padder, real_counts
+from gnnkit.loader.padding import padded, real_counts
 from gnnkit.plan import LABEL_COUNTS, LABEL_KINDS, LABEL_NODES, AnchorLabels, InputAnchors, LabelOutput, LoaderPlan, label_name
 from gnnkit.runtime.buffers import BlockPool
 from gnnkit.sampling.collate import BatchContents, Dequantizer, collate, contents_of, quantizations_of, with_edge_index
@@ -94,10 +94,9 @@ class BatchBuilder:
         return Dequantizer(found, pool.lease) if found else None
 
     @cached_property
-    def padder(self) -> Padder | None:
-        """Pads batches; None where they stay as they are."""
-        shapes = self.plan.form.shapes
-        return Padder(shapes, BlockPool(_BLOCKS_KEPT, pinned_for=self.plan.runtime.pin_device)) if shapes else None
+    def pool(self) -> BlockPool:
+        """Memory for padded batches."""
+        return BlockPool(_BLOCKS_KEPT, pinned_for=self.plan.runtime.pin_device)
 
     def contents(self, subgraph: SampledSubgraph) -> BatchContents:
         """The batch's contents; with a seed mask where batches may be repeats that only pad an epoch."""
@@ -117,10 +116,9 @@ class BatchBuilder:
             extra = {**extra, **labels}
         if self.dequantizer is not None:
             contents = self.dequantizer(contents)
-        if self.padder is not None:
-            padded = self.padder(contents)
-            contents, subgraph.padding, subgraph.is_oversized = padded.contents, padded.padding, padded.is_oversized
-            real = real_counts(padded)
+        if shapes := self.plan.form.shapes:
+            contents, extent, subgraph.padding, subgraph.is_oversized = padded(contents, shapes, self.pool)
+            real = real_counts(extent)
             if self.schema.is_homogeneous:
                 extra = {**extra, **{name: value for values in real.values() for name, value in values.items()}}
             else:

@@ -272,24 +272,9 @@ def check_cacheable(graph: GraphHandle, backend: Mapping[str, Any]) -> None:
         raise PlanError(f"feature_cache, and no node type has features {FEATURE_NAME!r}", "leave it out")
 
 
-@dataclass(frozen=True)
-class OpenedStream:
-    """A stream and what goes with it.
-
-    Attributes:
-        stream: The stream.
-        plan: What it samples: the loader's plan, with what only those who sample are told.
-        cache: The features on the device; None where none are kept.
-    """
-
-    stream: BatchStream
-    plan: LoaderPlan
-    cache: FeatureCache | None = None
-
-
 def open_stream(
     plan: LoaderPlan, backend: Backend, graph: GraphHandle, history: History, device: Any, shared: FeatureCache | None = None
-) -> OpenedStream:
+) -> tuple[BatchStream, LoaderPlan, FeatureCache | None]:
     """Opens the stream of a plan's batches.
 
     Args:
@@ -299,6 +284,9 @@ def open_stream(
         history: Receives the stages of the start.
         device: The device that batches are copied to; None where they stay in memory, and nothing is cached.
         shared: The cache of a loader on the same graph, which is used where it is what the plan asks for.
+
+    Returns:
+        The stream; what it samples, the plan with what only those who sample are told; and the features on the device, if some are kept.
 
     Raises:
         PlanError: The device is not there, or the backend or the graph does not allow what the plan says.
@@ -310,7 +298,7 @@ def open_stream(
     plan = replace(plan, runtime=replace(plan.runtime, pin_device=pin_device))
     budget, place = plan.runtime.feature_cache, cache_device(device)
     if not budget or place is None:
-        return OpenedStream(backend.open(plan, graph, history), plan)
+        return backend.open(plan, graph, history), plan, None
     check_cacheable(graph, plan.backend)
     with ExitStack() as stack:
         cache = shared
@@ -319,7 +307,7 @@ def open_stream(
             stack.callback(whole.close)  # only once the other is open, so that both have the same processes
             cache = _measured(whole, plan, graph, history, place)
         plan = replace(plan, cached=cache.words)
-        return OpenedStream(backend.open(plan, graph, history), plan, cache)
+        return backend.open(plan, graph, history), plan, cache
 
 
 def _measured(stream: BatchStream, plan: LoaderPlan, graph: GraphHandle, history: History, device: torch.device) -> FeatureCache:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import threading
 import weakref
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
-from gnnkit.loader.inputs import wants_all_edges
-from gnnkit.loader.options import GivenOptions, LoaderOptions, Site
+from gnnkit.loader.options import LoaderOptions
 from gnnkit.plan import Placement, StoreRef
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import GraphSchema
-from gnnkit.storage.options import BuildOptions
 
 if TYPE_CHECKING:
-    from gnnkit.source import GraphSource
     from gnnkit.storage.store import Store
 
 # Loaders of one process on the same parts of the same store share its mapping and its copy in huge pages.
@@ -55,38 +51,6 @@ def warm_in_background(events: EventSink) -> None:
 def has_edge_arrays(schema: GraphSchema) -> bool:
     """Whether edges of some type carry arrays."""
     return any(edge_type.arrays for edge_type in schema.edge_types.values())
-
-
-def stored_ids(with_edge: bool | None, given: GivenOptions) -> bool | None:
-    """Whether a store is to hold edge ids: also where they say the order of the links."""
-    return True if with_edge is None and wants_all_edges(given.inputs.edge_label_index) else with_edge
-
-
-def find_or_build_store(
-    source: GraphSource,
-    build: BuildOptions,
-    with_edge: bool | None,
-    store_dir: Path,
-    site: Site,
-    events: EventSink,
-) -> Store:
-    """The store of a source: the one that is there, or a new one.
-
-    Args:
-        source: The graph.
-        build: How the store is built.
-        with_edge: Whether it holds edge ids; None: where edges carry arrays.
-        store_dir: The folder of stores.
-        site: What of it is opened.
-        events: Receives the stages of a build.
-
-    Raises:
-        StoreError: It cannot be built or opened.
-    """
-    from gnnkit.storage.catalog import find_or_build
-
-    stored_edges = has_edge_arrays(source.schema) if with_edge is None else bool(with_edge)
-    return find_or_build(source, replace(build, with_edge=stored_edges), store_dir, events, opener=site.open)
 
 
 def store_folder(store_dir: str | Path | None, root: Path | None) -> Path:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from gnnkit.errors import LoaderClosed, interruptible
 from gnnkit.events import Event, EventSink, StageProgress, StageState
+from gnnkit.waiting import Deadline
 
 # About a megabyte; an epoch of OGBN-Products has 193 batches of 1024.
 _KEPT = 4096
@@ -266,10 +267,10 @@ class Gate:
             limit_s: Longest wait.
             check: Called again and again; raises once nobody wants the batch any more.
         """
-        deadline = time.monotonic() + limit_s
-        while not self._open.wait(max(0.0, min(_SLICE_S, deadline - time.monotonic()))):
+        deadline = Deadline(limit_s)
+        while not self._open.wait(deadline.within(_SLICE_S)):
             check()
-            if time.monotonic() >= deadline:
+            if deadline.has_passed:
                 return False
         return True
 

@@ -258,7 +258,17 @@ def infer(
         inputs = resolve_input_nodes(input_nodes, graph)
         last = {inputs.node_type: inputs}
     with ExitStack() as stack, embeddings_folder(out, graph.name) as (folder, owned):
-        open_ = _Opener(loader, events, stack, *batching)
+        plan, (batch_size, device) = loader.plan, batching
+        sampling = NeighborSampling(_all_neighbors(plan, graph), edge_dir=plan.sampling.edge_dir, with_edge=plan.sampling.with_edge)
+        steps = Batching(plan.batching.batch_size if batch_size is None else batch_size, seed=plan.batching.seed)
+        options: dict[str, Any] = {"backend": loader.backend, "transform": loader.transform, "cache": loader.cache}
+        options["device"] = loader.device if device is None else device
+
+        def open_(inputs: InputNodes) -> Pipeline:
+            """A loader of one hop and every neighbour that visits the inputs in their order, each once."""
+            own = replace(plan, inputs=inputs, sampling=sampling, batching=steps)
+            return stack.enter_context(Pipeline(own, graph, events, **options))
+
         every = {node_type: open_(inputs) for node_type, inputs in everything.items()} if len(layers) > 1 or last is everything else {}
         ends = every if last is everything else {node_type: open_(inputs) for node_type, inputs in last.items()}
         files = LayerFiles(folder, 0)
@@ -298,27 +308,6 @@ def check_layers(graph: GraphHandle, layers: Any, out: Any, keep_layers: Any) ->
     for node_type in graph.arrays.schema.node_types:
         check_name("node type", node_type)
     return functions
-
-
-class _Opener:
-    """Makes loaders of one hop and every neighbour, on the graph and with the backend of another loader."""
-
-    def __init__(self, loader: Pipeline, events: EventSink, stack: ExitStack, batch_size: int | None, device: Any) -> None:
-        self._loader, self._events, self._stack = loader, events, stack
-        self._device = loader.device if device is None else device
-        plan = loader.plan
-        self._batching = Batching(plan.batching.batch_size if batch_size is None else batch_size, seed=plan.batching.seed)
-        self._sampling = NeighborSampling(
-            _all_neighbors(plan, loader.graph), edge_dir=plan.sampling.edge_dir, with_edge=plan.sampling.with_edge
-        )
-
-    def __call__(self, inputs: InputNodes) -> Pipeline:
-        """A loader that visits the inputs in their order, each once."""
-        loader = self._loader
-        plan = replace(loader.plan, inputs=inputs, sampling=self._sampling, batching=self._batching)
-        options = {"backend": loader.backend, "transform": loader.transform, "device": self._device, "cache": loader.cache}
-        sibling = Pipeline(plan, loader.graph, self._events, **options)
-        return self._stack.enter_context(sibling)
 
 
 def _all_neighbors(plan: LoaderPlan, graph: GraphHandle) -> dict[Any, tuple[int, ...]]:

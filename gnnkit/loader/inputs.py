@@ -175,9 +175,7 @@ def with_seed_weights(inputs: Inputs, value: Any, graph: GraphHandle) -> Inputs:
     if isinstance(value, str):
         weights = _balanced(inputs, rows, value, graph)
     else:
-        weights = to_array(value, "seed_weights").astype(np.float64)
-        if isinstance(inputs, InputNodes) and inputs.is_mask and len(weights) == graph.arrays.schema.node_types[inputs.node_type].num_nodes:
-            weights = weights[inputs.ids]
+        weights = _of_inputs(inputs, to_array(value, "seed_weights"), graph).astype(np.float64)
     integer_weights(weights, rows.num_inputs, "seed_weights", "inputs")
     return replace(inputs, weights=weights)
 
@@ -198,9 +196,7 @@ def with_time_window(inputs: Inputs, value: Any, sampling: Sampling, graph: Grap
         return inputs
     if sampling.time_attr is None or isinstance(inputs, InputAnchors):
         raise PlanError("time_window is given, and no times are compared with it", "name the array that holds them: time_attr='time'")
-    window, count = to_array(value, "time_window"), input_rows(inputs, graph).num_inputs
-    if isinstance(inputs, InputNodes) and inputs.is_mask and len(window) == graph.arrays.schema.node_types[inputs.node_type].num_nodes:
-        window = window[inputs.ids]
+    window, count = _of_inputs(inputs, to_array(value, "time_window"), graph), input_rows(inputs, graph).num_inputs
     if window.shape != (count,) or window.dtype.kind not in "iu" or (count and not 0 <= window.min() <= window.max() < 1 << 63):
         raise PlanError(
             f"time_window must be a whole number of at least 0, or such numbers [{count}], one for each input;"
@@ -208,6 +204,13 @@ def with_time_window(inputs: Inputs, value: Any, sampling: Sampling, graph: Grap
             "in the unit of the times",
         )
     return replace(inputs, window=window.astype(np.int64))
+
+
+def _of_inputs(inputs: Inputs, values: NDArray[Any], graph: GraphHandle) -> NDArray[Any]:
+    """Values of inputs, also where there is one for each place of their mask."""
+    if isinstance(inputs, InputNodes) and inputs.is_mask and len(values) == graph.arrays.schema.node_types[inputs.node_type].num_nodes:
+        return values[inputs.ids]
+    return values
 
 
 def one_window(value: Any) -> int | None:
@@ -671,8 +674,6 @@ def _count(links: NDArray[np.int64] | None, own: Mapping[str, NDArray[Any]], edg
 
 
 def _check_weights(negatives: NegativeSampling, edge_type: EdgeType, schema: GraphSchema) -> None:
-    from gnnkit.sampling.seeders.links import integer_weights
-
     for weight, node_type, what in ((negatives.src_weight, edge_type[0], "src_weight"), (negatives.dst_weight, edge_type[2], "dst_weight")):
         if weight is not None:
             integer_weights(weight, schema.node_types[node_type].num_nodes, what)
@@ -839,19 +840,15 @@ def without_labels(sampling: Sampling, label_types: Iterable[EdgeType]) -> Sampl
     return replace(sampling, num_neighbors=fan_outs)
 
 
-def _is_one(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 3 and all(isinstance(part, str) for part in value)
-
-
 def _edge_type(name: str, value: Any) -> EdgeType:
-    if not (isinstance(value, (tuple, list)) and _is_one(tuple(value))):
+    if not (isinstance(value, (tuple, list)) and _is_edge_type(tuple(value))):
         raise PlanError(f"{name} must be an edge type, or a list of some, got {value!r}", "for example ('user', 'buys', 'item')")
     source, relation, target = value
     return source, relation, target
 
 
 def _several(name: str, value: Any) -> Sequence[Any]:
-    if _is_one(value):
+    if _is_edge_type(value):
         return [value]
     if not isinstance(value, (list, tuple)) or not value:
         raise PlanError(f"{name} must be an edge type, or a list of some, got {value!r}", "for example ('user', 'buys', 'item')")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,11 +11,9 @@ from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.loader.graphs import (
     check_undivided,
-    find_or_build_store,
     has_edge_arrays,
     open_store,
     store_folder,
-    stored_ids,
     warm_in_background,
 )
 from gnnkit.loader.inputs import (
@@ -27,14 +25,13 @@ from gnnkit.loader.inputs import (
     without_labels,
     without_links,
 )
-from gnnkit.loader.options import EdgeUse, GivenOptions, LoaderOptions, Site, check_flag, check_names, sort_options
+from gnnkit.loader.options import EdgeUse, GivenOptions, LoaderOptions, check_flag, check_names, sort_options
 from gnnkit.loader.pipeline import Pipeline
 from gnnkit.loader.planned import as_decided, as_rank, check_store_has, checked_plan, open_planned_store, plan_file
 from gnnkit.loader.served import check_same_dataset, check_same_path, check_same_source, joins_servers, served_store
 from gnnkit.plan import LoaderPlan, Placement
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
@@ -60,19 +57,17 @@ def open_ogb_dataset(  # noqa: PLR0913 - the options of a user
     from gnnkit.datasets.registry import ogb_info  # ogb
 
     check_flag("undirected", undirected)
-    check_flag("with_edge", with_edge, or_none=True)
     if ogb_info(name).kind == "link" and input_nodes == "train" and options.get("edge_label_index") is None:
         options["edge_label_index"] = "train"  # there are no splits of nodes
-    given = sort_options(options, input_nodes, "train", with_build=True)
-    loader, build = given.loader, given.build
-    if joins_servers(backend := loader.backend_for(None)):
+    given = sort_options(options, input_nodes, "train", with_edge)
+    if joins_servers(backend := given.loader.backend_for(None)):
         served = served_store(backend, events)
-        check_same_dataset(served, name, undirected, build, options)
-        return _on_store(served, given, loader.site, build.weight, build.time_attr, with_edge, events)
+        check_same_dataset(served, name, undirected, given.build, options)
+        return _on_store(served, given, events)
     folder = None if root is None else Path(root)
     warm_in_background(events)
     source = open_ogb(name, root=folder, download=download, undirected=undirected, events=events)
-    return _on_built(source, given, with_edge, store_folder(store_dir, folder), events)
+    return _on_built(source, given, store_folder(store_dir, folder), events)
 
 
 def open_source(
@@ -90,15 +85,13 @@ def open_source(
     The arguments are those of ``GraphLoader.from_source``, and ``usual``, the input nodes where nobody says anything.
     """
     _check_source(source)
-    check_flag("with_edge", with_edge, or_none=True)
-    given = sort_options(options, input_nodes, usual, with_build=True)
-    loader, build = given.loader, given.build
-    if joins_servers(backend := loader.backend_for(None)):
+    given = sort_options(options, input_nodes, usual, with_edge)
+    if joins_servers(backend := given.loader.backend_for(None)):
         served = served_store(backend, events)
         check_same_source(served, source.fingerprint())
-        return _on_store(served, given, loader.site, build.weight, build.time_attr, with_edge, events)
+        return _on_store(served, given, events)
     warm_in_background(events)
-    return _on_built(source, given, with_edge, store_folder(store_dir, None), events)
+    return _on_built(source, given, store_folder(store_dir, None), events)
 
 
 def _check_source(source: Any) -> None:
@@ -138,19 +131,18 @@ def open_pyg(
         graph_from_pyg,  # torch_geometric
     )
 
-    check_flag("with_edge", with_edge, or_none=True)
-    given = sort_options(options, input_nodes, None, with_build=False)
+    given = sort_options(options, input_nodes, None, with_edge, {"weight": weight, "time_attr": time_attr})
     index = given.inputs.edge_label_index
     source = PyGSource(data if index is None else without_links(data))
     wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge
     has_ids = wants_edges or wants_all_edges(index)
-    build = BuildOptions(edge_dir=edge_dir, with_edge=has_ids, weight=weight, time_attr=time_attr)
+    build = replace(given.build, edge_dir=edge_dir, with_edge=has_ids)
     graph = graph_from_pyg(source, edge_dir=edge_dir, weight=weight, time_attr=time_attr, with_edge=has_ids)
     known: dict[str, Any] = {"extra": source.extra, "type_extra": source.type_extra, "source": source, "build": build}
     known["check_unchanged"] = source.check_unchanged
     handle = GraphHandle(graph, source.splits, name=type(data).__name__, **known)
     check_undivided(given.loader)
-    return _open(handle, given, None, weight, time_attr, wants_edges, events)
+    return _open(handle, given, None, wants_edges, events)
 
 
 def open_stored(
@@ -164,7 +156,6 @@ def open_stored(
     events: EventSink,
 ) -> Pipeline:
     """Opens a store; the arguments are those of ``GraphLoader.from_store``."""
-    check_flag("with_edge", with_edge, or_none=True)
     if isinstance(path, Store):
         path = path.url or path.path
     elif path is not None and not isinstance(path, (str, Path)):
@@ -172,7 +163,7 @@ def open_stored(
             f"from_store() was given a {type(path).__name__}",
             "give the store's folder or URL, or a Store such as loader.store; a graph in memory is opened by from_pyg() or from_source()",
         )
-    given = sort_options(options, input_nodes, "train", with_build=False)
+    given = sort_options(options, input_nodes, "train", with_edge, {"weight": weight, "time_attr": time_attr})
     site = given.loader.site
     if joins_servers(backend := given.loader.backend_for(None)):
         store = served_store(backend, events)
@@ -181,7 +172,7 @@ def open_stored(
         raise PlanError("from_store() was given no path", "name the store's folder, or servers: backend=GraphStore(address=...)")
     else:
         store = site.open(path, events)
-    return _on_store(store, given, site, weight, time_attr, with_edge, events)
+    return _on_store(store, given, events)
 
 
 def open_plan(
@@ -209,30 +200,24 @@ def anchors_beside(pipeline: Pipeline, input_nodes: Any, labels: Mapping[str, An
     return pipeline.changed(lambda sampling: (inputs, without_labels(sampling, inputs.label_types)), changes)
 
 
-def _on_built(source: GraphSource, given: GivenOptions, with_edge: bool | None, folder: Path, events: EventSink) -> Pipeline:
+def _on_built(source: GraphSource, given: GivenOptions, folder: Path, events: EventSink) -> Pipeline:
     """A pipeline on the store of a source, which is built where there is none yet."""
-    build, site = given.build, given.loader.site
-    store = find_or_build_store(source, build, stored_ids(with_edge, given), folder, site, events)
-    return _on_store(store, given, site, build.weight, build.time_attr, with_edge, events)
+    from gnnkit.storage.catalog import find_or_build  # partitioners
+
+    with_edge = given.with_edge
+    if with_edge is None:  # ids say the order of links, too
+        with_edge = has_edge_arrays(source.schema) or wants_all_edges(given.inputs.edge_label_index)
+    build = replace(given.build, with_edge=bool(with_edge))
+    return _on_store(find_or_build(source, build, folder, events, opener=given.loader.site.open), given, events)
 
 
-def _on_store(
-    store: Store, given: GivenOptions, site: Site, weight: str | None, time_attr: str | None, with_edge: bool | None, events: EventSink
-) -> Pipeline:
-    check_store_has(store, weight, time_attr, with_edge)
-    wants_edges = store.options.with_edge if with_edge is None else with_edge
-    return _open(open_store(store), given, site.placement(store.manifest, store.path), weight, time_attr, wants_edges, events)
+def _on_store(store: Store, given: GivenOptions, events: EventSink) -> Pipeline:
+    check_store_has(store, given.build.weight, given.build.time_attr, given.with_edge)
+    with_edge = store.options.with_edge if given.with_edge is None else given.with_edge
+    return _open(open_store(store), given, given.loader.site.placement(store.manifest, store.path), with_edge, events)
 
 
-def _open(
-    graph: GraphHandle,
-    given: GivenOptions,
-    placement: Placement | None,
-    weight: str | None,
-    time_attr: str | None,
-    with_edge: bool,
-    events: EventSink,
-) -> Pipeline:
-    options, edges = given.loader, EdgeUse(graph.arrays.edge_dir, weight, time_attr, bool(with_edge))
+def _open(graph: GraphHandle, given: GivenOptions, placement: Placement | None, with_edge: bool, events: EventSink) -> Pipeline:
+    options, edges = given.loader, EdgeUse(graph.arrays.edge_dir, given.build.weight, given.build.time_attr, bool(with_edge))
     plan, backend = options.plan(graph, placement, edges, lambda sampling: (given.inputs.resolve(sampling, graph), sampling))
     return Pipeline(plan, graph, events, backend=backend, transform=options.transform, device=options.device)

@@ -323,35 +323,41 @@ class GivenOptions:
 
     Attributes:
         loader: About the loader.
-        build: About the store that is built for it.
+        build: About its store: how it is built, or the weights and times of it that are used.
         inputs: About what its batches start from.
+        with_edge: Whether batches hold edge ids; None where nobody says anything.
     """
 
     loader: LoaderOptions
     build: BuildOptions
     inputs: InputOptions
+    with_edge: bool | None
 
 
-def sort_options(values: Mapping[str, Any], input_nodes: Any, usual: Any, *, with_build: bool) -> GivenOptions:
+def sort_options(
+    values: Mapping[str, Any], input_nodes: Any, usual: Any, with_edge: bool | None, edges: Mapping[str, str | None] | None = None
+) -> GivenOptions:
     """Sorts what a user said.
 
     Args:
         values: Names and values.
         input_nodes: What is said of input nodes.
         usual: What that is where nobody says anything.
-        with_build: Whether options of a build are allowed.
+        with_edge: See ``GivenOptions``.
+        edges: The weights and times that are used of a graph as it is; None where it is built, with the options of a build.
 
     Raises:
         PlanError: A name is not an option, or a value is unusable.
     """
+    check_flag("with_edge", with_edge, or_none=True)
     own = [field.name for field in fields(LoaderOptions)]
-    check_names(values, own + list(INPUT_OPTIONS) + (list(BUILD_OPTIONS) if with_build else []))
+    check_names(values, own + list(INPUT_OPTIONS) + (list(BUILD_OPTIONS) if edges is None else []))
     loader = LoaderOptions(**{name: value for name, value in values.items() if name in own})
     inputs = InputOptions.of({name: value for name, value in values.items() if name in INPUT_OPTIONS}, input_nodes, usual)
-    build = {name: value for name, value in values.items() if name in BUILD_OPTIONS}
-    if with_build and build.get("num_parts") is None:
+    build: dict[str, Any] = {name: value for name, value in (values if edges is None else edges).items() if name in BUILD_OPTIONS}
+    if edges is None and build.get("num_parts") is None:
         build["num_parts"] = loader.site.hosts.count
-    return GivenOptions(loader, BuildOptions(**build), inputs)
+    return GivenOptions(loader, BuildOptions(**build), inputs, with_edge)
 
 
 def check_flag(name: str, value: Any, *, or_none: bool = False) -> None:

@@ -329,28 +329,20 @@ class Padded(NamedTuple):
     is_oversized: bool
 
 
-@dataclass(frozen=True)
-class Padder:
-    """Pads the batches of a loader.
+def padded(contents: BatchContents, shapes: Sequence[Shape], pool: BlockPool) -> Padded:
+    """Pads a batch; its rows are copied.
 
-    Attributes:
+    Args:
+        contents: The batch.
         shapes: The planned shapes, the smallest first.
         pool: Memory for what padded batches consist of.
+
+    Raises:
+        PlanError: The shapes are of other types than the batch.
     """
-
-    shapes: tuple[Shape, ...]
-    pool: BlockPool
-
-    def __call__(self, contents: BatchContents) -> Padded:
-        """Pads a batch; its rows are copied.
-
-        Raises:
-            PlanError: The shapes are of other types than the batch.
-        """
-        extent = Extent.of(contents)
-        shape, is_oversized = chosen_shape(self.shapes, extent)
-        writer = _Writer(contents, extent, shape)
-        return Padded(writer.written(self.pool), extent, shape.size - extent.size, is_oversized)
+    extent = Extent.of(contents)
+    shape, is_oversized = chosen_shape(shapes, extent)
+    return Padded(_Writer(contents, extent, shape).written(pool), extent, shape.size - extent.size, is_oversized)
 
 
 @dataclass(frozen=True)
@@ -455,14 +447,14 @@ class _Writer:
             firsts = [int(out[end, written - 1]) - shift * end for end in (0, 1)]
 
 
-def real_counts(padded: Padded) -> dict[NodeType | EdgeType, dict[str, list[int]]]:
+def real_counts(extent: Extent) -> dict[NodeType | EdgeType, dict[str, list[int]]]:
     """Returns the attributes that say how much of a padded batch is real, by type of nodes or edges."""
 
     def counts(sizes: Sequence[int]) -> list[int]:
         return [last - first for first, last in zip((0, *sizes), sizes, strict=False)]
 
-    found: dict[NodeType | EdgeType, dict[str, list[int]]] = {t: {REAL_NODES: counts(own)} for t, own in padded.extent.nodes.items()}
-    return found | {t: {REAL_EDGES: counts(own)} for t, own in padded.extent.edges.items()}
+    found: dict[NodeType | EdgeType, dict[str, list[int]]] = {t: {REAL_NODES: counts(own)} for t, own in extent.nodes.items()}
+    return found | {t: {REAL_EDGES: counts(own)} for t, own in extent.edges.items()}
 
 
 def unpad(batch: Any) -> Any:

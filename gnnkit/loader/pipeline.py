@@ -97,14 +97,13 @@ class Pipeline(ProcessBound):
         self.backend = backend_from_json(plan.backend) if backend is None else backend
         check_is_here(self.backend, graph)
         check_paddable(plan, graph.arrays.schema)
-        opened = open_stream(plan, self.backend, graph, history, device, cache)
-        self.stream, self.cache = opened.stream, opened.cache
+        self.stream, sampled, self.cache = open_stream(plan, self.backend, graph, history, device, cache)
         try:
             self.plan = with_shapes(plan, self.stream, self.batches.schedule().num_batches, history)
         except BaseException:
             self.stream.close()
             raise
-        builder = BatchBuilder(graph.arrays.schema, replace(opened.plan, form=self.plan.form), graph.extra, graph.type_extra)
+        builder = BatchBuilder(graph.arrays.schema, replace(sampled, form=self.plan.form), graph.extra, graph.type_extra)
         self._steps = BatchSteps.of(builder, transform, device, self.cache)
         self._closed, self._process = False, os.getpid()
         self.gauge = Gauge(self, graph)

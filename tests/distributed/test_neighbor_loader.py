@@ -503,7 +503,7 @@ def test_a_worker_that_dies_is_an_error_and_the_next_epoch_is_whole(datasets: di
     loader = make(datasets["plain"], num_workers=1, batch_size=1)
     iterator = iter(loader)
     next(iterator)
-    (pid,) = loader._producer.connection.loader.status().details["pids"].values()
+    (pid,) = loader._producer.connection.loaders[0].status().details["pids"].values()
     assert pid in descendants() - before
     os.kill(pid, signal.SIGKILL)
     assert wait_until(lambda: is_gone(pid))
