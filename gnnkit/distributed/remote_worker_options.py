@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.distributed.context import get_context
+from gnnkit.distributed.seeds import even_bounds
 from gnnkit.errors import PlanError
 from gnnkit.vendor import glt
 
@@ -82,6 +83,5 @@ def _own_servers() -> list[int]:
     servers, clients, rank = current.num_servers(), current.world_size, current.rank
     if clients >= servers:
         return [rank % servers]
-    share, more = divmod(servers, clients)
-    first = rank * share + min(rank, more)
-    return list(range(first, first + share + (rank < more)))
+    bounds = even_bounds(servers, clients)
+    return list(range(bounds[rank], bounds[rank + 1]))

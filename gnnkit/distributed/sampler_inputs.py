@@ -19,9 +19,10 @@ from gnnkit.distributed.seeds import (
     resolve_seeds,
     shard_nodes_by_process,
     to_seeds,
+    type_of,
 )
 from gnnkit.distributed.server_values import ABLPInputNodes
-from gnnkit.errors import PlanError, near_matches
+from gnnkit.errors import PlanError
 from gnnkit.loader.inputs import LinkOptions, label_type, resolve_input_links, to_rows
 from gnnkit.plan import AnchorLabels, InputAnchors, InputNodes, LabelLists, LabelOutput
 from gnnkit.runtime.batches import edges_of_part
@@ -100,7 +101,7 @@ def local_links(
     Raises:
         PlanError: ``edge_label_index`` is of a kind that does not fit the graph, or labels are given for edges that are not.
     """
-    edge_type, links, plain = _type_of(edge_label_index, dataset.get_edge_types(), dataset.schema.is_homogeneous_with_labeled_edge_type)
+    edge_type, links, plain = _type_of(edge_label_index, dataset, dataset.get_edge_types())
     _refuse_links_by_server(links)
     link_type = edge_type or HOMOGENEOUS_EDGE_TYPE
     if links is not None:
@@ -131,8 +132,7 @@ def server_links(
     Raises:
         PlanError: See ``local_links``; or a server does not exist.
     """
-    labelled, types = dataset.schema.is_homogeneous_with_labeled_edge_type, dataset.fetch_edge_types()
-    edge_type, by_server, plain = _type_of(edge_label_index, types, labelled)
+    edge_type, by_server, plain = _type_of(edge_label_index, dataset, dataset.fetch_edge_types())
     count, records = dataset.cluster_info.num_storage_nodes, []
     by_server = given_by_server(by_server, servers, count, lambda links: _is_list_of(links, 2))
     labels = given_by_server(options.get("edge_label"), servers, count, lambda rows: _is_list_of(rows, 1))
@@ -164,26 +164,12 @@ def _raised_alike(labels: Mapping[int, Any]) -> dict[int, torch.Tensor]:
     }
 
 
-def _type_of(given: Any, types: Any, labelled: bool) -> tuple[EdgeType | None, Any, bool]:
+def _type_of(given: Any, dataset: DistDataset | RemoteDistDataset, types: list[EdgeType] | None) -> tuple[EdgeType | None, Any, bool]:
     """The links' type, None for a homogeneous graph; the links; and whether batches are plain."""
     if isinstance(given, tuple) and len(given) == 3 and all(isinstance(word, str) for word in given):
         given = (given, None)
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], tuple):
-        edge_type, links = given
-        if types is None:
-            raise PlanError(f"edge_label_index names the edge type {edge_type!r}, and the graph is homogeneous", "give the links alone")
-        if edge_type not in types:
-            known = [str(found) for found in types]
-            raise PlanError(
-                f"edge_label_index names the unknown edge type {edge_type!r}{near_matches(str(edge_type), known)}", f"known: {known}"
-            )
-        return edge_type, links, False
-    if labelled:
-        return DEFAULT_HOMOGENEOUS_EDGE_TYPE, given, True
-    if types is not None:
-        kind = "None" if given is None else f"a {type(given).__name__}"
-        raise PlanError(f"edge_label_index is {kind}, and the graph is typed", f"give (edge type, links), with a type of {list(types)}")
-    return None, given, False
+    default = DEFAULT_HOMOGENEOUS_EDGE_TYPE if dataset.schema.is_homogeneous_with_labeled_edge_type else None
+    return type_of(given, types, default, ("edge_label_index", "edge", "links"))
 
 
 def _refuse_links_by_server(links: Any) -> None:

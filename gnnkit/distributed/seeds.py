@@ -46,9 +46,14 @@ def worker_seed_ranges(num_seeds: int, batch_size: int, num_workers: int) -> lis
     """
     if num_seeds < 0 or batch_size < 1 or num_workers < 1:
         raise PlanError(f"cannot deal {num_seeds} seeds in batches of {batch_size} to {num_workers} workers")
-    share, more = divmod(num_seeds // batch_size, num_workers)
-    bounds = [(worker * share + min(worker, more)) * batch_size for worker in range(num_workers)] + [num_seeds]
+    bounds = [batch * batch_size for batch in even_bounds(num_seeds // batch_size, num_workers)[:-1]] + [num_seeds]
     return list(zip(bounds[:-1], bounds[1:], strict=True))
+
+
+def even_bounds(count: int, shares: int) -> list[int]:
+    """The bounds of contiguous shares whose sizes differ by at most 1, larger ones first: ``shares + 1`` numbers from 0 to ``count``."""
+    least, more = divmod(count, shares)
+    return [share * least + min(share, more) for share in range(shares + 1)]
 
 
 _SERVERS = "inputs by server belong to the graph-store mode, with a RemoteDistDataset"
@@ -91,8 +96,8 @@ def resolve_seeds(input_nodes: Any, dataset: DistDataset, runtime: DistributedRu
         PlanError: ``input_nodes`` is of a kind that does not fit the graph.
     """
     _refuse_servers(input_nodes)
-    labelled = dataset.schema.is_homogeneous_with_labeled_edge_type
-    node_type, ids, plain = _type_of(input_nodes, dataset.get_node_types(), labelled, "ids")
+    default = DEFAULT_HOMOGENEOUS_NODE_TYPE if dataset.schema.is_homogeneous_with_labeled_edge_type else None
+    node_type, ids, plain = type_of(input_nodes, dataset.get_node_types(), default, ("input_nodes", "node", "ids"))
     _refuse_servers(ids)
     if ids is not None or isinstance(input_nodes, tuple):
         return node_type, to_seeds(ids), plain
@@ -101,32 +106,33 @@ def resolve_seeds(input_nodes: Any, dataset: DistDataset, runtime: DistributedRu
     return node_type, shard_nodes_by_process(own, runtime.local_rank, runtime.local_world_size), plain
 
 
-def _type_of(given: Any, types: list[NodeType] | None, labelled: bool, ids: str, way: str = "") -> tuple[NodeType | None, Any, bool]:
-    """The seeds' type, None for a homogeneous graph; the seeds; and whether batches are plain.
+def type_of(given: Any, types: Sequence[Any] | None, default: Any, what: tuple[str, str, str], way: str = "") -> tuple[Any, Any, bool]:
+    """The type of inputs, None for a homogeneous graph; the inputs; and whether batches are plain.
 
     Args:
-        given: Seeds, or ``(node type, seeds)``.
+        given: Inputs, or ``(type, inputs)``.
         types: The graph's types; None for a homogeneous one.
-        labelled: Whether it is homogeneous but for its labels.
-        ids: What seeds are, for messages.
+        default: The only type of a graph that is homogeneous but for its labels; None for others.
+        what: The argument's name, "node" or "edge", and what inputs are, for messages.
         way: How they are come by, for messages.
 
     Raises:
         PlanError: The type is missing, unknown, or of a homogeneous graph.
     """
-    if isinstance(given, tuple) and len(given) == 2:
-        node_type, seeds = given
+    name, kind, inputs = what
+    if isinstance(given, tuple) and len(given) == 2 and (kind == "node" or isinstance(given[0], tuple)):
+        own, values = given
         if types is None:
-            raise PlanError(f"input_nodes names the node type {node_type!r}, and the graph is homogeneous", f"give the {ids} alone")
-        if node_type not in types:
-            raise PlanError(
-                f"input_nodes names the unknown node type {node_type!r}{near_matches(str(node_type), types)}", f"known: {types}"
-            )
-        return node_type, seeds, False
-    if types is not None and not labelled:
-        kind = "None" if given is None else f"a {type(given).__name__}"
-        raise PlanError(f"input_nodes is {kind}, and the graph is typed", f"give (node type, {ids}), with a type of {types}{way}")
-    return DEFAULT_HOMOGENEOUS_NODE_TYPE if labelled else None, given, labelled
+            raise PlanError(f"{name} names the {kind} type {own!r}, and the graph is homogeneous", f"give the {inputs} alone")
+        if own not in types:
+            known = [str(found) for found in types]
+            raise PlanError(f"{name} names the unknown {kind} type {own!r}{near_matches(str(own), known)}", f"known: {known}")
+        return own, values, False
+    if types is not None and default is None:
+        found = "None" if given is None else f"a {type(given).__name__}"
+        hint = f"give ({kind} type, {inputs}), with a type of {list(types)}{way}"
+        raise PlanError(f"{name} is {found}, and the graph is typed", hint)
+    return default, given, default is not None
 
 
 def _refuse_servers(value: Any) -> None:
@@ -175,8 +181,9 @@ def resolve_server_seeds(
         PlanError: ``input_nodes`` is of a kind that does not fit the graph, is empty, or names a server or a split that does not exist.
         DatasetError: A file is missing or holds no ids.
     """
-    types, labelled = dataset.fetch_node_types(), dataset.schema.is_homogeneous_with_labeled_edge_type
-    node_type, by_server, plain = _type_of(input_nodes, types, labelled, "ids by server", f"; {_WAY}")
+    default = DEFAULT_HOMOGENEOUS_NODE_TYPE if dataset.schema.is_homogeneous_with_labeled_edge_type else None
+    what = ("input_nodes", "node", "ids by server")
+    node_type, by_server, plain = type_of(input_nodes, dataset.fetch_node_types(), default, what, f"; {_WAY}")
     count = dataset.cluster_info.num_storage_nodes
     found = given_by_server(by_server, servers, count, _is_list_of_seeds)
     check_servers(found, count, _WAY)

@@ -15,7 +15,7 @@ from gnnkit.backends.base import check_count
 from gnnkit.cluster.serving.store_api import Fraction, fractions
 from gnnkit.distributed.loader_options import PPRSamplerOptions
 from gnnkit.distributed.sample_message import MessageFormat, SampleMessage
-from gnnkit.distributed.store_views import AnyBook, DatasetSchema, RangePartitionBook, as_tensor
+from gnnkit.distributed.store_views import AnyBook, DatasetSchema, as_tensor, range_book
 from gnnkit.errors import PlanError
 from gnnkit.runtime.remote import layout_from_json
 from gnnkit.samplers import PPR
@@ -252,8 +252,7 @@ def book_of(found: Mapping[str, NDArray[Any]]) -> AnyBook:
     """A partition book."""
     if "parts" in found:
         return torch.from_numpy(found["parts"]).long()
-    ends = [int(bound) for bound in found["bounds"]]
-    return RangePartitionBook(list(zip(ends[:-1], ends[1:], strict=True)), 0)
+    return range_book(found["bounds"], 0)
 
 
 def message_of(found: Any) -> tuple[SampleMessage | None, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import check_count
-from gnnkit.distributed.seeds import is_labeled_homogeneous
+from gnnkit.distributed.seeds import even_bounds, is_labeled_homogeneous
 from gnnkit.errors import PlanError
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType, Quantization
 from gnnkit.storage.arrays import GraphArrays
@@ -300,9 +300,13 @@ def build_partition_book(num_entities: int, rank: int, world_size: int) -> Range
     """
     if num_entities < 0 or world_size < 1:
         raise PlanError(f"{num_entities} ids cannot be cut into {world_size} parts")
-    share, more = divmod(num_entities, world_size)
-    bounds = [part * share + min(part, more) for part in range(world_size + 1)]
-    return RangePartitionBook(list(zip(bounds[:-1], bounds[1:], strict=True)), rank)
+    return range_book(even_bounds(num_entities, world_size), rank)
+
+
+def range_book(bounds: Iterable[int], part: int) -> RangePartitionBook:
+    """The book of parts whose ranges lie between ``num_parts + 1`` bounds; ``part`` is the one that its ``id2index`` is for."""
+    ends = [int(bound) for bound in bounds]
+    return RangePartitionBook(list(zip(ends[:-1], ends[1:], strict=True)), part)
 
 
 def get_ids_on_rank(partition_book: AnyBook, rank: int) -> torch.Tensor:
@@ -721,13 +725,13 @@ class StoreViews:
 
 def _node_book(graph: GraphArrays, node_type: NodeType, part: int) -> PartitionBook:
     bounds, table = graph.node_bounds[node_type], graph.store_id[node_type]
-    return _range_book(bounds, part) if table is None else RenumberedPartitionBook(table, bounds)
+    return range_book(bounds, part) if table is None else RenumberedPartitionBook(table, bounds)
 
 
 def _edge_book(store: Store, graph: GraphArrays, edge_type: EdgeType, part: int) -> PartitionBook:
     parts, bounds = graph.edges[edge_type], graph.edge_bounds[edge_type]
     if len(parts) == 1 or parts[0].edge_id is None:
-        return _range_book(bounds, part)
+        return range_book(bounds, part)
 
     def table() -> NDArray[Any]:
         store.require()  # only a part's own folder says which edges it owns
@@ -737,8 +741,3 @@ def _edge_book(store: Store, graph: GraphArrays, edge_type: EdgeType, part: int)
         return found
 
     return LazyPartitionBook(table, int(bounds[-1]))
-
-
-def _range_book(bounds: NDArray[np.int64], part: int) -> RangePartitionBook:
-    ends = [int(bound) for bound in bounds]
-    return RangePartitionBook(list(zip(ends[:-1], ends[1:], strict=True)), part)
