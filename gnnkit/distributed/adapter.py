@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,12 +16,9 @@ from gnnkit.distributed.loader_options import KHopNeighborSamplerOptions
 from gnnkit.distributed.resolve import DistributedRuntimeInfo
 from gnnkit.distributed.store_views import DatasetSchema
 from gnnkit.errors import PlanError
-from gnnkit.plan import InputNodes, NeighborSampling
+from gnnkit.loader.pipeline import Pipeline
+from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling
 from gnnkit.vendor import glt
-
-if TYPE_CHECKING:
-    from gnnkit.loader.pipeline import Pipeline
-    from gnnkit.plan import LoaderPlan
 
 _LOOPBACK = "127.0.0.1"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gnnkit.distributed.connection import ConnectionChannel, DistSamplingProducer, batch_counts, remote_producer
+from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.loader_modes import check_arguments, initialize_colocated_sampling_worker
 from gnnkit.distributed.loader_options import (
     PPRSamplerOptions,
@@ -20,8 +21,9 @@ from gnnkit.distributed.loader_options import (
     is_collocated,
 )
 from gnnkit.distributed.remote_dataset import RemoteDistDataset
-from gnnkit.distributed.resolve import resolve_runtime
+from gnnkit.distributed.resolve import DistributedRuntimeInfo, resolve_runtime
 from gnnkit.distributed.sample_message import BatchMaker, MessageFormat, SampleMessage
+from gnnkit.distributed.store_views import DatasetSchema
 from gnnkit.errors import BatchTimeout, LoaderClosed
 from gnnkit.loader.epoch import ProcessBound
 from gnnkit.loader.transfer import DeviceTransfer, resolve_device
@@ -30,10 +32,6 @@ from gnnkit.vendor import glt
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
-
-    from gnnkit.distributed.dataset import DistDataset
-    from gnnkit.distributed.resolve import DistributedRuntimeInfo
-    from gnnkit.distributed.store_views import DatasetSchema
 
 
 # What a loader of graphlearn-torch's has of its configuration.

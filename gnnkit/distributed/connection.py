@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gnnkit.distributed import graph_client
+from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.loader_options import KHopNeighborSamplerOptions, PPRSamplerOptions, SamplerOptions, backend_of, served_backend_of
 from gnnkit.distributed.loader_plan import make_plan, plan_on
+from gnnkit.distributed.remote_dataset import RemoteDistDataset
+from gnnkit.distributed.resolve import DistributedRuntimeInfo
 from gnnkit.distributed.sample_message import MessageFormat, SampleMessage
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError
 from gnnkit.events import ignore_events
@@ -26,11 +29,6 @@ from gnnkit.plan import BatchForm, num_batches
 from gnnkit.schema import GraphSchema
 from gnnkit.vendor import glt
 from gnnkit.waiting import Deadline
-
-if TYPE_CHECKING:
-    from gnnkit.distributed.dataset import DistDataset
-    from gnnkit.distributed.remote_dataset import RemoteDistDataset
-    from gnnkit.distributed.resolve import DistributedRuntimeInfo
 
 
 class LoaderConnection:

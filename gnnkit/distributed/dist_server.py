@@ -19,6 +19,7 @@ from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.dataset_values import meeting_at
 from gnnkit.distributed.loader_plan import stored
 from gnnkit.distributed.process_group import meeting_address
+from gnnkit.distributed.sample_message import SampleMessage
 from gnnkit.distributed.server_values import (
     Described,
     FetchABLPInputRequest,
@@ -33,15 +34,14 @@ from gnnkit.distributed.server_values import (
     rows_of,
     tensors_of,
 )
-from gnnkit.distributed.store_views import DatasetSchema, FeatureInfo, Quantizations
+from gnnkit.distributed.store_views import AnyBook, DatasetSchema, FeatureInfo, Quantizations
 from gnnkit.errors import LoaderClosed, PlanError, near_matches
 from gnnkit.schema import EdgeDir, EdgeType, NodeType
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
-    from gnnkit.distributed.sample_message import SampleMessage
-    from gnnkit.distributed.store_views import AnyBook
     from gnnkit.serving import GraphStoreServers
+
 
 _logger = logging.getLogger(__name__)
 

@@ -16,13 +16,14 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend
+from gnnkit.backends.graph_store import GraphStore
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.backends.joined import JoinedBackend, join, part
-from gnnkit.cluster.serving.spec import UNIX_PREFIX
+from gnnkit.cluster.serving.spec import UNIX_PREFIX, required
 from gnnkit.distributed import context, graph_client
 from gnnkit.distributed.graph_client import close_pool, open_pool
 from gnnkit.distributed.roles import PLAN, Role, find_role
@@ -31,10 +32,9 @@ from gnnkit.files import open_regular
 from gnnkit.loader.planned import check_planned
 from gnnkit.loader.served import joins_servers
 from gnnkit.plan import LoaderPlan
+from gnnkit.storage.manifest import read_manifest
+from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
-
-if TYPE_CHECKING:
-    from gnnkit.backends.graph_store import GraphStore
 
 _lock = threading.Lock()
 # The process that called ``initialize``: a forked child of it is another one.
@@ -137,8 +137,6 @@ def _enter(role: Role, named: GraphStore | None) -> Backend:
     """Joins the servers of a client; the backend that loaders are to use."""
     if role.kind == "standalone":
         return InProcess()
-    from gnnkit.backends.graph_store import GraphStore
-
     backend = GraphStore(address=role.address) if named is None else replace(named, address=role.address, token=None)
     graph_client.join_servers(backend, role.num_servers, role.num_clients or 1, role.rank, None, "initialize")
     return backend
@@ -155,7 +153,6 @@ def _graph_store(plan: LoaderPlan) -> GraphStore | None:
 
 def _serve(role: Role, plan: LoaderPlan | None, file: Path | None, named: GraphStore | None) -> NoReturn:
     """Serves the plan's store until that is over, and ends the process."""
-    from gnnkit.cluster.serving.spec import required
     from gnnkit.serving import run_in_foreground, serve
 
     options: dict[str, Any] = {}
@@ -184,9 +181,6 @@ def _planned_store(plan: LoaderPlan | None, file: Path | None) -> Path:
         PlanError: There is no plan, or it has no store.
         StoreError: The store is missing or is of another graph than the plan was made for.
     """
-    from gnnkit.storage.manifest import read_manifest
-    from gnnkit.storage.store import Store
-
     if plan is None or file is None or plan.store is None:
         found = f"{PLAN} is not set" if plan is None else f"the graph of the plan {str(file)!r} was only in memory"
         raise PlanError(

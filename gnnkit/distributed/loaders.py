@@ -5,18 +5,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import Any, TypeAlias, Union
 
 import torch
 
 from gnnkit.callers import warn
 from gnnkit.distributed.base_loader import BaseDistLoader
+from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.loader_modes import Mode, RemoteMode, device_of, mode_of, one_of, runtime_of, sampler_options_of
 from gnnkit.distributed.loader_options import SamplerOptions
 from gnnkit.distributed.remote_dataset import RemoteDistDataset
 from gnnkit.distributed.resolve import DistributedContext, DistributedRuntimeInfo
 from gnnkit.distributed.sample_message import BatchMaker
 from gnnkit.distributed.sampler_inputs import AnchorSamplerInput, local_anchors, local_links, server_anchors, server_links
+from gnnkit.distributed.server_values import ABLPInputNodes
 from gnnkit.errors import PlanError
 from gnnkit.loader.building import LabelReader
 from gnnkit.loader.inputs import LinkOptions
@@ -25,11 +27,6 @@ from gnnkit.sampling.collate import BatchContents
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey
 from gnnkit.schema import EdgeDir, EdgeType, NodeType
 from gnnkit.vendor import glt
-
-if TYPE_CHECKING:
-    from gnnkit.distributed.dataset import DistDataset
-    from gnnkit.distributed.server_values import ABLPInputNodes
-
 
 # Ids, or ids by server.
 Seeds: TypeAlias = Union["torch.Tensor", Mapping[int, "torch.Tensor"]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
@@ -13,9 +12,7 @@ from gnnkit.loader.options import LoaderOptions
 from gnnkit.plan import Placement, StoreRef
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import GraphSchema
-
-if TYPE_CHECKING:
-    from gnnkit.storage.store import Store
+from gnnkit.storage.store import Store
 
 # Loaders of one process on the same parts of the same store share its mapping and its copy in huge pages.
 _open_graphs: weakref.WeakValueDictionary[tuple[StoreRef, tuple[int, ...]], GraphHandle] = weakref.WeakValueDictionary()

@@ -7,7 +7,6 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend
@@ -32,11 +31,10 @@ from gnnkit.plan.fan_outs import resolve_fan_outs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import to_options
 from gnnkit.schema import GraphSchema
+from gnnkit.storage.layout import MANIFEST_NAME
+from gnnkit.storage.manifest import Manifest
+from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
-
-if TYPE_CHECKING:
-    from gnnkit.storage.manifest import Manifest
-    from gnnkit.storage.store import Store
 
 
 def plan_file(path: str | Path | None) -> Path:
@@ -102,8 +100,6 @@ def open_planned_store(plan: LoaderPlan, backend: Backend, events: EventSink) ->
         StoreError: The store is missing, damaged, or another one.
         StartTimeout: See ``served_store``.
     """
-    from gnnkit.storage.layout import MANIFEST_NAME
-
     if plan.store is None:
         raise PlanError("the plan's graph was only in memory", "build a store with gnnkit.partition() and a loader with from_store()")
     path = plan.store.path
