@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.leaks import holdings, leaks_since
-from tests.helpers.machine import REQUIREMENTS, ROOT, SEARCH_PATH, glt_python
+from tests.helpers.machine import QUICK, REQUIREMENTS, ROOT, SEARCH_PATH, glt_python
 
 # Threads of torch that wait for each other keep their processors busy: where four processes share two of them, a minute of training took
 # ten. Set before anybody imports torch, for everything that tests start too.
@@ -168,4 +168,6 @@ def private_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("GNNKIT_HOME", str(home))
         patch.delenv("GNNKIT_PROGRESS", raising=False)
         patch.setenv("PYTHONPATH", os.pathsep.join([SEARCH_PATH, *filter(None, [os.environ.get("PYTHONPATH")])]))
+        # Ranks and sampling processes look for modules where this process does.
+        patch.setattr(sys, "path", [*sys.path, QUICK])
         yield

@@ -14,7 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # ``PYTHONPATH`` of every process that tests start: with these tests, and with what has torch and PyG imported in half the time.
-SEARCH_PATH = os.pathsep.join([str(ROOT / "tests/helpers/quick"), str(ROOT)])
+QUICK = str(ROOT / "tests/helpers/quick")
+SEARCH_PATH = os.pathsep.join([QUICK, str(ROOT)])
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 

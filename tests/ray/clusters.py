@@ -20,7 +20,7 @@ import pytest
 
 from gnnkit.ray.cleaner import members
 from gnnkit.waiting import Deadline
-from tests.helpers.machine import ROOT
+from tests.helpers.machine import SEARCH_PATH
 from tests.helpers.waiting import wait_until
 
 # A busy machine takes long to start the dozen processes of a cluster.
@@ -90,7 +90,7 @@ def started_cluster(cpus: int) -> Iterator[RayCluster]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in told.items():
             patch.setenv(name, value)
-        cluster = RayCluster(folder, {**os.environ, "PYTHONPATH": str(ROOT)})
+        cluster = RayCluster(folder, {**os.environ, "PYTHONPATH": SEARCH_PATH})
         try:
             cluster.start_node(cpus)
             yield cluster
