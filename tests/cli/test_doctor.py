@@ -15,6 +15,7 @@ import pytest
 from gnnkit.cli.app import run
 from gnnkit.cli.checks import backends, machine, software, trial
 from gnnkit.cli.checks.row import Check
+from tests.helpers.system import pretend_free_memory
 
 ROWS = {
     "gnnkit", "Python", "torch", "torch_geometric", "kernels", "ogb", "torch/GLT pairing", "processors", "memory", "/dev/shm",
@@ -54,7 +55,7 @@ def test_the_worst_row_decides_the_exit_code(
 
 @pytest.mark.parametrize(("free", "verdict"), [(20e9, "ok"), (2e9, "warning"), (0.5e9, "error")])
 def test_memory(monkeypatch: pytest.MonkeyPatch, free: float, verdict: str) -> None:
-    monkeypatch.setattr("gnnkit.host.available_memory", lambda: int(free))
+    pretend_free_memory(monkeypatch, int(free))
     row = machine.memory()
     assert row.verdict == verdict
     assert bool(row.fix) == (verdict != "ok")

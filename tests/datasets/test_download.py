@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnkit.datasets import download as preflight
 from gnnkit.datasets import download as unzip
 from gnnkit.datasets import ogb_fetch
 from gnnkit.datasets.download import RetryPolicy, download
@@ -34,7 +33,7 @@ from tests.helpers.http_files import FileServer, file_server
 from tests.helpers.interrupted_starts import interrupt_the_start_of
 from tests.helpers.machine import in_time
 from tests.helpers.ogb_trees import archive, write_tree
-from tests.helpers.system import pretend_free_memory
+from tests.helpers.system import pretend_free_disk, pretend_free_memory
 from tests.helpers.waiting import wait_until
 
 HASTY = RetryPolicy(contact_s=1.0, stall_s=0.4, attempts=3, backoff_s=0.01)
@@ -377,7 +376,7 @@ def test_an_archive_fetched_by_hand_is_used_and_kept(server: FileServer, arxiv: 
 def test_a_full_disk_is_noticed_before_it_is_full(
     server: FileServer, arxiv: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "free_disk", lambda folder: 2 * len(arxiv))
+    pretend_free_disk(monkeypatch, 2 * len(arxiv))
     with pytest.raises(DatasetError, match=r"ogbn-arxiv needs .* of disk in .*to download.*unpacked.*for its store.*free"):
         open_ogb("ogbn-arxiv", root=tmp_path / "root")
     assert left_in(tmp_path / "root") == set()

@@ -27,6 +27,7 @@ from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, 
 from gnnkit.jobs.environment import find_place
 from gnnkit.loader.digest import batches_digest, value_digests
 from gnnkit.runtime.process_status import start_ticks
+from tests.helpers.system import pretend_free_memory
 from tests.helpers.waiting import wait_until
 
 NUM_NODES = 40
@@ -165,7 +166,7 @@ JOB = TrialSize("job", "torchrun", 4, 8, 0, 1, is_replicated=False, gpus_per_pro
 
 def sized(monkeypatch: pytest.MonkeyPatch, job: TrialSize, cpus: int, memory: int) -> tuple[str, list[str]]:
     monkeypatch.setattr(scaling, "available_cpus", lambda: cpus)
-    monkeypatch.setattr(scaling, "available_memory", lambda: memory)
+    pretend_free_memory(monkeypatch, memory)
     small, notes = fitting(job)
     return small.size, notes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 
 import psutil
@@ -17,3 +18,9 @@ def pretend_free_memory(monkeypatch: pytest.MonkeyPatch, nbytes: int | Callable[
     """
     real = psutil.virtual_memory
     monkeypatch.setattr(psutil, "virtual_memory", lambda: real()._replace(available=nbytes() if callable(nbytes) else nbytes))
+
+
+def pretend_free_disk(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
+    """Has the system say that so many bytes of every disk are free, in this process."""
+    real = shutil.disk_usage
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: real(path)._replace(free=nbytes))
