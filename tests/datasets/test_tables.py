@@ -410,6 +410,12 @@ def bad_files(folder: Path) -> Iterator[tuple[str, Callable[[], Any], str]]:
     yield "no keys", lambda: tables({"a": ["x"], "b": ["y"]}, {"id": ["x"]}), r"(?s)named by row numbers.*keys="
     yield "no column", lambda: tables(folder / "good.parquet", src="aa"), r"src='aa' names no column of edges .*good\.parquet"
     yield "no file", lambda: tables(folder / "none*.parquet"), r"there is no file '.*none\*"
+    yield "no file to partition", lambda: gnnkit.partition("none.csv", 2), r"there is no file 'none\.csv'"
+    yield (
+        "types of nodes alone",
+        lambda: tables(folder / "good.parquet", {"user": folder / "good.parquet"}),
+        "nodes are by type",
+    )
     yield "no format", lambda: tables(__file__), "is of no known format"
     yield "no table", lambda: tables(7), "edges is no table: int"
     yield "a password", lambda: tables("https://me:word@shop/buys.parquet"), "names a user or a password"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,6 +101,9 @@ class Layout:
             nodes, edges, keys = tables_of_networkx(edges)
         typed = isinstance(edges, Mapping) and all(isinstance(key, tuple) for key in edges)
         if not typed:
+            if isinstance(nodes, Mapping) and any(isinstance(form, (str, Path)) for form in nodes.values()):
+                hint = "give edges={(source type, relation, target type): table}, or one table of nodes"
+                raise PlanError(f"nodes are by type, {list(nodes)}, and edges is one table", hint)
             edges = {HOMOGENEOUS_EDGE_TYPE: edges}
             nodes = {} if nodes is None else {HOMOGENEOUS_NODE_TYPE: nodes}
         if not edges:

@@ -227,8 +227,10 @@ def _line(error: BaseException) -> str:
 
 
 def is_table_file(source: str | Path) -> bool:
-    """Whether a text is a file's path, or the URL of a file whose suffix is that of a table."""
-    return _format(str(source)) is not None if is_url(source) else Path(source).is_file()
+    """Whether a text is a file's path, or the path or URL of one, there or not, whose suffix is that of a table."""
+    if _format(str(source)) is not None:
+        return is_url(source) or not Path(source).is_dir()
+    return not is_url(source) and Path(source).is_file()
 
 
 def _files(form: Any, what: str, events: EventSink) -> tuple[list[str], dict[str, str]]:
