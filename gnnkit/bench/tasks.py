@@ -45,6 +45,7 @@ def epoch(options: argparse.Namespace) -> dict[str, Any]:
         batches, elapsed = time_epochs(loader, options)
         stats = loader.stats()
         next(iter(loader))
+        block_bytes = loader.status().buffer_bytes
         begin = time.perf_counter()
         loader.close()
         close_s = time.perf_counter() - begin
@@ -52,6 +53,8 @@ def epoch(options: argparse.Namespace) -> dict[str, Any]:
         "first_batch_s": first_batch_s,
         "start_s": first_batch_s,
         "close_s": close_s,
+        # A ninth of a block is room for larger batches, which nobody has touched.
+        "batch_bytes": block_bytes * 8 // 9,
         "seeds_per_s": batches * options.batch_size / elapsed,
         "edges_per_s": stats.edges / stats.wall_s if stats.wall_s else 0.0,
         "nodes_per_batch": stats.nodes / max(1, stats.batches),

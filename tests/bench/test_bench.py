@@ -803,7 +803,7 @@ def test_figures_are_not_judged_at_another_scale_or_without_a_peer() -> None:
 
 
 def test_memory_is_judged_by_what_was_seen() -> None:
-    assert evaluate(line_of("memory"), {"gnnkit": said({})}, {}, 1.0).met is True
+    assert evaluate(line_of("memory"), {"gnnkit": said({"batch_bytes": 0})}, {}, 1.0).met is True
 
 
 def test_every_row_has_a_line_and_every_line_its_contenders() -> None:
