@@ -42,7 +42,7 @@ _JOIN_S = 30.0
 # so long itself, because each hand-over between threads costs as much as a batch of a few seeds. A time that takes longer halves the count.
 _BACK_AT_ONCE_S = 250e-6
 _TIMES_AT_ONCE = 8
-_SMALL_S = 1e-3
+_SMALL_S = 0.4e-3
 
 
 @dataclass(frozen=True)
