@@ -43,6 +43,7 @@ def partition(
     time_attr: str | None = None,
     cache_ratio: float = 0.0,
     num_neighbors: tuple[int, ...] = (15, 10),
+    input_nodes: str | None = "train",
     seed: int = 0,
     order: Order = "dataset",
     parts: None = None,
@@ -67,6 +68,7 @@ def partition(
     time_attr: str | None = None,
     cache_ratio: float = 0.0,
     num_neighbors: tuple[int, ...] = (15, 10),
+    input_nodes: str | None = "train",
     seed: int = 0,
     order: Order = "dataset",
     parts: Sequence[int],
@@ -91,6 +93,7 @@ def partition(  # noqa: PLR0913
     time_attr: str | None = None,
     cache_ratio: float = 0.0,
     num_neighbors: tuple[int, ...] = (15, 10),
+    input_nodes: str | None = "train",
     seed: int = 0,
     order: Order = "dataset",
     parts: Sequence[int] | None = None,
@@ -116,8 +119,8 @@ def partition(  # noqa: PLR0913
         weight: Edge array to prepare for weighted sampling; None takes over a store's own.
         time_attr: Arrays of times to prepare for temporal sampling; None takes over a store's own.
         cache_ratio: Share of all nodes whose features each part replicates from other parts, hottest first.
-        num_neighbors: Fan-out with which "frequency", ``cache_ratio`` and ``order`` measure how hot a node is, starting from the nodes of
-            the split "train", or from all nodes where there is none.
+        num_neighbors: Fan-out with which "frequency", ``cache_ratio`` and ``order`` measure how hot a node is.
+        input_nodes: The split whose nodes they start from, all nodes where there is no split "train"; None is all nodes.
         seed: Seed of the partitioners that draw.
         order: The order of a part's nodes in its files: "dataset", or "hotness", those that batches touch most first, so that they share
             pages of a store that does not fit in memory. Batches are the same.
@@ -160,6 +163,7 @@ def partition(  # noqa: PLR0913
         num_neighbors=tuple(num_neighbors),
         seed=seed,
         order=order,
+        input_nodes=input_nodes,
     )
     if out is None and parts is None and not finish and engine is None:
         make: Any = find_or_build if store is None else find_or_repartition

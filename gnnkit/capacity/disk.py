@@ -14,7 +14,7 @@ from gnnkit.errors import PlanError
 from gnnkit.schema import EdgeType, NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.disk import probe_disk
-from gnnkit.storage.partition.hotness import expected_frontiers, training_seeds
+from gnnkit.storage.partition.hotness import expected_frontiers, input_seeds
 from gnnkit.storage.store import Store
 
 _STEPS = 60
@@ -45,7 +45,7 @@ class PageReads:
             StoreError: A part is not open.
         """
         graph = store.require().arrays()
-        ids = training_seeds(graph, store.splits).get(seed_type, np.empty(0, np.int64))
+        ids = input_seeds(graph, store.splits).get(seed_type, np.empty(0, np.int64))
         if not len(ids):
             raise PlanError(f"the store {store.path} has no {seed_type!r} nodes to start from")
         seeds, num_batches = {seed_type: ids}, -(-len(ids) // batch_size)

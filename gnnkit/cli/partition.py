@@ -49,6 +49,7 @@ def partition(
     seed: int | None = typer.Option(None, help="Seed of partitioners that draw."),
     order: str | None = typer.Option(None, help="Order of a part's nodes in its files: dataset, or hotness, those touched most first."),
     num_neighbors: str | None = typer.Option(None, help="Fan-outs that say how hot a node is, such as 15,10."),
+    input_nodes: str | None = typer.Option(None, help="The split that batches start from, for the same end; train by default."),
     part: list[int] | None = typer.Option(None, help="Build this part only, while other hosts build theirs; may be given several times."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace another graph's store at OUT."),
     engine: str | None = typer.Option(
@@ -76,6 +77,7 @@ def partition(
         "seed": seed,
         "order": order,
         "num_neighbors": None if num_neighbors is None else fan_outs(num_neighbors),
+        "input_nodes": input_nodes,
         "parts": part,
         "engine": engine,
     }

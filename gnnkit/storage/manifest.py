@@ -192,7 +192,7 @@ def canonical_options(options: BuildOptions) -> BuildOptions:
     if options.num_parts == 1:
         options = replace(options, partition=default.partition, cache_ratio=0.0)
     if options.partition != "frequency" and options.cache_ratio == 0.0 and options.order == default.order:
-        options = replace(options, num_neighbors=default.num_neighbors)
+        options = replace(options, num_neighbors=default.num_neighbors, input_nodes=default.input_nodes)
     if options.partition == "contiguous" and options.cache_ratio == 0.0:
         options = replace(options, seed=default.seed)
     return options

@@ -13,6 +13,8 @@ Partitioner = Literal["contiguous", "random", "ldg", "metis", "frequency"]
 Given = Literal["given"]
 FeatureDtype = Literal["float32", "float16", "bfloat16", "quint8"]
 Order = Literal["dataset", "hotness"]
+# The split that epochs start from unless something else is said.
+TRAIN = "train"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class BuildOptions:
             of their times, which are the edge's own or those of the node at its far end (see ``gnnkit.storage.edge_values``).
         cache_ratio: Share of all nodes whose features each part replicates from other parts, hottest first.
         num_neighbors: Fan-out with which "frequency", ``cache_ratio`` and ``order`` measure how hot a node is.
+        input_nodes: The split whose nodes they start from, all nodes where there is no split "train"; None is all nodes.
         seed: Seed of the partitioners that draw.
         order: The order of a part's nodes in its files: "dataset", or "hotness", those that batches touch most first, so that they share
             pages of a store that does not fit in memory. Batches are the same.
@@ -47,6 +50,7 @@ class BuildOptions:
     num_neighbors: tuple[int, ...] = (15, 10)
     seed: int = 0
     order: Order = "dataset"
+    input_nodes: str | None = TRAIN
 
     def __post_init__(self) -> None:
         if isinstance(self.num_parts, bool) or not isinstance(self.num_parts, int) or self.num_parts < 1:
@@ -60,15 +64,19 @@ class BuildOptions:
             if value not in choices:
                 known = [str(choice) for choice in choices]
                 raise PlanError(f"{name} must be one of {known}, got {value!r}{near_matches(str(value), known)}")
+        if self.input_nodes is not None and (not isinstance(self.input_nodes, str) or not self.input_nodes):
+            raise PlanError(f"input_nodes must be the name of a split, got {self.input_nodes!r}", "None starts from all nodes")
         if not 0.0 <= self.cache_ratio <= 1.0:
             raise PlanError(f"cache_ratio must be between 0 and 1, got {self.cache_ratio!r}", "cache_ratio=0 replicates nothing")
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form, with the keys in the order of the fields; "order" is left out where it is the dataset's.
+        """A JSON-serialisable form, with the keys in the order of the fields; "order" and "input_nodes" only where they are not the usual.
 
-        So a store in the dataset's order has the manifest and the fingerprint that it had before there was another one.
+        So other stores have the manifest and the fingerprint that they had before there was a choice.
         """
         value = {**asdict(self), "num_neighbors": list(self.num_neighbors)}
         if self.order == "dataset":
             del value["order"]
+        if self.input_nodes == TRAIN:
+            del value["input_nodes"]
         return value

@@ -122,7 +122,7 @@ def hotness_levels(
     """The hotness of each node, in levels ``[num_nodes]`` by dataset id; see ``hotness.levels``."""
     from gnnkit.storage.partition import hotness
 
-    return hotness.levels(graph, options.num_neighbors, splits)
+    return hotness.levels(graph, options.num_neighbors, splits, options.input_nodes)
 
 
 def edge_cut(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.options import BuildOptions
-from gnnkit.storage.partition.hotness import Splits, expected_visits, training_seeds
+from gnnkit.storage.partition.hotness import Splits, expected_visits, input_seeds
 from gnnkit.storage.partition.topology import to_dataset_order
 
 
@@ -23,8 +23,8 @@ def hot_nodes(
     Args:
         graph: The graph, in any number of parts.
         assignment: ``{node type: [num_nodes]}``, each node's part by dataset id.
-        options: ``num_parts``, ``num_neighbors`` and ``cache_ratio`` are read.
-        splits: Whose "train" ids are the seeds; None takes every node.
+        options: ``num_parts``, ``num_neighbors``, ``input_nodes`` and ``cache_ratio`` are read.
+        splits: See ``input_seeds``.
 
     Returns:
         Per part ``{node type: int64 [k]}``: dataset ids, ascending, at most ``cache_ratio * num_nodes`` of the type's nodes;
@@ -33,7 +33,7 @@ def hot_nodes(
     Raises:
         PlanError: A split does not fit the graph.
     """
-    seeds = training_seeds(graph, splits)
+    seeds = input_seeds(graph, splits, options.input_nodes)
     limits = {name: int(options.cache_ratio * t.num_nodes) for name, t in graph.schema.node_types.items()}
     if options.num_parts == 1 or not any(limits.values()):
         return [{name: np.empty(0, dtype=np.int64) for name in limits} for _ in range(options.num_parts)]

@@ -16,7 +16,7 @@ from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.partition.balance import contiguous_parts, equal_sizes
-from gnnkit.storage.partition.hotness import Splits, expected_visits, training_seeds
+from gnnkit.storage.partition.hotness import Splits, expected_visits, input_seeds
 from gnnkit.storage.partition.topology import to_dataset_order
 
 
@@ -36,7 +36,7 @@ def assign(graph: GraphArrays, options: BuildOptions, splits: Splits | None, sta
         PlanError: A split does not fit the graph.
     """
     num_parts, num_nodes = options.num_parts, graph.schema.num_nodes
-    seeds = training_seeds(graph, splits)
+    seeds = input_seeds(graph, splits, options.input_nodes)
     seed_parts = {name: contiguous_parts(len(ids), num_parts) for name, ids in seeds.items()}
     visits: dict[NodeType, NDArray[np.int64]] = {
         name: np.empty((node_type.num_nodes, num_parts), dtype=np.int64) for name, node_type in graph.schema.node_types.items()

@@ -17,6 +17,7 @@ from gnnkit.errors import PlanError
 from gnnkit.kernels.jit import lazy_kernel
 from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.options import TRAIN
 from gnnkit.storage.partition.topology import edge_rows, to_dataset_order
 
 Splits = Mapping[NodeType, Mapping[str, NDArray[np.int64]]]
@@ -26,23 +27,34 @@ _LIMIT = 1 << 61
 _MAX_FRACTION_BITS = 32
 
 
-def training_seeds(graph: GraphArrays, splits: Splits | None) -> dict[NodeType, NDArray[np.int64]]:
-    """The nodes that epochs start from: each type's "train" split, or every node where there is none at all.
+def input_seeds(graph: GraphArrays, splits: Splits | None, input_nodes: str | None = TRAIN) -> dict[NodeType, NDArray[np.int64]]:
+    """The nodes that epochs start from.
+
+    Args:
+        graph: The graph.
+        splits: Its splits, by dataset id.
+        input_nodes: A split, of each type that has it; None is every node, and so is "train" where no type has any.
 
     Returns:
         ``{node type: int64 [k]}``, dataset ids, ascending, without repeats.
 
     Raises:
-        PlanError: A split names an unknown node type or an id out of range.
+        PlanError: A split names an unknown node type or an id out of range, or there is none of that name.
     """
-    given = {name: np.unique(np.asarray(split["train"], dtype=np.int64)) for name, split in (splits or {}).items() if "train" in split}
+    found = {} if splits is None or input_nodes is None else {t: split[input_nodes] for t, split in splits.items() if input_nodes in split}
+    given = {name: np.unique(np.asarray(ids, dtype=np.int64)) for name, ids in found.items()}
     for name, ids in given.items():
         if name not in graph.schema.node_types:
             raise PlanError(f"splits name the unknown node type {name!r}", f"known: {list(graph.schema.node_types)}")
         num_nodes = graph.schema.node_types[name].num_nodes
         if len(ids) and (ids[0] < 0 or ids[-1] >= num_nodes):
-            raise PlanError(f"split 'train' of node type {name!r} holds ids from {ids[0]} to {ids[-1]}, but it has {num_nodes} nodes")
+            raise PlanError(
+                f"split {input_nodes!r} of node type {name!r} holds ids from {ids[0]} to {ids[-1]}, but it has {num_nodes} nodes"
+            )
     if not any(len(ids) for ids in given.values()):
+        if input_nodes not in (None, TRAIN):
+            known = sorted({name for split in (splits or {}).values() for name in split})
+            raise PlanError(f"input_nodes={input_nodes!r}: no node type has such a split", f"known: {known}; None is every node")
         return {name: np.arange(t.num_nodes, dtype=np.int64) for name, t in graph.schema.node_types.items()}
     return given
 
@@ -99,13 +111,16 @@ def expected_frontiers(
         yield unit, frontier
 
 
-def levels(graph: GraphArrays, num_neighbors: Sequence[int], splits: Splits | None = None) -> dict[NodeType, NDArray[np.uint8]]:
+def levels(
+    graph: GraphArrays, num_neighbors: Sequence[int], splits: Splits | None = None, input_nodes: str | None = TRAIN
+) -> dict[NodeType, NDArray[np.uint8]]:
     """Levels of hotness: nodes of one level are expected to be visited at least twice as often as those of the next lower one.
 
     Args:
         graph: The graph, in any number of parts.
         num_neighbors: Fan-out of each hop.
-        splits: Whose "train" ids are the seeds; None takes every node.
+        splits: See ``input_seeds``.
+        input_nodes: See ``input_seeds``.
 
     Returns:
         ``{node type: uint8 [num_nodes]}`` by dataset id: 0 for a node that is never visited, and less than 64.
@@ -113,7 +128,7 @@ def levels(graph: GraphArrays, num_neighbors: Sequence[int], splits: Splits | No
     Raises:
         PlanError: A split does not fit the graph.
     """
-    visits = expected_visits(graph, training_seeds(graph, splits), num_neighbors)
+    visits = expected_visits(graph, input_seeds(graph, splits, input_nodes), num_neighbors)
     # frexp gives the exponent of the nearest double, which is exact up to 53 bits; beyond, a node may come out one level too high.
     return {t: to_dataset_order(graph, t, np.frexp(visits.pop(t))[1].astype(np.uint8)) for t in list(visits)}
 

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnnkit.errors import PlanError
 from gnnkit.events import ignore_events
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.part_ids import dataset_ids
 from gnnkit.storage.partition import assign_parts, hot_nodes
 from gnnkit.storage.partition.hotness import expected_visits
-from tests.helpers.graphs import random_source
+from gnnkit.storage.store import Store
+from tests.helpers.graphs import homogeneous_source, random_source
 from tests.storage.checks import assert_holds
 from tests.storage.partition.build import graph_arrays
 
@@ -62,16 +64,18 @@ def test_visits_are_those_of_the_exact_expectation(seed, edge_dir, num_neighbors
             assert abs(got - want * unit) <= max(want, 1) * unit / 10**6
 
 
-@pytest.mark.parametrize(("num_parts", "edge_dir"), [(1, "in"), (3, "out")])
-def test_the_hottest_come_first_and_a_level_has_twice_the_visits_of_the_next(tmp_path, num_parts, edge_dir):
+@pytest.mark.parametrize(
+    ("num_parts", "edge_dir", "input_nodes"), [(1, "in", "train"), (3, "out", "train"), (1, "in", "valid"), (2, "in", None)]
+)
+def test_the_hottest_come_first_and_a_level_has_twice_the_visits_of_the_next(tmp_path, num_parts, edge_dir, input_nodes):
     source = random_source(np.random.default_rng(3), max_nodes=40, max_edges=300)
     sizes = {name: t.num_nodes for name, t in source.schema.node_types.items()}
-    seeds = {name: np.unique(splits["train"]) for name, splits in source.splits.items() if "train" in splits}
-    if not any(len(ids) for ids in seeds.values()):
-        seeds = {name: np.arange(n) for name, n in sizes.items()}
-    options = BuildOptions(num_parts, "random", edge_dir, num_neighbors=(3, 2), order="hotness")
+    source.splits = {name: {"train": np.arange(n // 2), "valid": np.arange(n // 2, n, 2)} for name, n in sizes.items()}
+    seeds = {name: np.arange(n) if input_nodes is None else source.splits[name][input_nodes] for name, n in sizes.items()}
+    options = BuildOptions(num_parts, "random", edge_dir, num_neighbors=(3, 2), order="hotness", input_nodes=input_nodes)
     store = build_store(source, tmp_path / "store", options)
     store.verify()
+    assert Store.open(store.path).options.input_nodes == input_nodes
     assert_holds(store, source)
     exact = exact_visits(source, edge_dir, seeds, (3, 2))
     several = 0
@@ -87,6 +91,14 @@ def test_the_hottest_come_first_and_a_level_has_twice_the_visits_of_the_next(tmp
         assert all(max(values) <= 2 * min(values) * (1 + Fraction(1, 10**6)) for values in found)
         assert all(min(first) * (1 + Fraction(1, 10**6)) >= max(second) for first, second in itertools.pairwise(found))
     assert several
+
+
+def test_a_split_that_no_type_has_is_an_error_with_those_there_are(tmp_path):
+    source = homogeneous_source(np.array([[0], [1]]), 2, splits={"train": np.array([0])})
+    with pytest.raises(PlanError, match=r"input_nodes='fold3'.*(?s:.*)\['train'\]"):
+        build_store(source, tmp_path / "store", BuildOptions(order="hotness", input_nodes="fold3"))
+    with pytest.raises(PlanError, match="input_nodes must be the name of a split, got 3"):
+        BuildOptions(input_nodes=3)
 
 
 def test_shares_are_rounded_down_once():
