@@ -10,6 +10,7 @@ from gnnkit.errors import PlanError, near_matches
 ROWS = (
     "seeds-glt",
     "seeds-pyg",
+    "first-epoch",
     "seeds-graphbolt",
     "limit",
     "float16",

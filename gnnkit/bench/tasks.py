@@ -37,8 +37,8 @@ def epoch(options: argparse.Namespace) -> dict[str, Any]:
         iterator = iter(loader)
         next(iterator)
         first_batch_s = time.perf_counter() - start
-        for _ in iterator:
-            pass
+        first = sum(1 for _ in iterator)
+        first_s = time.perf_counter() - start - first_batch_s
         while time.perf_counter() - start < options.settle:
             for _ in loader:
                 pass
@@ -55,6 +55,7 @@ def epoch(options: argparse.Namespace) -> dict[str, Any]:
         "close_s": close_s,
         # A ninth of a block is room for larger batches, which nobody has touched.
         "batch_bytes": block_bytes * 8 // 9,
+        "first_epoch": first / first_s * elapsed / batches,
         "seeds_per_s": batches * options.batch_size / elapsed,
         "edges_per_s": stats.edges / stats.wall_s if stats.wall_s else 0.0,
         "nodes_per_batch": stats.nodes / max(1, stats.batches),

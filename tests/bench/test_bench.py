@@ -107,7 +107,7 @@ def test_a_small_graph_still_has_several_batches(graph: BenchGraph) -> None:
 @pytest.mark.slow
 def test_the_task_epoch_counts_seeds(graph: BenchGraph) -> None:
     values = bench_tasks.epoch(options(graph.store()))
-    assert values["seeds_per_s"] > 0 and values["edges_per_s"] > 0
+    assert values["seeds_per_s"] > 0 and values["edges_per_s"] > 0 and values["first_epoch"] > 0
     assert 0 < values["first_batch_s"] < 60
     assert 49 < values["nodes_per_batch"] <= products_like(SCALE).schema.num_nodes
 
