@@ -14,7 +14,7 @@ from gnnkit.events import EventSink, Stage
 from gnnkit.schema import ArraySpec, EdgeType, NodeType, edge_type_name
 from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits
 from gnnkit.storage.inputs import RowReader, SourceInput
-from gnnkit.storage.layout import index_dtype
+from gnnkit.storage.layout import end_specs
 from gnnkit.storage.staging import INCOMPLETE, check_disk, remove_tree
 from gnnkit.storage.writer import EDGE_BYTES, check_ends
 
@@ -62,7 +62,7 @@ class CopiedSource:
 
     def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
         """See ``RangedSource``."""
-        ends = zip(_ENDS, self.end_specs(edge_type), strict=True)
+        ends = zip(_ENDS, end_specs(self.schema, edge_type), strict=True)
         return np.stack([self._read(edge_type_name(edge_type), name, spec, first, last) for name, spec in ends]).astype(np.int64)
 
     def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
@@ -72,11 +72,6 @@ class CopiedSource:
     def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
         """See ``RangedSource``."""
         return self._read(f"node.{node_type}", f"array.{name}", self.schema.node_types[node_type].arrays[name], first, last)
-
-    def end_specs(self, edge_type: EdgeType) -> tuple[ArraySpec, ArraySpec]:
-        """The forms in which the sources and the targets of edges are kept."""
-        source, target = (ArraySpec(index_dtype(self.schema.node_types[end].num_nodes).name) for end in (edge_type[0], edge_type[2]))
-        return source, target
 
     def _read(self, owner: str, name: str, spec: ArraySpec, first: int, last: int) -> NDArray[Any]:
         path = self._folder / owner / name
@@ -121,7 +116,7 @@ def copy_source(source: GraphSource, folder: Path, events: EventSink) -> CopiedS
             place.mkdir()
             for batch in graph.edge_batches(edge_type, list(edges.arrays)):
                 check_ends(schema, edge_type, batch)
-                for name, ends, spec in zip(_ENDS, (batch.source, batch.target), copied.end_specs(edge_type), strict=True):
+                for name, ends, spec in zip(_ENDS, (batch.source, batch.target), end_specs(schema, edge_type), strict=True):
                     _add(place / name, ends.astype(spec.numpy_dtype))
                 for name, values in batch.rows.items():
                     _add(place / f"array.{name}", values)

@@ -28,10 +28,10 @@ from gnnkit.storage.edge_values import check_weights
 from gnnkit.storage.host_build import build_parts
 from gnnkit.storage.inputs import EdgeBatch, EdgeTotals, SourceInput, batch_rows
 from gnnkit.storage.kernels import bucket_order
-from gnnkit.storage.layout import index_dtype, weighted_edge_types
+from gnnkit.storage.layout import end_specs, index_dtype, weighted_edge_types
 from gnnkit.storage.numbering import contiguous
 from gnnkit.storage.options import BuildOptions
-from gnnkit.storage.writer import BLOCK_BYTES, check_ends
+from gnnkit.storage.writer import BLOCK_BYTES, EDGE_BYTES, check_ends
 
 # Bytes of a range, as a task reads it; a small graph is cut into as many ranges as give each processor a few.
 _RANGE_BYTES, _RANGES_OF_A_PROCESSOR = 64 << 20, 4
@@ -40,7 +40,6 @@ _SMALLEST_RANGE_BYTES = 1 << 18
 _REPEATS = 8
 # That whoever was repeated may take to let go of a part, and between two looks at the cluster.
 _LOCK_WAIT_S, _LOOK_S = 120.0, 5.0
-_EDGE_BYTES = 16
 
 T = TypeVar("T")
 # Columns of some rows: ``{name: [k, ...]}``.
@@ -75,18 +74,25 @@ class BuildTask:
         """A stable order of nodes by part, int64 ``[k]``, and where each part begins in it, ``[num_parts + 1]``."""
         count = self.options.num_parts
         if self.assignment is None:
-            bounds = contiguous(self.source.schema.node_types[node_type].num_nodes, count).bounds
+            bounds = self._bounds(node_type)
         else:
             ids, bounds = self.assignment[node_type][ids].astype(np.int64), np.arange(count + 1)
         order, starts = np.empty(len(ids), np.int64), np.empty(count + 1, np.int64)
         bucket_order(np.require(ids, np.int64, ["C", "W"]), bounds, order, starts)
         return order, starts
 
+    def range_of(self, node_type: NodeType, part: int) -> tuple[int, int]:
+        """The first of a part's nodes and the first one behind them, where parts are ranges."""
+        low, high = self._bounds(node_type)[part : part + 2].tolist()
+        return low, high
+
+    def _bounds(self, node_type: NodeType) -> NDArray[np.int64]:
+        return contiguous(self.source.schema.node_types[node_type].num_nodes, self.options.num_parts).bounds
+
     def edge_specs(self, edge_type: EdgeType) -> dict[str, ArraySpec]:
         """The columns of pieces of edges. Arrays may be called anything, so theirs are numbered."""
         schema = self.source.schema
-        source, target = (ArraySpec(index_dtype(schema.node_types[end].num_nodes).name) for end in (edge_type[0], edge_type[2]))
-        specs = {"source": source, "target": target}
+        specs = dict(zip(("source", "target"), end_specs(schema, edge_type), strict=True))
         edges = schema.edge_types[edge_type]
         if self.options.with_edge:
             specs["edge_id"] = ArraySpec(index_dtype(edges.num_edges).name)
@@ -133,7 +139,7 @@ class PartInput(SourceInput):
         """See ``BuildInput``: the part's own edges."""
         if self._part is None:
             return
-        schema, spool, first = self.schema.edge_types[edge_type], self._spooled(edge_type), 0
+        schema, spool = self.schema.edge_types[edge_type], self._spooled(edge_type)
         columns = {name: f"array{k}" for k, name in enumerate(schema.arrays)}
         size = batch_rows(schema.arrays[name] for name in names)
         for first in range(0, spool.num_rows, size):
@@ -158,7 +164,7 @@ class PartInput(SourceInput):
             yield from (piece["rows"] for piece in self._nodes[node_type, name])
             return
         nodes = self.schema.node_types[node_type]
-        low, high = contiguous(nodes.num_nodes, self._task.options.num_parts).bounds[self._part : self._part + 2].tolist()
+        low, high = self._task.range_of(node_type, self._part)
         step = max(1, BLOCK_BYTES // max(1, nodes.arrays[name].row_nbytes))
         for first in range(low, high, step):
             yield self._task.source.node_array_rows(node_type, name, first, min(first + step, high))
@@ -287,8 +293,8 @@ def build_part(
 def _own_bytes(task: BuildTask, part: int) -> int:
     """Bytes of the rows of a part's nodes."""
     total = 0
-    for nodes in task.source.schema.node_types.values():
-        low, high = contiguous(nodes.num_nodes, task.options.num_parts).bounds[part : part + 2].tolist()
+    for node_type, nodes in task.source.schema.node_types.items():
+        low, high = task.range_of(node_type, part)
         total += (high - low) * sum(spec.row_nbytes for spec in nodes.arrays.values())
     return total
 
@@ -334,7 +340,7 @@ class RayBuild:
         task, schema = self._task, self._task.source.schema
         works: list[tuple[list[list[Any]], Callable[..., Any], tuple[Any, ...], int, int]] = []
         for edge_type, edges in schema.edge_types.items():
-            width = _EDGE_BYTES + sum(spec.row_nbytes for spec in edges.arrays.values())
+            width = EDGE_BYTES + sum(spec.row_nbytes for spec in edges.arrays.values())
             works.append((self._edges.setdefault(edge_type, []), divide_edges, (edge_type,), edges.num_edges, width))
         for node_type, nodes in schema.node_types.items() if task.assignment is not None else ():
             for name, spec in nodes.arrays.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,21 @@ def driver_environment(engine: Ray) -> dict[str, str]:
         # What belongs to this cluster shows this token; without it, Ray would leave one of its own in the user's home.
         found |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
     return found
+
+
+def driver_options(environment: Mapping[str, str], advice: str, *, first: int = 0, threads: int = 1) -> SupervisorOptions:
+    """The options of the one process that is Ray's driver.
+
+    Args:
+        environment: Its own variables.
+        advice: What to do when it is gone.
+        first: Its number.
+        threads: See ``SupervisorOptions``.
+    """
+    name = "Ray's driver"
+    return SupervisorOptions(
+        1, threads, MODULE, title=name, first=first, lane=name, advice=advice, stop_timeout_s=STOP_TIMEOUT_S, environment=environment
+    )
 
 
 class PlanInputs:
@@ -90,17 +105,7 @@ class RayJob(Job):
 
     def _options(self) -> SupervisorOptions:
         # The driver's number, and so its log, comes after those of the ranks.
-        return SupervisorOptions(
-            1,
-            self.spec.threads,
-            module=MODULE,
-            first=self.spec.num_procs,
-            title="Ray's driver",
-            lane="Ray's driver",
-            advice=_ADVICE,
-            stop_timeout_s=STOP_TIMEOUT_S,
-            environment=self._environment(),
-        )
+        return driver_options(self._environment(), _ADVICE, first=self.spec.num_procs, threads=self.spec.threads)
 
     def _environment(self) -> dict[str, str]:
         """Returns the driver's own variables."""

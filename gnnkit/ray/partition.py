@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.errors import PlanError, StoreError, WorkerDied
 from gnnkit.events import Event, EventSink
 from gnnkit.ray.building import BuildTask, PartInput
-from gnnkit.ray.job import MODULE, STOP_TIMEOUT_S, driver_environment
+from gnnkit.ray.job import driver_environment, driver_options
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import new_run
-from gnnkit.runtime.supervisor import Exit, Supervisor, SupervisorOptions
+from gnnkit.runtime.supervisor import Exit, Supervisor
 from gnnkit.runtime.wire import Message, Waker, in_memory
 from gnnkit.source import GraphSource, PartedSource, RangedSource
 from gnnkit.storage.build import BuildJob, existing
@@ -133,16 +133,7 @@ class _Driver:
 
     def __enter__(self) -> _Driver:
         self._waker = Waker()
-        options = SupervisorOptions(
-            1,
-            1,
-            MODULE,
-            title="Ray's driver",
-            lane="Ray's driver",
-            advice=_ADVICE,
-            stop_timeout_s=STOP_TIMEOUT_S,
-            environment=driver_environment(self._engine),
-        )
+        options = driver_options(driver_environment(self._engine), _ADVICE)
         try:
             self._supervisor = Supervisor(options, new_run(None, {"engine": "ray"}, "build"), lambda child: None)
         except BaseException:

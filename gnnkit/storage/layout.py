@@ -90,6 +90,12 @@ def index_dtype(count: int) -> np.dtype[np.signedinteger]:
     return np.dtype(np.int32 if count <= np.iinfo(np.int32).max else np.int64)
 
 
+def end_specs(schema: GraphSchema, edge_type: EdgeType) -> tuple[ArraySpec, ArraySpec]:
+    """The forms in which the sources and the targets of edges fit."""
+    source, target = (ArraySpec(index_dtype(schema.node_types[end].num_nodes).name) for end in (edge_type[0], edge_type[2]))
+    return source, target
+
+
 def store_schema(schema: GraphSchema, options: BuildOptions) -> GraphSchema:
     """The schema of the store that ``options`` make of a source: feature arrays in ``options.feature_dtype``.
 
