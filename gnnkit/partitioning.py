@@ -33,7 +33,7 @@ class BuildEngine(Protocol):
 def partition(
     source: GraphSource | Store | str | Path | Data | HeteroData,
     num_parts: int,
-    partition: Partitioner = "contiguous",
+    partition: Partitioner | str = "contiguous",
     out: str | Path | None = None,
     *,
     edge_dir: EdgeDir | None = None,
@@ -58,7 +58,7 @@ def partition(
 def partition(
     source: GraphSource | Store | str | Path | Data | HeteroData,
     num_parts: int,
-    partition: Partitioner = "contiguous",
+    partition: Partitioner | str = "contiguous",
     out: str | Path | None = None,
     *,
     edge_dir: EdgeDir | None = None,
@@ -83,7 +83,7 @@ def partition(
 def partition(  # noqa: PLR0913
     source: GraphSource | Store | str | Path | Data | HeteroData,
     num_parts: int,
-    partition: Partitioner = "contiguous",
+    partition: Partitioner | str = "contiguous",
     out: str | Path | None = None,
     *,
     edge_dir: EdgeDir | None = None,
@@ -111,7 +111,9 @@ def partition(  # noqa: PLR0913
             dataset; the path of a table of edges, or of a YAML file with the arguments of ``gnnkit.tables``; a PyG ``Data`` or
             ``HeteroData``; or any ``GraphSource``.
         num_parts: Parts to cut it into.
-        partition: How nodes are assigned to parts: "contiguous", "random", "ldg", "metis" or "frequency".
+        partition: How nodes are assigned to parts: "contiguous", "random", "ldg", "metis", "frequency", or "column:NAME" where an array of
+            nodes says it, such as a column of a table that ``categories`` of ``gnnkit.tables`` keeps: whole numbers are parts, texts
+            are parts in ascending order.
         out: Folder of the new store; None takes a name in the folder of stores.
         edge_dir: "in" compresses edges by target, "out" by source; None is a store's own, else "in".
         with_edge: Whether to store edge ids; None does where a store does, or where edges carry arrays.

@@ -23,7 +23,9 @@ def partition(
     ),
     num_parts: int | None = typer.Argument(None, metavar="NUM_PARTS", help="How many parts."),
     method: str = typer.Option(
-        "contiguous", "--partition", help="How nodes are assigned to parts: contiguous, random, ldg, metis or frequency."
+        "contiguous",
+        "--partition",
+        help="How nodes are assigned to parts: contiguous, random, ldg, metis, frequency, or column:NAME, which says it of each node.",
     ),
     out: Path | None = typer.Option(None, help="Folder of the new store; by default a name in the store folder."),
     root: Path | None = typer.Option(None, help="Where datasets are kept."),
@@ -40,6 +42,7 @@ def partition(
     src: list[str] | None = typer.Option(None, help="The columns that name the sources of edges, likewise."),
     dst: list[str] | None = typer.Option(None, help="The columns that name their targets."),
     features: list[str] | None = typer.Option(None, help="Columns that become features."),
+    categories: list[str] | None = typer.Option(None, help="Columns that become arrays of their own names, as codes of their values."),
     label: list[str] | None = typer.Option(None, help="The column that becomes the label."),
     split: list[str] | None = typer.Option(None, help="The column that holds the names of splits."),
     time: list[str] | None = typer.Option(None, help="The column that becomes the time."),
@@ -82,7 +85,8 @@ def partition(
         "engine": engine,
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    named = {"nodes": nodes, "keys": keys, "src": src, "dst": dst, "features": features, "label": label, "split": split, "time": time}
+    named = {"nodes": nodes, "keys": keys, "src": src, "dst": dst, "features": features, "categories": categories, "label": label}
+    named |= {"split": split, "time": time}
     asked: dict[str, Any] = {name: value for name, value in {"edges": edges, **named, "dangling": dangling}.items() if value is not None}
     asked |= {"presorted": True} if presorted else {}
     if edges and num_parts is None and source.isdigit():

@@ -120,8 +120,9 @@ class BuildKeywords(ConstructorKeywords, total=False):
 
     num_parts: int | None
     """Parts to cut the graph into, at least 1; None is one for each host."""
-    partition: Partitioner | Given
-    """The way in which nodes are assigned to parts; "given" where the source is a ``PartedSource``, whose parts they become."""
+    partition: Partitioner | Given | str
+    """The way in which nodes are assigned to parts; "column:NAME" takes the values of an array of nodes, "given" the parts of a
+    ``PartedSource``."""
     edge_dir: EdgeDir
     """"in" compresses edges by target (sampling walks against the edges, as in PyG), "out" by source."""
     weight: str | None

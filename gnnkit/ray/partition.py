@@ -83,9 +83,9 @@ def _check(source: GraphSource, options: BuildOptions) -> None:
     """
     check_buildable(source.schema, options)
     here = "leave engine= away: one machine builds it"
-    if options.partition not in _METHODS:
+    if options.partition not in _METHODS and not options.part_column:
         text = f"partition={options.partition!r} needs all edges in one place, and on Ray no host has them"
-        raise PlanError(text, f"partition='contiguous' or 'random', or {here}")
+        raise PlanError(text, f"partition='contiguous', 'random' or 'column:NAME', or {here}")
     if options.cache_ratio or options.order != "dataset":
         what = f"cache_ratio={options.cache_ratio}" if options.cache_ratio else f"order={options.order!r}"
         raise PlanError(f"{what} counts visits over all edges, and on Ray no host has them", here)
@@ -105,7 +105,7 @@ def _assignment(source: GraphSource, options: BuildOptions, events: EventSink) -
     if options.partition == "given":
         assert isinstance(source, PartedSource)
         return dict(source.parts or {})
-    return dict(assign_parts(source.schema, None, options, events, source.splits))
+    return dict(assign_parts(source.schema, None, options, events, source.splits, source))
 
 
 class _Driver:

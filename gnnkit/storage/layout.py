@@ -126,7 +126,7 @@ def check_buildable(schema: GraphSchema, options: BuildOptions) -> None:
     Raises:
         PlanError: A name cannot be a file name, two types would share a folder, nodes and edges of a homogeneous graph an
             array's name, a dtype cannot be stored, there are more parts than nodes, the weight array is missing or not one number per
-            edge, or ``time_attr`` names no times.
+            edge, ``time_attr`` names no times, or nodes have no array of whole numbers that says which parts they are in.
     """
     largest = max((t.num_nodes for t in schema.node_types.values()), default=0)
     if not schema.node_types:
@@ -157,6 +157,7 @@ def check_buildable(schema: GraphSchema, options: BuildOptions) -> None:
             raise PlanError(f"edge types {other} and {edge_type} would share the folder {folder!r}", "rename one of them")
     _check_weight(schema, options)
     check_time_attr(schema, options.time_attr)
+    _check_part_column(schema, options)
 
 
 def weighted_edge_types(schema: GraphSchema, options: BuildOptions) -> list[EdgeType]:
@@ -180,6 +181,24 @@ def _check_weight(schema: GraphSchema, options: BuildOptions) -> None:
             raise PlanError(
                 f"weight={options.weight!r} of {edge_type} has rows of shape {spec.row_shape} and dtype {spec.dtype}",
                 "it must be one number per edge",
+            )
+
+
+def _check_part_column(schema: GraphSchema, options: BuildOptions) -> None:
+    name = options.part_column
+    for node_type, nodes in schema.node_types.items() if name is not None else ():
+        assert name is not None
+        if name not in nodes.arrays:
+            known = list(nodes.arrays)
+            raise PlanError(
+                f"partition={options.partition!r}: nodes of type {node_type!r} have no array {name!r}{near_matches(name, known)}",
+                f"they have {known}; categories=... of gnnkit.tables keeps a column of a table",
+            )
+        spec = nodes.arrays[name]
+        if "int" not in spec.dtype or spec.row_shape not in ((), (1,)):
+            raise PlanError(
+                f"partition={options.partition!r}: {name!r} of {node_type!r} has rows of shape {spec.row_shape} and dtype {spec.dtype}",
+                "the number of a part is one whole number for each node; categories=... of gnnkit.tables takes texts",
             )
 
 

@@ -193,7 +193,7 @@ def canonical_options(options: BuildOptions) -> BuildOptions:
         options = replace(options, partition=default.partition, cache_ratio=0.0)
     if options.partition != "frequency" and options.cache_ratio == 0.0 and options.order == default.order:
         options = replace(options, num_neighbors=default.num_neighbors, input_nodes=default.input_nodes)
-    if options.partition == "contiguous" and options.cache_ratio == 0.0:
+    if (options.partition == "contiguous" or options.part_column) and options.cache_ratio == 0.0:
         options = replace(options, seed=default.seed)
     return options
 

@@ -11,6 +11,8 @@ from gnnkit.schema import EdgeDir
 Partitioner = Literal["contiguous", "random", "ldg", "metis", "frequency"]
 # The dataset says it itself; see ``PartedSource``.
 Given = Literal["given"]
+# ``"column:NAME"``: the array NAME of nodes says it.
+BY_COLUMN = "column:"
 FeatureDtype = Literal["float32", "float16", "bfloat16", "quint8"]
 Order = Literal["dataset", "hotness"]
 # The split that epochs start from unless something else is said.
@@ -23,7 +25,8 @@ class BuildOptions:
 
     Attributes:
         num_parts: Parts to cut the graph into, at least 1.
-        partition: The way in which nodes are assigned to parts; "given" where the source is a ``PartedSource``, whose parts they become.
+        partition: The way in which nodes are assigned to parts; "column:NAME" takes the values of an array of nodes, "given" the parts of
+            a ``PartedSource``.
         edge_dir: "in" compresses edges by target (sampling walks against the edges, as in PyG), "out" by source.
         with_edge: Whether to store the dataset's edge ids (4 or 8 bytes an edge).
         feature_dtype: Stores floating-point arrays of two dimensions ("x", "edge_attr") in this type; None keeps the source's.
@@ -40,7 +43,7 @@ class BuildOptions:
     """
 
     num_parts: int = 1
-    partition: Partitioner | Given = "contiguous"
+    partition: Partitioner | Given | str = "contiguous"
     edge_dir: EdgeDir = "in"
     with_edge: bool = False
     feature_dtype: FeatureDtype | None = None
@@ -55,8 +58,9 @@ class BuildOptions:
     def __post_init__(self) -> None:
         if isinstance(self.num_parts, bool) or not isinstance(self.num_parts, int) or self.num_parts < 1:
             raise PlanError(f"num_parts must be a whole number of at least 1, got {self.num_parts!r}", "num_parts=1 keeps the graph whole")
+        methods = (*get_args(Partitioner), *get_args(Given), *([self.partition] if self.part_column else [f"{BY_COLUMN}NAME"]))
         for name, value, choices in (
-            ("partition", self.partition, get_args(Partitioner) + get_args(Given)),
+            ("partition", self.partition, methods),
             ("edge_dir", self.edge_dir, ("in", "out")),
             ("feature_dtype", self.feature_dtype, (None, *get_args(FeatureDtype))),
             ("order", self.order, get_args(Order)),
@@ -68,6 +72,12 @@ class BuildOptions:
             raise PlanError(f"input_nodes must be the name of a split, got {self.input_nodes!r}", "None starts from all nodes")
         if not 0.0 <= self.cache_ratio <= 1.0:
             raise PlanError(f"cache_ratio must be between 0 and 1, got {self.cache_ratio!r}", "cache_ratio=0 replicates nothing")
+
+    @property
+    def part_column(self) -> str | None:
+        """The array of nodes whose values are their parts; None where another method assigns them."""
+        named = isinstance(self.partition, str) and self.partition.startswith(BY_COLUMN)
+        return self.partition.removeprefix(BY_COLUMN) or None if named else None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form, with the keys in the order of the fields; "order" and "input_nodes" only where they are not the usual.

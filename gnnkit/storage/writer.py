@@ -760,7 +760,9 @@ class StoreWriter:
         if options.partition == "contiguous" and not caches and not by_hotness:
             numbering = {t: contiguous(nodes.num_nodes, options.num_parts) for t, nodes in graph.schema.node_types.items()}
         else:
-            assignment = assign_parts(graph.schema, topology, options, self.events, graph.splits) if parts is None else dict(parts)
+            if parts is None:
+                parts = assign_parts(graph.schema, topology, options, self.events, graph.splits, graph)
+            assignment = dict(parts)
             if caches and topology is not None:
                 hot += hot_nodes(topology, assignment, options, graph.splits)
             levels = hotness_levels(topology, options, graph.splits) if by_hotness and topology is not None else {}

@@ -6,6 +6,7 @@
 | ``random`` | no | sizes differ by at most 1 | even load, no locality |
 | ``ldg`` | yes | within 5 percent | a cut close to METIS' in seconds |
 | ``metis`` | yes | within 5 percent | the reference for cuts; needs pymetis and much memory |
+| ``column:NAME`` | no | as the column has it | parts that the data has already: a region, a tenant, a hash of one's own |
 | ``frequency`` | yes | sizes differ by at most 1 | nodes next to the training seeds that visit them |
 
 Every method gives the same assignment for the same options on every machine; for ``metis`` that is as far as one build of
@@ -27,6 +28,7 @@ from gnnkit.storage.options import BuildOptions
 
 if TYPE_CHECKING:
     from gnnkit.storage.arrays import GraphArrays
+    from gnnkit.storage.partition.column import NodeRows
 
 _TOPOLOGY_METHODS = frozenset({"ldg", "metis", "frequency"})
 
@@ -42,6 +44,7 @@ def assign_parts(
     options: BuildOptions,
     events: EventSink,
     splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] | None = None,
+    nodes: NodeRows | None = None,
 ) -> dict[NodeType, NDArray[np.int32]]:
     """Assigns every node to a part.
 
@@ -51,12 +54,14 @@ def assign_parts(
         options: ``num_parts``, ``partition``, ``seed`` and ``num_neighbors`` are read.
         events: Receives the stage "partition".
         splits: ``{node type: {"train": dataset ids}}``, the seeds from which "frequency" measures; None takes every node.
+        nodes: The rows of nodes, for "column:NAME"; None will do for others.
 
     Returns:
         ``{node type: int32 [num_nodes]}``, each node's part by dataset id.
 
     Raises:
-        PlanError: There are more parts than nodes of any type, a split does not fit the graph, or pymetis is missing.
+        PlanError: There are more parts than nodes of any type, a split does not fit the graph, pymetis is missing, or the column does not
+            give each node one of the parts.
     """
     num_parts = options.num_parts
     largest = max((t.num_nodes for t in schema.node_types.values()), default=0)
@@ -70,7 +75,7 @@ def assign_parts(
         if num_parts == 1:
             parts = {name: np.zeros(t.num_nodes, dtype=np.int32) for name, t in schema.node_types.items()}
         else:
-            parts = _assign(schema, graph, options, splits, stage)
+            parts = _assign(schema, graph, options, splits, nodes, stage)
         stage.update(stage.total or 0.0)
     return parts
 
@@ -80,6 +85,7 @@ def _assign(
     graph: GraphArrays | None,
     options: BuildOptions,
     splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] | None,
+    nodes: NodeRows | None,
     stage: Stage,
 ) -> dict[NodeType, NDArray[np.int32]]:
     if options.partition == "contiguous":
@@ -90,6 +96,11 @@ def _assign(
         from gnnkit.storage.partition import random
 
         return random.assign(schema, options.num_parts, options.seed)
+    if options.part_column is not None:
+        from gnnkit.storage.partition import column
+
+        assert nodes is not None, f"partition={options.partition!r} needs the rows of nodes"
+        return column.assign(nodes, options.part_column, options.num_parts)
     assert graph is not None, f"partition={options.partition!r} needs the edges"
     if options.partition == "ldg":
         from gnnkit.storage.partition import ldg
