@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import mmap
 import os
 import threading
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from gnnkit.loader.advice import Advice
     from gnnkit.loader.pipeline import Pipeline
 
-# Seconds of one look at a loader; loops with and without the bottleneck take turns, as far as they can.
-LOOK_S, _TURNS = 4.0, 2
+# Loops with and without the bottleneck take turns, as far as they can.
+_TURNS = 2
 # A ring that is too small holds two batches, which leaves one to be sampled at a time.
 _BATCHES_IN_RING = 2.6
 # How often the store's pages are dropped, and the longest wait for the copy in memory that advice has made.
@@ -30,35 +31,50 @@ _DROP_EVERY_S, _COPY_S = 0.05, 120.0
 _SLOW = 3.0
 
 Body = Callable[[Any], None] | None
+Maker = Callable[[contextlib.ExitStack], "tuple[Pipeline, Body]"]
 
 
 def bottleneck(options: argparse.Namespace) -> dict[str, Any]:
     """Makes one of four bottlenecks, has it named, and measures what following the advice gains."""
+    return gain_of(options.bottleneck, functools.partial(_MAKERS[options.bottleneck], options), options.look)
+
+
+def gain_of(bottleneck: str, make: Maker, look_s: float) -> dict[str, Any]:
+    """Has a bottleneck named, and measures what following the advice gains.
+
+    Args:
+        bottleneck: The one that the loader is to name.
+        make: Makes a loader with it and the loop's body.
+        look_s: Seconds of one look at a loader.
+
+    Raises:
+        RuntimeError: It names another one.
+    """
     with contextlib.ExitStack() as stack:
-        slow, body = _MAKERS[options.bottleneck](options, stack)
-        _run(slow, LOOK_S / 2, body)  # the copy of the graph, where there is one, is in use after that
-        advice = _advice(slow, body)
-        if advice.bottleneck != options.bottleneck:
-            raise RuntimeError(f"the bottleneck is {options.bottleneck!r}, and the loader says {advice.bottleneck!r}: {advice.sentence}")
+        slow, body = make(stack)
+        run(slow, look_s / 2, body)  # the copy of the graph, where there is one, is in use after that
+        advice = _advice(slow, body, look_s)
+        if advice.bottleneck != bottleneck:
+            raise RuntimeError(f"the bottleneck is {bottleneck!r}, and the loader says {advice.bottleneck!r}: {advice.sentence}")
         if advice.bottleneck == "disk":  # the copy in memory is that of both: they cannot take turns
-            before = median(_run(slow, LOOK_S, body) for _ in range(_TURNS))
+            before = median(run(slow, look_s, body) for _ in range(_TURNS))
             fast, quick = _followed(slow, body, advice, stack)
-            after = median(_run(fast, LOOK_S, quick) for _ in range(_TURNS))
+            after = median(run(fast, look_s, quick) for _ in range(_TURNS))
         else:
             fast, quick = _followed(slow, body, advice, stack)
-            speeds = [(_run(slow, LOOK_S, body), _run(fast, LOOK_S, quick)) for _ in range(_TURNS)]
+            speeds = [(run(slow, look_s, body), run(fast, look_s, quick)) for _ in range(_TURNS)]
             before, after = (median(values) for values in zip(*speeds, strict=True))
     return {"gain": after / before, "before": before, "after": after, "sentence": advice.sentence, "change": str(dict(advice.change))}
 
 
-def _advice(loader: Pipeline, body: Body) -> Advice:
+def _advice(loader: Pipeline, body: Body, look_s: float) -> Advice:
     from gnnkit.loader.advice import advise, measure
 
-    _run(loader, LOOK_S, body)
-    return advise(measure(loader, LOOK_S))
+    run(loader, look_s, body)
+    return advise(measure(loader, look_s))
 
 
-def _run(loader: Pipeline, seconds: float, body: Body) -> float:
+def run(loader: Pipeline, seconds: float, body: Body) -> float:
     """Seeds per second of a loop."""
     from gnnkit.loader.advice.autotune import batches_for
 
@@ -70,17 +86,17 @@ def _followed(slow: Pipeline, body: Body, advice: Advice, stack: contextlib.Exit
     """The loop as the advice wants it."""
     from gnnkit.loader.advice.autotune import beside
 
-    if isinstance(body, _Waiting):
-        return slow, _Waiting(body.seconds / 2)
+    if isinstance(body, Waiting):
+        return slow, Waiting(body.seconds / 2)
     fast, deadline = stack.enter_context(beside(slow, advice.change)), Deadline(_COPY_S)
     while advice.bottleneck == "disk" and not fast.status().graph_bytes:
-        _run(fast, 0.0, None)
+        run(fast, 0.0, None)
         if deadline.has_passed:
             raise RuntimeError(f"there was no copy of the graph in memory after {_COPY_S:g} s")
     return fast, body
 
 
-class _Waiting:
+class Waiting:
     """A loop body that leaves Python and the processors to others, as one on a GPU does."""
 
     def __init__(self, seconds: float) -> None:
@@ -88,6 +104,7 @@ class _Waiting:
         self._never = threading.Event()
 
     def __call__(self, batch: Any) -> None:
+        """Waits."""
         self._never.wait(self.seconds)
 
 
@@ -98,8 +115,8 @@ def _seconds_of(loader: Pipeline) -> float:
 
 def _slow_body(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Pipeline, Body]:
     loader = stack.enter_context(make_loader(options).pipeline)
-    _run(loader, LOOK_S / 2, None)
-    return loader, _Waiting(_seconds_of(loader) * _SLOW)
+    run(loader, options.look / 2, None)
+    return loader, Waiting(_seconds_of(loader) * _SLOW)
 
 
 def _one_worker(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Pipeline, Body]:
@@ -112,13 +129,14 @@ def _tiny_ring(options: argparse.Namespace, stack: contextlib.ExitStack) -> tupl
     from gnnkit.backends.colocated import Colocated
 
     with make_loader(options).pipeline as roomy:
-        _run(roomy, 0.0, None)
+        run(roomy, 0.0, None)
         largest = max(record.nbytes for record in roomy.records)
     backend = Colocated(num_workers=options.threads, channel_size=int(largest * _BATCHES_IN_RING))
     return stack.enter_context(make_loader(options, backend=backend).pipeline), None
 
 
-def _dropped_cache(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Pipeline, Body]:
+def dropped_cache(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Pipeline, Body]:
+    """A loader that reads its store from the disk for every batch."""
     loader = stack.enter_context(make_loader(options, memory_budget=0).pipeline)
     stack.enter_context(_pages_dropped(loader))
     return loader, None
@@ -128,7 +146,7 @@ def _dropped_cache(options: argparse.Namespace, stack: contextlib.ExitStack) -> 
 def _pages_dropped(loader: Pipeline) -> Iterator[None]:
     """Has the system forget the pages of a loader's store, again and again."""
     assert loader.plan.store is not None
-    maps = {id(found): found for array in loader.graph.arrays.each() if (found := _map_of(array)) is not None}
+    maps = {id(found): found for array in loader.graph.arrays.each() if (found := map_of(array)) is not None}
     files = [os.open(path, os.O_RDONLY) for path in Path(loader.plan.store.path).rglob("*.npy")]
     over = threading.Event()
 
@@ -150,14 +168,14 @@ def _pages_dropped(loader: Pipeline) -> Iterator[None]:
             os.close(file)
 
 
-def _map_of(array: Any) -> mmap.mmap | None:
+def map_of(array: Any) -> mmap.mmap | None:
     """The mapping that an array lies in."""
     while array is not None and not isinstance(array, mmap.mmap):
         array = getattr(array, "base", None) if not isinstance(array, memoryview) else array.obj
     return array
 
 
-_MAKERS = {"consumer": _slow_body, "workers": _one_worker, "slots": _tiny_ring, "disk": _dropped_cache}
+_MAKERS = {"consumer": _slow_body, "workers": _one_worker, "slots": _tiny_ring, "disk": dropped_cache}
 BOTTLENECKS = tuple(_MAKERS)
 
 
@@ -170,7 +188,7 @@ def autotuned(options: argparse.Namespace) -> dict[str, Any]:
     cpus = available_cpus()
     with make_loader(options, backend=InProcess(num_threads=1)) as tuned:
         loader = tuned.pipeline
-        _run(loader, LOOK_S, None)
+        run(loader, options.look, None)
         result = tuned.autotune(options.seconds)
         cell_s = result.trials[0].seconds
         space, _ = space_of(loader.plan, workers=1, cpus=cpus, most_slots=1 << 10)
@@ -178,7 +196,7 @@ def autotuned(options: argparse.Namespace) -> dict[str, Any]:
         cells = [run_trial(loader, point, cell_s, None, cpus) for point in space.grid()]
         grid_s = time.perf_counter() - began
         best = max(cells, key=lambda cell: cell.seeds_per_s).options
-        turns = [[run_trial(loader, point, LOOK_S, None, cpus).seeds_per_s for point in (result.best, best)] for _ in range(_TURNS)]
+        turns = [[run_trial(loader, point, options.look, None, cpus).seeds_per_s for point in (result.best, best)] for _ in range(_TURNS)]
     chosen, at_best = (median(values) for values in zip(*turns, strict=True))
     return {
         "speed_share": 1.0 if result.best == best else chosen / at_best,

@@ -45,7 +45,11 @@ def interface_bytes() -> int:
 
 
 def check_batches(loader: Any, options: argparse.Namespace) -> None:
-    """Compares a batch with what this process samples from all parts, which here it can read: a wrong batch has no speed."""
+    """Compares a batch with what this process samples from all parts, which here it can read: a wrong batch has no speed.
+
+    Raises:
+        RuntimeError: They differ.
+    """
     from gnnkit.loader.digest import batches_digest
 
     whole = argparse.Namespace(**{**vars(options), "workers": 0, "servers": 0})

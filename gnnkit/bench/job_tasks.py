@@ -6,13 +6,16 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnnkit.bench.kinds import make_loader
 
+if TYPE_CHECKING:
+    from gnnkit.export.proof.report import VerifyReport
+
 RANKS = 2
-# The job that is verified: nodes, ranks of each, and batches of its epoch.
-NODES, PROCS_PER_NODE, BATCHES = 2, 2, 100
+# Batches of the verified job's epoch.
+BATCHES = 100
 
 
 def launched(options: argparse.Namespace) -> dict[str, Any]:
@@ -53,10 +56,15 @@ def verified(options: argparse.Namespace) -> dict[str, Any]:
     size = max(1, min(options.batch_size, len(seeds) // BATCHES))  # a small graph has 100 batches, too
     with tempfile.TemporaryDirectory(prefix="gnnkit-bench-") as folder:
         with make_loader(options, input_nodes=seeds[: BATCHES * size], batch_size=size) as loader:
-            job = loader.export(Path(folder) / "job", nodes=NODES, procs_per_node=PROCS_PER_NODE)
+            job = loader.export(Path(folder) / "job", nodes=options.nodes, procs_per_node=options.procs_per_node)
         begin = time.perf_counter()
         report = verify_export(job.directory, progress=False)
         elapsed = time.perf_counter() - begin
+    check_equal(report)
+    return {"verify_s": elapsed, "batches": report.batches, "batch_size": size, "ranks": report.ranks, "notes": list(report.notes)}
+
+
+def check_equal(report: VerifyReport) -> None:
+    """Raises ``RuntimeError`` where a job has not given ``BATCHES`` equal batches: a wrong batch has no speed."""
     if not report.equal or report.batches != BATCHES:
         raise RuntimeError(f"the job was to give {BATCHES} equal batches:\n{report}")
-    return {"verify_s": elapsed, "batches": report.batches, "batch_size": size, "ranks": report.ranks, "notes": list(report.notes)}

@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 _TOP = Path("/sys/fs/cgroup")
@@ -94,7 +93,6 @@ def memory_group(limit_bytes: int) -> Iterator[MemoryGroup]:
         folder.rmdir()
 
 
-@cache
 def missing_memory_group() -> str | None:
     """Why there are no groups here, or None."""
     if not Path("/proc/self/cgroup").exists():

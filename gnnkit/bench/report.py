@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 from collections.abc import Mapping
@@ -170,17 +171,18 @@ def run_bench(options: BenchOptions, events: EventSink = ignore_events) -> Bench
 def why_not_measured(wanted: list[str], arena: Arena) -> dict[str, str]:
     """Returns the contenders that cannot be measured here, with the reason of each."""
     reasons: dict[str, str | None] = {}
+    no_hosts, no_groups = functools.cache(namespaces.why_not), functools.cache(missing_memory_group)
     found = {}
     for name in wanted:
         contender = CONTENDERS.get(name)
-        if contender is not None and contender.on_hosts and (why := namespaces.why_not()) is not None:
+        if contender is not None and contender.on_hosts and (why := no_hosts()) is not None:
             found[name] = f"not measured: {why}"
             continue
         if contender is not None and contender.on_device and (why := _why_no_device(arena.options.device)) is not None:
             found[name] = f"not measured: {why}"
             continue
         if contender is not None and contender.memory_divisor is not None:
-            if (why := _why_no_group(arena, contender)) is not None:
+            if (why := no_groups() or _why_no_group(arena, contender)) is not None:
                 found[name] = f"not measured: {why}"
             continue
         peer = contender.peer if contender is not None else None
@@ -197,8 +199,6 @@ def why_not_measured(wanted: list[str], arena: Arena) -> dict[str, str]:
 def _why_no_group(arena: Arena, contender: Contender) -> str | None:
     divisor = contender.memory_divisor
     assert divisor is not None
-    if (why := missing_memory_group()) is not None:
-        return why
     nbytes = arena.group_bytes(divisor)
     if nbytes >= contender.least_bytes:
         return None

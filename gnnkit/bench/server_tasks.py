@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice, zip_longest
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -58,20 +59,25 @@ def splits(options: argparse.Namespace) -> dict[str, Any]:
         rest = [first.for_split(found[name][:count], shuffle=True) for name in _SPLITS[1:]]
         loaders = [first, *(stack.enter_context(loader) for loader in rest)]
         start = time.perf_counter()
-        _go_through(loaders, alternate=options.alternate)  # every loader has its memory after that
+        go_through(loaders, alternate=options.alternate)  # every loader has its memory after that
         while time.perf_counter() - start < options.settle:
-            _go_through(loaders, alternate=options.alternate)
-        start, batches = time.perf_counter(), 0
+            go_through(loaders, alternate=options.alternate)
+        start, batches = time.perf_counter(), [0] * len(loaders)
         for _ in range(options.epochs):
-            batches += _go_through(loaders, alternate=options.alternate)
-        return {"seeds_per_s": batches * options.batch_size / (time.perf_counter() - start)}
+            batches = list(map(add, batches, go_through(loaders, alternate=options.alternate)))
+        elapsed = time.perf_counter() - start
+        workers = {pid for loader in loaders for pid in loader.status().details["pids"].values()}
+    return {"seeds_per_s": sum(batches) * options.batch_size / elapsed, "batches": batches, "workers": len(workers)}
 
 
-def _go_through(loaders: list[Any], *, alternate: bool) -> int:
-    """An epoch of every loader; how many batches there were."""
-    if alternate:
-        return sum(batch is not None for batches in zip_longest(*loaders) for batch in batches)
-    return sum(1 for loader in loaders for _ in loader)
+def go_through(loaders: Sequence[Iterable[Any]], *, alternate: bool) -> list[int]:
+    """Takes an epoch of every loader, one after the other or a batch of each in turn; the batches of each."""
+    if not alternate:
+        return [sum(1 for _ in loader) for loader in loaders]
+    counts = [0] * len(loaders)
+    for batches in zip_longest(*loaders):
+        counts = [count + (batch is not None) for count, batch in zip(counts, batches, strict=True)]
+    return counts
 
 
 def server_memory(options: argparse.Namespace) -> dict[str, Any]:

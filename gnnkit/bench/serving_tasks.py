@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gnnkit.bench.kinds import make_loader
 from gnnkit.loader.digest import batches_digest
@@ -45,14 +46,7 @@ def serving(options: argparse.Namespace) -> dict[str, Any]:
 
         _ask_at_most(ask, options.settle)  # the copy of the graph in huge pages is in use after that
         answered, elapsed = _ask_at_most(ask, options.seconds)
-        took, digests = _ask_at(ask, times)
-        alone = np.empty(count)
-        for number, digest in enumerate(digests):
-            begin = time.perf_counter()
-            answer = ask(number)
-            alone[number] = time.perf_counter() - begin
-            if batches_digest([answer]) != digest:
-                raise RuntimeError(f"the answer about node {ids[number]} is another one where {CALLERS} threads ask")
+        took, alone = ask_at(ask, times)
     p50, p99, longest = (float(value) * _MICRO for value in np.quantile(took, (0.5, 0.99, 1.0)))
     return {
         "p50_us": p50,
@@ -78,8 +72,19 @@ def _ask_at_most(ask: Callable[[int], Any], seconds: float) -> tuple[int, float]
     return sum(_in_callers(call)), time.perf_counter() - begin
 
 
-def _ask_at(ask: Callable[[int], Any], times: Iterable[float]) -> tuple[Any, list[str]]:
-    """Has callers ask at the given times, in seconds from now; an answer's seconds since its time, and its digest, by number."""
+def ask_at(ask: Callable[[int], Any], times: Iterable[float]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Has callers ask at the given times, and one thread alone afterwards.
+
+    Args:
+        ask: Returns the batch that answers a question's number.
+        times: When each is due, in seconds from now.
+
+    Returns:
+        An answer's seconds since it was due, and the seconds that it takes alone, by number.
+
+    Raises:
+        RuntimeError: Alone, an answer is another one.
+    """
     due, lock, begin = list(times), threading.Lock(), time.perf_counter()
     numbers = iter(range(len(due)))
     took, digests = np.empty(len(due)), [""] * len(due)
@@ -97,7 +102,14 @@ def _ask_at(ask: Callable[[int], Any], times: Iterable[float]) -> tuple[Any, lis
             digests[number] = batches_digest([answer])
 
     _in_callers(call)
-    return took, digests
+    alone = np.empty(len(due))
+    for number, digest in enumerate(digests):
+        begin = time.perf_counter()
+        answer = ask(number)
+        alone[number] = time.perf_counter() - begin
+        if batches_digest([answer]) != digest:
+            raise RuntimeError(f"the answer to question {number} is another one where {CALLERS} threads ask")
+    return took, alone
 
 
 def _in_callers(call: Callable[[], Any]) -> list[Any]:

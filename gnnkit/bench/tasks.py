@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,11 @@ def limit(options: argparse.Namespace) -> dict[str, Any]:
     store = Store.open(options.path)
     mapped = next(iter(store.arrays().nodes.values()))[0].arrays["x"]
     rows = _in_huge_pages(np.asarray(mapped))
-    speeds = [_gather_speed(rows, batches, options) for _ in range(5)]
-    return {"seeds_per_s": max(speeds), "nodes_per_batch": sum(map(len, batches)) / len(batches)}
+    most = max(map(len, batches))
+    outs = [np.ones((most, *rows.shape[1:]), rows.dtype) for _ in range(options.threads)]
+    fastest_s = min(gather(rows, batches * 2, outs) for _ in range(5))
+    seeds = 2.0 * len(batches) * int(options.batch_size)
+    return {"seeds_per_s": seeds / fastest_s, "nodes_per_batch": sum(map(len, batches)) / len(batches)}
 
 
 def _in_huge_pages(rows: NDArray[Any]) -> NDArray[Any]:
@@ -98,16 +102,23 @@ def _in_huge_pages(rows: NDArray[Any]) -> NDArray[Any]:
     return copy
 
 
-def _gather_speed(rows: NDArray[Any], batches: list[NDArray[np.int64]], options: argparse.Namespace) -> float:
-    """Seeds per second of gathering alone; a thread takes the next batch as soon as it has done one."""
+def gather(rows: NDArray[Any], batches: Sequence[NDArray[np.int64]], outs: Sequence[NDArray[Any]]) -> float:
+    """Gathers the rows of batches, by a thread for each place for them, which takes the next batch as soon as it has done one.
+
+    Args:
+        rows: Table of rows.
+        batches: Ids of rows.
+        outs: Rows of a batch, of as many as the largest has.
+
+    Returns:
+        The seconds that it takes.
+    """
     from gnnkit.sampling.batch_writer import GATHER, fill
     from gnnkit.storage.paging import ReadAhead
 
-    most = max(map(len, batches))
-    outs = [np.ones((most, *rows.shape[1:]), rows.dtype) for _ in range(options.threads)]
     width = rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
     tables, bounds, ahead = np.array([[rows.ctypes.data]]), np.array([[0, len(rows)]]), ReadAhead([]).table
-    todo, lock = iter(batches * 2), threading.Lock()
+    todo, lock = iter(batches), threading.Lock()
 
     def work(out: NDArray[Any]) -> None:
         while True:
@@ -124,8 +135,7 @@ def _gather_speed(rows: NDArray[Any], batches: list[NDArray[np.int64]], options:
         thread.start()
     for thread in threads:
         thread.join()
-    elapsed = time.perf_counter() - start
-    return 2.0 * len(batches) * int(options.batch_size) / elapsed
+    return time.perf_counter() - start
 
 
 def first_cell(options: argparse.Namespace) -> dict[str, Any]:
@@ -275,6 +285,9 @@ def main() -> None:
     parser.add_argument("--kind", choices=sorted(KINDS))
     parser.add_argument("--bottleneck", choices=advice_tasks.BOTTLENECKS)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long autotune may take, questions are asked or disks are read")
+    parser.add_argument("--look", type=float, default=4.0, help="seconds of one look at a loader whose bottleneck is sought")
+    parser.add_argument("--nodes", type=int, default=2, help="nodes of the job that is verified")
+    parser.add_argument("--procs-per-node", type=int, default=2, help="ranks on each of them")
     parser.add_argument("--rate", type=float, default=400.0, help="questions a second")
     parser.add_argument("--device", default="cuda", help="where batches are trained on")
     parser.add_argument("--cache", type=int, default=0, help="percent of the features that are kept there")

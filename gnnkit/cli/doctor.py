@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import typer
 
@@ -29,13 +29,17 @@ def doctor(
         prepare_all()
         with make_sink(False if as_json else "auto") as events:
             compile_kernels(events)
-    checks = list(all_checks())
+    raise typer.Exit(report(list(all_checks()), as_json=as_json))
+
+
+def report(checks: Sequence[Check], *, as_json: bool) -> int:
+    """Writes the rows of a report to standard output; its exit code."""
     worst = max((_EXIT[check.verdict] for check in checks), default=OK)
     if as_json:
         show_json({"exit_code": worst, "checks": [check.to_json() for check in checks]})
     else:
         _show(checks)
-    raise typer.Exit(worst)
+    return worst
 
 
 def all_checks() -> Iterator[Check]:
@@ -57,7 +61,7 @@ def all_checks() -> Iterator[Check]:
     yield from backends.backends(needed, glt)
 
 
-def _show(checks: list[Check]) -> None:
+def _show(checks: Sequence[Check]) -> None:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))

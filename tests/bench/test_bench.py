@@ -19,12 +19,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch_geometric.data import Data
 
-from gnnkit.bench import advice_tasks, disk_tasks, job_tasks, namespaces, server_tasks, serving_tasks
+from gnnkit.bench import advice_tasks, disk_tasks, host_tasks, job_tasks, namespaces, server_tasks, serving_tasks
 from gnnkit.bench import tasks as bench_tasks
 from gnnkit.bench.contenders import CACHES, CONTENDERS, Arena, environment, why_unavailable
 from gnnkit.bench.graph import BenchGraph
-from gnnkit.bench.kinds import KINDS, kind_epoch
+from gnnkit.bench.kinds import KINDS, kind_epoch, make_loader
 from gnnkit.bench.lines import LINES, contenders_of, evaluate
 from gnnkit.bench.options import CHECKOUT_PEERS as PEERS
 from gnnkit.bench.options import ROWS, BenchOptions
@@ -69,6 +71,9 @@ def options(path: Path, **changes: Any) -> argparse.Namespace:
         "batch_size": 49,
         "fanout": [5, 5],
         "settle": 0.0,
+        "look": 0.2,
+        "nodes": 2,
+        "procs_per_node": 2,
         "partition": "contiguous",
     }
     return argparse.Namespace(path=str(path), **{**values, **changes})
@@ -139,21 +144,12 @@ def test_servers_are_measured_from_their_start(graph: BenchGraph) -> None:
 
 
 @pytest.mark.slow
-def test_splits_take_turns_on_the_same_servers(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
-    workers: set[int] = set()
-    opened: list[Any] = []
-    go_through = server_tasks._go_through
-
-    def counted(loaders: list[Any], *, alternate: bool) -> int:
-        opened[:] = loaders
-        workers.update(pid for loader in loaders for pid in loader.status().details["pids"].values())
-        return go_through(loaders, alternate=alternate)
-
-    monkeypatch.setattr(server_tasks, "_go_through", counted)
-    assert server_tasks.splits(options(graph.store(), servers=1, alternate=True, batch_size=10))["seeds_per_s"] > 0
-    assert len(workers) == 1, "one server with one sampling process"
-    assert len({len(loader) for loader in opened}) == 1 and len(opened[0]) > 1, "as many seeds of each"
-    assert [loader.epoch for loader in opened] == [1, 1, 1]
+def test_splits_take_turns_on_the_same_servers(graph: BenchGraph) -> None:
+    values = server_tasks.splits(options(graph.store(), servers=1, alternate=True, batch_size=10))
+    assert values["seeds_per_s"] > 0 and values["workers"] == 1, "one server with one sampling process"
+    (splits,) = Store.open(graph.store()).splits.values()
+    num_batches = min(map(len, splits.values())) // 10
+    assert num_batches > 1 and values["batches"] == [num_batches] * 3, "as many seeds of each, in one epoch"
 
 
 @pytest.mark.parametrize(("alternate", "order"), [(True, "adebf"), (False, "abdef")])
@@ -165,7 +161,7 @@ def test_whose_turn_it_is(alternate: bool, order: str) -> None:
             taken.append(batch)
             yield batch
 
-    assert server_tasks._go_through([loader("ab"), loader("d"), loader("ef")], alternate=alternate) == 5
+    assert server_tasks.go_through([loader("ab"), loader("d"), loader("ef")], alternate=alternate) == [2, 1, 2]
     assert "".join(taken) == order
 
 
@@ -213,31 +209,34 @@ def test_single_answers_are_timed_and_compared(graph: BenchGraph, servers: int) 
     assert {line.key for line in LINES if line.row == "serving"} <= values.keys()
 
 
-def test_a_wrong_answer_has_no_speed(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+def answer(number: int) -> Data:
+    return Data(x=torch.tensor([number]))
+
+
+def test_a_wrong_answer_has_no_speed() -> None:
     numbers = itertools.count()
-    monkeypatch.setattr(serving_tasks, "batches_digest", lambda batches: str(next(numbers)))
     with pytest.raises(RuntimeError, match="another one where 8 threads ask"):
-        serving_tasks.serving(options(graph.store(), fanout=[3, 2], rate=100.0, seconds=0.1))
+        serving_tasks.ask_at(lambda number: answer(next(numbers)), [0.0] * 10)
 
 
-def test_requests_come_whether_or_not_those_before_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_tasks, "batches_digest", repr)
+def test_requests_come_whether_or_not_those_before_are_answered() -> None:
     due = [0.02 * number for number in range(serving_tasks.CALLERS)]
     asked: dict[int, float] = {}
     all_ask = threading.Barrier(serving_tasks.CALLERS)
 
-    def ask(number: int) -> list[Any]:
-        asked[number] = time.perf_counter()
-        all_ask.wait(20)  # nobody is answered before the last one has asked
-        return []
+    def ask(number: int) -> Data:
+        if number not in asked:  # one thread alone asks once more afterwards
+            asked[number] = time.perf_counter()
+            all_ask.wait(20)  # nobody is answered before the last one has asked
+        return answer(number)
 
     began = time.perf_counter()
-    took, digests = serving_tasks._ask_at(ask, due)
+    took, alone = serving_tasks.ask_at(ask, due)
     assert all(asked[number] >= began + due[number] for number in range(len(due)))
     # Each counts from when it was due, and those before cannot have been due later than that they were asked.
     waited = max(asked.values()) - min(asked.values())
     assert all(took[number] + due[number] >= waited for number in range(len(due)))
-    assert set(digests) == {"[[]]"}
+    assert len(alone) == len(due) and all(alone > 0)
 
 
 # The device ------------------------------------------------------------------------------------------------------------
@@ -303,11 +302,13 @@ def test_loaders_on_a_large_store_are_measured_and_compared(graph: BenchGraph, c
     assert values["pages_per_s"] >= 0 and values["pages_per_batch"] >= 0
 
 
-def test_a_wrong_batch_from_disk_has_no_speed(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = itertools.count()
-    monkeypatch.setattr("gnnkit.loader.digest.batches_digest", lambda batches: str(next(numbers)))
-    with pytest.raises(RuntimeError, match="not the one that a single process samples"):
-        disk_tasks.disk_epoch(options(graph.papers_store(), seconds=0.05, batch_size=16))
+def test_a_wrong_batch_has_no_speed(graph: BenchGraph) -> None:
+    """Measured from a disk or over a network: the same comparison."""
+    words = options(graph.papers_store(), batch_size=16)
+    with make_loader(words) as right, make_loader(words, seed=1) as wrong:
+        host_tasks.check_batches(right, words)
+        with pytest.raises(RuntimeError, match="not the one that a single process samples"):
+            host_tasks.check_batches(wrong, words)
 
 
 @pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="Linux has reads past the page cache")
@@ -319,11 +320,17 @@ def test_the_disk_and_rows_that_are_asked_for_ahead(graph: BenchGraph) -> None:
     assert ahead["rows_per_s"] > 0 and ahead["pages_per_s"] >= 0
 
 
-def test_rows_in_memory_groups_say_why_there_are_none(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_in_memory_groups_say_why_there_are_none(graph: BenchGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arena, wanted = Arena(BenchOptions(scale=SCALE), graph), ["disk-probe", "disk-colocated-4", "limit"]
-    monkeypatch.setattr("gnnkit.bench.report.missing_memory_group", lambda: "no memory controller is in reach")
-    assert why_not_measured(wanted, arena) == dict.fromkeys(wanted[:2], "not measured: no memory controller is in reach")
-    monkeypatch.setattr("gnnkit.bench.report.missing_memory_group", lambda: None)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without a shell, nothing enters a group
+    found = why_not_measured(wanted, arena)
+    assert list(found) == wanted[:2]
+    assert all(re.match("not measured: (memory cgroups cannot be made here|no memory controller)", why) for why in found.values())
+
+
+@pytest.mark.cgroup
+def test_rows_in_memory_groups_that_are_too_small_are_not_measured(graph: BenchGraph) -> None:
+    arena, wanted = Arena(BenchOptions(scale=SCALE), graph), ["disk-probe", "disk-colocated-4", "limit"]
     found = why_not_measured(wanted, arena)
     assert list(found) == wanted[:2] and "1/4 of the store has" in found["disk-colocated-4"] and "larger scale" in found["disk-probe"]
     command = CONTENDERS["disk-colocated-4"].command(arena)
@@ -411,8 +418,8 @@ def test_a_host_that_fails_ends_the_other() -> None:
         namespaces.run_on_hosts(["sh", "-c", "[ $RANK = 0 ] && exec sleep 60; exit 3"])
 
 
-def test_without_the_means_there_is_no_second_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts_here.shutil, "which", lambda name: None)
+def test_without_the_means_there_is_no_second_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert "ip, nsenter, unshare" in str(hosts_here.why_not())
     with pytest.raises(BenchError, match="ip, nsenter, unshare"):
         namespaces.run_on_hosts(["true"])
@@ -424,13 +431,12 @@ def test_the_task_limit_gathers_the_loader_s_rows(graph: BenchGraph) -> None:
     assert values["nodes_per_batch"] > 49
 
 
-def test_the_limit_copies_the_right_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_copies_the_right_rows() -> None:
     rng = np.random.default_rng(0)
     rows, ids = rng.random((50, 7)).astype(np.float32), rng.integers(0, 50, 20)
-    outs: list[np.ndarray[Any, Any]] = []
-    monkeypatch.setattr(bench_tasks.np, "ones", lambda shape, dtype: outs.append(np.zeros(shape, dtype)) or outs[-1])
-    bench_tasks._gather_speed(rows, [ids], options(Path(), threads=1))
-    assert np.array_equal(outs[0], rows[ids])
+    out = np.zeros((20, 7), np.float32)
+    assert bench_tasks.gather(rows, [ids], [out]) > 0
+    assert np.array_equal(out, rows[ids])
 
 
 @pytest.mark.parametrize("partition", ["contiguous", "random"])
@@ -501,32 +507,38 @@ def test_graphs_for_kinds_differ_in_what_kinds_need(graph: BenchGraph) -> None:
 
 
 @pytest.mark.slow
-def test_what_following_advice_gains_is_measured(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advice_tasks, "LOOK_S", 0.3)
-    monkeypatch.setattr(advice_tasks, "_seconds_of", lambda loader: 0.01)
-    values = advice_tasks.bottleneck(options(graph.store(), bottleneck="consumer", batch_size=10))
+def test_what_following_advice_gains_is_measured(graph: BenchGraph) -> None:
+    words = options(graph.store(), batch_size=10)
+
+    def make(stack: contextlib.ExitStack) -> tuple[Any, Any]:
+        return stack.enter_context(make_loader(words).pipeline), advice_tasks.Waiting(0.03)
+
+    values = advice_tasks.gain_of("consumer", make, 0.3)
     assert values["gain"] == values["after"] / values["before"] > 1.2 and values["change"] == "{}"
     assert "make the training step faster" in values["sentence"]
     with pytest.raises(RuntimeError, match="the bottleneck is 'disk', and the loader says 'consumer'"):
-        monkeypatch.setitem(advice_tasks._MAKERS, "disk", advice_tasks._MAKERS["consumer"])
-        advice_tasks.bottleneck(options(graph.store(), bottleneck="disk", batch_size=10))
+        advice_tasks.gain_of("disk", make, 0.3)
+
+
+@pytest.mark.slow
+def test_a_slow_loop_body_is_found_out(graph: BenchGraph) -> None:
+    values = advice_tasks.bottleneck(options(graph.store(), bottleneck="consumer", fanout=[30, 30], batch_size=40, look=0.3))
+    assert values["gain"] > 0 and "make the training step faster" in values["sentence"]
 
 
 def test_pages_of_a_store_are_dropped_again_and_again(graph: BenchGraph) -> None:
     with contextlib.ExitStack() as stack:
-        loader, body = advice_tasks._dropped_cache(options(graph.store(with_edge=True)), stack)  # of which nobody has made a copy
-        assert body is None and advice_tasks._run(loader, 0.2, body) > 0
+        loader, body = advice_tasks.dropped_cache(options(graph.store(with_edge=True)), stack)  # of which nobody has made a copy
+        assert body is None and advice_tasks.run(loader, 0.2, body) > 0
         assert loader.status().graph_bytes == 0, "nothing but the store's files is read"
         arrays = [array for array in loader.graph.arrays.each() if array.nbytes]
-        assert arrays and all(isinstance(advice_tasks._map_of(array), mmap.mmap) for array in arrays)
-    assert advice_tasks._map_of(np.zeros(3)) is None
+        assert arrays and all(isinstance(advice_tasks.map_of(array), mmap.mmap) for array in arrays)
+    assert advice_tasks.map_of(np.zeros(3)) is None
 
 
 @pytest.mark.slow
-def test_autotune_is_compared_with_the_whole_grid(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advice_tasks, "LOOK_S", 0.2)
-    monkeypatch.setattr("gnnkit.loader.advice.autotune._LONGEST_S", 0.2)
-    values = advice_tasks.autotuned(options(graph.store(), seconds=20.0))
+def test_autotune_is_compared_with_the_whole_grid(graph: BenchGraph) -> None:
+    values = advice_tasks.autotuned(options(graph.store(), seconds=1.0, look=0.2))
     assert values["cells"] >= 12 and 0 < values["time_share"] < 1 and values["speed_share"] > 0
     assert "num_threads" in values["chosen"] and "num_threads" in values["best"]
 
@@ -545,23 +557,19 @@ def test_a_launch_is_timed_to_its_first_step(graph: BenchGraph) -> None:
 
 
 @pytest.mark.slow
-def test_verifying_a_job_is_timed(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_tasks, "NODES", 1)  # ranks start in the same way, however many there are
-    monkeypatch.setattr(job_tasks, "PROCS_PER_NODE", 1)
-    values = job_tasks.verified(options(graph.store(), batch_size=1024))
+def test_verifying_a_job_is_timed(graph: BenchGraph) -> None:
+    # Ranks start in the same way, however many there are.
+    values = job_tasks.verified(options(graph.store(), batch_size=1024, nodes=1, procs_per_node=1))
     assert values["verify_s"] > 0 and (values["batches"], values["ranks"]) == (100, 1)
     assert values["batch_size"] == len(np.load(graph.arrays / "train.npy")) // 100
     assert line_of("verify").key in values
 
 
-def test_a_job_that_gives_other_batches_has_no_time(graph: BenchGraph, monkeypatch: pytest.MonkeyPatch) -> None:
-    def verify(directory: Path, **_: Any) -> VerifyReport:
-        assert (directory / "launch.sh").exists()
-        return VerifyReport("job", "launch.sh", 2, 2, 100, 100, 900, (), (Difference(7, 1, 3, "x", "other values"),), 9.0)
-
-    monkeypatch.setattr("gnnkit.export.verify.verify_export", verify)
-    with pytest.raises(RuntimeError, match="100 equal batches"):
-        job_tasks.verified(options(graph.store(), workers=1, threads=1))
+@pytest.mark.parametrize(("batches", "differences"), [(100, (Difference(7, 1, 3, "x", "other values"),)), (99, ()), (100, ())])
+def test_a_job_that_gives_other_batches_has_no_time(batches: int, differences: tuple[Difference, ...]) -> None:
+    report = VerifyReport("job", "launch.sh", 2, 2, batches, 100, 900, (), differences, 9.0)
+    with contextlib.nullcontext() if batches == 100 and not differences else pytest.raises(RuntimeError, match="100 equal batches"):
+        job_tasks.check_equal(report)
 
 
 def burn(seconds: float) -> None:
@@ -820,10 +828,11 @@ def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
         BenchOptions(**wrong)
 
 
-def test_a_row_that_needs_a_second_host_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch, graph: BenchGraph) -> None:
-    monkeypatch.setattr(hosts_here, "why_not", lambda: "there is no cable")
+def test_a_row_that_needs_a_second_host_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, graph: BenchGraph) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
     found = why_not_measured(["hosts", "glt-hosts", "colocated-2-parts"], Arena(BenchOptions(scale=SCALE), graph))
-    assert found == dict.fromkeys(("hosts", "glt-hosts"), "not measured: there is no cable")
+    why = "hosts are network namespaces of Linux, made with ip, nsenter, unshare"
+    assert found == dict.fromkeys(("hosts", "glt-hosts"), f"not measured: {why}")
 
 
 # The whole -------------------------------------------------------------------------------------------------------------
@@ -862,16 +871,14 @@ def test_the_table_is_written_as_json_and_markdown(report: BenchReport) -> None:
 
 @pytest.mark.slow
 def test_the_command_line_ends_with_1_when_a_contender_fails(
-    work_dir: Path, graph: BenchGraph, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    work_dir: Path, graph: BenchGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(command: list[str], **_: Any) -> ProcessMeasurement:
-        raise BenchError(f"{command[2]} broke")
-
-    monkeypatch.setattr("gnnkit.bench.report.measure", fail)
+    (tmp_path / "numpy.py").write_text("raise ImportError('numpy broke')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     code = run(["bench", "--scale", str(SCALE), "--rows", "start", "--work-dir", str(work_dir), "--json"])
     captured = capfd.readouterr()
     assert code == 1
-    assert "first-cell failed" in captured.err
+    assert "first-cell failed" in captured.err and "numpy broke" in captured.err
     assert json.loads(captured.out)["rows"][0]["gnnkit"] is None
 
 

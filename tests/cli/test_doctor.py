@@ -6,16 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gnnkit.cli.app import run
+import gnnkit
+from gnnkit import Colocated, GraphStore
 from gnnkit.cli.checks import backends, machine, software, trial
 from gnnkit.cli.checks.row import Check
-from tests.helpers.system import pretend_free_memory
+from gnnkit.cli.doctor import report
+from gnnkit.vendor.glt import GltKind, GltStatus
+from tests.helpers.system import pretend_free_disk, pretend_free_memory, pretend_processors
 
 ROWS = {
     "gnnkit", "Python", "torch", "torch_geometric", "kernels", "ogb", "torch/GLT pairing", "processors", "memory", "/dev/shm",
@@ -40,17 +43,15 @@ def test_this_machine_is_well_and_every_row_is_there() -> None:
 
 
 @pytest.mark.parametrize(("verdicts", "code"), [(["ok", "no"], 0), (["ok", "warning"], 1), (["warning", "error", "ok"], 2)])
-def test_the_worst_row_decides_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], verdicts: list[Any], code: int
-) -> None:
+def test_the_worst_row_decides_the_exit_code(capfd: pytest.CaptureFixture[str], verdicts: list[Any], code: int) -> None:
     checks = [Check(f"row {i}", "found", verdict, "do this") for i, verdict in enumerate(verdicts)]
-    monkeypatch.setattr("gnnkit.cli.doctor.all_checks", lambda: iter(checks))
-    assert run(["doctor"]) == code
+    assert report(checks, as_json=False) == code
     out = capfd.readouterr().out
     for check in checks:
         assert check.name in out and check.verdict in out
-    assert run(["doctor", "--json"]) == code
-    assert [row["verdict"] for row in json.loads(capfd.readouterr().out)["checks"]] == verdicts
+    assert report(checks, as_json=True) == code
+    said = json.loads(capfd.readouterr().out)
+    assert [row["verdict"] for row in said["checks"]] == verdicts and said["exit_code"] == code
 
 
 @pytest.mark.parametrize(("free", "verdict"), [(20e9, "ok"), (2e9, "warning"), (0.5e9, "error")])
@@ -63,25 +64,25 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, free: float, verdict: str) -> N
 
 @pytest.mark.parametrize(("free", "verdict"), [(64e9, "ok"), (1e9, "warning"), (0.1e9, "error")])
 def test_disk(monkeypatch: pytest.MonkeyPatch, free: float, verdict: str) -> None:
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: SimpleNamespace(free=free, total=100e9))
+    pretend_free_disk(monkeypatch, int(free))
     assert machine.disk().verdict == verdict
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     row = machine.disk()
     assert row.verdict == "error" and "GNNKIT_HOME" in row.fix
 
 
 def test_docker_s_shared_memory_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: SimpleNamespace(free=64 << 20, total=64 << 20))
+    pretend_free_disk(monkeypatch, 64 << 20)
     row = machine.shared_memory()
     assert row.verdict == "warning" and "--shm-size" in row.fix
 
 
 @pytest.mark.parametrize(("count", "verdict"), [(1, "warning"), (2, "ok")])
 def test_processors(monkeypatch: pytest.MonkeyPatch, count: int, verdict: str) -> None:
-    monkeypatch.setattr("gnnkit.host.available_cpus", lambda: count)
+    pretend_processors(monkeypatch, count)
     assert machine.processors().verdict == verdict
 
 
@@ -93,7 +94,14 @@ def test_open_files(monkeypatch: pytest.MonkeyPatch, hard: int, verdict: str) ->
 
 def versions(monkeypatch: pytest.MonkeyPatch, **installed: str | None) -> None:
     known = {name.replace("_", "-"): version for name, version in installed.items()}
-    monkeypatch.setattr(software, "_installed", lambda package: known.get(package.replace("_", "-"), "1.0"))
+
+    def version(package: str) -> str:
+        found = known.get(package.replace("_", "-"), "1.0")
+        if found is None:
+            raise metadata.PackageNotFoundError(package)
+        return found
+
+    monkeypatch.setattr(metadata, "version", version)
 
 
 @pytest.mark.parametrize(("version", "verdict"), [(None, "error"), ("2.2.1", "error"), ("2.3.0", "ok"), ("2.13.0+cpu", "ok")])
@@ -117,21 +125,23 @@ def test_missing_packages(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         ("absent", ["absent: ", "but gnnkit.distributed", "(it does not fit)"]),
     ],
 )
-def test_glt_is_said_to_be_native_python_only_or_absent(monkeypatch: pytest.MonkeyPatch, kind: str, words: list[str]) -> None:
+def test_glt_is_said_to_be_native_python_only_or_absent(monkeypatch: pytest.MonkeyPatch, kind: GltKind, words: list[str]) -> None:
     versions(monkeypatch)
-    found = {"kind": kind, "version": "0.2.4", "reason": "it does not fit", "fix": "" if kind == "native" else "pip install it"}
-    monkeypatch.setattr(software, "_GLT_PROBE", f"import json; print(json.dumps({found}))")
-    row = software.glt()
-    assert row.verdict == "ok" and all(word in row.value for word in words) and row.fix == found["fix"]
+    found = GltStatus(kind, "0.2.4", "it does not fit", "" if kind == "native" else "pip install it")
+    row = software.glt_row(found)
+    assert row.verdict == "ok" and all(word in row.value for word in words) and row.fix == found.fix
 
 
 @pytest.mark.parametrize(
-    ("probe", "word"), [("raise SystemExit('torn apart')", "torn apart"), ("import time; time.sleep(60)", "more than 0.5 s")]
+    ("torch", "word"), [("raise SystemExit('torn apart')", "torn apart"), ("import time; time.sleep(60)", "more than 0.5 s")]
 )
-def test_glt_that_cannot_be_looked_at_is_a_warning(monkeypatch: pytest.MonkeyPatch, probe: str, word: str) -> None:
-    monkeypatch.setattr(software, "_GLT_PROBE", probe)
-    monkeypatch.setattr(software, "_PROBE_TIMEOUT_S", 0.5 if "time" in probe else 60)
-    row = software.glt()
+def test_glt_that_cannot_be_looked_at_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, word: str) -> None:
+    """Its library links to torch, which is imported for that; a library for another one may take the process with it."""
+    (tmp_path / "torch.py").write_text(torch)
+    (tmp_path / "graphlearn_torch").mkdir()
+    (tmp_path / "graphlearn_torch" / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    row = software.glt(timeout_s=0.5 if "time" in torch else 60)
     assert row.verdict == "warning" and word in row.value and row.fix
 
 
@@ -146,7 +156,7 @@ def test_glt_here_is_what_the_loaders_find() -> None:
 def test_glt_is_native_in_the_second_environment_and_samples(glt_interpreter: Path) -> None:
     code = (
         "from gnnkit.cli.checks import backends, software\n"
-        "glt = software.glt(); assert backends._without_trial('Glt', [], glt) is None\n"
+        "glt = software.glt(); assert backends.without_trial('Glt', [], glt) is None\n"
         "with backends.trials(['Glt']) as outcomes: row = outcomes.row('Glt')\n"
         "print(glt.value); print(row.value)"
     )
@@ -189,19 +199,16 @@ def test_a_crash_leaves_the_row_before_it_alone(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Colocated", "GraphStore"])
-def test_batches_that_differ_are_an_error(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(trial, "batches_here", list)
+@pytest.mark.parametrize("backend", [Colocated(num_workers=1), GraphStore(num_servers=1)])
+def test_batches_that_differ_are_an_error(backend: Any) -> None:
     with pytest.raises(RuntimeError, match="its batches are not those of InProcess"):
-        trial.TRIALS[name]()
+        trial.compare(backend, "others", trial.batches_here()[1:])
 
 
-def test_a_trial_s_error_is_its_reason(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(trial.TRIALS, "InProcess", lambda: str(1 // 0))
-    monkeypatch.setitem(trial.TRIALS, "Colocated", lambda: "fine")
+def test_a_trial_s_error_is_its_reason(capfd: pytest.CaptureFixture[str]) -> None:
     saved = os.dup(1)
     try:
-        trial.main(["InProcess", "Colocated"])
+        trial.main({"InProcess": lambda: str(1 // 0), "Colocated": lambda: "fine"})
     finally:
         os.dup2(saved, 1)
         os.close(saved)
@@ -216,12 +223,9 @@ def test_a_backend_that_is_not_tried_says_why(monkeypatch: pytest.MonkeyPatch) -
     rows = {row.name.removeprefix("backend "): row for row in backends.backends(broken, glt)}
     assert (rows["InProcess"].verdict, rows["InProcess"].fix) == ("error", "pip install torch")
     assert rows["InProcess"].value.startswith("no: torch")
-    monkeypatch.setattr("gnnkit.__all__", ["InProcess"])
-    absent = backends._without_trial("GraphStore", [], glt)
-    assert absent is not None and absent.verdict == "no" and "not part of gnnkit" in absent.value
-    monkeypatch.undo()
-    row = backends._without_trial("Glt", [], glt)
+    assert {*backends.BACKENDS} - {backends.SEVERAL_HOSTS} <= {*gnnkit.__all__}
+    row = backends.without_trial("Glt", [], glt)
     assert row is not None and (row.verdict, row.fix) == ("no", "install it")
-    monkeypatch.setattr(backends.sys, "platform", "darwin")
-    assert backends._without_trial("Colocated", [], glt) == Check("backend Colocated", "no: it needs Linux, this is darwin", "no")
-    assert backends._without_trial("InProcess", [], glt) is None
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert backends.without_trial("Colocated", [], glt) == Check("backend Colocated", "no: it needs Linux, this is darwin", "no")
+    assert backends.without_trial("InProcess", [], glt) is None

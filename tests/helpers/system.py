@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 
@@ -24,3 +25,8 @@ def pretend_free_disk(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
     """Has the system say that so many bytes of every disk are free, in this process."""
     real = shutil.disk_usage
     monkeypatch.setattr(shutil, "disk_usage", lambda path: real(path)._replace(free=nbytes))
+
+
+def pretend_processors(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Has the system say that so many processors may be used, in this process: no test needs as many, and none has fewer done."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(count)))

@@ -32,7 +32,7 @@ def backends(broken: list[Check], glt: Check) -> Iterator[Check]:
         broken: Checks that failed and that every backend depends on.
         glt: The row about graphlearn-torch, whose own engine one backend runs.
     """
-    found = {name: _without_trial(name, broken, glt) for name in BACKENDS}
+    found = {name: without_trial(name, broken, glt) for name in BACKENDS}
     with trials([name for name, row in found.items() if row is None]) as outcomes:
         for name, row in found.items():
             yield row if row is not None else outcomes.row(name)
@@ -42,13 +42,9 @@ def _title(name: str) -> str:
     return name if name == SEVERAL_HOSTS else f"backend {name}"
 
 
-def _without_trial(name: str, broken: list[Check], glt: Check) -> Check | None:
-    """The row of a backend that need not be tried out, or None."""
-    import gnnkit
-
+def without_trial(name: str, broken: list[Check], glt: Check) -> Check | None:
+    """The row of a backend that need not be tried out, or None; see ``backends``."""
     row = _title(name)
-    if name != SEVERAL_HOSTS and name not in gnnkit.__all__:
-        return Check(row, f"no: it is not part of gnnkit {gnnkit.__version__}", "no")
     if broken:
         return Check(row, f"no: {', '.join(check.name for check in broken)}, see above", "error", broken[0].fix)
     if name in _NEEDS_LINUX and sys.platform != "linux":

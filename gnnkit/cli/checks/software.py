@@ -8,12 +8,15 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gnnkit.cli.checks.row import Check
 
+if TYPE_CHECKING:
+    from gnnkit.vendor.glt import GltStatus
+
 _LEAST_TORCH = (2, 3)
-_PROBE_TIMEOUT_S = 120
+PROBE_TIMEOUT_S = 120.0
 # In a process of its own: a native library that is built for another torch may abort rather than fail.
 _GLT_PROBE = "import dataclasses, json; from gnnkit.vendor.glt import status; print(json.dumps(dataclasses.asdict(status())))"
 _GLT_MEANS = {
@@ -77,29 +80,42 @@ def kernels() -> Check:
     )
 
 
-def glt() -> Check:
-    """Whether graphlearn-torch is there, whether its native library fits this torch, and what that means."""
+def glt(*, timeout_s: float = PROBE_TIMEOUT_S) -> Check:
+    """Whether graphlearn-torch is there, whether its native library fits this torch, and what that means.
+
+    Args:
+        timeout_s: How long looking for it may take.
+    """
+    return glt_row(_glt_status(timeout_s))
+
+
+def glt_row(found: GltStatus | str) -> Check:
+    """The row about graphlearn-torch.
+
+    Args:
+        found: Its status, or why that is not known.
+    """
     name = "torch/GLT pairing"
-    found = _glt_status()
     if isinstance(found, str):
         return Check(name, f"unknown: {found}", "warning", "pip install --force-reinstall --no-deps graphlearn-torch==0.2.4")
-    what = f"{found['kind'].replace('-', ' ')}: {_GLT_MEANS[found['kind']]}"
-    version = f"; graphlearn-torch {found['version']} on torch {_installed('torch') or 'none'}" if found["kind"] != "absent" else ""
-    reason = "" if found["kind"] == "native" else f" ({found['reason']})"
-    return Check(name, f"{what}{version}{reason}", "ok", found["fix"])
+    what = f"{found.kind.replace('-', ' ')}: {_GLT_MEANS[found.kind]}"
+    version = f"; graphlearn-torch {found.version} on torch {_installed('torch') or 'none'}" if found.kind != "absent" else ""
+    reason = "" if found.kind == "native" else f" ({found.reason})"
+    return Check(name, f"{what}{version}{reason}", "ok", found.fix)
 
 
-def _glt_status() -> dict[str, Any] | str:
-    """``gnnkit.vendor.glt.status()`` as JSON, or why it is not known."""
+def _glt_status(timeout_s: float) -> GltStatus | str:
+    """``gnnkit.vendor.glt.status()``, or why it is not known."""
+    from gnnkit.vendor.glt import GltStatus
+
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _GLT_PROBE], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S
+            [sys.executable, "-c", _GLT_PROBE], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
         )
     except subprocess.TimeoutExpired:
-        return f"looking for it took more than {_PROBE_TIMEOUT_S} s"
+        return f"looking for it took more than {timeout_s:g} s"
     if done.returncode == 0:
-        status: dict[str, Any] = json.loads(done.stdout)
-        return status
+        return GltStatus(**json.loads(done.stdout))
     return (done.stderr.strip().splitlines() or [f"looking for it ended with code {done.returncode}"])[-1]
 
 

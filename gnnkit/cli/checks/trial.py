@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -71,23 +71,26 @@ def try_colocated() -> str:
     """Samples the same epoch from a store in parts by background processes, and compares."""
     from gnnkit.backends.colocated import Colocated
 
-    return _compare(Colocated(num_workers=_NUM_WORKERS), f"{_NUM_WORKERS} processes")
+    return compare(Colocated(num_workers=_NUM_WORKERS), f"{_NUM_WORKERS} processes", batches_here())
 
 
 def try_graph_store() -> str:
     """Samples it by servers of its own, and compares."""
     from gnnkit.backends.graph_store import GraphStore
 
-    return _compare(GraphStore(num_servers=_NUM_SERVERS), f"{_NUM_SERVERS} servers")
+    return compare(GraphStore(num_servers=_NUM_SERVERS), f"{_NUM_SERVERS} servers", batches_here())
 
 
-def _compare(backend: Any, whose: str) -> str:
-    """Compares the batches of a backend, from a store in parts, with ``batches_here``."""
+def compare(backend: Any, whose: str, batches: list[Any]) -> str:
+    """Compares the batches of a backend, from a store in parts, with those of InProcess.
+
+    Raises:
+        RuntimeError: They are others.
+    """
     from gnnkit.graph_loader import GraphLoader
     from gnnkit.loader.digest import batches_digest
     from gnnkit.partitioning import partition
 
-    batches = batches_here()
     digest = batches_digest(batches)
     with tempfile.TemporaryDirectory() as folder:
         store = partition(graph(), _NUM_PARTS, out=Path(folder) / "store")
@@ -125,14 +128,14 @@ TRIALS: dict[str, Callable[[], str]] = {
 }
 
 
-def main(names: list[str]) -> None:
+def main(trials: Mapping[str, Callable[[], str]]) -> None:
     """Makes some trials."""
     # Whatever else is written to standard output must not get between the lines.
     with os.fdopen(os.dup(1), "w") as lines:
         os.dup2(2, 1)
-        for name in names:
+        for name, trial in trials.items():
             try:
-                outcome = {"name": name, "ok": True, "value": TRIALS[name]()}
+                outcome = {"name": name, "ok": True, "value": trial()}
             except Exception as error:  # whatever it is: the answer is no, and this is the reason
                 reason = str(error).splitlines()[0] if str(error) else ""
                 outcome = {"name": name, "ok": False, "value": f"{type(error).__name__}: {reason}"}
@@ -141,4 +144,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main({name: TRIALS[name] for name in sys.argv[1:]})
