@@ -158,6 +158,7 @@ class RetryPolicy:
         attempts: Cuts in a row, without a byte in between, after which it is given up.
         contact_attempts: The same before the server's first answer.
         backoff_s: Pause after the first of these; doubled each time.
+        lock_s: How long another process that gets the same dataset may hold the lock without a byte coming or being unpacked.
     """
 
     contact_s: float = 8.0
@@ -165,6 +166,7 @@ class RetryPolicy:
     attempts: int = 6
     contact_attempts: int = 4
     backoff_s: float = 0.5
+    lock_s: float = 300.0
 
 
 PATIENT = RetryPolicy()

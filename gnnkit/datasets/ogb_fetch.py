@@ -34,8 +34,6 @@ _STORE_PER_ARCHIVE_ELSE = 1.3
 _UNPACKED_PER_ARCHIVE = 1.1
 # Reading a tree: blocks of text, arrays made of them, and the libraries.
 _MEMORY_BYTES = 400 << 20
-# How long another process may hold the lock without a byte coming or being unpacked.
-_LOCK_STALL_S = 300.0
 _LOCK_POLL_S = 0.25
 _WRITABLE_HINT = "pass root= with a folder you may write to"
 
@@ -52,7 +50,7 @@ def fetch(
         root: Folder that will hold the dataset's folder.
         allowed: Whether to download, as ``open_ogb``'s ``download``.
         events: Where progress goes.
-        patience: How long to wait for the server.
+        patience: How long to wait for the server, and for another process that gets the dataset.
 
     Raises:
         DatasetError: It is not there and may not or cannot be downloaded, or what came is damaged.
@@ -179,8 +177,9 @@ class _Fetch:
                     Stage(self._events, "download", label=self._info.name).message(text)
                 if (now := self._progress()) != seen:
                     seen, since = now, time.monotonic()
-                elif time.monotonic() - since > _LOCK_STALL_S:
-                    message = f"another process holds {path} and has not got on with {self._info.name} for {_LOCK_STALL_S:.0f} s"
+                elif time.monotonic() - since > self._patience.lock_s:
+                    stalled = f"has not got on with {self._info.name} for {self._patience.lock_s:.0f} s"
+                    message = f"another process holds {path} and {stalled}"
                     raise DatasetError(message, "end that process and try again")
                 time.sleep(_LOCK_POLL_S)
             yield

@@ -118,22 +118,11 @@ def test_an_error_is_a_message_and_a_hint_without_a_traceback(tmp_path: Path) ->
     assert "Traceback" not in done.stderr
 
 
-def test_an_operating_system_error_has_no_traceback_either(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(folder: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(folder))
-
-    monkeypatch.setattr("gnnkit.storage.catalog.list_stores", fail)
-    code, _, err = cli("stores", "ls", "--store-dir", "/nowhere")
+def test_an_operating_system_error_has_no_traceback_either(cli: Cli, tmp_path: Path) -> None:
+    (occupied := tmp_path / "file").touch()
+    code, _, err = cli("bench", "--rows", "size", "--scale", "0.001", "--work-dir", occupied)
     assert code == 2
-    assert err == "error: Permission denied: /nowhere\n"
-
-
-def test_an_interrupt_is_code_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(folder: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("gnnkit.storage.catalog.list_stores", interrupt)
-    assert cli("stores", "ls")[0] == 130
+    assert err == f"error: Not a directory: {occupied / 'products-like-0.001'}\n"
 
 
 @pytest.mark.slow
@@ -361,8 +350,8 @@ def test_prune_removes_unfinished_builds_only(cli: Cli) -> None:
 
 
 def test_prune_removes_kernels_that_nothing_has_loaded_for_a_month(cli: Cli, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels = own_home / "own-kernels"
-    monkeypatch.setattr("gnnkit.kernels.jit.kernel_cache_root", lambda: kernels)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(own_home / "cache"))
+    kernels = own_home / "cache" / "gnnkit" / "kernels"
     now = time.time()
     for name, days in (("old", 31), ("young", 29)):
         (kernels / name).mkdir(parents=True)

@@ -7,8 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +24,14 @@ from gnnkit.errors import PlanError, WorkerStopped
 from gnnkit.runtime import runs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import start_ticks
-from gnnkit.runtime.runs import Run, RunFolder, find_runs, known_roots, own_folders, select
+from gnnkit.runtime.runs import Run, RunFolder, clean_up, find_runs, known_roots, logs_of, own_folders, select
 from gnnkit.serving import serve
 from gnnkit.storage.store import Store
-from gnnkit.ui.runs import cleaned_line, stopped_line
+from gnnkit.ui.runs import attention, cleaned_line, run_facts, runs_processes, stopped_line
 from tests.backends.setups import is_gone
 from tests.cluster.hosts.setups import OPTIONS, build
 from tests.cluster.serving.setups import ANSWER_S, server_pids, worker_pids
+from tests.helpers.system import without_rights
 
 Cli = Callable[..., tuple[int, str, str]]
 # No process has it.
@@ -232,28 +236,42 @@ def test_processes_that_outlived_their_owner_are_stopped(tmp_path: Path, cli: Cl
     assert failed.exists() and cli("ps")[0] == 0
 
 
-def test_a_process_that_cannot_be_ended_is_named(
-    tmp_path: Path, cli: Cli, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_cannot_be_ended_in_time_is_named(tmp_path: Path, cli: Cli) -> None:
     mine = RunFolder(tmp_path, {})
-    mine.add(0, sleeper.pid)
-    monkeypatch.setattr(runs, "send_signal", lambda *_: True)
-    code, _, err = cli("stop", "--all", "--timeout-s", 0.2)
-    assert code == 1 and f"process 0 (pid {sleeper.pid})" in err
+    deaf = ["sh", "-c", "trap '' TERM; echo; exec sleep 600"]
+    with subprocess.Popen(deaf, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        mine.add(0, process.pid)
+        code, _, err = cli("stop", "--all", "--timeout-s", 0.2)
+        assert code == 1 and f"process 0 (pid {process.pid})" in err
+        process.kill()
     mine.close()
 
 
-def test_what_cannot_be_removed_is_said(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    stale = record(tmp_path, "1-0123abcd")
-    monkeypatch.setattr(runs, "remove_run", lambda folder: None)
-    code, out, _ = cli("cleanup")
-    assert code == 1 and f"{stale} cannot be removed" in out
+def test_what_cannot_be_removed_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # which others may look into
+        stale = record(Path(folder), "1-0123abcd")
+        with without_rights(Path(folder)):
+            code = run(["cleanup", "--log-dir", folder])
+    assert code == 1 and f"{stale} cannot be removed" in capfd.readouterr().out
+
+
+def test_an_interrupt_is_code_130(tmp_path: Path, cli: Cli, sleeper: subprocess.Popen[bytes]) -> None:
+    mine = RunFolder(tmp_path, {})
+    mine.add(0, sleeper.pid)
+    mine.log(0).write_text("the beginning\n")
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    code, out, _ = cli("logs", "--follow")
+    timer.join()
+    assert code == 130 and "the beginning" in out and sleeper.poll() is None
+    mine.close()
 
 
 # Races and mistakes ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_ends_while_it_is_listed(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ends_while_it_is_listed(tmp_path: Path, cli: Cli) -> None:
     """Is shown as it was, or not at all."""
     ended = record(tmp_path, "1-0123abcd", children=[{"rank": 0, "pid": NOBODY, "ticks": 5, "log": str(tmp_path / "none.log")}])
     (tmp_path / "2-0123abcd").mkdir()  # being made
@@ -261,19 +279,27 @@ def test_a_run_that_ends_while_it_is_listed(tmp_path: Path, cli: Cli, monkeypatc
     (broken / "run.json").write_text("{")
     record(tmp_path, "4-0123abcd", pid="x", ticks=[1], children=7, started="once", store=3, program=None)
     record(tmp_path, "5-0123abcd", children=["x", {"rank": [1], "pid": None, "log": 4}])
-    kept = list(runs.runs(tmp_path))
-
-    def late(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-        for folder, facts in kept:
-            runs.remove_run(folder)
-            yield folder, facts
-
-    monkeypatch.setattr(runs, "runs", late)
-    code, out, _ = cli("ps", "--json")
-    listed = {each["id"]: each for each in json.loads(out)["runs"]}
-    assert code == 1 and set(listed) == {ended.name, "4-0123abcd", "5-0123abcd"} and listed[ended.name]["nbytes"] == 0
     assert cli("ps", "-p")[0] == 1 and cli("logs", ended.name)[0] == 0
-    assert cli("cleanup")[0] == 0
+
+    def ending() -> Iterator[Path]:
+        yield tmp_path
+        for folder, _ in list(runs.runs(tmp_path)):  # their records have been read
+            runs.remove_run(folder)
+
+    found = find_runs(ending())  # type: ignore[arg-type]
+    assert {each.id for each in found} == {ended.name, "4-0123abcd", "5-0123abcd"}
+    assert {each.id: each.nbytes for each in found}[ended.name] == 0 and attention(found)
+    assert [run_facts(each)["id"] for each in found] == [each.id for each in found] and runs_processes(found).rows
+    assert logs_of(select(found, ended.name)[0])[0][2] == ""
+    assert cli("ps")[:2] == (0, "no runs\n") and cli("cleanup")[0] == 0
+
+
+def test_several_clean_up_at_once(tmp_path: Path) -> None:
+    for number in range(1, 41):
+        record(tmp_path, f"{number}-0123abcd")
+    with ThreadPoolExecutor(4) as pool:
+        cleaned = [future.result() for future in [pool.submit(clean_up, [tmp_path]) for _ in range(4)]]
+    assert not list(tmp_path.iterdir()) and not any(each.kept for done in cleaned for each in done)
 
 
 def test_what_a_word_means(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ class FileServer:
         announced: Content-Length to announce instead of the right one.
         silent: Whether it accepts requests and never answers.
         stall_after: Bytes after which it sends nothing more and keeps the connection, for the next request only.
+        pause_s: Seconds that pass after the first half of a body.
         hold_from: ``{path: position}``: requests for bytes from there on are not answered before ``release``.
         requests: The ``Range`` header of each request so far, or None.
         asked: The path of each.
@@ -39,6 +40,7 @@ class FileServer:
     announced: int | None = None
     silent: bool = False
     stall_after: int | None = None
+    pause_s: float = 0.0
     requests: list[str | None] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     hold_from: dict[str, int] = field(default_factory=dict)
@@ -128,6 +130,11 @@ def _send(handler: BaseHTTPRequestHandler, body: bytes, state: FileServer) -> No
         state.stall_after = None
         state.released.wait()
         return
+    if state.pause_s:
+        handler.wfile.write(body[: len(body) // 2])
+        handler.wfile.flush()
+        state.released.wait(state.pause_s)
+        body = body[len(body) // 2 :]
     handler.wfile.write(body)
 
 

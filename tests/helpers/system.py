@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -30,3 +32,21 @@ def pretend_free_disk(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
 def pretend_processors(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Has the system say that so many processors may be used, in this process: no test needs as many, and none has fewer done."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(count)))
+
+
+NOBODY = 65534
+
+
+@contextlib.contextmanager
+def without_rights(folder: Path) -> Iterator[None]:
+    """Has this process read a folder and what is in it, and change nothing there; root becomes nobody for that long."""
+    was_root = os.geteuid() == 0
+    folder.chmod(0o555)
+    if was_root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if was_root:
+            os.seteuid(0)
+        folder.chmod(0o755)

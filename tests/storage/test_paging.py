@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from gnnkit.storage.store import Store
 from tests.backends.kinds import KINDS, built, kind_loader, source_of
 from tests.helpers.batches import same
 from tests.helpers.machine import ROOT
+from tests.helpers.system import pretend_free_memory, pretend_processors
 
 pytestmark = pytest.mark.skipif(not hasattr(mmap, "MADV_RANDOM"), reason="the system takes no advice")
 WORDS: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 64, "progress": False, "memory_budget": 0}
@@ -35,22 +38,51 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 WILL_NEED, POPULATE_READ = 3, 22
 
 
+class Witness:
+    """Stands between kernels and the system: notes their advice and passes it on.
+
+    Attributes:
+        pages: ``{advice: the pages, by number, that it has been given for}``.
+    """
+
+    def __init__(self) -> None:
+        self.pages: dict[int, set[int]] = {WILL_NEED: set(), POPULATE_READ: set()}
+        madvise = ctypes.CDLL(None).madvise
+        madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+
+        @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        def note(address: int, nbytes: int, advice: int) -> int:
+            assert address % mmap.PAGESIZE == 0
+            self.pages[advice].update(range(address // mmap.PAGESIZE, (address + nbytes) // mmap.PAGESIZE))
+            return int(madvise(address, nbytes, advice))
+
+        self.note = note
+
+    def watch(self, loader: GraphLoader, rows: int | None = None) -> None:
+        """Notes what is advised for a loader's graph, whose kernels have not run yet.
+
+        Args:
+            loader: The loader.
+            rows: How many are asked for at a time, in place of as many as memory is there for.
+        """
+        ahead = loader.pipeline.graph.arrays.read_ahead
+        if ahead.is_on:
+            ahead.table[0] = ctypes.cast(self.note, ctypes.c_void_p).value
+            ahead.table[2] = rows or ahead.table[2]
+
+
+@pytest.fixture(scope="module")
+def witness() -> Witness:
+    """One for all tests: graphs that others have open may still call it."""
+    return Witness()
+
+
 @pytest.fixture
-def advised(monkeypatch: pytest.MonkeyPatch) -> dict[int, set[int]]:
+def advised(witness: Witness) -> dict[int, set[int]]:
     """``{advice: the pages, by number, that it is given for from now on}``; the system is given it, too."""
-    pages: dict[int, set[int]] = {WILL_NEED: set(), POPULATE_READ: set()}
-    madvise = ctypes.CDLL(None).madvise
-    madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-
-    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    def note(address: int, nbytes: int, advice: int) -> int:
-        assert address % mmap.PAGESIZE == 0
-        pages[advice].update(range(address // mmap.PAGESIZE, (address + nbytes) // mmap.PAGESIZE))
-        return int(madvise(address, nbytes, advice))
-
-    monkeypatch.setattr(paging, "_address_of_madvise", lambda: ctypes.cast(note, ctypes.c_void_p).value)
-    monkeypatch.setattr(sys.modules[__name__], "_kept", note, raising=False)
-    return pages
+    for pages in witness.pages.values():
+        pages.clear()
+    return witness.pages
 
 
 @pytest.fixture
@@ -59,8 +91,12 @@ def asked(advised: dict[int, set[int]]) -> set[int]:
     return advised[WILL_NEED]
 
 
-def little_memory(monkeypatch: pytest.MonkeyPatch, nbytes: int = 1 << 20) -> None:
-    monkeypatch.setattr(paging, "available_memory", lambda: nbytes)
+@contextlib.contextmanager
+def little_memory(nbytes: int = 1 << 20) -> Iterator[None]:
+    """So much is free while a graph is opened, which is when it is decided on."""
+    with pytest.MonkeyPatch.context() as system:
+        pretend_free_memory(system, nbytes)
+        yield
 
 
 def pages_of(array: np.ndarray[Any, Any], rows: np.ndarray[Any, Any]) -> set[int]:
@@ -68,19 +104,20 @@ def pages_of(array: np.ndarray[Any, Any], rows: np.ndarray[Any, Any]) -> set[int
     return set(((array.ctypes.data + rows.astype(np.int64) * array.strides[0]) // mmap.PAGESIZE).tolist())
 
 
-@pytest.mark.parametrize("nbytes", [1 << 20, 1 << 26])
+@pytest.mark.parametrize("rows", [None, 1 << 11])
 def test_every_page_that_batches_read_is_asked_for(
-    store: Store, advised: dict[int, set[int]], asked: set[int], monkeypatch: pytest.MonkeyPatch, nbytes: int
+    store: Store, witness: Witness, advised: dict[int, set[int]], asked: set[int], tmp_path: Path, rows: int | None
 ) -> None:
     """Bounds and edges of what is expanded, then ids, features and labels of all nodes: of every batch, in small pieces or at once.
 
     The system is told that they are read, where it does not see that by itself.
     """
-    little_memory(monkeypatch, min(nbytes, store.nbytes // 2))
-    if nbytes > store.nbytes:
-        monkeypatch.setattr(paging, "_PART_OF_FREE", 1.0)
-    with GraphLoader.from_store(store.path, backend=InProcess(1), **WORDS) as loader:
-        graph = loader.pipeline.graph.arrays
+    store = Store.open(shutil.copytree(store.path, tmp_path / "store"))  # an open one has been decided on
+    with contextlib.ExitStack() as stack:
+        with little_memory():
+            loader = stack.enter_context(GraphLoader.from_store(store.path, backend=InProcess(1), **WORDS))
+            graph = loader.pipeline.graph.arrays
+            witness.watch(loader, rows)
         batches = list(loader)
     (node_type,), (edge_type,) = graph.schema.node_types, graph.schema.edge_types
     bounds = graph.node_bounds[node_type]
@@ -106,22 +143,25 @@ def test_every_page_that_batches_read_is_asked_for(
     assert asked <= own
 
 
-def test_nothing_is_asked_where_the_graph_fits(store: Store, asked: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    little_memory(monkeypatch, store.nbytes)
-    with GraphLoader.from_store(store.path, backend=InProcess(1), **WORDS) as loader:
-        assert len(list(loader)) > 1
-    with GraphLoader.from_store(store.path, backend=InProcess(1), **{**WORDS, "memory_budget": store.nbytes}) as loader:
-        little_memory(monkeypatch)  # decided before
-        assert len(list(loader)) > 1
-    assert not asked
+@pytest.mark.parametrize("budget", [0, 1 << 30])
+def test_nothing_is_asked_where_the_graph_fits(store: Store, witness: Witness, asked: set[int], budget: int) -> None:
+    with contextlib.ExitStack() as stack:
+        with little_memory(store.nbytes):
+            loader = stack.enter_context(GraphLoader.from_store(store.path, backend=InProcess(1), **{**WORDS, "memory_budget": budget}))
+            witness.watch(loader)
+        with little_memory(store.nbytes * 9 // 10):  # decided before
+            assert sum(1 for _ in loader) > 1
+    assert not asked and not loader.pipeline.graph.arrays.read_ahead.is_on
 
 
-def test_the_distance_follows_the_memory(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_distance_follows_the_memory(tmp_path: Path) -> None:
+    (file := tmp_path / "x").touch()
+    os.truncate(file, 1 << 40)  # all of it a hole
+    arrays = [np.memmap(file, np.uint8, "r")]
+
     def rows(free: int) -> int:
-        little_memory(monkeypatch, free)
-        monkeypatch.setattr(paging, "_mapping_of", lambda array: mmap.mmap(-1, mmap.PAGESIZE))
-        arrays = [np.broadcast_to(np.uint8(0), 1 << 40)]
-        return int(paging.ReadAhead(arrays).table[2])
+        with little_memory(free):
+            return int(paging.ReadAhead(arrays).table[2])
 
     assert rows(1 << 36) == rows(1 << 33) > rows(1 << 26) > rows(1 << 20) == rows(0) > 0
 
@@ -140,17 +180,17 @@ def store_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Store]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_are_the_same(
-    kind: str, store_of: Callable[[str], Store], asked: set[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_batches_are_the_same(kind: str, store_of: Callable[[str], Store], witness: Witness, asked: set[int], tmp_path: Path) -> None:
     path = store_of(kind).path
     with kind_loader(kind, "typed", path, InProcess(1), memory_budget=0) as loader:
+        witness.watch(loader)
         wanted = list(loader)
     assert not asked
-    little_memory(monkeypatch, 0)
-    monkeypatch.setattr(paging, "_LEAST_WINDOW", 5)  # rows at a time: many pieces
     again = shutil.copytree(path, tmp_path / "store")  # an open one has been decided on
-    with kind_loader(kind, "typed", again, InProcess(1), memory_budget=0) as loader:
+    with contextlib.ExitStack() as stack:
+        with little_memory(0):
+            loader = stack.enter_context(kind_loader(kind, "typed", again, InProcess(1), memory_budget=0))
+            witness.watch(loader, 5)  # rows at a time: many pieces
         found = list(loader)
     assert asked
     for batch, other in zip(found, wanted, strict=True):
@@ -158,12 +198,11 @@ def test_batches_are_the_same(
 
 
 _REFUSED = """
-import ctypes, struct, sys
+import ctypes, pytest, struct, sys
 from gnnkit import GraphLoader, InProcess
-from gnnkit.storage import paging
 from tests.helpers.batches import digest
+from tests.helpers.system import pretend_free_memory
 
-paging.available_memory = lambda: 1 << 20
 number = {"x86_64": 28, "aarch64": 233}[sys.argv[2]]
 # Load the number of the call; if it is madvise's, answer EPERM; otherwise allow it.
 steps = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
@@ -174,7 +213,11 @@ if sys.argv[3] == "refused":
     filter_ = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(steps), ctypes.addressof(program)))
     assert libc.prctl(22, 2, filter_) == 0, ctypes.get_errno()
 words = {"num_neighbors": [4, 3], "batch_size": 64, "progress": False, "memory_budget": 0}
-with GraphLoader.from_store(sys.argv[1], backend=InProcess(1), **words) as loader:
+with pytest.MonkeyPatch.context() as system:
+    pretend_free_memory(system, 1 << 20)
+    loader = GraphLoader.from_store(sys.argv[1], backend=InProcess(1), **words)
+    loader.pipeline.graph.arrays.read_ahead  # decided here
+with loader:
     assert loader.pipeline.graph.arrays.read_ahead.is_on
     print(digest(list(loader)))
 """
@@ -199,14 +242,10 @@ def test_where_the_system_refuses_advice(store: Store) -> None:
 
 def test_more_threads_where_pages_come_from_a_disk(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A thread that waits for a disk needs no processor. Fewer where their scratch would take the memory of the graph's pages."""
-    from gnnkit.runtime import limits
-
-    monkeypatch.setattr(limits, "own_cpus", lambda: 2)
+    pretend_processors(monkeypatch, 2)
 
     def threads(free: int, **words: Any) -> int:
-        little_memory(monkeypatch, free)
-        monkeypatch.setattr(limits, "available_memory", lambda: free)
-        with GraphLoader.from_store(store.path, **{**WORDS, **words}) as loader:
+        with little_memory(free), GraphLoader.from_store(store.path, **{**WORDS, **words}) as loader:
             return loader.status().workers
 
     size = sum(array.nbytes for array in store.arrays().each())

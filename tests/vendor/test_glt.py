@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -9,7 +10,6 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,7 +95,7 @@ def absent(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if graphlearn-torch were not installed."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "graphlearn_torch"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(glt, "_package_dir", lambda: None)
+    monkeypatch.setitem(sys.modules, "graphlearn_torch", None)
 
 
 @pytest.mark.usefixtures("absent")
@@ -135,9 +135,11 @@ def test_without_it_everything_of_ours_is_there() -> None:
 def test_where_there_is_no_wheel_that_is_said(
     monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], platform: str, words: list[str]
 ) -> None:
-    monkeypatch.setattr(glt, "sys", SimpleNamespace(version_info=version, platform=platform, modules=sys.modules))
-    monkeypatch.setattr(glt.platform, "machine", lambda: "x86_64")
-    found = glt.status()
+    with monkeypatch.context() as system:
+        system.setattr(sys, "version_info", version)
+        system.setattr(sys, "platform", platform)
+        system.setattr("platform.machine", lambda: "x86_64")
+        found = glt.status()
     assert found.kind == "absent"
     assert all(word in found.reason for word in words)
     assert ("pip install graphlearn-torch" in found.fix) == ("no wheel" not in words)
@@ -147,11 +149,14 @@ def test_where_there_is_no_wheel_that_is_said(
 def test_a_library_of_another_python_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "graphlearn_torch"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(glt, "_package_dir", lambda: tmp_path)
+    package = tmp_path / "graphlearn_torch"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
     found = glt.status()
     assert (found.kind, "no library for Python" in found.reason) == ("python-only", True)
-    suffix = glt.importlib.machinery.EXTENSION_SUFFIXES[0]
-    (tmp_path / f"py_graphlearn_torch{suffix}").write_bytes(b"not a library")
+    suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
+    (package / f"py_graphlearn_torch{suffix}").write_bytes(b"not a library")
     assert "does not fit torch" in glt.status().reason
 
 

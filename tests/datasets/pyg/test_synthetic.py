@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from gnnkit.datasets import synthetic
 from gnnkit.datasets.synthetic import PRODUCTS, products_like
 from gnnkit.errors import PlanError
 from gnnkit.events import Event
@@ -56,13 +55,27 @@ def test_the_graph_is_the_same_everywhere() -> None:
     assert digest_of(products_like(0.002)) == GOLDEN
 
 
-def test_chunks_may_be_cut_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_may_be_cut_anywhere() -> None:
     source = products_like(0.002)
-    whole = edges_of(source), rows_of(source, "x"), rows_of(source, "y")
-    monkeypatch.setattr(synthetic, "_EDGE_ROWS", 777)
-    monkeypatch.setattr(synthetic, "_FEATURE_ROWS", 131)
-    for expected, got in zip(whole, (edges_of(source), rows_of(source, "x"), rows_of(source, "y")), strict=True):
-        np.testing.assert_array_equal(expected, got)
+
+    def pieces(total: int, step: int) -> Iterator[tuple[int, int]]:
+        return ((first, min(total, first + step)) for first in range(0, total, step))
+
+    edges = [source.edge_rows(HOMOGENEOUS_EDGE_TYPE, *piece) for piece in pieces(source.schema.num_edges, 777)]
+    np.testing.assert_array_equal(np.concatenate(edges, axis=1), edges_of(source))
+    for name in ("x", "y"):
+        rows = [source.node_array_rows("node", name, *piece) for piece in pieces(source.num_nodes, 131)]
+        np.testing.assert_array_equal(np.concatenate(rows), rows_of(source, name))
+
+
+@pytest.mark.slow
+def test_chunks_are_put_together_in_their_order() -> None:
+    """They are generated ahead in several threads."""
+    source = products_like(0.02)
+    chunks = list(source.edge_chunks()), list(source.node_array_chunks("node", "x"))
+    assert all(len(each) > 1 for each in chunks)
+    np.testing.assert_array_equal(np.concatenate(chunks[0], axis=1), source.edge_rows(HOMOGENEOUS_EDGE_TYPE, 0, source.schema.num_edges))
+    np.testing.assert_array_equal(np.concatenate(chunks[1]), source.node_array_rows("node", "x", 0, source.num_nodes))
 
 
 def test_schema_and_arrays_agree() -> None:
