@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.schema import EdgeType, GraphSchema, NodeType
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 # Rows that a source hands over at once: large enough to amortise a call, small enough to bound memory.
 CHUNK_ROWS = 1 << 20
@@ -103,3 +106,24 @@ class RangedSource(Protocol):
     def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
         """Returns rows ``[first, last)`` of a node array."""
         ...
+
+
+class LazyMapping(Mapping[K, V], Generic[K, V]):
+    """A mapping whose keys are known and whose values are loaded when they are asked for, once."""
+
+    def __init__(self, keys: list[K], load: Callable[[K], V]) -> None:
+        self._keys, self._load = keys, load
+        self._values: dict[K, V] = {}
+
+    def __getitem__(self, key: K) -> V:
+        if key not in self._keys:
+            raise KeyError(key)
+        if key not in self._values:
+            self._values[key] = self._load(key)
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)

@@ -150,4 +150,4 @@ def _silent(logged: Logged) -> None:
 def _recorder(folder: Path) -> Train:
     from gnnkit.export.recording import record
 
-    return lambda loader, ctx: record(loader, ctx, folder)
+    return lambda loader, ctx: record(loader.pipeline, ctx.rank, folder)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,40 +17,16 @@ from gnnkit.datasets.ogb_tree import OgbTree, content_digest
 from gnnkit.datasets.registry import OgbInfo
 from gnnkit.errors import DatasetError
 from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, NodeTypeSchema
-from gnnkit.source import LinkSplits
+from gnnkit.source import LazyMapping, LinkSplits
 from gnnkit.storage.staging import check_memory
 
 logger = logging.getLogger(__name__)
 
 
-K = TypeVar("K")
-V = TypeVar("V")
-
 # Changes whenever the same files would be read as another graph.
 READER_VERSION = 1
 
 Chunks = Callable[[], Iterator[NDArray[Any]]]
-
-
-class LazyMapping(Mapping[K, V], Generic[K, V]):
-    """A mapping whose keys are known and whose values are loaded when they are asked for, once."""
-
-    def __init__(self, keys: list[K], load: Callable[[K], V]) -> None:
-        self._keys, self._load = keys, load
-        self._values: dict[K, V] = {}
-
-    def __getitem__(self, key: K) -> V:
-        if key not in self._keys:
-            raise KeyError(key)
-        if key not in self._values:
-            self._values[key] = self._load(key)
-        return self._values[key]
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self._keys)
-
-    def __len__(self) -> int:
-        return len(self._keys)
 
 
 @dataclass

@@ -30,7 +30,7 @@ from gnnkit.events import EventSink, ignore_events
 from gnnkit.host import available_cpus
 from gnnkit.kernels.keys import fold
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeType, GraphSchema, NodeType
-from gnnkit.source import LinkSplits
+from gnnkit.source import LazyMapping, LinkSplits
 
 if TYPE_CHECKING:
     from gnnkit.storage.options import BuildOptions
@@ -195,7 +195,7 @@ class GeneratedSource:
             "seed": self.seed,
         }
         self.link_splits: LinkSplits = {}
-        self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = _RandomSplits(self)
+        self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = LazyMapping([HOMOGENEOUS_NODE_TYPE], self._splits_of)
         self.schema = GraphSchema.homogeneous(
             self.num_nodes,
             self.num_draws * (1 + shape.both_directions),
@@ -302,7 +302,7 @@ class GeneratedSource:
         """The nodes that are in splits, ascending."""
         return np.sort(np.concatenate(list(self.splits[HOMOGENEOUS_NODE_TYPE].values())))
 
-    def draw_splits(self) -> dict[str, NDArray[np.int64]]:
+    def _splits_of(self, node_type: NodeType) -> dict[str, NDArray[np.int64]]:
         """Random train, valid and test nodes in OGB's proportions, each ascending: of all nodes, or of those that have a class."""
         if not self.shape.num_fields:
             order = _shuffled(self._key(_SPLIT), self.num_nodes)
@@ -366,28 +366,6 @@ class GeneratedSource:
         law[[kernels.SPREAD, kernels.GATHER]] = spread, pow(spread, -1, self.num_nodes)
         law[kernels.COMMUNITY_SIZE] = size
         return law
-
-
-class _RandomSplits(Mapping[NodeType, Mapping[str, NDArray[np.int64]]]):
-    """A source's splits; drawn when they are first asked for."""
-
-    def __init__(self, source: GeneratedSource) -> None:
-        self._source = source
-
-    def __getitem__(self, node_type: NodeType) -> Mapping[str, NDArray[np.int64]]:
-        if node_type != HOMOGENEOUS_NODE_TYPE:
-            raise KeyError(node_type)
-        return self._ids
-
-    def __iter__(self) -> Iterator[NodeType]:
-        return iter((HOMOGENEOUS_NODE_TYPE,))
-
-    def __len__(self) -> int:
-        return 1
-
-    @cached_property
-    def _ids(self) -> dict[str, NDArray[np.int64]]:
-        return self._source.draw_splits()
 
 
 @overload

@@ -28,21 +28,6 @@ _METHOD: Partitioner = "contiguous"
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A new partitioning of a store, with the arguments of ``gnnkit partition``.
-
-    Attributes:
-        source: The store that there is.
-        target: The one that is made.
-        options: Its options.
-    """
-
-    source: Path
-    target: Path
-    options: BuildOptions
-
-
-@dataclass(frozen=True)
 class JobPlan:
     """The plan of a job, its store, and the placement of the store's parts.
 
@@ -51,7 +36,7 @@ class JobPlan:
         path: The store that there is.
         manifest: Its manifest.
         placement: Which of the nodes that hold the graph holds which parts.
-        cut: How its store has yet to be cut; None where it is there.
+        cut: The options with which its store has yet to be cut from that one; None where it is there.
         num_parts: Parts of its store.
     """
 
@@ -59,7 +44,7 @@ class JobPlan:
     path: Path
     manifest: Manifest
     placement: Placement
-    cut: Cut | None
+    cut: BuildOptions | None
     num_parts: int
 
     def job_store(self, directory: Path) -> JobStore:
@@ -71,7 +56,7 @@ class JobPlan:
             self.plan.store.fingerprint,
             self.num_parts,
             self.manifest.nbytes,
-            None if self.cut is None else written_path(directory, str(self.cut.source)),
+            None if self.cut is None else written_path(directory, str(self.path)),
         )
 
     def text(self, directory: Path) -> str:
@@ -132,7 +117,7 @@ def job_plan(plan: LoaderPlan, nodes: int, storage_nodes: int, interface: str | 
         target = store_path(path.parent, manifest.name, options, manifest.source_fingerprint)
         reference = StoreRef(str(target), store_fingerprint(manifest.source_fingerprint, options), plan.store.graph)
         if not _is_there(reference):
-            cut = Cut(path, target, options)
+            cut = options
     else:
         reference = StoreRef(str(path), manifest.fingerprint, manifest.graph_fingerprint, url)
     held = shares(num_parts, hosts) if divided else Placement((tuple(range(num_parts)),) * hosts)

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
 
 from gnnkit.errors import StoreError
 from gnnkit.files import read_bounded, read_text
 from gnnkit.loader.digest import ValueDigest, value_digests
-from gnnkit.plan import LoaderPlan
+from gnnkit.loader.pipeline import Pipeline
 from gnnkit.sampling.schedule import Schedule
 
 VARIABLE = "GNNKIT_RECORD"
@@ -22,29 +21,6 @@ _LIMIT = "steps"
 _UNFINISHED = ".unfinished"
 # A line of digests is a few kilobytes, and an epoch has thousands of them.
 _MOST_BYTES = 4 << 30
-
-
-class RankLoader(Protocol):
-    """The part of a rank's loader that is used here."""
-
-    @property
-    def plan(self) -> LoaderPlan:
-        """Its plan."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its state, with the number of seeds."""
-        ...
-
-    def __iter__(self) -> Iterator[Any]:
-        """The next epoch's batches."""
-        ...
-
-
-class _Ranked(Protocol):
-    """The part of a ``TrainContext`` that is used here."""
-
-    rank: int
 
 
 @dataclass(frozen=True)
@@ -64,26 +40,26 @@ class RecordedBatch:
     values: dict[str, ValueDigest]
 
 
-def record(loader: RankLoader, ctx: _Ranked, folder: Path) -> None:
+def record(loader: Pipeline, rank: int, folder: Path) -> None:
     """Iterates the loader's next epoch, and writes what came into a file of the folder, which is whole or not there.
 
     Args:
         loader: The rank's loader.
-        ctx: The rank's place.
+        rank: The rank.
         folder: A folder that every rank of this node can write to.
     """
     limit = folder / _LIMIT
     steps = int(read_text(limit)) if limit.exists() else None
-    final = folder / f"rank-{ctx.rank}.jsonl"
+    final = folder / f"rank-{rank}.jsonl"
     unfinished = final.with_name(final.name + _UNFINISHED)
     with unfinished.open("w") as file:
-        for batch in recorded(loader, ctx.rank, steps):
+        for batch in recorded(loader, rank, steps):
             file.write(json.dumps([batch.rank, batch.step, batch.batch_index, batch.values]) + "\n")
             file.flush()
     unfinished.replace(final)
 
 
-def recorded(loader: RankLoader, rank: int, steps: int | None = None) -> Iterator[RecordedBatch]:
+def recorded(loader: Pipeline, rank: int, steps: int | None = None) -> Iterator[RecordedBatch]:
     """Iterates the loader's next epoch, and digests each batch.
 
     Args:

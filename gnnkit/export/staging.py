@@ -5,16 +5,16 @@ from __future__ import annotations
 import shlex
 
 from gnnkit.export.job import ExportJob
-from gnnkit.export.plans import Cut
+from gnnkit.storage.options import BuildOptions
 from gnnkit.units import format_bytes
 
 # Nodes whose commands are written out.
 _SHOWN = 4
 
 
-def partition_command(job: ExportJob, cut: Cut) -> str:
-    """The ``gnnkit partition`` command that makes the job's store of the one that there is."""
-    options, store = cut.options, job.store
+def partition_command(job: ExportJob, options: BuildOptions) -> str:
+    """The ``gnnkit partition`` command that makes the job's store, with these options, of the one that there is."""
+    store = job.store
     assert store.cut_from is not None
     words = ["gnnkit", "partition", _seen(store.cut_from), str(options.num_parts), "--partition", options.partition]
     if options.cache_ratio:

@@ -81,15 +81,15 @@ def verify_export(
         path = _original(folder, whole, here.path, store)
         reference = replace(plan, store=replace(here, path=path), backend=InProcess().to_json(), placement=None)
         reference = replace(reference, runtime=replace(plan.runtime, feature_cache=0))
-        batches = check.run(trial, launcher.commands(trial), reference)
-    came = compare(batches.wanted, batches.found)
+        wanted, found, of_epoch = check.run(trial, launcher.commands(trial), reference)
+    came = compare(wanted, found)
     return VerifyReport(
         name=whole.name,
         launcher=launcher.about_trial,
         nodes=job.nodes,
         procs_per_node=job.procs_per_node,
         batches=came.batches,
-        epoch_batches=batches.of_epoch,
+        epoch_batches=of_epoch,
         values=came.values,
         notes=(*notes, *how),
         differences=came.differences,

@@ -47,7 +47,7 @@ def recorded(folder: Path, **options: object) -> list[RecordedBatch]:
     found = []
     for rank in range(2):
         with loader(rank, 2, **options) as own:
-            record(own, SimpleNamespace(rank=rank), folder)
+            record(own, rank, folder)
         found += read_record(folder, rank) or []
     return found
 
@@ -76,7 +76,7 @@ def test_a_rank_that_breaks_off_leaves_no_record(tmp_path: Path) -> None:
         batches = Broken(own)
         broken = type("Loader", (), {"state_dict": own.state_dict, "plan": own.plan, "__iter__": lambda self: iter(batches)})()
         with pytest.raises(RuntimeError, match="no more"):
-            record(broken, SimpleNamespace(rank=3), tmp_path)
+            record(broken, 3, tmp_path)
     assert read_record(tmp_path, 3) is None and count_recorded(tmp_path) == 5
     (tmp_path / "rank-4.jsonl").write_text("[1, 2]\n")
     with pytest.raises(StoreError, match=r"rank-4\.jsonl"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gnnkit.errors import BatchTimeout, StartTimeout, WorkerDied
@@ -16,21 +15,6 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.waiting import Deadline
 
 _LOOK_S = 0.2
-
-
-@dataclass(frozen=True)
-class CheckedBatches:
-    """The batches that a job was given, beside those that were expected.
-
-    Attributes:
-        wanted: The batches that every rank should have been given.
-        found: Those that it was given.
-        of_epoch: How many the whole epoch has, over all ranks.
-    """
-
-    wanted: list[RecordedBatch]
-    found: list[RecordedBatch]
-    of_epoch: int
 
 
 class JobCheck:
@@ -75,13 +59,18 @@ class JobCheck:
         with running(commands, 0, folder, self._folder) as job:
             self._await(job, commands, lambda: 0)
 
-    def run(self, trial: JobTrial, commands: Sequence[Command], reference: LoaderPlan) -> CheckedBatches:
+    def run(
+        self, trial: JobTrial, commands: Sequence[Command], reference: LoaderPlan
+    ) -> tuple[list[RecordedBatch], list[RecordedBatch], int]:
         """Runs a job, and samples the same batches here meanwhile.
 
         Args:
             trial: The job's nodes.
             commands: What starts it.
             reference: Its plan, for this process.
+
+        Returns:
+            The batches that every rank should have been given, those that it was given, and how many the whole epoch has.
 
         Raises:
             WorkerDied: A command has failed, or a rank has recorded nothing.
@@ -108,7 +97,7 @@ class JobCheck:
             self._stage.total = len(wanted)
             self._await(job, commands, count)
             found = [batch for rank in range(world_size) for batch in _recorded_by(rank, trial, commands)]
-        return CheckedBatches(wanted, found, of_epoch)
+        return wanted, found, of_epoch
 
     def _await(self, job: TrialRun, commands: Sequence[Command], count: Callable[[], int]) -> None:
         while not self._look(job, commands, _LOOK_S, count):
