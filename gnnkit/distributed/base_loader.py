@@ -143,7 +143,8 @@ class BaseDistLoader(ProcessBound, DistLoader):
                 self._producer_id_list = producer.producer_ids
             types = (None if dataset_schema.edge_types is None else self._node_types, self._edge_types, self.edge_dir, self._input_type)
             by_ppr = isinstance(sampler_options, PPRSamplerOptions)
-            messages = MessageFormat.of(*types, by_ppr=by_ppr) if self._own is None else self._own.connection.format
+            opened = None if self._own is None else self._own.connection.format
+            messages = opened or MessageFormat.of(*types, by_ppr=by_ppr)
             self._make = self._maker.of(messages, dataset_schema, sampling_config, target, non_blocking=non_blocking_transfers)
         except BaseException:
             self.shutdown()
@@ -199,7 +200,7 @@ class BaseDistLoader(ProcessBound, DistLoader):
 
     def __len__(self) -> int:
         """Batches of an epoch of this trainer."""
-        return self._num_batches if self._own is None else len(self._own.connection)
+        return self._num_batches if self._own is None else sum(map(len, self._own.connection.loaders))
 
     def __iter__(self) -> Iterator[Data | HeteroData]:
         """Starts the next epoch; an iteration that is under way ends."""
@@ -279,7 +280,7 @@ class BaseDistLoader(ProcessBound, DistLoader):
     def _take_ahead(self, producer: DistSamplingProducer) -> tuple[Any, Any] | Exception | None:
         """The next batch if it is ready. Its error is raised in its turn, after the batch before it has been handed out."""
         try:
-            return self._collate(producer.connection.recv(0.0))
+            return self._collate(producer.connection.receive(0.0))
         except (BatchTimeout, StopIteration):
             return None
         except Exception as error:

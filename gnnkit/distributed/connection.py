@@ -1,4 +1,4 @@
-"""A loader's stream of batches as messages, and the channels and producers that are views of it, here and on servers."""
+"""A loader's batches as messages: the channels that hand them out and the producers that open them, here and on servers."""
 
 from __future__ import annotations
 
@@ -30,37 +30,65 @@ from gnnkit.schema import GraphSchema
 from gnnkit.vendor import glt
 from gnnkit.waiting import Deadline
 
+if TYPE_CHECKING:
+    from torch.futures import Future
 
-class LoaderConnection:
+    ChannelBase = object
+else:
+    ChannelBase = glt.attribute("channel.ChannelBase", "a channel")
+
+_MS = 1000
+
+
+class ConnectionChannel(ChannelBase):
     """Hands out the batches of loaders as messages: one of each in turn, without those that have no more.
 
-    Whoever else iterates a loader advances the same epochs.
+    It has no memory and no process of its own. Whoever else iterates a loader advances the same epochs.
 
     Args:
-        loaders: The loaders, whose order is that of the turns.
-        format: What messages look like.
+        worker_options: The options that it was made for.
 
     Attributes:
-        loaders: See above.
-        format: See above.
-
-    Raises:
-        PlanError: A loader's batches have a form that messages have not.
+        worker_options: See above.
+        loaders: The loaders that its producer has opened, whose order is that of the turns; empty before.
+        format: What messages look like; None before.
     """
 
-    def __init__(self, loaders: Sequence[Pipeline], format: MessageFormat) -> None:
+    def __init__(self, worker_options: Any) -> None:
+        self.worker_options = worker_options
+        self.loaders: tuple[Pipeline, ...] = ()
+        self.format: MessageFormat | None = None
+        self._steps: list[BatchSteps] = []
+        self._turns: deque[EpochIterator] = deque()
+        self._is_taken = False
+
+    def take(self) -> None:
+        """Books the channel for a producer.
+
+        Raises:
+            PlanError: It belongs to another one already.
+        """
+        if self._is_taken:
+            raise PlanError("the channel belongs to another producer already", "make one channel for each producer")
+        self._is_taken = True
+
+    def open(self, loaders: Sequence[Pipeline], format: MessageFormat) -> None:
+        """Makes the channel that of the loaders that its producer has opened.
+
+        Raises:
+            PlanError: A loader's batches have a form that messages have not.
+        """
         if any(loader.plan.form != BatchForm() for loader in loaders):
             raise PlanError("messages carry batches as they were sampled: not padded, without EdgeIndex", "leave pad and is_edge_index out")
         self.loaders, self.format = tuple(loaders), format
         self._steps = [_steps(loader, format) for loader in loaders]
-        self._turns: deque[EpochIterator] = deque()
 
     def start_epoch(self) -> None:
         """Starts the loaders' next epoch; what is left of the one before is dropped."""
         self._turns.clear()
         self._turns.extend([loader.begin(steps) for loader, steps in zip(self.loaders, self._steps, strict=True)])
 
-    def recv(self, timeout_s: float | None = None) -> SampleMessage:
+    def receive(self, timeout_s: float | None = None) -> SampleMessage:
         """The next message of the epoch; an error leaves the turn with the loader that it came from.
 
         Args:
@@ -84,62 +112,6 @@ class LoaderConnection:
                 return message
         raise StopIteration
 
-    @property
-    def num_ready(self) -> int:
-        """Batches that wait to be received."""
-        return sum(loader.stream.status().batches_ready for loader in self.loaders)
-
-    def __len__(self) -> int:
-        return sum(map(len, self.loaders))
-
-    def close(self) -> None:
-        """Closes the loaders. Repeating it does nothing."""
-        for loader in self.loaders:
-            loader.close()
-
-
-def _steps(loader: Pipeline, format: MessageFormat) -> BatchSteps:
-    """Messages in place of batches; nothing here knows the connection, which keeps the iterators: a circle would live on."""
-    contents, pack = BatchBuilder(loader.schema, loader.plan, {}, {}).contents, format.pack
-    return BatchSteps(lambda subgraph: pack(contents(subgraph)), None, None)
-
-
-if TYPE_CHECKING:
-    from torch.futures import Future
-
-    ChannelBase = object
-else:
-    ChannelBase = glt.attribute("channel.ChannelBase", "a channel")
-
-_MS = 1000
-
-
-class ConnectionChannel(ChannelBase):
-    """A view of the connection that a producer opens; it has no memory and no process of its own.
-
-    Args:
-        worker_options: The options that it was made for.
-    """
-
-    def __init__(self, worker_options: Any) -> None:
-        self.worker_options = worker_options
-        self._connection: LoaderConnection | None = None
-        self._is_taken = False
-
-    def take(self) -> None:
-        """Books the channel for a producer.
-
-        Raises:
-            PlanError: It belongs to another one already.
-        """
-        if self._is_taken:
-            raise PlanError("the channel belongs to another producer already", "make one channel for each producer")
-        self._is_taken = True
-
-    def attach(self, connection: LoaderConnection) -> None:
-        """Makes the channel a view of the connection that its producer has opened."""
-        self._connection = connection
-
     def send(self, msg: SampleMessage, **kwargs: Any) -> None:
         """Refused: what comes out of this channel is sampled by its producer.
 
@@ -149,7 +121,7 @@ class ConnectionChannel(ChannelBase):
         raise PlanError("nothing can be sent through a loader's own channel", "a producer of your own needs a channel of its own")
 
     def recv(self, timeout_ms: int | None = None, **kwargs: Any) -> SampleMessage:
-        """The next message of the epoch.
+        """The next message of the epoch, by graphlearn-torch's name.
 
         Args:
             timeout_ms: Milliseconds to wait; None and 0 are the loader's own deadline.
@@ -159,20 +131,26 @@ class ConnectionChannel(ChannelBase):
             StopIteration: The epoch is over, or none has begun.
             GnnkitError: As ``BatchStream.recv``.
         """
-        if self._connection is None:
+        if self.format is None:
             raise LoaderClosed("the channel has no producer that runs", "call init() of the producer that it was given to")
-        return self._connection.recv(timeout_ms / _MS if timeout_ms else None)
+        return self.receive(timeout_ms / _MS if timeout_ms else None)
 
     def empty(self) -> bool:
         """Whether no batch is ready."""
-        return self._connection is None or self._connection.num_ready == 0
+        return not any(loader.stream.status().batches_ready for loader in self.loaders)
 
     def pin_memory(self) -> None:
         """Does nothing: blocks are page-locked where a loader's device asks for it."""
 
 
+def _steps(loader: Pipeline, format: MessageFormat) -> BatchSteps:
+    """Messages in place of batches; nothing here knows the channel, which keeps the iterators: a circle would live on."""
+    contents, pack = BatchBuilder(loader.schema, loader.plan, {}, {}).contents, format.pack
+    return BatchSteps(lambda subgraph: pack(contents(subgraph)), None, None)
+
+
 class DistSamplingProducer:
-    """Opens the connection to a backend of gnnkit, and hands its batches to a channel.
+    """Opens a backend of gnnkit, and hands its batches to a channel.
 
     A loader takes any object with ``init()``, ``produce_all()``, ``shutdown()`` and ``output_channel``; this one is what it gets unless
     a script brings its own.
@@ -186,7 +164,7 @@ class DistSamplingProducer:
         sampler_options: ``KHopNeighborSamplerOptions``, which is also what None means, or ``PPRSamplerOptions``.
 
     Attributes:
-        output_channel: The channel, which becomes a view of the connection.
+        output_channel: The channel.
 
     Raises:
         PlanError: The channel or the sampler options are of another kind, or the channel belongs to another producer.
@@ -217,7 +195,6 @@ class DistSamplingProducer:
         self._runtime: DistributedRuntimeInfo | None = None
         self._device: torch.device | None = None
         self._at_once: int | None = None
-        self._connection: LoaderConnection | None = None
 
     def prepare(
         self, runtime: DistributedRuntimeInfo, device: torch.device | None, max_concurrent_producer_inits: int | None = None
@@ -238,22 +215,22 @@ class DistSamplingProducer:
             PlanError: Something does not fit the graph, or its servers were not joined; nothing was started.
             GnnkitError: As ``Backend.open``.
         """
-        if self._connection is None:
-            self._attach(self._open())
+        if self.output_channel.format is None:
+            self._open()
 
-    def _open(self) -> LoaderConnection:
+    def _open(self) -> None:
         options = self.worker_options
         backend = backend_of(options, self._at_once)
         records = self.data, self.sampler_input, self.sampling_config
         plan, graph = make_plan(*records, backend, options.rpc_timeout, self._runtime, self.sampler_options)
         loader = Pipeline(plan, graph, ignore_events, backend=backend, device=self._device)
-        return self._to([loader], loader.schema)
+        self._hand_out([loader], loader.schema)
 
-    def _to(self, loaders: Sequence[Pipeline], schema: GraphSchema) -> LoaderConnection:
+    def _hand_out(self, loaders: Sequence[Pipeline], schema: GraphSchema) -> None:
         inputs = self.sampler_input[0] if isinstance(self.sampler_input, list) else self.sampler_input
         nodes, edges = (None, None) if schema.is_homogeneous else (schema.node_types, schema.edge_types)
         input_type, by_ppr = getattr(inputs, "link_type", inputs.input_type), isinstance(self.sampler_options, PPRSamplerOptions)
-        return LoaderConnection(loaders, MessageFormat.of(nodes, edges, self.sampling_config.edge_dir, input_type, by_ppr=by_ppr))
+        self.output_channel.open(loaders, MessageFormat.of(nodes, edges, self.sampling_config.edge_dir, input_type, by_ppr=by_ppr))
 
     @classmethod
     def over(cls, loader: Pipeline, *records: Any) -> DistSamplingProducer:
@@ -264,7 +241,7 @@ class DistSamplingProducer:
             *records: The constructor's arguments.
         """
         producer = cls(*records)
-        producer._attach(producer._to([loader], loader.schema))
+        producer._hand_out([loader], loader.schema)
         return producer
 
     def produce_all(self) -> None:
@@ -273,23 +250,19 @@ class DistSamplingProducer:
 
     def shutdown(self) -> None:
         """Ends what ``init`` started; batches that were handed out stay valid. Repeating it does nothing."""
-        if self._connection is not None:
-            self._connection.close()
+        for loader in self.output_channel.loaders:
+            loader.close()
 
     @property
-    def connection(self) -> LoaderConnection:
-        """The connection.
+    def connection(self) -> ConnectionChannel:
+        """The channel, once it is open.
 
         Raises:
             PlanError: It has not been opened.
         """
-        if self._connection is None:
+        if self.output_channel.format is None:
             raise PlanError("the producer is not running", "call init() first")
-        return self._connection
-
-    def _attach(self, connection: LoaderConnection) -> None:
-        self._connection = connection
-        self.output_channel.attach(connection)
+        return self.output_channel
 
 
 # A request has a deadline of its own; this one is for whoever breaks his.
@@ -461,7 +434,7 @@ def batch_counts(inputs: Sequence[Any], config: Any) -> list[int]:
 class ServedStreams(DistSamplingProducer):
     """A stream of the backend ``GraphStore`` for the seeds of each server; batches come from one server after the other, in turn."""
 
-    def _open(self) -> LoaderConnection:
+    def _open(self) -> None:
         options, config = self.worker_options, self.sampling_config
         backend, loaders = served_backend_of(options), []
         store = served_store(backend, ignore_events)
@@ -474,7 +447,7 @@ class ServedStreams(DistSamplingProducer):
             for loader in loaders:
                 loader.close()
             raise
-        return self._to(loaders, store.schema)
+        self._hand_out(loaders, store.schema)
 
 
 class ServedProducer:

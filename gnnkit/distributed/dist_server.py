@@ -21,7 +21,6 @@ from gnnkit.distributed.loader_plan import stored
 from gnnkit.distributed.process_group import meeting_address
 from gnnkit.distributed.sample_message import SampleMessage
 from gnnkit.distributed.server_values import (
-    Described,
     FetchABLPInputRequest,
     FetchNodesRequest,
     InitSamplingBackendRequest,
@@ -32,7 +31,9 @@ from gnnkit.distributed.server_values import (
     message_of,
     plain_ids,
     rows_of,
+    schema_of,
     tensors_of,
+    types_of,
 )
 from gnnkit.distributed.store_views import AnyBook, DatasetSchema, FeatureInfo, Quantizations
 from gnnkit.errors import LoaderClosed, PlanError, near_matches
@@ -91,43 +92,43 @@ class DistServer:
 
     def get_dataset_meta(self) -> tuple[int, int, list[NodeType] | None, list[EdgeType] | None]:
         """Number of parts, the first of them that the server has a share of, node types and edge types (None if homogeneous)."""
-        return self._described(lambda found: (found.num_parts, found.part, found.node_types, found.edge_types))
+        return self._described(lambda found: (found["num_parts"], (found["parts"] or [0])[0], *types_of(found)))
 
     def get_dataset_schema(self) -> DatasetSchema:
         """Types, features and direction, in one answer."""
-        return self._described(lambda found: found.schema)
+        return self._described(schema_of)
 
     def get_node_feature_info(self) -> FeatureInfo | dict[NodeType, FeatureInfo] | None:
         """Features of the nodes; see ``DatasetSchema``."""
-        return self._described(lambda found: found.schema.node_feature_info)
+        return self._described(lambda found: schema_of(found).node_feature_info)
 
     def get_edge_feature_info(self) -> FeatureInfo | dict[EdgeType, FeatureInfo] | None:
         """Features of the edges; see ``DatasetSchema``."""
-        return self._described(lambda found: found.schema.edge_feature_info)
+        return self._described(lambda found: schema_of(found).edge_feature_info)
 
     def get_node_quantization(self) -> Quantizations[NodeType] | None:
         """Returns the scales and offsets of the nodes' quantised arrays; see ``DatasetSchema``."""
-        return self._described(lambda found: found.schema.node_quantization)
+        return self._described(lambda found: schema_of(found).node_quantization)
 
     def get_edge_quantization(self) -> Quantizations[EdgeType] | None:
         """Returns the scales and offsets of the edges' quantised arrays; see ``DatasetSchema``."""
-        return self._described(lambda found: found.schema.edge_quantization)
+        return self._described(lambda found: schema_of(found).edge_quantization)
 
     def get_edge_dir(self) -> EdgeDir:
         """The direction in which the graph is compressed and sampled."""
-        return self._described(lambda found: found.schema.edge_dir)
+        return self._described(lambda found: schema_of(found).edge_dir)
 
     def get_node_types(self) -> list[NodeType] | None:
         """Node types; None for a homogeneous graph."""
-        return self._described(lambda found: found.node_types)
+        return self._described(lambda found: types_of(found)[0])
 
     def get_edge_types(self) -> list[EdgeType] | None:
         """Edge types; None for a homogeneous graph."""
-        return self._described(lambda found: found.edge_types)
+        return self._described(lambda found: types_of(found)[1])
 
     def get_edge_weights_registered(self) -> bool:
         """Whether neighbours can be drawn in proportion to weights."""
-        return self._described(lambda found: found.has_weights)
+        return self._described(lambda found: found["weight"] is not None)
 
     def get_node_partition_id(self, node_type: NodeType | None, index: torch.Tensor) -> torch.Tensor:
         """int64 ``[k]``: the parts that own nodes ``[k]``.
@@ -320,8 +321,8 @@ class DistServer:
         args = {"node_type": node_type, "ids": plain_ids(index), "name": name}
         return self._call("node_rows", args, lambda found: rows_of(found, is_label=name == "y"))
 
-    def _described(self, choose: Callable[[Described], _T]) -> _T:
-        return self._call("describe", {}, lambda found: choose(Described.of(found)))
+    def _described(self, choose: Callable[[Any], _T]) -> _T:
+        return self._call("describe", {}, choose)
 
     def _call(self, name: str, args: dict[str, Any], convert: Callable[[Any], _T]) -> _T:
         answer: _T = self._ask(name, args, convert)

@@ -6,9 +6,8 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.base import check_count
 from gnnkit.cluster.serving.connection import end_visit, join_folder
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     import torch
 
     from gnnkit.backends.graph_store import GraphStore
+    from gnnkit.cluster.network_child import NetworkChild
+    from gnnkit.cluster.serving.connection import UnixServers
 
 # Calls that are under way at a time, at most; further ones wait for their turn.
 _MOST_CALLS = 32
@@ -31,32 +32,22 @@ _STOP_TIMEOUT_S = 5.0
 _LEFT, _AGAIN = "the servers were left", "join them again with init_client() or gnnkit.distributed.initialize()"
 
 
-class Transport(Protocol):
-    """The connection through which servers are called."""
-
-    def call(self, rank: int, name: str, args: Any, timeout_s: float) -> Any:
-        """Has a server answer a call; from any thread, several at a time."""
-        ...
-
-    def close(self) -> None:
-        """Ends the conversation: the client has left."""
-        ...
-
-
 class ServersClient:
     """A conversation. Closing it is leaving: servers give up what this client has registered.
 
     Args:
-        transport: How servers are reached.
+        servers: How they are reached: over their sockets, or by the network child.
         num_servers: How many there are.
+        backend: What says where they are.
 
     Attributes:
-        num_servers: How many there are.
+        num_servers: See above.
+        backend: See above.
     """
 
-    def __init__(self, transport: Transport, num_servers: int) -> None:
-        self.num_servers = num_servers
-        self._transport = transport
+    def __init__(self, servers: UnixServers | NetworkChild, num_servers: int, backend: GraphStore) -> None:
+        self.num_servers, self.backend = num_servers, backend
+        self._servers = servers
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -77,7 +68,7 @@ class ServersClient:
             GnnkitError: What the server refuses with, or what has become of it.
         """
         try:
-            return self._transport.call(rank, name, args, timeout_s)
+            return self._servers.call(rank, name, args, timeout_s)
         except (LoaderClosed, WorkerDied) as error:
             if self._is_closed:  # it is this end that has gone
                 raise LoaderClosed(_LEFT, _AGAIN) from error
@@ -128,7 +119,7 @@ class ServersClient:
             self._is_closed, threads, self._threads = True, self._threads, []
             for _ in threads:
                 self._waiting.put(None)
-        self._transport.close()
+        self._servers.close()
         for thread in threads:
             thread.join(_STOP_TIMEOUT_S)
 
@@ -146,13 +137,13 @@ def open_session(backend: GraphStore, events: EventSink = ignore_events) -> Serv
     """
     if backend.folder is not None:
         servers = join_folder(backend.folder, "trainer", backend.join_timeout_s, events)
-        return ServersClient(servers, len(servers.connections))
+        return ServersClient(servers, len(servers.connections), backend)
     from gnnkit.backends.receiver_pool import servers_of
     from gnnkit.cluster.network_child import NetworkChild
 
     child = NetworkChild(servers_of(backend))
     try:
-        return ServersClient(child, len(child.join(backend.join_timeout_s, events).servers))
+        return ServersClient(child, len(child.join(backend.join_timeout_s, events).servers), backend)
     except BaseException:
         child.close()
         raise
@@ -197,15 +188,8 @@ def close_pool() -> None:
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class _Client:
-    """The servers that ``init_client`` has joined."""
-
-    session: ServersClient
-    backend: GraphStore
-
-
-_client: _Client | None = None
+# The servers that ``init_client`` has joined.
+_client: ServersClient | None = None
 
 
 def init_client(  # noqa: PLR0913
@@ -267,7 +251,7 @@ def join_servers(backend: GraphStore, num_servers: int | None, num_clients: int,
         session.close()
         raise
     with _lock:
-        _client = _Client(session, backend)
+        _client = session
 
 
 def shutdown_client() -> None:
@@ -288,7 +272,7 @@ def shutdown_client() -> None:
         _logger.warning("shutdown_client: this process is no client")
         return
     try:
-        client.session.close()
+        client.close()
     finally:
         end_visit()
         context.leave()
@@ -347,7 +331,7 @@ def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args
     return future
 
 
-def _joined() -> _Client:
+def _joined() -> ServersClient:
     with _lock:
         client = _client
     if client is None:
@@ -356,7 +340,7 @@ def _joined() -> _Client:
 
 
 def _session(server_rank: int) -> ServersClient:
-    session = _joined().session
+    session = _joined()
     if isinstance(server_rank, bool) or not isinstance(server_rank, int) or not 0 <= server_rank < session.num_servers:
         raise PlanError(f"there is no server {server_rank!r}: there are {session.num_servers}", "servers count from 0")
     return session

@@ -167,34 +167,15 @@ def compute_server_assignments(num_servers: int, num_compute_nodes: int, compute
 _CONFIG_WORDS = ("batch_size", "shuffle", "drop_last", "with_edge", "with_weight", "edge_dir", "seed")
 
 
-@dataclass(frozen=True)
-class Described:
-    """A server's description of its graph.
+def schema_of(found: Mapping[str, Any]) -> DatasetSchema:
+    """Types, features and direction, from a server's description of its graph."""
+    return DatasetSchema.from_graph(GraphSchema.from_json(found["schema"]), found["edge_dir"])
 
-    Attributes:
-        schema: Types, features and direction.
-        node_types: Node types; None for a homogeneous graph.
-        edge_types: Edge types, likewise.
-        num_parts: Parts of the store.
-        part: The first of them that the server has a share of; 0 where it has none.
-        has_weights: Whether the store has weights.
-    """
 
-    schema: DatasetSchema
-    node_types: list[NodeType] | None
-    edge_types: list[EdgeType] | None
-    num_parts: int
-    part: int
-    has_weights: bool
-
-    @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Described:
-        """From the answer to "describe"."""
-        graph = GraphSchema.from_json(found["schema"])
-        nodes, edges = (None, None) if graph.is_homogeneous else (list(graph.node_types), list(graph.edge_types))
-        schema = DatasetSchema.from_graph(graph, found["edge_dir"])
-        parts = found["parts"]
-        return cls(schema, nodes, edges, found["num_parts"], parts[0] if parts else 0, found["weight"] is not None)
+def types_of(found: Mapping[str, Any]) -> tuple[list[NodeType] | None, list[EdgeType] | None]:
+    """Node types and edge types, from the same; None for a homogeneous graph."""
+    graph = GraphSchema.from_json(found["schema"])
+    return (None, None) if graph.is_homogeneous else (list(graph.node_types), list(graph.edge_types))
 
 
 def plain_ids(value: Any) -> NDArray[np.int64]:
