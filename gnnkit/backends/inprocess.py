@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +38,21 @@ from gnnkit.waiting import Deadline
 _SLICE_S = 0.1
 # Longest time that close waits for a thread to finish the batch it is sampling.
 _JOIN_S = 30.0
-# A consumer that has come back within this time so often leaves threads nothing to work beside: it samples the batches that take less than
-# so long itself, because each hand-over between threads costs as much as a batch of a few seeds. A time that takes longer halves the count.
-_BACK_AT_ONCE_S = 250e-6
+# A consumer that has come back at once so often leaves threads nothing to work beside. A time that takes longer halves the count.
 _TIMES_AT_ONCE = 8
-_SMALL_S = 0.4e-3
+
+
+@dataclass(frozen=True)
+class LoopSampling:
+    """When a loop samples batches itself: each hand-over between threads costs as much as a batch of a few seeds.
+
+    Attributes:
+        back_s: A loop that is back within this time has come back at once.
+        small_s: A batch that takes less than this is small.
+    """
+
+    back_s: float = 250e-6
+    small_s: float = 0.4e-3
 
 
 @dataclass(frozen=True)
@@ -54,9 +64,11 @@ class InProcess:
     Attributes:
         num_threads: Sampling threads, or "auto": the processors this process may use, less one, at most 16; at least 4 for a store that is
             larger than memory, where threads wait for the disk.
+        loop_sampling: What is at once, and what is small; of all objects of a class.
     """
 
     num_threads: int | Literal["auto"] = "auto"
+    loop_sampling: ClassVar[LoopSampling] = LoopSampling()
 
     def __post_init__(self) -> None:
         if self.num_threads != "auto" and (
@@ -79,7 +91,7 @@ class InProcess:
             threads = self.num_threads
         else:
             threads = auto_disk_threads(graph.arrays.schema) if graph.comes_from_disk else auto_threads()
-        return InProcessStream(plan, graph, threads, events)
+        return InProcessStream(plan, graph, threads, events, self.loop_sampling)
 
     def to_json(self) -> dict[str, Any]:
         """``{"kind": "InProcess", "num_threads": ...}``."""
@@ -98,8 +110,8 @@ class _Claim:
 class _Shared:
     """The state that the threads and the stream share; it has no reference to the stream, so that a dropped stream ends its threads."""
 
-    def __init__(self, plan: LoaderPlan, graph: GraphHandle, num_threads: int) -> None:
-        self.plan = plan
+    def __init__(self, plan: LoaderPlan, graph: GraphHandle, num_threads: int, loop: LoopSampling) -> None:
+        self.plan, self.loop = plan, loop
         self.owner = os.getpid()
         self.batches = BatchList(plan, graph)
         self.memory = graph.memory(plan.runtime.memory_budget)
@@ -133,7 +145,7 @@ class _Shared:
     @property
     def consumer_samples(self) -> bool:
         """Whether the consumer samples batches itself, and threads are at rest."""
-        return self.times_at_once >= _TIMES_AT_ONCE and self._batch_s < _SMALL_S
+        return self.times_at_once >= _TIMES_AT_ONCE and self._batch_s < self.loop.small_s
 
     def claimed(self) -> _Claim | None:
         """The next batch, for the calling thread to sample; None where there is none now."""
@@ -230,14 +242,15 @@ class InProcessStream:
         graph: The graph.
         num_threads: Sampling threads, at least 1.
         events: Receives the stage "compile".
+        loop: When the consumer samples batches itself.
     """
 
-    def __init__(self, plan: LoaderPlan, graph: GraphHandle, num_threads: int, events: EventSink) -> None:
+    def __init__(self, plan: LoaderPlan, graph: GraphHandle, num_threads: int, events: EventSink, loop: LoopSampling) -> None:
         prepare(plan.inputs, plan.sampling, caches=bool(plan.cached))
         warm(events)
         if graph.store is not None:
             watch()
-        self._shared = shared = _Shared(plan, graph, num_threads)
+        self._shared = shared = _Shared(plan, graph, num_threads, loop)
         weakref.finalize(self, shared.close).atexit = False  # also of one that an interrupt keeps from being made
         self._threads = _start_threads(shared, num_threads)
         self._idle: deque[BatchSampler] = deque()
@@ -261,7 +274,8 @@ class InProcessStream:
 
     def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
         """The next batch, in order; see ``BatchStream.recv``."""
-        shared, is_at_once = self._shared, time.perf_counter() - self._shared.left_s < _BACK_AT_ONCE_S
+        shared = self._shared
+        is_at_once = time.perf_counter() - shared.left_s < shared.loop.back_s
         shared.times_at_once = min(shared.times_at_once + 1, 4 * _TIMES_AT_ONCE) if is_at_once else shared.times_at_once // 2
         try:
             while isinstance(found := self._wait(timeout_s, check), _Claim):
@@ -289,7 +303,7 @@ class InProcessStream:
                     ready = len(scheduler.results)
                 if step in scheduler.results:
                     break
-                if shared.consumer_samples and scheduler.next_step() == step and timeout_s > _SMALL_S:
+                if shared.consumer_samples and scheduler.next_step() == step and timeout_s > shared.loop.small_s:
                     claim = shared.claimed()
                     assert claim is not None, "there is a next step"
                     return claim

@@ -45,20 +45,20 @@ def run_demo(
     """
     import torch
 
+    from gnnkit.datasets.synthetic import products_like
     from gnnkit.demo.graphs import compare_on_products_like, train_on_cora, train_on_products_like
     from gnnkit.demo.training import TrainingReport
     from gnnkit.ui.progress import make_sink
 
-    report = TrainingReport(sys.stdout if stream is None else stream)
+    source, report = products_like(scale), TrainingReport(sys.stdout if stream is None else stream)
     started = time.perf_counter()
     with make_sink(progress) as events, torch.random.fork_rng(devices=[]), _a_core_left_for_sampling():
         passed = [
-            report.verdict(train_on_products_like(scale, epochs, store_dir, progress, events, report)),
-            compare_on_products_like(scale, store_dir, progress, report),
+            report.verdict(train_on_products_like(source, epochs, store_dir, progress, events, report)),
+            compare_on_products_like(source, store_dir, progress, report),
             report.verdict(train_on_cora(events, report)),
         ]
-    report.line(f"{'passed' if all(passed) else 'FAILED'} in {time.perf_counter() - started:.0f} s")
-    return 0 if all(passed) else 1
+    return report.conclude(passed, time.perf_counter() - started)
 
 
 @contextmanager

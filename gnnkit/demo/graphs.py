@@ -20,7 +20,7 @@ from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.graph_store import GraphStore
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.datasets.citations import cora
-from gnnkit.datasets.synthetic import PRODUCTS, GeneratedSource, products_like
+from gnnkit.datasets.synthetic import PRODUCTS, GeneratedSource
 from gnnkit.demo.training import Sage, Scores, TrainingReport, accuracy, make_mlp, mlp_forward, sage_forward, train
 from gnnkit.events import EventSink
 from gnnkit.graph_loader import GraphLoader
@@ -37,19 +37,23 @@ _TEST_NODES = 20_480
 
 
 def train_on_products_like(
-    scale: float, epochs: int | None, store_dir: str | Path | None, progress: bool | str, events: EventSink, report: TrainingReport
+    source: GeneratedSource,
+    epochs: int | None,
+    store_dir: str | Path | None,
+    progress: bool | str,
+    events: EventSink,
+    report: TrainingReport,
 ) -> Scores:
-    """Trains a 3-layer GraphSAGE of width 256 on ``products_like(scale)``.
+    """Trains a 3-layer GraphSAGE of width 256 on a graph that is like OGBN-Products.
 
     Args:
-        scale: See ``products_like``.
+        source: The graph, see ``products_like``.
         epochs: Passes over the training nodes; None is as many as make about 80 steps.
         store_dir: See ``GraphLoader.from_source``.
         progress: How the store's building is drawn.
         events: Receives the progress of training.
         report: Receives the facts.
     """
-    source = products_like(scale)
     report.line(f"{source.name}: {source.notice}")
     report.line(
         f"  {source.num_nodes:,} nodes, {source.schema.num_edges:,} edges, {PRODUCTS.num_features} features, {PRODUCTS.num_classes} classes"
@@ -77,11 +81,11 @@ def train_on_products_like(
     return Scores(_share_of_largest(source.labels[test]), mlp_accuracy, sage_accuracy, measured_on)
 
 
-def compare_on_products_like(scale: float, store_dir: str | Path | None, progress: bool | str, report: TrainingReport) -> bool:
+def compare_on_products_like(source: GeneratedSource, store_dir: str | Path | None, progress: bool | str, report: TrainingReport) -> bool:
     """Samples what GraphSAGE was trained on once more, and in two parts by background processes and by servers.
 
     Args:
-        scale: See ``products_like``.
+        source: The graph, see ``products_like``.
         store_dir: See ``GraphLoader.from_source``.
         progress: How the building of the store in two parts is drawn.
         report: Receives the figures.
@@ -89,7 +93,6 @@ def compare_on_products_like(scale: float, store_dir: str | Path | None, progres
     Returns:
         Whether the batches are the same; see ``compare_places``.
     """
-    source = products_like(scale)
     report.line(f"{source.name} once more, in other places")
     return compare_places(
         lambda num_parts, backend: _training_loader(source, store_dir, progress, num_parts=num_parts, backend=backend), report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -47,6 +47,11 @@ class TrainingReport:
         """Writes one line."""
         self._stream.write(f"{text}\n")
         self._stream.flush()
+
+    def conclude(self, passed: Sequence[bool], seconds: float) -> int:
+        """Writes whether all has passed and how long it took; the exit code, 0 or 1."""
+        self.line(f"{'passed' if all(passed) else 'FAILED'} in {seconds:.0f} s")
+        return 0 if all(passed) else 1
 
     def verdict(self, scores: Scores) -> bool:
         """Writes the accuracies and whether they are good enough, which it returns."""

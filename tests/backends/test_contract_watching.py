@@ -23,6 +23,7 @@ from tests.backends.setups import FAULT_S, is_gone, loader_of
 from tests.helpers.batches import same
 from tests.helpers.interrupted_starts import interrupt_the_start_of
 from tests.helpers.waiting import HANG_S, wait_until
+from tests.helpers.watched import Watched
 
 pytestmark = pytest.mark.slow
 
@@ -175,18 +176,19 @@ def _closing_wakes_whoever_waits(loader: GraphLoader, names: set[str]) -> None:
     same(got[0], reference(3)[0])
 
 
-def test_closing_wakes_whoever_waits_for_a_batch_that_is_being_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    begins, goes_on = threading.Event(), threading.Event()
+def test_closing_wakes_whoever_waits_for_a_batch_that_is_being_sampled() -> None:
+    begins, goes_on, blocks = threading.Event(), threading.Event(), threading.Event()
 
-    def sample(*args: Any) -> Any:
-        begins.set()
-        goes_on.wait(HANG_S)
-        raise AssertionError("nobody wants it")
+    def sample() -> None:
+        if blocks.is_set():
+            begins.set()
+            goes_on.wait(HANG_S)
+            raise AssertionError("nobody wants it")
 
-    with loader_of("inprocess") as loader:
+    with loader_of("", backend=Watched(1, sample)) as loader:
         iterator = iter(loader)
         same(next(iterator), reference(0)[0])
-        monkeypatch.setattr("gnnkit.backends.inprocess._sample", sample)
+        blocks.set()
         waiting = begun(lambda: list(iterator))
         assert begins.wait(HANG_S)
         closing = begun(loader.close)

@@ -4,56 +4,62 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 
 from gnnkit import GraphLoader, InProcess
-from gnnkit.backends import inprocess
+from gnnkit.backends.base import EndOfEpoch
+from gnnkit.backends.inprocess import LoopSampling
 from gnnkit.errors import SamplingError
 from tests.helpers.batches import same
 from tests.helpers.waiting import wait_until
+from tests.helpers.watched import Watched
 from tests.loader.graphs import make
 
 _WAIT_S = 60.0
 
 
-@pytest.fixture(autouse=True)
-def every_loop_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+@dataclass(frozen=True)
+class InTheLoop(Watched):
     """However busy this machine is: after a few batches the loop samples."""
-    monkeypatch.setattr(inprocess, "_BACK_AT_ONCE_S", _WAIT_S)
-    monkeypatch.setattr(inprocess, "_SMALL_S", _WAIT_S / 2)
+
+    loop_sampling: ClassVar = LoopSampling(_WAIT_S, _WAIT_S / 2)
 
 
-def loader_of(**options: Any) -> GraphLoader:
-    return make(shuffle=True, batch_size=3, backend=InProcess(num_threads=2), batch_timeout_s=_WAIT_S, **options)
+class InThreads(InProcess):
+    """However quick the loop is: threads sample."""
+
+    loop_sampling: ClassVar = LoopSampling(small_s=0.0)
 
 
-def reference(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    with monkeypatch.context() as patched:
-        patched.setattr(inprocess, "_SMALL_S", 0.0)
-        with loader_of() as loader:
-            batches = list(loader)
-            assert {record.worker for record in loader.records} <= {"thread 0", "thread 1"}
+def loader_of(backend: InProcess | None = None) -> GraphLoader:
+    return make(shuffle=True, batch_size=3, backend=backend or InTheLoop(num_threads=2), batch_timeout_s=_WAIT_S)
+
+
+def reference() -> list[Any]:
+    with loader_of(InThreads(2)) as loader:
+        batches = list(loader)
+        assert {record.worker for record in loader.records} <= {"thread 0", "thread 1"}
     return batches
 
 
-def failing_in_the_loop(monkeypatch: pytest.MonkeyPatch, error: BaseException, after: int) -> None:
-    """Has the loop's sampling fail once."""
-    sample, left = inprocess._sample, [after]
+def failing_in_the_loop(error: BaseException, after: int) -> InProcess:
+    """Samples in the loop, and fails there once."""
+    loop, left = threading.current_thread(), [after]
 
-    def sample_or_fail(*args: Any) -> Any:
-        if args[-1] == "loop":
+    def fail() -> None:
+        if threading.current_thread() is loop:
             left[0] -= 1
             if left[0] == 0:
                 raise error
-        return sample(*args)
 
-    monkeypatch.setattr(inprocess, "_sample", sample_or_fail)
+    return InTheLoop(2, fail)
 
 
-def test_the_loop_samples_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = reference(monkeypatch)
+def test_the_loop_samples_the_same_batches() -> None:
+    wanted = reference()
     with loader_of() as loader:
         for batch, expected in zip(loader, wanted, strict=True):
             same(batch, expected)
@@ -63,10 +69,9 @@ def test_the_loop_samples_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("after", [1, 7])
-def test_an_interrupt_loses_no_batch(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    wanted = reference(monkeypatch)
-    failing_in_the_loop(monkeypatch, KeyboardInterrupt(), after)
-    with loader_of() as loader:
+def test_an_interrupt_loses_no_batch(after: int) -> None:
+    wanted = reference()
+    with loader_of(failing_in_the_loop(KeyboardInterrupt(), after)) as loader:
         got = []
         with pytest.raises(KeyboardInterrupt):
             for batch in loader:
@@ -76,29 +81,30 @@ def test_an_interrupt_loses_no_batch(monkeypatch: pytest.MonkeyPatch, after: int
         assert len(got) < len(wanted) == len(list(loader))
 
 
-def test_what_an_interrupt_stopped_is_sampled_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_interrupt_stopped_is_sampled_by_a_thread() -> None:
     """Also where nobody begins the epoch again: its stream has not lost the step."""
-    wanted = reference(monkeypatch)
-    failing_in_the_loop(monkeypatch, KeyboardInterrupt(), 3)
-    with loader_of() as loader:
+    wanted = reference()
+    with loader_of(failing_in_the_loop(KeyboardInterrupt(), 3)) as loader:
         stream = loader.pipeline.stream
         stream.start_epoch(0)
-        indices = []
+        indices, stopped = [], -1
         while True:
             try:
                 found = stream.recv(_WAIT_S, lambda: None)
             except KeyboardInterrupt:
-                monkeypatch.setattr(inprocess, "_SMALL_S", 0.0)
+                stopped = len(indices)
+                assert wait_until(lambda: stream.status().batches_ready > 0, _WAIT_S), "threads go on once the loop stays away"
                 continue
-            if not hasattr(found, "batch_index"):
+            if isinstance(found, EndOfEpoch):
                 break
+            if len(indices) == stopped:
+                assert found.worker in ("thread 0", "thread 1")
             indices.append(found.batch_index)
-    assert indices == list(range(len(wanted)))
+    assert indices == list(range(len(wanted))) and stopped > 0
 
 
-def test_an_error_comes_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    failing_in_the_loop(monkeypatch, ValueError("no such thing"), 4)
-    with loader_of() as loader:
+def test_an_error_comes_in_its_turn() -> None:
+    with loader_of(failing_in_the_loop(ValueError("no such thing"), 4)) as loader:
         with pytest.raises(SamplingError, match="ValueError: no such thing"):
             list(loader)
         num_batches = len(loader.records)
@@ -106,8 +112,8 @@ def test_an_error_comes_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(list(loader.resume())) == len(loader) - num_batches
 
 
-def test_threads_go_on_once_the_loop_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = reference(monkeypatch)
+def test_threads_go_on_once_the_loop_stays_away() -> None:
+    wanted = reference()
     with loader_of() as loader:
         iterator = iter(loader)
         got = [next(iterator) for _ in range(20)]
@@ -117,8 +123,8 @@ def test_threads_go_on_once_the_loop_stays_away(monkeypatch: pytest.MonkeyPatch)
             same(batch, expected)
 
 
-def test_threads_share_an_iterator_that_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = reference(monkeypatch)
+def test_threads_share_an_iterator_that_samples() -> None:
+    wanted = reference()
     with loader_of() as loader:
         for _ in range(5):
             loader.set_epoch(0)

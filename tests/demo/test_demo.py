@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from gnnkit.datasets import synthetic
+from gnnkit.backends.base import Backend
+from gnnkit.datasets.synthetic import PRODUCTS, GeneratedSource, products_like
 from gnnkit.demo import run_demo
-from gnnkit.demo.graphs import compare_on_products_like, train_on_cora, train_on_products_like
+from gnnkit.demo.graphs import compare_places, train_on_cora, train_on_products_like
 from gnnkit.demo.training import Scores, TrainingReport
 from gnnkit.events import Event, ignore_events
 from gnnkit.graph_loader import GraphLoader
@@ -53,47 +55,40 @@ def test_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytes
 
 
 @pytest.mark.parametrize(("place", "change"), [("Colocated", {"feature_dtype": "float16"}), ("GraphStore", {"seed": 1})], ids=str)
-def test_other_batches_are_found_and_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, change: dict[str, Any]) -> None:
-    from_source = GraphLoader.from_source
+def test_other_batches_are_found_and_fail(tmp_path: Path, place: str, change: dict[str, Any]) -> None:
+    source = products_like(0.002)
 
-    def with_a_difference(source: Any, **options: Any) -> GraphLoader:
-        return from_source(source, **{**options, **(change if type(options["backend"]).__name__ == place else {})})
+    def make(num_parts: int, backend: Backend) -> GraphLoader:
+        options = {"num_neighbors": [5, 5], "batch_size": 64, "store_dir": tmp_path, "progress": False, "num_parts": num_parts}
+        return GraphLoader.from_source(source, backend=backend, **options, **(change if type(backend).__name__ == place else {}))
 
-    monkeypatch.setattr(GraphLoader, "from_source", with_a_difference)
     text = io.StringIO()
-    assert not compare_on_products_like(0.002, tmp_path, False, TrainingReport(text))
+    assert not compare_places(make, TrainingReport(text))
     assert "identical batches: NO (" in text.getvalue()
 
 
-def test_batches_that_are_not_the_same_fail_the_demonstration(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = Scores(0.2, 0.4, 0.9, "some nodes")
-    monkeypatch.setattr("gnnkit.demo.graphs.train_on_products_like", lambda *_: good)
-    monkeypatch.setattr("gnnkit.demo.graphs.train_on_cora", lambda *_: good)
-    for same in (False, True):
-        monkeypatch.setattr("gnnkit.demo.graphs.compare_on_products_like", lambda *_, same=same: same)
-        text = io.StringIO()
-        assert run_demo(progress=False, stream=text) == (0 if same else 1)
-        assert text.getvalue().splitlines()[-1].startswith("passed" if same else "FAILED")
+@pytest.mark.parametrize("failed", [None, 0, 1, 2])
+def test_whatever_fails_fails_the_demonstration(failed: int | None) -> None:
+    """A graph that nothing is learnt of, or batches that are not the same."""
+    text = io.StringIO()
+    assert TrainingReport(text).conclude([number != failed for number in range(3)], 1.2) == (0 if failed is None else 1)
+    assert text.getvalue() == ("passed in 1 s\n" if failed is None else "FAILED in 1 s\n")
 
 
 def test_at_least_15_batches_an_epoch(tmp_path: Path) -> None:
     events: list[Event] = []
-    train_on_products_like(0.005, 1, tmp_path, False, events.append, TrainingReport(io.StringIO()))
+    train_on_products_like(products_like(0.005), 1, tmp_path, False, events.append, TrainingReport(io.StringIO()))
     starts = {event.label: event.total for event in events if event.kind == "start" and event.stage == "train"}
     assert starts["GraphSAGE"] is not None and starts["GraphSAGE"] >= 15
     assert starts["features-only MLP"] is not None and starts["features-only MLP"] >= 300
 
 
-def test_it_fails_when_edges_lead_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_fails_when_edges_lead_anywhere(tmp_path: Path) -> None:
     # Edges between random nodes: the neighbourhood says nothing about a node's class.
-    def shuffled(key: np.uint64, start: int, law: Any, labels: Any, communities: Any, bounds: Any, out: Any) -> None:
-        out[:] = np.random.default_rng(start).integers(0, len(labels), out.shape)
-
-    monkeypatch.setattr(synthetic.kernels, "fill_edges", shuffled)
-    text = io.StringIO()
-    assert run_demo(0.005, epochs=1, store_dir=tmp_path, progress=False, stream=text) == 1
+    source = GeneratedSource(replace(PRODUCTS, local=0, similar=0), 0.005, 0)
+    report = TrainingReport(text := io.StringIO())
+    assert not report.verdict(train_on_products_like(source, 1, tmp_path, False, ignore_events, report))
     assert "NOT ENOUGH" in text.getvalue()
-    assert text.getvalue().splitlines()[-1].startswith("FAILED in ")
 
 
 @pytest.mark.parametrize(

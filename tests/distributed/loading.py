@@ -12,6 +12,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 import gnnkit
+from gnnkit.datasets.pyg import PyGSource
 from gnnkit.distributed import DistDataset, message_passing_to_negative_label, message_passing_to_positive_label
 from gnnkit.storage.store import Store
 
@@ -86,6 +87,6 @@ def seeds_of(batches: Any, node_type: str | None = None) -> list[int]:
     return [int(seed) for batch in batches for seed in (batch if node_type is None else batch[node_type]).batch]
 
 
-def parity(schema: Any, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
-    """Even nodes to part 0, odd ones to part 1; takes the place of a partitioner."""
-    return {name: (np.arange(nodes.num_nodes) % 2).astype(np.int32) for name, nodes in schema.node_types.items()}
+def by_parity(data: Data) -> PyGSource:
+    """A graph that comes in two parts: even nodes in part 0, odd ones in part 1."""
+    return PyGSource(data, parts={"node": np.arange(data.num_nodes) % 2})

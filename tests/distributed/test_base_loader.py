@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import time
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +16,9 @@ from torch_geometric.data import Data
 
 from gnnkit.distributed import DatasetSchema, DistDataset, DistributedRuntimeInfo, FeatureInfo, KHopNeighborSamplerOptions
 from gnnkit.errors import BatchTimeout, LoaderClosed, PlanError, SamplingError
-from gnnkit.loader.transfer import DeviceTransfer
 from tests.distributed.loading import NUM_NODES, dataset_of, needs_glt, pygs_own, ring, seeds_of, typed_ring
 from tests.helpers.batches import same
+from tests.helpers.devices import pretend_copies_overlap
 
 pytestmark = [pytest.mark.slow, needs_glt]
 ALONE = DistributedRuntimeInfo(1, 0, 0, 1, 0, 1, "127.0.0.1")
@@ -241,13 +244,24 @@ def test_arguments_that_do_not_go_together(dataset: DistDataset, monkeypatch: py
         recipe(dataset, producer=producer)
 
 
-def test_the_gap_is_waited_for_by_local_rank(dataset: DistDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[float] = []
-    monkeypatch.setattr(threading.Event, "wait", lambda self, timeout=None: waited.append(timeout) or True)
-    for local_rank, wanted in ((0, []), (2, [14.0])):
-        runtime = DistributedRuntimeInfo(1, 0, local_rank, 3, local_rank, 3, "127.0.0.1")
-        loader = recipe(dataset, runtime=runtime, process_start_gap_seconds=7, producer=Replay([]))
-        assert waited == wanted and loader.worker_options.worker_ranks == [local_rank] and loader.worker_options.worker_world_size == 3
+def test_the_gap_is_waited_for_by_local_rank(dataset: DistDataset) -> None:
+    for local_rank, gap_s in ((0, 600.0), (2, 0.2)):
+        runtime, began = DistributedRuntimeInfo(1, 0, local_rank, 3, local_rank, 3, "127.0.0.1"), time.monotonic()
+        loader = recipe(dataset, runtime=runtime, process_start_gap_seconds=gap_s, producer=Replay([]))
+        assert local_rank * gap_s <= time.monotonic() - began < 300
+        assert loader.worker_options.worker_ranks == [local_rank] and loader.worker_options.worker_world_size == 3
+
+
+def test_a_producer_that_does_not_start_is_ended_once(dataset: DistDataset) -> None:
+    class Failing(Replay):
+        def init(self) -> None:
+            raise ZeroDivisionError
+
+    producer = Failing([])
+    with pytest.raises(ZeroDivisionError):
+        recipe(dataset, producer=producer)
+    gc.collect()
+    assert producer.calls == ["shutdown"]
 
 
 def test_options_of_workers() -> None:
@@ -291,10 +305,9 @@ def test_options_of_a_graph_store() -> None:
 
 def test_entering_a_worker_group_leaves_the_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from gnnkit.distributed import DEFAULT_NUM_CPU_THREADS, BaseDistLoader, get_context, rpc_is_initialized
-    from gnnkit.vendor import glt
 
-    monkeypatch.setattr(glt.attribute("distributed.dist_context.DistContext"), "__doc__", None)
     module = __import__("graphlearn_torch.distributed.dist_context", fromlist=["_dist_context"])
+    monkeypatch.setattr(module.DistContext, "__doc__", None)
     monkeypatch.setattr(module, "_dist_context", None)
     before = (torch.get_num_threads(), torch.get_num_interop_threads(), os.sched_getaffinity(0), threading.active_count(), dict(os.environ))
     arguments: dict[str, Any] = {"local_world_size": 2, "node_rank": 1, "node_world_size": 3, "master_ip_address": "10.0.0.1"}
@@ -330,21 +343,34 @@ def test_batches_go_to_the_device(dataset: DistDataset) -> None:
 
 
 def test_copying_ahead_loses_and_repeats_nothing(dataset: DistDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnkit.distributed.base_loader.resolve_device", torch.device)
-    monkeypatch.setattr(DeviceTransfer, "looks_ahead", True)
-    loader = recipe(dataset)
+    from gnnkit.distributed import BaseDistLoader
+
+    made: list[weakref.ref[Any]] = []
+
+    class Named(BaseDistLoader):
+        def _collate_fn(self, msg: Any) -> Any:
+            batch = super()._collate_fn(msg)
+            batch.seeds = msg["ids"][: batch.batch_size].tolist()  # as the batch itself says on another device
+            made.append(weakref.ref(batch))
+            return batch
+
+    pretend_copies_overlap(monkeypatch)
+    loader = recipe(dataset, base=Named, device="meta")
     ahead = 0
     for broken in (True, False, True, False):
-        seeds = []
-        for batch in loader:
-            seeds += batch.batch.tolist()
-            ahead += loader._ahead is not None
+        seeds, before = [], len(made)
+        for count, batch in enumerate(loader, 1):
+            seeds += batch.seeds
+            ahead += len(made) - before > count
             if broken and len(seeds) > 14:
                 break
-        assert len(set(seeds)) == len(seeds) and (broken or len(seeds) == NUM_NODES)
+        assert len(set(seeds)) == len(seeds) and (broken or sorted(seeds) == list(range(NUM_NODES)))
     assert ahead > 0
+    for batch in loader:
+        if made[-1]() is not batch:  # one is ready
+            break
     loader.shutdown()
-    assert loader._ahead is None
+    assert made[-1]() in (None, batch), "it is given up"
 
 
 def test_an_error_met_while_copying_ahead_comes_in_its_turn(dataset: DistDataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,9 +383,8 @@ def test_an_error_met_while_copying_ahead_comes_in_its_turn(dataset: DistDataset
                 raise ZeroDivisionError
             return super()._collate_fn(msg)
 
-    monkeypatch.setattr("gnnkit.distributed.base_loader.resolve_device", torch.device)
-    monkeypatch.setattr(DeviceTransfer, "looks_ahead", True)
-    loader = recipe(dataset, base=Third)
+    pretend_copies_overlap(monkeypatch)
+    loader = recipe(dataset, base=Third, device="meta")
     iterator, found = iter(loader), []
     with pytest.raises(ZeroDivisionError):
         while True:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gnnkit import InProcess
 from gnnkit.errors import LoaderClosed, SamplingError
 from gnnkit.events import Event, EventKind, Stage, ignore_events
 from gnnkit.loader.history import History
+from tests.helpers.watched import Watched
 from tests.loader.graphs import make
 
 
@@ -146,18 +146,19 @@ def test_an_error_is_kept_as_text() -> None:
     assert history.last_error is error
 
 
-def test_a_loader_remembers_what_it_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*args: Any) -> Any:
-        raise OSError("a disk")
+def test_a_loader_remembers_what_it_raised() -> None:
+    broken = is_damaged = False
 
-    broken = False
+    def read() -> None:
+        if is_damaged:
+            raise OSError("a disk")
 
     def transform(batch: Any) -> Any:
         if broken:
             raise ValueError("not this one")
         return batch
 
-    with make(backend=InProcess(1), transform=transform) as loader, loader.for_split("valid") as sibling:
+    with make(backend=Watched(1, read), transform=transform) as loader, loader.for_split("valid") as sibling:
         next(iter(loader))
         assert loader.history.last_error is None
         broken = True
@@ -171,7 +172,7 @@ def test_a_loader_remembers_what_it_raised(monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(StopIteration):  # which is none
             next(iter(loader.resume()))
         assert loader.history.last_error is error
-        monkeypatch.setattr("gnnkit.backends.inprocess._sample", fails)
+        is_damaged = True
         with pytest.raises(SamplingError):
             loader.peek()
         latest = loader.history.last_error

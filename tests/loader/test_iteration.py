@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from gnnkit import GraphLoader, InProcess
 from gnnkit.errors import LoaderClosed, MemoryLimitError, PlanError
-from gnnkit.loader.transfer import DeviceTransfer
 from tests.helpers.batches import same
+from tests.helpers.devices import pretend_copies_overlap
 from tests.loader.graphs import NUM_NODES, make, plain, seeds, typed
 
 
@@ -280,7 +280,7 @@ def test_typed_input_in_every_form() -> None:
 
 
 def test_a_batch_that_is_ready_comes_before_the_error_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DeviceTransfer, "looks_ahead", True)  # as on CUDA
+    pretend_copies_overlap(monkeypatch)
     count = itertools.count()
 
     def broken(batch: Any) -> Any:

@@ -19,6 +19,7 @@ from gnnkit import GraphLoader, InProcess
 from gnnkit.errors import BatchTimeout, LoaderClosed, SamplingError
 from tests.helpers.machine import in_time
 from tests.helpers.waiting import wait_until
+from tests.helpers.watched import Watched
 from tests.loader.graphs import NUM_NODES, make, plain, seeds
 
 pytestmark = pytest.mark.slow
@@ -117,14 +118,11 @@ def test_an_iterator_keeps_its_loader() -> None:
     assert comes_true_with_collections(lambda: not samplers())
 
 
-def test_a_thread_without_memory_for_its_scratch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnkit.sampling.scratch import EdgeBuffers
-
-    def refuse(*args: Any) -> None:
+def test_a_thread_without_memory_for_its_scratch_says_so() -> None:
+    def refuse() -> None:
         raise MemoryError("no scratch")
 
-    monkeypatch.setattr(EdgeBuffers, "reserve", refuse)
-    loader = make()
+    loader = make(backend=Watched(1, refuse))
     for use in (list, lambda loader: loader.peek()):
         with pytest.raises(SamplingError, match="MemoryError: no scratch"):
             use(loader)
@@ -132,31 +130,20 @@ def test_a_thread_without_memory_for_its_scratch_says_so(monkeypatch: pytest.Mon
     assert samplers() == []
 
 
-def test_an_error_while_sampling_is_raised_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnkit.sampling import batch_writer as fill
-
-    with make() as loader:
+def test_an_error_while_sampling_is_raised_with_its_cause() -> None:
+    divisor = 0
+    with make(backend=Watched(1, lambda: 1 / divisor)) as loader:
         for use in (list, lambda loader: loader.peek()):
-            with monkeypatch.context() as patch:
-                patch.setattr(fill, "fill", lambda *args: 1 / 0)
-                with pytest.raises(SamplingError, match="ZeroDivisionError") as caught:
-                    use(loader)
+            with pytest.raises(SamplingError, match="ZeroDivisionError") as caught:
+                use(loader)
             assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        divisor = 1
         assert sorted(seeds(loader)) == list(range(NUM_NODES))
 
 
-def test_a_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnkit.sampling import batch_writer as fill
-
+def test_a_wait_has_an_end() -> None:
     release = threading.Event()
-    kernel = fill.fill
-
-    def blocked(*args: Any) -> Any:
-        release.wait(60)
-        return kernel(*args)
-
-    monkeypatch.setattr(fill, "fill", blocked)
-    with make(batch_timeout_s=0.2) as loader:
+    with make(batch_timeout_s=0.2, backend=Watched(1, lambda: release.wait(60))) as loader:
         iterator = iter(loader)
         started = time.monotonic()
         with pytest.raises(BatchTimeout, match=r"0\.2 s") as caught:
