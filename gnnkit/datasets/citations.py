@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,10 +32,19 @@ def cora() -> Data:
     Raises:
         DatasetError: The file is missing or damaged.
     """
+    return read_cora(shipped_data_dir() / "cora" / "cora.npz")
+
+
+def read_cora(path: Path) -> Data:
+    """Reads ``cora`` from a file.
+
+    Raises:
+        DatasetError: The file is missing or damaged.
+    """
     import torch
     from torch_geometric.data import Data
 
-    arrays = _read()
+    arrays = _read(path)
     x = np.zeros((_NUM_NODES, _NUM_FEATURES), np.float32)
     x[np.repeat(np.arange(_NUM_NODES), arrays["x_count"]), arrays["x_index"].astype(np.int64)] = 1.0
     data = Data(
@@ -49,8 +59,7 @@ def cora() -> Data:
     return data
 
 
-def _read() -> dict[str, NDArray[Any]]:
-    path = shipped_data_dir() / "cora" / "cora.npz"
+def _read(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with open(open_regular(path), "rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in _KEYS}

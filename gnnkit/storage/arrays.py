@@ -76,6 +76,8 @@ class GraphArrays:
             that take no memory and must never be read.
         hotness: See ``Manifest.hotness``; empty where nodes are in the dataset's order.
         ahead: How its pages come into memory, where that has been decided; None decides it when it is first asked for.
+        chunk_edges: Edges that whoever goes through all of them reads at once: 32 MB as int64, which stays in a last-level cache on its way
+            to the kernel.
     """
 
     schema: GraphSchema
@@ -87,6 +89,7 @@ class GraphArrays:
     local_parts: tuple[int, ...]
     hotness: Mapping[NodeType, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     ahead: ReadAhead | None = None
+    chunk_edges: int = 1 << 22
 
     @property
     def num_parts(self) -> int:

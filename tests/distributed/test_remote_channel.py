@@ -11,6 +11,7 @@ from torch.futures import Future
 
 from gnnkit.errors import BatchTimeout, PlanError, SamplingError, WorkerDied
 from tests.distributed.loading import needs_glt
+from tests.distributed.standing_in import answer_requests
 
 pytestmark = needs_glt
 
@@ -52,7 +53,7 @@ def message(value: int) -> dict[str, torch.Tensor]:
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     standing_in = Servers()
-    monkeypatch.setattr("gnnkit.distributed.graph_client.async_request_server", standing_in.request)
+    answer_requests(monkeypatch, lambda *_: pytest.fail("a channel waits for no answer"), standing_in.request)
     return standing_in
 
 

@@ -30,6 +30,7 @@ from gnnkit.errors import PlanError
 from gnnkit.storage.store import Store
 from tests.distributed.loading import NEGATIVE, POSITIVE, TO, labelled, ring, stored
 from tests.distributed.social import TO_STORY, TO_USER, social
+from tests.distributed.standing_in import answer_requests
 
 DEADLINE_S = 120
 
@@ -61,8 +62,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
 def locally(stores: dict[str, Store], monkeypatch: pytest.MonkeyPatch) -> Any:
     def use(name: str) -> tuple[RemoteDistDataset, Locally]:
         here = Locally(stores[name])
-        monkeypatch.setattr("gnnkit.distributed.graph_client.request_server", here.request)
-        monkeypatch.setattr("gnnkit.distributed.graph_client.async_request_server", here.request_later)
+        answer_requests(monkeypatch, here.request, here.request_later)
         return RemoteDistDataset(GraphStoreInfo(len(here.servers), 1), 0), here
 
     return use

@@ -46,33 +46,18 @@ def test_whoever_waits_at_a_gate_looks_whether_it_is_wanted() -> None:
         gate.wait(float("inf"), look)
 
 
-@pytest.fixture
-def once_waited(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any], float], None]:
-    """Has something done in another thread, so long after the first wait at a gate has begun."""
-
-    def plan(call: Callable[[], Any], after_s: float) -> None:
-        real, timers = Gate.wait, [threading.Timer(after_s, call)]
-
-        def wait(gate: Gate, limit_s: float, check: Callable[[], None]) -> bool:
-            if gate.is_shut and timers:
-                timers.pop().start()
-            return real(gate, limit_s, check)
-
-        monkeypatch.setattr(Gate, "wait", wait)
-
-    return plan
+def later(call: Callable[[], Any], after_s: float) -> None:
+    """Has something done in another thread, while this one waits at a gate."""
+    threading.Timer(after_s, call).start()
 
 
-Plan = Callable[[Callable[[], Any], float], None]
-
-
-def test_a_pause_is_not_the_batchs_fault(once_waited: Plan) -> None:
+def test_a_pause_is_not_the_batchs_fault() -> None:
     """Neither its time nor a timeout runs, and the epoch goes on where it was."""
     with make(batch_timeout_s=1.0) as loader:
         iterator: Any = iter(loader)
         first = next(iterator)
         loader.pause()
-        once_waited(loader.unpause, 1.5)
+        later(loader.unpause, 2.5)
         rest = list(iterator)
         stats = loader.stats()
         assert 1 + len(rest) == len(loader) and first is not None and 1.4 < stats.paused_s <= stats.wall_s
@@ -95,7 +80,7 @@ def test_a_paused_loader_starts_paused_epochs() -> None:
 
 
 @pytest.mark.parametrize("ends", ["newer", "interrupt"])
-def test_what_ends_a_pause(ends: str, once_waited: Plan) -> None:
+def test_what_ends_a_pause(ends: str) -> None:
     import signal
 
     with make() as loader:
@@ -104,13 +89,13 @@ def test_what_ends_a_pause(ends: str, once_waited: Plan) -> None:
         loader.pause()
         if ends == "newer":
             others: list[Any] = []
-            once_waited(lambda: others.append(iter(loader)), 0.1)
             with pytest.raises(LoaderClosed, match="newer"):
+                later(lambda: others.append(iter(loader)), 0.1)
                 next(iterator)
             assert wait_until(lambda: len(others) == 1) and loader.is_paused
         else:
-            once_waited(lambda: signal.raise_signal(signal.SIGINT), 0.1)
             with pytest.raises(KeyboardInterrupt):
+                later(lambda: signal.raise_signal(signal.SIGINT), 0.5)
                 next(iterator)
             assert loader.is_paused and loader.history.last_error is None and loader.history.stages[-1].state == "failed"
         loader.unpause()
@@ -128,13 +113,13 @@ def test_a_loader_that_is_closed_while_its_epoch_begins() -> None:
         assert loader.history.stages[-1].text == "stopped"
 
 
-def test_the_time_before_a_pause_is_the_consumers(once_waited: Plan) -> None:
+def test_the_time_before_a_pause_is_the_consumers() -> None:
     with make() as loader:
         iterator: Any = iter(loader)
         next(iterator)
         busy(0.03)
         loader.pause()
-        once_waited(loader.unpause, 0.03)
+        later(loader.unpause, 0.5)
         next(iterator)
         second = list(loader.records)[1]
     assert second.consumer_s >= 0.03 and second.paused_s > 0

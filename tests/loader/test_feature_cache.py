@@ -23,6 +23,7 @@ from gnnkit.sampling.cached import CachedNodes, as_words
 from gnnkit.sampling.tables import address_of
 from tests.backends.setups import run_script
 from tests.helpers.batches import same
+from tests.helpers.system import pretend_free_memory
 from tests.loader.graphs import NUM_NODES, make, plain, typed
 
 # Bytes of a row of features of ``plain()``.
@@ -239,10 +240,11 @@ def test_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(PlanError, match="put together on its device"):
             iter(loader.dist_loader)
         assert len(list(loader)) == len(loader), "it goes on"
-    # Not the system's answer, which is too little for the batch itself.
-    monkeypatch.setattr(feature_cache, "available_memory", lambda: 90)
-    with pytest.raises(MemoryLimitError, match="0 MB are free on cpu"):
-        make(device="cpu", feature_cache=100)
+    data = plain()
+    data.x = torch.ones(NUM_NODES, 10_000)
+    pretend_free_memory(monkeypatch, 2_000_000)  # for batches, and no more
+    with pytest.raises(MemoryLimitError, match="take 4 MB, 2 MB are free on cpu"):
+        make(data, num_neighbors=[1], batch_size=1, device="cpu", feature_cache=4_000_000)
 
 
 # On a GPU -----------------------------------------------------------------------------------------------------------------

@@ -19,11 +19,11 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GATConv, HeteroConv, SAGEConv
 from torch_geometric.transforms import ToUndirected
 
-import gnnkit.ui.progress
 from gnnkit import BuildOptions, Colocated, GraphLoader, GraphStore, InProcess
 from gnnkit.datasets import PyGSource, cora
 from gnnkit.errors import LoaderClosed, PlanError, StoreError
 from gnnkit.events import Event
+from gnnkit.loader.inference import infer
 from gnnkit.storage.build import build_store
 from tests.loader.graphs import NUM_NODES, make, plain, typed
 
@@ -388,23 +388,11 @@ def test_other_unusable_words(tmp_path: Path) -> None:
         assert {path.name for path in tmp_path.iterdir()} == {"file"}
 
 
-def test_progress_is_a_stage_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_a_stage_for_each_layer() -> None:
     events: list[Event] = []
-
-    class Sink:
-        def __call__(self, event: Event) -> None:
-            events.append(event)
-
-        def __enter__(self) -> Sink:
-            return self
-
-        def __exit__(self, *exc: object) -> None:
-            return None
-
-    monkeypatch.setattr(gnnkit.ui.progress, "make_sink", lambda progress: Sink())
     model = Sage(8)
     with make() as loader:
-        loader.inference(model.layers, batch_size=30)
+        infer(loader.pipeline, list(model.layers), None, None, (30, None), False, events.append)
     own = [event for event in events if event.stage == "inference"]
     assert [(event.kind, event.label) for event in own if event.kind != "progress"] == [
         ("start", "layer 1 of 2"), ("end", "layer 1 of 2"), ("start", "layer 2 of 2"), ("end", "layer 2 of 2")

@@ -81,10 +81,9 @@ def test_stats_before_in_and_after_an_epoch() -> None:
         assert loader.stats().epoch == 1 and loader.stats().batches == 1
 
 
-def test_an_epoch_is_a_stage_of_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_is_a_stage_of_the_progress() -> None:
     seen: list[Event] = []
-    monkeypatch.setattr("gnnkit.ui.progress.make_sink", lambda progress: seen.append)
-    with make() as loader:
+    with make() as made, GraphLoader(made.plan, made.pipeline.graph, seen.append) as loader:
         list(loader)
         next(iter(loader))
         list(loader)
@@ -101,10 +100,11 @@ def test_an_epoch_is_a_stage_of_the_progress(monkeypatch: pytest.MonkeyPatch) ->
     assert [event.text for event in epochs if event.kind == "end"] == ["", "abandoned", ""]
 
 
-def test_a_failed_epoch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_epoch_says_so() -> None:
     seen: list[Event] = []
-    monkeypatch.setattr("gnnkit.ui.progress.make_sink", lambda progress: seen.append)
-    with make(transform=lambda batch: 1 / 0) as loader, pytest.raises(ZeroDivisionError):
+    with make() as made:
+        loader = GraphLoader(made.plan, made.pipeline.graph, seen.append, transform=lambda batch: 1 / 0)
+    with loader, pytest.raises(ZeroDivisionError):
         list(loader)
     (failed,) = [event for event in seen if event.kind == "fail"]
     assert failed.text == "ZeroDivisionError: division by zero"

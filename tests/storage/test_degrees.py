@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,6 @@ import pytest
 
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
-from gnnkit.storage.partition import topology
 from gnnkit.storage.writer import DegreeCounts, edge_degrees
 from tests.helpers.graphs import random_source
 from tests.storage.checks import fast_folder
@@ -18,14 +18,13 @@ from tests.storage.checks import fast_folder
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 @pytest.mark.parametrize("num_parts", [1, 3])
-def test_degrees_of_typed_graphs(edge_dir: str, num_parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topology, "CHUNK_EDGES", 16)  # many chunks
+def test_degrees_of_typed_graphs(edge_dir: str, num_parts: int) -> None:
     for number in range(12):
         source = random_source(np.random.default_rng(number))
         num_parts = min(num_parts, max(t.num_nodes for t in source.schema.node_types.values()))
         with fast_folder() as folder:
             store = build_store(source, Path(folder) / "store", BuildOptions(num_parts, "random", edge_dir))  # type: ignore[arg-type]
-            found = edge_degrees(store.arrays())
+            found = edge_degrees(replace(store.arrays(), chunk_edges=16))  # many chunks
         assert found.keys() == source.edges.keys()
         for edge_type, ends in source.edges.items():
             for counts, row, node_type in (found[edge_type].outgoing, 0, edge_type[0]), (found[edge_type].incoming, 1, edge_type[2]):

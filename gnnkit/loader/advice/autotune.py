@@ -366,12 +366,26 @@ def run_trial(loader: Pipeline, options: Point, seconds: float, train_step: Trai
         return SearchTrial(dict(options), seeds, span_s, advise(measured).bottleneck, measured.threads >= cpus)
 
 
-# Trials are a quarter of all combinations at most, and never more than this.
-_PART_OF_GRID, _MOST_TRIALS, _LEAST_TRIALS = 4, 16, 3
-# Seconds of one trial, and how long a loader runs before the first one: its copy of the graph in memory is made then.
-_SHORTEST_S, _LONGEST_S, _WARM_S = 0.2, 4.0, 3.0
+# Trials are a quarter of all combinations at most.
+_PART_OF_GRID, _LEAST_TRIALS = 4, 3
 # Batches under way may take this part of the memory that is free.
 _MOST_OF_MEMORY = 0.25
+
+
+@dataclass(frozen=True)
+class TrialLimits:
+    """How often and for how long options are tried.
+
+    Attributes:
+        most: The most trials.
+        shortest_s, longest_s: Seconds of one trial.
+        warm_s: Seconds that a loader runs before the first one: its copy of the graph in memory is made then.
+    """
+
+    most: int = 16
+    shortest_s: float = 0.2
+    longest_s: float = 4.0
+    warm_s: float = 3.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -415,7 +429,14 @@ class AutotuneResult(Shown):
         return self._call.partition("(")[2].removesuffix(")")
 
 
-def autotune(loader: Pipeline, seconds: float, train_step: TrainStep | None, say: Callable[[str], None], name: str) -> AutotuneResult:
+def autotune(
+    loader: Pipeline,
+    seconds: float,
+    train_step: TrainStep | None,
+    say: Callable[[str], None],
+    name: str,
+    limits: TrialLimits = TrialLimits(),
+) -> AutotuneResult:
     """Tries options on the loader's own batches and says a line for each; the loader itself stays as it is, and its epoch too.
 
     It goes from where the loader stands to more workers, threads and slots for as long as that is faster, leaves out what the measured
@@ -428,6 +449,7 @@ def autotune(loader: Pipeline, seconds: float, train_step: TrainStep | None, say
         train_step: Called with each batch, as the loop would; None: batches are dropped, and what comes out is the fastest sampling.
         say: Receives the lines; the last one is the advice.
         name: How the caller's code calls the loader.
+        limits: How often and for how long options are tried.
 
     Raises:
         PlanError: ``seconds`` is no positive number, or the backend or the number of ranks leaves nothing to try.
@@ -435,22 +457,30 @@ def autotune(loader: Pipeline, seconds: float, train_step: TrainStep | None, say
     """
     check_seconds(seconds)
     loader.check_open()
-    return _Tuner(loader, float(seconds), train_step, say, name).run()
+    return _Tuner(loader, float(seconds), train_step, say, name, limits).run()
 
 
 class _Tuner:
     """One run of ``autotune``."""
 
-    def __init__(self, loader: Pipeline, seconds: float, train_step: TrainStep | None, say: Callable[[str], None], name: str) -> None:
+    def __init__(
+        self,
+        loader: Pipeline,
+        seconds: float,
+        train_step: TrainStep | None,
+        say: Callable[[str], None],
+        name: str,
+        limits: TrialLimits,
+    ) -> None:
         self._loader, self._train_step, self._say, self._name = loader, train_step, say, name
         self._began_s = time.monotonic()
         self._deadline_s = self._began_s + seconds
         self._cpus, self._longest_s, self._number = available_cpus(), 0.0, 0
         space_of(loader.plan, workers=1, cpus=1, most_slots=1)  # what cannot be tuned is found out before anything runs
-        self._space, self._start = self._look_around(min(_WARM_S, seconds / 10))
-        self._most = max(_LEAST_TRIALS, min(_MOST_TRIALS, len(self._space.grid()) // _PART_OF_GRID))
+        self._space, self._start = self._look_around(min(limits.warm_s, seconds / 10))
+        self._most = max(_LEAST_TRIALS, min(limits.most, len(self._space.grid()) // _PART_OF_GRID))
         left_s = self._deadline_s - time.monotonic()
-        self._trial_s = min(_LONGEST_S, max(_SHORTEST_S, left_s / self._most * 0.8))
+        self._trial_s = min(limits.longest_s, max(limits.shortest_s, left_s / self._most * 0.8))
 
     def _look_around(self, seconds: float) -> tuple[Space, dict[str, Any]]:
         """Runs the loader's batches for a while, which also brings the graph into memory; what may be tried, and what there is."""

@@ -187,16 +187,19 @@ class Gauge:
     Args:
         loader: The loader; it is not kept.
         graph: Its graph.
+        gap_s: Seconds between two readings while an epoch runs.
 
     Attributes:
+        readings: The last readings, the oldest first.
         graph_bytes: Bytes of the graph's arrays on this host.
         disk: The disk that its store lies on; None where it has none, or the system does not say.
     """
 
-    def __init__(self, loader: Pipeline, graph: GraphHandle) -> None:
+    def __init__(self, loader: Pipeline, graph: GraphHandle, gap_s: float = _GAP_S) -> None:
+        self._gap_s = gap_s
         self._loader, self.graph_bytes = weakref.ref(loader), graph_nbytes(graph.arrays)
         self.disk = None if graph.store is None else Disk.under(graph.store.path)
-        self._readings: deque[Reading] = deque(maxlen=_KEPT)
+        self.readings: deque[Reading] = deque(maxlen=_KEPT)
         self._due_s = -math.inf
         loader.history.listen(self._listen)
 
@@ -209,8 +212,8 @@ class Gauge:
         """Takes a reading now."""
         loader = self._loader()
         if loader is not None:
-            self._readings.append(read_counters(_samplers(loader), self.disk))
-            self._due_s = time.monotonic() + _GAP_S
+            self.readings.append(read_counters(_samplers(loader), self.disk))
+            self._due_s = time.monotonic() + self._gap_s
 
     def around(self, since_s: float, until_s: float) -> tuple[Reading, Reading] | None:
         """The readings that come closest to a span; None where there are not two.
@@ -221,7 +224,7 @@ class Gauge:
             since_s: Its beginning, as ``time.monotonic()`` counts.
             until_s: Its end.
         """
-        readings = list(self._readings.copy())
+        readings = list(self.readings.copy())
         first = next((r for r in reversed(readings) if r.time_s <= since_s), readings[0] if readings else None)
         last = next((r for r in readings if r.time_s >= until_s), readings[-1] if readings else None)
         if first is None or last is None or last.time_s <= first.time_s:

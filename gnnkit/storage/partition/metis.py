@@ -17,7 +17,7 @@ from gnnkit.kernels.jit import lazy_kernel
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.partition.balance import capacity, contiguous_parts
-from gnnkit.storage.partition.topology import Adjacency, first_vertices, merged_adjacency, row_ranges, to_dataset_order
+from gnnkit.storage.partition.topology import Adjacency, first_vertices, merged_adjacency, to_dataset_order
 from gnnkit.vendor.metis import MetisGraph, SharedInts, import_pymetis, part_graph
 
 # A node may weigh at most this much: a type with fewer nodes than parts cannot be balanced by weight.
@@ -37,7 +37,8 @@ def assign(graph: GraphArrays, num_parts: int, seed: int) -> dict[NodeType, NDAr
     pymetis = import_pymetis()
     simple = _simple_graph(merged_adjacency(graph, exact=True), _vertex_weights(graph.schema))
     count = simple.num_entries
-    adjacency, weights = Adjacency(simple.indptr.values, simple.indices.values[:count]), simple.weights.values[:count]
+    adjacency = Adjacency(simple.indptr.values, simple.indices.values[:count], graph.chunk_edges)
+    weights = simple.weights.values[:count]
     if count >= 2**31 and _index_bits(pymetis) < 64:
         raise PlanError(f"the graph has {count} entries, more than this build of pymetis can index", 'take partition="ldg" instead')
     parts = part_graph(simple, num_parts, seed) if count else contiguous_parts(adjacency.num_vertices, num_parts)
@@ -71,7 +72,7 @@ def _simple_graph(adjacency: Adjacency, vertex_weights: SharedInts | None) -> Me
     indptr.values[:] = adjacency.indptr
     kept, begin = 0, int(adjacency.indptr[0])
     # Some rows at a time: an interrupt comes through in between.
-    for first, last in row_ranges(adjacency.indptr, 0, adjacency.num_vertices):
+    for first, last in adjacency.ranges(0, adjacency.num_vertices):
         end = int(adjacency.indptr[last])
         indices.values[begin:end] = adjacency.indices[begin:end]
         kept = int(_simplify(indptr.values, indices.values, weights.values, first, last, begin, kept))

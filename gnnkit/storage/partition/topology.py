@@ -17,8 +17,6 @@ from gnnkit.kernels.jit import lazy_kernel
 from gnnkit.schema import EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays
 
-# Edges that are read at once: 32 MB as int64, which stays in a last-level cache on its way to the kernel.
-CHUNK_EDGES = 1 << 22
 # Above this many edges only the stored direction is looked at: the other one would cost another 2 to 4 GB of memory.
 BOTH_DIRECTIONS_LIMIT = 1 << 29
 
@@ -31,11 +29,11 @@ class AdjacencyRows(NamedTuple):
     indices: NDArray[np.int64]
 
 
-def row_ranges(indptr: NDArray[Any], first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Cuts the rows ``[first, last)`` into ranges of at most ``CHUNK_EDGES`` edges and rows, or of one row where that has more."""
+def row_ranges(indptr: NDArray[Any], first: int, last: int, most: int) -> Iterator[tuple[int, int]]:
+    """Cuts the rows ``[first, last)`` into ranges of at most ``most`` edges and rows, or of one row where that has more."""
     while first < last:
-        stop = int(np.searchsorted(indptr, int(indptr[first]) + CHUNK_EDGES, side="right")) - 1
-        stop = min(max(stop, first + 1), first + CHUNK_EDGES, last)
+        stop = int(np.searchsorted(indptr, int(indptr[first]) + most, side="right")) - 1
+        stop = min(max(stop, first + 1), first + most, last)
         yield first, stop
         first = stop
 
@@ -52,7 +50,7 @@ def edge_rows(graph: GraphArrays, edge_type: EdgeType) -> Iterator[AdjacencyRows
     """Yields every row of an edge type; ``first`` and ``indices`` are store ids of its frontier's and neighbours' type."""
     bounds = graph.node_bounds[graph.frontier_type(edge_type)]
     for part, edges in enumerate(graph.edges[edge_type]):
-        for first, last in row_ranges(edges.indptr, 0, len(edges.indptr) - 1):
+        for first, last in row_ranges(edges.indptr, 0, len(edges.indptr) - 1, graph.chunk_edges):
             rows = read_rows(edges.indptr, edges.indices, first, last)
             yield rows._replace(first=int(bounds[part]) + first)
 
@@ -89,19 +87,25 @@ class Adjacency:
     Attributes:
         indptr: int32 or int64 ``[num_vertices + 1]``.
         indices: int32 or int64 ``[num_entries]``, vertices.
+        chunk_edges: See ``GraphArrays``.
     """
 
     indptr: NDArray[Any]
     indices: NDArray[Any]
+    chunk_edges: int
 
     @property
     def num_vertices(self) -> int:
         """Nodes of all types."""
         return len(self.indptr) - 1
 
+    def ranges(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Cuts the vertices ``[first, last)`` into ranges that are read at once."""
+        return row_ranges(self.indptr, first, last, self.chunk_edges)
+
     def rows(self, first: int, last: int) -> Iterator[AdjacencyRows]:
         """Yields the rows of vertices ``[first, last)``."""
-        for start, stop in row_ranges(self.indptr, first, last):
+        for start, stop in self.ranges(first, last):
             yield read_rows(self.indptr, self.indices, start, stop)
 
 
@@ -127,7 +131,7 @@ def merged_adjacency(graph: GraphArrays, *, exact: bool = False) -> Adjacency:
     both = exact or (graph.schema.num_edges <= BOTH_DIRECTIONS_LIMIT and not np.array_equal(stored, reverse))
     if not both and len(graph.edges) == 1 and graph.num_parts == 1 and len(graph.schema.node_types) == 1:
         (edges,) = next(iter(graph.edges.values()))
-        return Adjacency(edges.indptr, edges.indices)
+        return Adjacency(edges.indptr, edges.indices, graph.chunk_edges)
     degree = stored + reverse if both else stored
     indptr = np.zeros(len(degree) + 1, dtype=np.int64)
     np.cumsum(degree, out=indptr[1:])
@@ -136,7 +140,7 @@ def merged_adjacency(graph: GraphArrays, *, exact: bool = False) -> Adjacency:
     for edge_type, frontier, neighbor in _ends(graph, first_vertex):
         for rows in edge_rows(graph, edge_type):
             _fill(rows.first + frontier, rows.indptr, rows.indices, neighbor, cursor, indices, both)
-    return Adjacency(indptr, indices)
+    return Adjacency(indptr, indices, graph.chunk_edges)
 
 
 def _ends(graph: GraphArrays, first_vertex: Mapping[NodeType, int]) -> Iterator[tuple[EdgeType, int, int]]:

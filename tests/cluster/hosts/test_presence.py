@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gnnkit.cluster import leases
 from gnnkit.cluster.leases import LeaseRenewal, LeaseTable
 from gnnkit.errors import PlanError, StartTimeout
 from tests.helpers.waiting import wait_until
@@ -36,8 +35,7 @@ def lease_renewal(tell: Any) -> LeaseRenewal:
     return LeaseRenewal(0, {1: tell}, {1: "10.0.0.2:7000"})
 
 
-def test_a_service_that_is_not_there_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "BEAT_S", 0.01)
+def test_a_service_that_is_not_there_yet_is_waited_for() -> None:
     said: list[tuple[str, str]] = []
     come = threading.Event()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 from torch_geometric.utils import coalesce, contains_self_loops, is_undirected
 
 from gnnkit import shipped
-from gnnkit.datasets.citations import cora
+from gnnkit.datasets.citations import cora, read_cora
 from gnnkit.errors import DatasetError
 
 # Digests of the arrays that torch_geometric.io.read_planetoid_data gives for Planetoid's own files.
@@ -49,26 +51,32 @@ def test_calls_do_not_share_memory() -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "garbage", "incomplete"])
-def test_a_damaged_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+def test_a_damaged_file_is_an_error(tmp_path: Path, damage: str) -> None:
     content = (shipped.shipped_data_dir() / "cora" / "cora.npz").read_bytes()
-    path = tmp_path / "gnnkit" / "data" / "cora" / "cora.npz"
-    path.parent.mkdir(parents=True)
+    path = tmp_path / "cora.npz"
     if damage == "truncated":
         path.write_bytes(content[:40_000])
     elif damage == "garbage":
         path.write_bytes(b"garbage")
     elif damage == "incomplete":
         np.savez(path, y=np.zeros(3))
-    # An installed package whose data is damaged: the package's own folder is looked at first.
-    monkeypatch.setattr(shipped, "__file__", str(tmp_path / "gnnkit" / "datasets" / "shipped.py"))
     with pytest.raises(DatasetError, match="cora.npz"):
-        cora()
+        read_cora(path)
 
 
-def test_no_data_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipped, "__file__", str(tmp_path / "gnnkit" / "datasets" / "shipped.py"))
+def test_the_data_of_an_installed_package_comes_first_and_may_be_missing(tmp_path: Path) -> None:
+    """The module looks where it lies: here a copy of it lies elsewhere."""
+    (tmp_path / "gnnkit").mkdir()
+    copy = shutil.copy(shipped.__file__, tmp_path / "gnnkit" / "shipped.py")
+    spec = importlib.util.spec_from_file_location("shipped_elsewhere", copy)
+    assert spec is not None and spec.loader is not None
+    elsewhere = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(elsewhere)
     with pytest.raises(DatasetError, match="neither"):
-        shipped.shipped_data_dir()
+        elsewhere.shipped_data_dir()
+    for folder in (tmp_path, tmp_path / "gnnkit"):  # of a checkout, of a package
+        (folder / "data" / "cora").mkdir(parents=True)
+        assert elsewhere.shipped_data_dir() == folder / "data"
 
 
 def test_what_is_shipped() -> None:

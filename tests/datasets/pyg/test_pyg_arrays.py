@@ -13,6 +13,7 @@ from gnnkit.datasets.citations import cora
 from gnnkit.datasets.pyg import PyGSource, graph_from_pyg
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir
+from gnnkit.source import CHUNK_ROWS
 from gnnkit.storage.arrays import GraphArrays
 
 BUYS = ("user", "buys", "item")
@@ -147,10 +148,9 @@ def test_a_source_is_not_looked_at_twice() -> None:
     assert graph.schema is source.schema
 
 
-def test_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnkit.datasets.pyg.CHUNK_ROWS", 1000)
-    data = cora()
-    data.edge_attr = torch.rand(data.num_edges, 3)
+def test_many_chunks() -> None:
+    data = Data(edge_index=torch.randint(0, 1000, (2, 2 * CHUNK_ROWS + 7)), num_nodes=1000)
+    data.edge_attr = torch.rand(data.num_edges, 1)
     graph = graph_from_pyg(data)
     check_edges(graph, HOMOGENEOUS_EDGE_TYPE, data.edge_index.numpy())
     order = np.argsort(data.edge_index[1].numpy(), kind="stable")

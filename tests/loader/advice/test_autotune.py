@@ -12,20 +12,17 @@ import pytest
 import gnnkit
 from gnnkit import Colocated, GraphLoader, InProcess
 from gnnkit.errors import LoaderClosed, PlanError
+from gnnkit.loader.advice.autotune import TrialLimits, autotune
 from tests.helpers.machine import in_time
 from tests.loader.graphs import make, plain, seeds
 
-
-@pytest.fixture(autouse=True)
-def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a tiny graph nothing is learnt from long ones."""
-    monkeypatch.setattr("gnnkit.loader.advice.autotune._LONGEST_S", 0.2)
-    monkeypatch.setattr("gnnkit.loader.advice.autotune._WARM_S", 0.2)
+# Of a tiny graph nothing is learnt from long trials; a busy machine needs time for two.
+SECONDS = 4.0
 
 
 def test_it_tries_prints_and_tells(capsys: pytest.CaptureFixture[str]) -> None:
     with make(batch_size=5, backend=InProcess(num_threads=1)) as loader, make(batch_size=5) as other:
-        plan, found = loader.plan, loader.autotune(30.0)
+        plan, found = loader.plan, loader.autotune(SECONDS)
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].startswith("autotune: up to") and "with an empty loop" in lines[0]
         assert lines[-1] == f"autotune: {found.sentence}"
@@ -68,7 +65,7 @@ def test_a_slow_training_step_is_found_out_in_one_trial(capsys: pytest.CaptureFi
         pause.wait(0.02)
 
     with make(batch_size=20, backend=InProcess(num_threads=2)) as loader:
-        found = loader.autotune(30.0, train_step)
+        found = loader.autotune(SECONDS, train_step)
     out = capsys.readouterr().out
     assert "with your train_step" in out and "the loop takes the time" in out
     assert len(found.trials) == 1 and found.gain == 1.0 and set(given) == {20}
@@ -76,13 +73,12 @@ def test_a_slow_training_step_is_found_out_in_one_trial(capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_processes_are_tuned_and_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnkit.loader.advice.autotune._MOST_TRIALS", 3)
+def test_processes_are_tuned_and_gone_afterwards(tmp_path: Path) -> None:
     gnnkit.partition(plain(), 1, "contiguous", tmp_path / "store")
     backend = Colocated(num_workers=1, channel_size="40MB", log_dir=str(tmp_path))
     with GraphLoader.from_store(tmp_path / "store", num_neighbors=[3, 2], batch_size=7, progress=False, backend=backend) as loader:
         before = {process.pid for process in loader.status().processes}
-        found = loader.autotune(30.0)
+        found = autotune(loader.pipeline, 30.0, None, print, "loader", TrialLimits(most=3, longest_s=0.2, warm_s=0.2))
         assert found._call.startswith("loader.with_backend(Colocated(") and f"log_dir={str(tmp_path)!r}" in found._call
         assert {"num_workers", "threads_per_worker", "worker_concurrency", "channel_size", "prefetch"} == set(found.best)
         assert len(found.trials) == 3
@@ -92,7 +88,7 @@ def test_processes_are_tuned_and_gone_afterwards(tmp_path: Path, monkeypatch: py
 
 def test_the_advice_has_the_name_that_the_users_code_has(capsys: pytest.CaptureFixture[str]) -> None:
     with make(batch_size=5, backend=InProcess(num_threads=1)) as my_loader:
-        assert my_loader.autotune(30.0)._call.startswith("my_loader.with_backend(InProcess(")
+        assert my_loader.autotune(1.0)._call.startswith("my_loader.with_backend(InProcess(")
 
 
 def test_an_interrupt_ends_it_and_leaves_nothing() -> None:

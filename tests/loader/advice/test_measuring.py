@@ -14,7 +14,7 @@ import pytest
 import gnnkit
 from gnnkit import Colocated, GraphLoader, InProcess
 from gnnkit.loader.advice import advise, measure
-from gnnkit.loader.advice.measuring import last_records, read_counters
+from gnnkit.loader.advice.measuring import Gauge, last_records, read_counters
 from gnnkit.loader.history import BatchRecord
 from tests.helpers.waiting import HANG_S, wait_until
 from tests.loader.graphs import make, plain, seeds
@@ -107,25 +107,20 @@ def test_counters_are_those_of_the_threads_that_sample() -> None:
     assert read_counters([(1 << 30, [])]).samplers == {}, "a process that is gone counts nothing"
 
 
-def test_readings_are_taken_now_and_then_while_an_epoch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnkit.loader.advice.measuring._GAP_S", 1e9)
+def test_readings_are_taken_now_and_then_while_an_epoch_runs() -> None:
     with make(batch_size=20) as loader:
-        gauge = loader.pipeline.gauge
+        gauge, busy = (Gauge(loader.pipeline, loader.pipeline.graph, gap_s) for gap_s in (1e9, 0.0))
         assert gauge.around(0.0, 1e12) is None, "there is none yet"
         list(loader)
-        count = len(gauge._readings)
-        assert count == 2, "its beginning, its end, and not one for every batch"
-        first, last = gauge._readings[0], gauge._readings[-1]
+        assert len(gauge.readings) == 2, "its beginning, its end, and not one for every batch"
+        first, last = gauge.readings
         assert gauge.around(0.0, math.inf) == (first, last) == gauge.around(first.time_s, last.time_s)
-        monkeypatch.setattr("gnnkit.loader.advice.measuring._GAP_S", 0.0)
-        gauge._due_s = -math.inf
-        list(loader)
-        assert len(gauge._readings) >= count + len(loader)
-        assert os.getpid() in gauge._readings[-1].samplers
+        assert len(busy.readings) >= 2 + len(loader)
+        assert os.getpid() in busy.readings[-1].samplers
 
 
 def test_what_the_system_does_not_say_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnkit.loader.advice.measuring._idle_s", lambda: math.nan)
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on systems that do not say which processors are whose
     with make() as loader:
         list(loader)
         found = measure(loader.pipeline)
@@ -169,6 +164,6 @@ def test_processes_are_measured_too(store: Path) -> None:
         assert found.slots == loader.status().slots > 2
         assert set(found.busy_of) <= {"process 0, thread 0", "process 0, thread 1"} and found.busy > 0
         pids = {process.pid for process in loader.status().processes} - {os.getpid()}
-        assert set(loader.pipeline.gauge._readings[-1].samplers) == pids
+        assert set(loader.pipeline.gauge.readings[-1].samplers) == pids
         assert 0 <= found.loop_cpus < 64 and 0 <= found.blocked <= 1 and 0 <= found.starved <= 1
         assert advise(found).sentence

@@ -312,12 +312,12 @@ def test_labels_are_given_as_a_file(tmp_path):
         GltPartitionSource(tmp_path / "parts", labels={"user": tmp_path / "label.pt"})
 
 
-def test_rows_that_come_late_are_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("gnnkit.storage.glt_format.read._WINDOW_ROWS", 7)
-    source = homogeneous_source(
-        np.random.default_rng(1).integers(0, 50, (2, 80)), 50, x=np.random.default_rng(2).random((50, 3)).astype(np.float32)
-    )
-    foreign_directory(tmp_path / "parts", source, blob=50)
+def test_rows_that_come_late_are_waited_for(tmp_path):
+    """They are read a window of 2**20 at a time, and lie in two blobs, in any order."""
+    num_nodes = (1 << 20) + 100_000
+    x = np.random.default_rng(2).random((num_nodes, 1)).astype(np.float32)
+    source = homogeneous_source(np.random.default_rng(1).integers(0, num_nodes, (2, 80)), num_nodes, x=x)
+    foreign_directory(tmp_path / "parts", source, blob=num_nodes)
     assert_same_graph(GltPartitionSource(tmp_path / "parts"), source)
 
 

@@ -1,0 +1,20 @@
+"""Servers of a test's own: a real one can be made neither to answer when a test wants nor to keep what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+def answer_requests(monkeypatch: pytest.MonkeyPatch, now: Callable[..., Any], later: Callable[..., Any]) -> None:
+    """Has somebody else answer what clients ask servers.
+
+    Args:
+        monkeypatch: Takes it back.
+        now: In place of ``request_server``.
+        later: In place of ``async_request_server``.
+    """
+    monkeypatch.setattr("gnnkit.distributed.graph_client.request_server", now)
+    monkeypatch.setattr("gnnkit.distributed.graph_client.async_request_server", later)
