@@ -15,6 +15,7 @@ from gnnkit.urls import is_url
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
+    from gnnkit.datasets.tables.hosts import TableEngine
     from gnnkit.source import GraphSource
     from gnnkit.storage.build import BuildJob
     from gnnkit.storage.store import Store
@@ -145,7 +146,8 @@ def partition(  # noqa: PLR0913
     """
     from gnnkit.storage.catalog import default_store_dir, find_or_build, find_or_repartition
 
-    graph = _opened(source, events)
+    builder = None if engine is None else find_engine(engine)
+    graph = _opened(source, events, builder, out)
     store = graph if _is_store(graph) else None
     if store is not None:
         edge_dir, weight = edge_dir or store.edge_dir, weight or store.options.weight
@@ -180,7 +182,8 @@ def partition(  # noqa: PLR0913
     if not overwrite:
         _refuse_another_graph(path, graph.fingerprint() if store is None else store.manifest.source_fingerprint)
     if engine is not None:
-        return _engine(engine).build(graph, path, options, events)
+        assert builder is not None, "an engine is one, or was refused"
+        return builder.build(graph, path, options, events)
     job = _job(graph, store, path, options)
     if parts is None and not finish:
         from gnnkit.storage.build import publish
@@ -205,7 +208,16 @@ def _check_engine(store: Store | None, out: str, parts: Sequence[int] | None, fi
         raise PlanError(f"out={out!r}: an engine builds in a folder that all nodes see", "store.push(url) puts the finished store at a URL")
 
 
-def _engine(engine: BuildEngine | str) -> BuildEngine:
+def table_engine(engine: BuildEngine | None) -> TableEngine | None:
+    """The engine as one that reads tables; None where it cannot."""
+    if engine is None:
+        return None
+    from gnnkit.datasets.tables.hosts import TableEngine  # pyarrow
+
+    return engine if isinstance(engine, TableEngine) else None
+
+
+def find_engine(engine: BuildEngine | str) -> BuildEngine:
     """The engine that a user means."""
     if isinstance(engine, BuildEngine):
         return engine
@@ -246,8 +258,8 @@ def _is_store(graph: Any) -> bool:
     return isinstance(graph, Store)
 
 
-def _opened(source: Any, events: EventSink) -> Any:
-    """The store or ``GraphSource`` that ``source`` stands for."""
+def _opened(source: Any, events: EventSink, engine: BuildEngine | None, out: str | Path | None) -> Any:
+    """The store or ``GraphSource`` that ``source`` stands for; where an engine builds, it may read tables, too, beside the store."""
     from gnnkit.storage.layout import MANIFEST_NAME
     from gnnkit.storage.store import Store
 
@@ -257,7 +269,8 @@ def _opened(source: Any, events: EventSink) -> Any:
         if is_table_file(source):
             from gnnkit.datasets.tables.description import open_described
 
-            return open_described(source, events)
+            beside = None if engine is None or out is None or is_url(str(out)) else Path(out).expanduser().absolute().parent
+            return open_described(source, events, engine=table_engine(engine), scratch_dir=beside)
         if is_url(source):
             from gnnkit.cluster.urls.stores import open_url
 

@@ -94,7 +94,7 @@ def partition(
     if num_parts is None or (edges and source):
         raise typer.BadParameter("gnnkit partition SOURCE NUM_PARTS, or gnnkit partition NUM_PARTS --edges ...")
     with make_sink(False if as_json else "auto") as events:
-        graph = _open(source, asked, root, download, events)
+        graph = _open(source, asked, root, download, events, engine, out)
         made: Store | None = cut(graph, num_parts, cast(Any, method), out, events=events, finish=finish, overwrite=overwrite, **options)
     if made is None:
         _show_progress(out, part or [], as_json)
@@ -123,18 +123,25 @@ def _parts(numbers: Sequence[int]) -> str:
     return f"part{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
 
 
-def _open(source: str, asked: dict[str, Any], root: Path | None, download: bool | None, events: Any) -> Any:
-    """The graph that is meant: tables, a store, or a dataset."""
+def _open(
+    source: str, asked: dict[str, Any], root: Path | None, download: bool | None, events: Any, engine: str | None, out: Path | None
+) -> Any:
+    """The graph that is meant: tables, which an engine may read beside the store, a store, or a dataset."""
     from gnnkit.datasets.tables.reading import is_table_file  # pyarrow
 
+    made: dict[str, Any] = {}
     if asked or is_table_file(source):
         from gnnkit.datasets.tables.description import open_described, tables_from_text
 
+        if engine is not None and out is not None:
+            from gnnkit.partitioning import find_engine, table_engine
+
+            made["engine"], made["scratch_dir"] = table_engine(find_engine(engine)), out.expanduser().absolute().parent
         if not asked:
-            return open_described(source, events)
+            return open_described(source, events, **made)
         given = {name: by_type(value) if isinstance(value, list) else value for name, value in asked.items()}
         given.setdefault("edges", source)
-        return tables_from_text(given, Path(), events)
+        return tables_from_text(given, Path(), events, **made)
     store = open_store_or_none(source, root, events)
     return store if store is not None else _open_dataset(source, root, download, events)
 

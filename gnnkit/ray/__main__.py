@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from gnnkit.runtime.entry import run
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 
 def _load() -> type[RayDriver]:
+    # Ray imports jsonschema, which builds a parser of internationalised addresses, for a second, where Jupyter has brought one along.
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     from gnnkit.ray.driver import RayDriver  # what it imports may fail, which is reported
 
     return RayDriver

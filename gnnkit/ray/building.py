@@ -11,6 +11,7 @@ sorting by the edges' numbers, nor these numbers at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -191,10 +192,10 @@ class RangeFacts:
 
 
 # This process's last build, by the number of its object: what a source finds out about itself serves all tasks.
-_held: dict[str, BuildTask] = {}
+_held: dict[str, Any] = {}
 
 
-def _taken(held: Sequence[Any]) -> BuildTask:
+def _taken(held: Sequence[Any]) -> Any:
     import ray
 
     (reference,) = held
@@ -208,6 +209,17 @@ def _here() -> str:
     import ray
 
     return str(ray.get_runtime_context().get_node_id())
+
+
+def call(held: Sequence[Any], function: Callable[..., T], words: Sequence[Any]) -> tuple[str, T]:
+    """Calls ``function(shared, *words)``; returns the node, and what comes of it.
+
+    Args:
+        held: The reference of what all calls share, alone in a list.
+        function: A function of a module that every node has.
+        words: Its further arguments.
+    """
+    return _here(), function(_taken(held), *words)
 
 
 def divide_edges(held: Sequence[Any], edge_type: EdgeType, first: int, last: int) -> tuple[Any, ...]:
@@ -226,7 +238,7 @@ def divide_edges(held: Sequence[Any], edge_type: EdgeType, first: int, last: int
         DatasetError: An end of an edge is no node, or a weight is none.
         PlanError: See ``check_weights``.
     """
-    task = _taken(held)
+    task: BuildTask = _taken(held)
     options, schema, source = task.options, task.source.schema, task.source
     edges = source.edge_rows(edge_type, first, last)
     if edges.shape != (2, last - first):
@@ -252,7 +264,7 @@ def divide_edges(held: Sequence[Any], edge_type: EdgeType, first: int, last: int
 
 def divide_nodes(held: Sequence[Any], node_type: NodeType, name: str, first: int, last: int) -> tuple[Any, ...]:
     """Reads rows of a node array, and divides them by the parts of their nodes; see ``divide_edges``."""
-    task = _taken(held)
+    task: BuildTask = _taken(held)
     rows = task.source.node_array_rows(node_type, name, first, last)
     order, starts = task.order(node_type, np.arange(first, last))
     return (RangeFacts(_here(), rows.nbytes), *_pieces(task, {"rows": rows}, order, starts))
@@ -280,7 +292,7 @@ def build_part(
         edges: ``{edge type: references of its pieces}`` in the order of the ranges.
         nodes: ``{(node type, array): references of its pieces}``.
     """
-    task = _taken(held)
+    task: BuildTask = _taken(held)
 
     def open_input(folder: Path) -> PartInput:
         own_edges = {edge_type: _fetched(pieces) for edge_type, pieces in edges.items()}
@@ -309,6 +321,94 @@ def _fetched(references: Sequence[Any]) -> Iterator[Any]:
 # The driver ------------------------------------------------------------------------------------------------------------------
 
 
+class ClusterTasks:
+    """Tasks on the nodes of a cluster that this process has joined; what a node that is gone has not done, others do.
+
+    Args:
+        shared: An object that all of them get.
+        cpus: Processors that Ray reserves for each.
+
+    Raises:
+        WorkerDied: No node of the cluster has these processors.
+    """
+
+    def __init__(self, shared: Any, cpus: int) -> None:
+        import ray
+
+        self._cpus = cpus
+        self._held = [ray.put(shared)]
+        self.nodes = self._living()
+        self._given = dict.fromkeys(self.nodes, 0.0)
+
+    @property
+    def num_processors(self) -> int:
+        """Tasks that can run at a time."""
+        return max(1, int(sum(self.nodes.values())) // self._cpus)
+
+    def submit(self, function: Callable[..., Any], num_returns: int, *words: Any, weight: float = 1.0) -> list[Any]:
+        """Has the node that has been given least call a function; returns the references of its results.
+
+        Args:
+            function: It gets ``held``, see ``call``, and the words.
+            num_returns: How many results it has.
+            words: Its further arguments.
+            weight: What it is to take, compared with others.
+        """
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        node = min(self._given, key=self._given.__getitem__)
+        self._given[node] += weight
+        remote = ray.remote(num_cpus=self._cpus, max_retries=_REPEATS)(function)
+        place = NodeAffinitySchedulingStrategy(node, soft=True)
+        made = remote.options(num_returns=num_returns, scheduling_strategy=place).remote(self._held, *words)
+        return made if isinstance(made, list) else [made]
+
+    def results(self, pending: dict[Any, T]) -> Iterator[tuple[Any, T]]:
+        """Yields what tasks return as they end, and what is known of them.
+
+        Args:
+            pending: ``{reference: what is known}``; empty at the end.
+
+        Raises:
+            GnnkitError: A task's own error.
+            WorkerDied: No node is left that could run them.
+        """
+        import ray
+
+        while pending:
+            ready, _ = ray.wait(list(pending), num_returns=1, timeout=_LOOK_S)
+            if not ready:
+                self._living()
+            for reference in ready:
+                try:
+                    value = ray.get(reference)
+                except ray.exceptions.RayTaskError as error:
+                    if isinstance(error.cause, GnnkitError):
+                        raise error.cause from error
+                    raise
+                yield value, pending.pop(reference)
+
+    def _living(self) -> dict[str, float]:
+        """``{node: processors}`` of those that can run tasks, in the order of their names."""
+        import ray
+
+        found = {n["NodeID"]: n["Resources"].get("CPU", 0.0) for n in ray.nodes() if n["Alive"]}
+        fit = {node: cpus for node, cpus in sorted(found.items()) if cpus >= self._cpus}
+        if not fit:
+            raise WorkerDied(
+                f"no node of the Ray cluster has the {self._cpus} processor(s) that each task of a build asks for",
+                "Ray(cpus_per_worker=1), or a larger cluster; call it again: parts that are finished are kept",
+            )
+        return fit
+
+    def anew(self) -> ClusterTasks:
+        """The same nodes and shared object, of which none has been given anything."""
+        other = copy(self)
+        other._given = dict.fromkeys(self.nodes, 0.0)
+        return other
+
+
 class RayBuild:
     """The driver's side of one build, once it has joined a cluster.
 
@@ -324,12 +424,7 @@ class RayBuild:
     """
 
     def __init__(self, task: BuildTask, cpus: int, events: EventSink) -> None:
-        import ray
-
-        self._task, self._cpus, self._events = task, cpus, events
-        self._held = [ray.put(task)]
-        self._nodes = self._living()
-        self._placed = 0
+        self._task, self._events, self._tasks = task, events, ClusterTasks(task, cpus)
         self._read: dict[str, int] = {}
         # Pieces of each range, in the order of the ranges, and within it of the parts.
         self._edges: dict[EdgeType, list[list[Any]]] = {}
@@ -347,16 +442,16 @@ class RayBuild:
                 found = self._rows.setdefault((node_type, name), [])
                 works.append((found, divide_nodes, (node_type, name), nodes.num_nodes, max(1, spec.row_nbytes)))
         total = sum(count * width for *_, count, width in works)
-        processors = max(1, int(sum(self._nodes.values())) // self._cpus)
-        range_bytes = min(_RANGE_BYTES, max(_SMALLEST_RANGE_BYTES, total // (processors * _RANGES_OF_A_PROCESSOR)))
+        range_bytes = min(_RANGE_BYTES, max(_SMALLEST_RANGE_BYTES, total // (self._tasks.num_processors * _RANGES_OF_A_PROCESSOR)))
         pending: dict[Any, tuple[EdgeType | None, int]] = {}
         for pieces, function, words, count, width in works:
             step = max(1, range_bytes // width)
             for first in range(0, count, step):
                 last = min(first + step, count)
-                facts, *found = self._submit(function, 1 + len(task.parts), *words, first, last)
+                nbytes = (last - first) * width
+                facts, *found = self._tasks.submit(function, 1 + len(task.parts), *words, first, last, weight=nbytes)
                 pieces.append(found)
-                pending[facts] = words[0] if function is divide_edges else None, (last - first) * width
+                pending[facts] = words[0] if function is divide_edges else None, nbytes
         counts = {edge_type: np.zeros(task.options.num_parts, np.int64) for edge_type in schema.edge_types}
         largest = dict.fromkeys(schema.edge_types, 0.0)
         with Stage(self._events, "ingest", label=task.source.name, total=float(total), unit="B") as stage:
@@ -369,11 +464,12 @@ class RayBuild:
 
     def build(self, totals: Mapping[EdgeType, EdgeTotals]) -> None:
         """Builds all parts that are to be built."""
-        task, pending = self._task, dict[Any, int]()
+        # Parts go round by themselves: what nodes have read before has nothing to do with them.
+        task, pending, parts = self._task, dict[Any, int](), self._tasks.anew()
         for number, part in enumerate(task.parts):
             edges = {edge_type: [pieces[number] for pieces in found] for edge_type, found in self._edges.items()}
             rows = {key: [pieces[number] for pieces in found] for key, found in self._rows.items()}
-            (facts,) = self._submit(build_part, 1, part, totals, edges, rows)
+            (facts,) = parts.submit(build_part, 1, part, totals, edges, rows)
             pending[facts] = part
         # Pieces are given up with the task that has used them.
         self._edges.clear()
@@ -388,49 +484,7 @@ class RayBuild:
         largest = 100 * max(self._read.values(), default=0) / max(1, sum(self._read.values()))
         return f"{len(self._read)} nodes, each read at most {largest:.0f} % of the source"
 
-    def _submit(self, function: Callable[..., Any], num_returns: int, *words: Any) -> list[Any]:
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        node = list(self._nodes)[self._placed % len(self._nodes)]
-        self._placed += 1
-        remote = ray.remote(num_cpus=self._cpus, max_retries=_REPEATS)(function)
-        place = NodeAffinitySchedulingStrategy(node, soft=True)
-        made = remote.options(num_returns=num_returns, scheduling_strategy=place).remote(self._held, *words)
-        return made if isinstance(made, list) else [made]
-
     def _results(self, pending: dict[Any, T]) -> Iterator[tuple[RangeFacts, T]]:
-        """Yields what tasks return as they end, and what they were submitted with.
-
-        Raises:
-            GnnkitError: A task's own error.
-            WorkerDied: No node is left that could run them.
-        """
-        import ray
-
-        while pending:
-            ready, _ = ray.wait(list(pending), num_returns=1, timeout=_LOOK_S)
-            if not ready:
-                self._living()
-            for reference in ready:
-                try:
-                    facts: RangeFacts = ray.get(reference)
-                except ray.exceptions.RayTaskError as error:
-                    if isinstance(error.cause, GnnkitError):
-                        raise error.cause from error
-                    raise
-                self._read[facts.node] = self._read.get(facts.node, 0) + facts.nbytes
-                yield facts, pending.pop(reference)
-
-    def _living(self) -> dict[str, float]:
-        """``{node: processors}`` of those that can run tasks, in the order of their names."""
-        import ray
-
-        found = {n["NodeID"]: n["Resources"].get("CPU", 0.0) for n in ray.nodes() if n["Alive"]}
-        fit = {node: cpus for node, cpus in sorted(found.items()) if cpus >= self._cpus}
-        if not fit:
-            raise WorkerDied(
-                f"no node of the Ray cluster has the {self._cpus} processor(s) that each task of a build asks for",
-                "Ray(cpus_per_worker=1), or a larger cluster; call it again: parts that are finished are kept",
-            )
-        return fit
+        for facts, known in self._tasks.results(pending):
+            self._read[facts.node] = self._read.get(facts.node, 0) + facts.nbytes
+            yield facts, known

@@ -8,6 +8,7 @@ their folder, go with it, however it ends.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import pickle
@@ -24,7 +25,7 @@ from typing import Any, NoReturn, cast
 
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied
 from gnnkit.plan import LoaderPlan
-from gnnkit.ray.building import RayBuild
+from gnnkit.ray.building import ClusterTasks, RayBuild, call
 from gnnkit.ray.options import Ray
 from gnnkit.ray.worker import Board, RayTask, train_worker
 from gnnkit.runtime.remote import error_to_json
@@ -35,6 +36,8 @@ from gnnkit.waiting import Deadline
 logger = logging.getLogger(__name__)
 
 _COLOURS, _RAISED = re.compile(r"\x1b\[[0-9;]*m"), re.compile(r"[\w.]*(Error|Exception|Timeout|Died)\b.*: ")
+# Ray Train starts its controller with these variables; a process that has others is of no use to it.
+_OF_CONTROLLER = {"RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0"}
 _LISTEN_S, _POLL_S, _ANSWER_S = 0.2, 0.25, 60.0
 # Checkpoints that stay in the storage, as in a folder.
 _KEPT = 2
@@ -145,7 +148,10 @@ class RayDriver:
         what = "Ray has no work"
         try:
             first = self._heard.get(timeout=PARENT_WAIT_S)
-            if first.kind == "build":
+            if first.kind == "calls":
+                what = "Ray cannot read the tables"
+                self._call(first)
+            elif first.kind == "build":
                 what = "Ray cannot build the store"
                 self._build(first)
             else:
@@ -172,6 +178,22 @@ class RayDriver:
                 self._heard.put(message)
             self._wire.flush()
 
+    def _call(self, asked: Message) -> None:
+        """Has nodes call functions, as often as somebody asks for it."""
+        options = Ray(**asked.body["engine"])
+        self._connection.enter_context(connected(options, asked.body["timeout_s"]))
+        while True:
+            function, shared, calls = pickle.loads(from_memory(asked.fds.pop()))
+            tasks, pending = ClusterTasks(shared, options.cpus_per_worker), dict[Any, int]()
+            for number, (words, nbytes) in enumerate(calls):
+                (made,) = tasks.submit(call, 1, function, words, weight=nbytes)
+                pending[made] = number
+            for (node, value), number in tasks.results(pending):
+                fd = in_memory(pickle.dumps((number, node, value)))
+                self._wire.tell("called", [fd])
+                os.close(fd)
+            asked = self._heard.get()
+
     def _build(self, setup: Message) -> None:
         options = Ray(**setup.body["engine"])
         self._connection.enter_context(connected(options, setup.body["timeout_s"]))
@@ -190,6 +212,7 @@ class RayDriver:
         self._connection.enter_context(connected(options, body["timeout_s"]))
         import ray
 
+        _prepare_controller()
         self._wire.tell("joined", resources=ray.cluster_resources())
         plan = self._heard.get(timeout=PARENT_WAIT_S)
         assert plan.kind == "plan"
@@ -258,6 +281,21 @@ def _device(word: str, options: Ray) -> str:
     if gpus < options.num_workers:
         raise PlanError(f"device={word!r} for {options.num_workers} ranks, and the Ray cluster has {gpus} GPUs", "device='cpu'")
     return "cuda"
+
+
+def _import_train() -> None:
+    """Imports Ray Train; a task, whose process Ray keeps for the next one that it fits."""
+    importlib.import_module("ray.train.torch")
+
+
+def _prepare_controller() -> None:
+    """Has Ray start the process of Ray Train's controller while this one imports Ray Train, which takes seconds in both."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": here, "runtime_env": {"env_vars": _OF_CONTROLLER}}
+    ray.remote(**options)(_import_train).remote()
 
 
 def _board() -> Any:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MODULE = "gnnkit.ray"
 _ADVICE = "launch them again: ctx.restore(...) goes on from the last checkpoint in the directory"
+# That processes of a cluster of this host may take to meet.
+_MEET_MS = 300_000
 # What Ray takes to end the processes of a cluster on this host.
 STOP_TIMEOUT_S = 20.0
 
@@ -33,6 +35,8 @@ def driver_environment(engine: Ray) -> dict[str, str]:
     # A call that comes after the connection was closed is an error, and starts no other cluster.
     found = {"RAY_ENABLE_AUTO_CONNECT": "0"}
     if engine.joined is None:
+        # On a busy machine Ray's own processes take longer to meet than the half minute after which it gives all of them up.
+        found |= {"RAY_agent_register_timeout_ms": str(_MEET_MS)}
         # What belongs to this cluster shows this token; without it, Ray would leave one of its own in the user's home.
         found |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
     return found

@@ -16,6 +16,7 @@ from gnnkit.jobs.launching.job import fair_threads
 if TYPE_CHECKING:
     from gnnkit.events import EventSink
     from gnnkit.jobs.launching.job import LaunchSpec, RankInputs
+    from gnnkit.ray.child import RayTasks
     from gnnkit.source import GraphSource
     from gnnkit.storage.options import BuildOptions
     from gnnkit.storage.store import Store
@@ -104,6 +105,18 @@ class Ray(Engine):
                 f"Ray(cpus_per_worker={spec.threads})",
             )
         return RayJob(self, spec, inputs, events)
+
+    def tasks(self) -> RayTasks:
+        """Joins the cluster, for a ``with`` block in which its nodes read tables; see ``gnnkit.tables``.
+
+        Raises:
+            PlanError: Ray is not installed.
+            StartTimeout: The cluster cannot be joined.
+        """
+        from gnnkit.ray.child import RayTasks
+
+        check_installed()
+        return RayTasks(self, "read the tables again")
 
     def build(self, source: GraphSource, path: Path, options: BuildOptions, events: EventSink) -> Store:
         """Builds a store on the cluster, as ``gnnkit.partition`` does on one machine, byte for byte.

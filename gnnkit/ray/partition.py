@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.errors import PlanError, StoreError, WorkerDied
-from gnnkit.events import Event, EventSink
+from gnnkit.errors import PlanError, StoreError
+from gnnkit.events import EventSink
 from gnnkit.ray.building import BuildTask, PartInput
-from gnnkit.ray.job import driver_environment, driver_options
-from gnnkit.runtime.remote import error_from_json
-from gnnkit.runtime.runs import new_run
-from gnnkit.runtime.supervisor import Exit, Supervisor
-from gnnkit.runtime.wire import Message, Waker, in_memory
+from gnnkit.ray.child import START_S, DriverChild
 from gnnkit.source import GraphSource, PartedSource, RangedSource
 from gnnkit.storage.build import BuildJob, existing
 from gnnkit.storage.edge_values import timed_edge_types
@@ -26,14 +20,11 @@ from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.partition import assign_parts
 from gnnkit.storage.staging import check_replaceable, parts_path
 from gnnkit.storage.store import Store
-from gnnkit.waiting import SLICE_S, Deadline
 
 if TYPE_CHECKING:
     from gnnkit.ray.options import Ray
 
 _ADVICE = "call it again: parts that are finished are kept"
-# That Ray may take to be there.
-_START_S = 600.0
 # Where the rows of a source go that can only be read from its beginning, below the folder of parts.
 _COPY = "source"
 _METHODS = ("contiguous", "random", "given")
@@ -55,15 +46,16 @@ def build_on_ray(engine: Ray, source: GraphSource, path: Path, options: BuildOpt
         raise StoreError(f"{folder} cannot be written: {error.strerror or error}", "give another folder: out=...") from error
     missing = tuple(part for part in range(options.num_parts) if part not in read_records(folder))
     if missing:
-        ranged: GraphSource = source
-        if not isinstance(source, RangedSource):
+        # Tables that hosts have read are ranged in a form that can be sent.
+        ranged: GraphSource = getattr(source, "ranged", source)
+        if not isinstance(ranged, RangedSource):
             from gnnkit.datasets.copied import copy_source
 
             ranged = copy_source(source, folder / _COPY, events)
         task = BuildTask(ranged, options, str(path), fingerprint, missing, assignment)
         with _Driver(engine, task) as driver:
             totals = driver.divide(events)
-            build_parts(_shared_job(task, source, totals), (), wait_timeout_s=_START_S)
+            build_parts(_shared_job(task, source, totals), (), wait_timeout_s=START_S)
             driver.build(events)
     found = build_parts(_shared_job(job, source, {}), (), finish=True)
     assert found is not None, "whoever finishes has a store, or an error"
@@ -108,8 +100,8 @@ def _assignment(source: GraphSource, options: BuildOptions, events: EventSink) -
     return dict(assign_parts(source.schema, None, options, events, source.splits, source))
 
 
-class _Driver:
-    """Ray's driver, for a ``with`` block; it ends with the block, and whatever it had running on the cluster.
+class _Driver(DriverChild):
+    """Ray's driver, which builds a store.
 
     Args:
         engine: The cluster.
@@ -122,60 +114,22 @@ class _Driver:
     def __init__(self, engine: Ray, task: BuildTask) -> None:
         import cloudpickle
 
-        self._engine = engine
+        super().__init__(engine, _ADVICE)
         try:
-            self._task = in_memory(bytes(cloudpickle.dumps(task)))
+            self._task = bytes(cloudpickle.dumps(task))
         except Exception as error:  # whatever an object raises that will not be pickled
             raise PlanError(
                 f"the source {task.source.name} cannot be sent to other processes: {type(error).__name__}: {error}",
                 "a RangedSource names its files, and opens them where they are read",
             ) from error
 
-    def __enter__(self) -> _Driver:
-        self._waker = Waker()
-        options = driver_options(driver_environment(self._engine), _ADVICE)
-        try:
-            self._supervisor = Supervisor(options, new_run(None, {"engine": "ray"}, "build"), lambda child: None)
-        except BaseException:
-            os.close(self._task)
-            raise
-        try:
-            self._supervisor.start_missing()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        os.close(self._task)
-        self._supervisor.stop()
-
     def divide(self, events: EventSink) -> dict[Any, EdgeTotals]:
         """Has edges divided; returns the sums over them."""
-        self._supervisor.send(0, "build", (self._task,), engine=self._engine.to_json(), timeout_s=_START_S)
-        said = self._await("divided", events)
+        self.send("build", self._task)
+        said = self.hear("divided", events=events)
         return {tuple(t): EdgeTotals(tuple(counts), largest) for t, counts, largest in said.body["totals"]}
 
     def build(self, events: EventSink) -> None:
         """Has all parts built."""
-        self._supervisor.send(0, "shared")
-        self._await("built", events)
-
-    def _await(self, kind: str, events: EventSink) -> Message:
-        for message in self._heard():
-            if message.kind == "progress":
-                events(Event(**message.body["event"]))
-            elif message.kind == "lost":
-                raise error_from_json(message.body["error"], "Ray", WorkerDied)
-            elif message.kind == kind:
-                return message
-        raise AssertionError("it is heard until something is said")
-
-    def _heard(self) -> Iterator[Message]:
-        """Yields what the driver says; its end is an error. Ray itself has deadlines for joining, and says when no node is left."""
-        while True:
-            self._waker.wait(self._supervisor.poller(), Deadline(SLICE_S).left_s)
-            for _, said in self._supervisor.listen():
-                if isinstance(said, Exit):
-                    raise said.error
-                yield said
+        self.say("shared")
+        self.hear("built", events=events)

@@ -370,7 +370,7 @@ def _scatter_block(
         return
     store_ids = numbering.to_store(first, last)
     owners = numbering.part_of(store_ids)
-    for part in np.unique(owners):
+    for part in np.flatnonzero(np.bincount(owners, minlength=len(bounds) - 1)).tolist():
         if part not in writers:
             continue
         mine = np.flatnonzero(owners == part)

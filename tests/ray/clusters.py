@@ -87,6 +87,7 @@ def started_cluster(cpus: int) -> Iterator[RayCluster]:
     """Yields a cluster of one node with some processors; drivers of this process find its token."""
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets are below it, whose paths must be short
     told = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16), "RAY_USAGE_STATS_ENABLED": "0"}
+    told["RAY_agent_register_timeout_ms"] = str(int(1000 * PATIENCE_S))  # Ray gives up its own processes after 30 s otherwise
     with pytest.MonkeyPatch.context() as patch:
         for name, value in told.items():
             patch.setenv(name, value)

@@ -87,6 +87,41 @@ class TestOnACluster:
         assert_same(store.path, wanted.path)
         assert store.options.with_edge and store.keys("user")[17] == users[17]
 
+    def test_each_node_reads_its_share_of_row_groups(self, cluster: RayCluster, tmp_path: Path) -> None:
+        """Keys of text and of numbers, nodes that edges name, classes and splits; parts are those of a column."""
+        rng, said = np.random.default_rng(3), list[Event]()
+        users = [f"user-{number}" for number in rng.permutation(9000)]
+        shards = rng.integers(0, 3, 9000)
+        nodes = {"id": users, "age": rng.random(9000), "fold": rng.choice(["train", "test"], 9000), "shard": shards}
+        parquet.write_table(pa.table(nodes), tmp_path / "users.parquet", row_group_size=1000)
+        for number in range(2):
+            edges = {"from": rng.choice(users, 40_000), "to": rng.choice(users, 40_000), "price": rng.random(40_000)}
+            parquet.write_table(pa.table(edges), tmp_path / f"edges{number}.parquet", row_group_size=4000)
+        options: dict[str, Any] = {"weight": "edge_weight", "partition": "column:shard"}
+
+        def source(**more: Any) -> gnnkit.source.GraphSource:
+            roles: dict[str, Any] = {"features": "age", "split": "fold", "categories": "shard", "edge_weight": "price"}
+            return gnnkit.tables(tmp_path / "edges*.parquet", tmp_path / "users.parquet", keys="id", scratch_dir=tmp_path, **roles, **more)
+
+        engine = gnnkit.Ray(address=cluster.address)
+        wanted = gnnkit.partition(source(), 3, out=tmp_path / "wanted", **options)
+        read = source(engine=engine, events=said.append)
+        store = gnnkit.partition(read, 3, out=tmp_path / "built", engine=engine, **options)
+        assert_same(store.path, wanted.path)
+        assert store.manifest.node_bounds["node"] == (0, *np.bincount(shards).cumsum().tolist())
+        found = re.fullmatch(r"2 nodes, each read at most (\d+) % of the tables", [event for event in said if event.kind == "end"][-1].text)
+        assert found and int(found[1]) <= 135 / 2
+
+    def test_tables_by_command(self, cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        rng = np.random.default_rng(3)
+        parquet.write_table(pa.table({"a": rng.integers(0, 99, 500), "b": rng.integers(0, 99, 500)}), tmp_path / "edges.parquet")
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        for name, more in (("wanted", []), ("built", ["--engine", "ray"])):
+            words = ["partition", str(tmp_path / "edges.parquet"), "2", "--out", str(tmp_path / name), *more]
+            result = CliRunner().invoke(app, words)
+            assert result.exit_code == 0, result.output
+        assert_same(tmp_path / "built", tmp_path / "wanted")
+
     def test_a_tree_of_ogb_by_command(self, cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write_ogb_layout(papers_like(0.0002), tmp_path / "data", compresslevel=0)
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)

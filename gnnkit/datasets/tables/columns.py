@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -11,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gnnkit.datasets.spool import ArrayFile
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.reading import Piece
+from gnnkit.datasets.tables.rows import JoinedRows, KeptRows, Place, RangeRows, Rows
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.schema import ArraySpec
 
@@ -71,6 +73,21 @@ class Column(Protocol):
     def recoding(self) -> Recoding | None:
         """Makes rows from before ``resume`` what they are now; None where they stay as they are."""
         ...
+
+    def segment(self) -> Any:
+        """Returns all that the column of the whole table needs of that of a range, to be pickled."""
+        ...
+
+    def join(self, segment: Any) -> None:
+        """Goes on with the next range of rows, whose column is of the ``segment``."""
+        ...
+
+
+def _digest_of(rows: Rows | None) -> ChainedDigest:
+    if rows is None:
+        return ChainedDigest()
+    assert isinstance(rows, KeptRows | JoinedRows), "the digest of a range is a piece"
+    return rows.digest
 
 
 def plain(array: pa.Array) -> pa.Array:
@@ -154,7 +171,7 @@ class Numbers:
         flat: Whether the array is ``[n]``; then there is one column.
         types: Types that columns are to have.
         fills: ``{column: value}`` for nulls.
-        folder: Where they are kept.
+        place: Where they are kept.
     """
 
     def __init__(
@@ -163,15 +180,14 @@ class Numbers:
         dtype: str | None,
         types: Mapping[str, pa.DataType],
         fills: Mapping[str, Any],
-        folder: Path,
+        place: Place,
         *,
         flat: bool = False,
     ) -> None:
         self.columns = tuple(columns)
-        self._dtype, self._flat, self._types, self._fills, self._folder = dtype, flat, types, fills, folder
+        self._dtype, self._flat, self._types, self._fills, self._place = dtype, flat, types, fills, place
         self._widths: list[int] = []
-        self._file: ArrayFile | None = None
-        self._digest = ChainedDigest()
+        self._kept: Rows | None = None
 
     def convert(self, piece: Piece) -> list[NDArray[Any]]:
         """See ``Column``."""
@@ -180,36 +196,42 @@ class Numbers:
     def append(self, converted: list[NDArray[Any]]) -> None:
         """See ``Column``."""
         widths = [rows.shape[1] for rows in converted]
-        if self._file is None:
+        if self._kept is None:
             self._widths = widths
             self._dtype = self._dtype or ("int64" if all(rows.dtype.kind in "iu" for rows in converted) else "float32")
-            self._file = ArrayFile(ArraySpec(self._dtype, () if self._flat else (sum(widths),)), self._folder)
-        for name, width, first in zip(self.columns, widths, self._widths, strict=True):
-            if width != first:
-                raise DatasetError(f"column {name!r} has lists of {width} and of {first} numbers", "all rows of a feature have one length")
+            self._kept = self._made()
+        self._check_widths(widths)
         if self._dtype == "int64" and any(rows.dtype.kind not in "iu" for rows in converted):
             raise DatasetError(f"columns {list(self.columns)} have whole numbers first and fractions later", "types={...: 'double'}")
         rows = np.concatenate(converted, axis=1, dtype=np.dtype(self._dtype), casting="same_kind" if self._dtype == "int64" else "unsafe")
-        rows = rows.reshape(-1) if self._flat else rows
-        self._digest.update(rows)
-        self._file.append(rows)
+        self._kept.append(rows.reshape(-1) if self._flat else rows)
+
+    def _made(self, state: Mapping[str, str] | None = None) -> Rows:
+        assert self._dtype is not None
+        spec = ArraySpec(self._dtype, () if self._flat else (sum(self._widths),))
+        return self._place(spec, digest_nbytes=spec.row_nbytes, state=state)
+
+    def _check_widths(self, widths: Sequence[int]) -> None:
+        for name, width, first in zip(self.columns, widths, self._widths, strict=True):
+            if width != first:
+                raise DatasetError(f"column {name!r} has lists of {width} and of {first} numbers", "all rows of a feature have one length")
 
     def finish(self) -> ArraySpec:
         """See ``Column``."""
-        if self._file is None:
+        if self._kept is None:
             self._dtype = self._dtype or "float32"
             self._widths = [1] * len(self.columns)
-            self._file = ArrayFile(ArraySpec(self._dtype, () if self._flat else (len(self.columns),)), self._folder)
-        return self._file.spec
+            self._kept = self._made()
+        return self._kept.spec
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """See ``Column``."""
-        assert self._file is not None
-        return self._file.read(start, stop)
+        assert self._kept is not None
+        return self._kept.read(start, stop)
 
     def digest(self) -> str:
         """See ``Column``."""
-        return self._digest.hexdigest()
+        return _digest_of(self._kept).hexdigest()
 
     def facts(self) -> list[Any]:
         """See ``Column``."""
@@ -217,15 +239,33 @@ class Numbers:
 
     def state(self) -> dict[str, Any]:
         """See ``Column``."""
-        return {"dtype": self._dtype, "widths": self._widths, "digest": self._digest.state()}
+        return {"dtype": self._dtype, "widths": self._widths, "digest": _digest_of(self._kept).state()}
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """See ``Column``."""
-        self._dtype, self._widths, self._digest = state["dtype"], list(state["widths"]), ChainedDigest(state["digest"])
-        self._file = ArrayFile(ArraySpec(state["dtype"], () if self._flat else (sum(self._widths),)), self._folder)
+        self._dtype, self._widths = state["dtype"], list(state["widths"])
+        self._kept = self._made(state["digest"])
 
     def recoding(self) -> None:
         """See ``Column``."""
+
+    def segment(self) -> dict[str, Any]:
+        """See ``Column``."""
+        assert isinstance(self._kept, RangeRows | None), "others are in no segments"
+        return {"dtype": self._dtype, "widths": self._widths, "rows": self._kept and self._kept.segment()}
+
+    def join(self, segment: Mapping[str, Any]) -> None:
+        """See ``Column``."""
+        if segment["rows"] is None:
+            return
+        if self._kept is None:
+            self._dtype, self._widths = segment["dtype"], list(segment["widths"])
+            self._kept = self._made()
+        self._check_widths(segment["widths"])
+        if segment["dtype"] != self._dtype:
+            raise DatasetError(f"columns {list(self.columns)} have whole numbers and fractions", "types={...: 'double'}")
+        assert isinstance(self._kept, JoinedRows), "others are read, not joined"
+        self._kept.join(segment["rows"])
 
     def _rows(self, piece: Piece, name: str) -> NDArray[Any]:
         array = column_of(piece, name, self._types)
@@ -264,19 +304,19 @@ class Codes:
         column: Its name.
         types: Types that columns are to have.
         fills: ``{column: value}`` for nulls; -1 is no category at all.
-        folder: Where they are kept.
+        place: Where they are kept.
         optional: Whether nulls are no category where ``fills`` says nothing.
     """
 
     def __init__(
-        self, column: str, types: Mapping[str, pa.DataType], fills: Mapping[str, Any], folder: Path, *, optional: bool = False
+        self, column: str, types: Mapping[str, pa.DataType], fills: Mapping[str, Any], place: Place, *, optional: bool = False
     ) -> None:
         self.columns = (column,)
         self.values: list[Any] = []
         self._types, self._fills, self._optional = types, fills, optional
         self._known: dict[Any, int] = {}
-        self._file = ArrayFile(ArraySpec("int32"), folder)
-        self._digest = ChainedDigest()
+        self._place = place
+        self._kept = self._made()
         self._num_before = 0
         self._map: NDArray[np.int64] = np.empty(0, np.int64)
 
@@ -300,6 +340,15 @@ class Codes:
     def append(self, converted: tuple[NDArray[Any], list[Any]]) -> None:
         """See ``Column``."""
         codes, values = converted
+        rows = self._places(values)[codes]
+        # Digests are of what codes stand for: the codes of a range are others than those of all rows.
+        self._kept.append(rows, np.array([*map(_word, values), 0], np.uint64)[codes])
+
+    def _made(self, state: Mapping[str, str] | None = None) -> Rows:
+        return self._place(ArraySpec("int32"), digest_nbytes=8, state=state)
+
+    def _places(self, values: Sequence[Any]) -> NDArray[np.int32]:
+        """The codes of values, and at last that of none; values that are new get the next ones."""
         known = next(iter(self._known), None)
         if known is not None and any(isinstance(value, str) != isinstance(known, str) for value in values):
             raise DatasetError(
@@ -311,9 +360,7 @@ class Codes:
                 f"column {self.columns[0]!r} has more than {MOST_CATEGORIES} different values",
                 "make them a node type of their own, or a key",
             )
-        rows = np.array([*places, NO_CATEGORY], np.int32)[codes]
-        self._digest.update(rows)
-        self._file.append(rows)
+        return np.array([*places, NO_CATEGORY], np.int32)
 
     def finish(self) -> ArraySpec:
         """See ``Column``."""
@@ -325,12 +372,12 @@ class Codes:
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """See ``Column``."""
-        rows: NDArray[Any] = self._map[self._file.read(start, stop)]
+        rows: NDArray[Any] = self._map[self._kept.read(start, stop)]
         return rows
 
     def digest(self) -> str:
         """See ``Column``."""
-        return f"{self._digest.hexdigest()} {list(self._known)}"
+        return f"{_digest_of(self._kept).hexdigest()} {list(self._known)}"
 
     def facts(self) -> dict[str, Any]:
         """See ``Column``."""
@@ -338,12 +385,12 @@ class Codes:
 
     def state(self) -> dict[str, Any]:
         """See ``Column``."""
-        return {"known": list(self._known), "digest": self._digest.state()}
+        return {"known": list(self._known), "digest": _digest_of(self._kept).state()}
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """See ``Column``."""
         self._known = {value: place for place, value in enumerate(state["known"])}
-        self._num_before, self._digest = len(self._known), ChainedDigest(state["digest"])
+        self._num_before, self._kept = len(self._known), self._made(state["digest"])
 
     @property
     def values_before(self) -> list[Any]:
@@ -356,6 +403,21 @@ class Codes:
             return None
         now = np.array([*(self.values.index(value) for value in self.values_before), NO_CATEGORY])
         return lambda rows: now[rows]
+
+    def segment(self) -> dict[str, Any]:
+        """See ``Column``."""
+        assert isinstance(self._kept, RangeRows), "others are in no segments"
+        return {"known": list(self._known), "rows": self._kept.segment()}
+
+    def join(self, segment: Mapping[str, Any]) -> None:
+        """See ``Column``."""
+        assert isinstance(self._kept, JoinedRows), "others are read, not joined"
+        self._kept.join(segment["rows"], self._places(segment["known"]))
+
+
+@lru_cache(MOST_CATEGORIES)
+def _word(value: Any) -> int:
+    return int.from_bytes(hashlib.blake2b(json.dumps(value).encode(), digest_size=8).digest(), "little")
 
 
 class Features:
@@ -438,6 +500,15 @@ class Features:
 
         return widened
 
+    def segment(self) -> list[Any]:
+        """See ``Column``."""
+        return [part.segment() for part in self._parts]
+
+    def join(self, segment: Sequence[Any]) -> None:
+        """See ``Column``."""
+        for part, own in zip(self._parts, segment, strict=True):
+            part.join(own)
+
 
 class Times:
     """A column of times as int64: timestamps and dates since 1970 in one unit, whole numbers as they are.
@@ -447,13 +518,13 @@ class Times:
         unit: "s", "ms", "us" or "ns".
         types: Types that columns are to have.
         fills: ``{column: value}`` for nulls.
-        folder: Where they are kept.
+        place: Where they are kept.
     """
 
-    def __init__(self, column: str, unit: str, types: Mapping[str, pa.DataType], fills: Mapping[str, Any], folder: Path) -> None:
+    def __init__(self, column: str, unit: str, types: Mapping[str, pa.DataType], fills: Mapping[str, Any], place: Place) -> None:
         self.columns = (column,)
-        self._unit, self._types, self._fills = unit, types, fills
-        self._file, self._digest = ArrayFile(ArraySpec("int64"), folder), ChainedDigest()
+        self._unit, self._types, self._fills, self._place = unit, types, fills, place
+        self._kept = self._made()
         self._is_number, self._num_before = False, 0
 
     def convert(self, piece: Piece) -> tuple[NDArray[Any], bool]:
@@ -474,23 +545,28 @@ class Times:
     def append(self, converted: tuple[NDArray[Any], bool]) -> None:
         """See ``Column``."""
         rows, is_number = converted
-        if self._file.num_rows + self._num_before and is_number != self._is_number:
+        self._check_kind(is_number)
+        self._kept.append(rows)
+
+    def _made(self, state: Mapping[str, str] | None = None) -> Rows:
+        return self._place(ArraySpec("int64"), digest_nbytes=8, state=state)
+
+    def _check_kind(self, is_number: bool) -> None:
+        if self._kept.num_rows + self._num_before and is_number != self._is_number:
             raise DatasetError(f"column {self.columns[0]!r} has whole numbers and timestamps", "times are of one type")
         self._is_number = is_number
-        self._digest.update(rows)
-        self._file.append(rows)
 
     def finish(self) -> ArraySpec:
         """See ``Column``."""
-        return self._file.spec
+        return self._kept.spec
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """See ``Column``."""
-        return self._file.read(start, stop)
+        return self._kept.read(start, stop)
 
     def digest(self) -> str:
         """See ``Column``."""
-        return self._digest.hexdigest()
+        return _digest_of(self._kept).hexdigest()
 
     def facts(self) -> dict[str, Any]:
         """See ``Column``."""
@@ -498,11 +574,23 @@ class Times:
 
     def state(self) -> dict[str, Any]:
         """See ``Column``."""
-        return {"is_number": self._is_number, "digest": self._digest.state()}
+        return {"is_number": self._is_number, "digest": _digest_of(self._kept).state()}
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """See ``Column``."""
-        self._is_number, self._num_before, self._digest = bool(state["is_number"]), 1, ChainedDigest(state["digest"])
+        self._is_number, self._num_before, self._kept = bool(state["is_number"]), 1, self._made(state["digest"])
 
     def recoding(self) -> None:
         """See ``Column``."""
+
+    def segment(self) -> dict[str, Any]:
+        """See ``Column``."""
+        assert isinstance(self._kept, RangeRows), "others are in no segments"
+        return {"is_number": self._is_number, "rows": self._kept.segment()}
+
+    def join(self, segment: Mapping[str, Any]) -> None:
+        """See ``Column``."""
+        assert isinstance(self._kept, JoinedRows), "others are read, not joined"
+        if segment["rows"].num_rows:
+            self._check_kind(segment["is_number"])
+            self._kept.join(segment["rows"])

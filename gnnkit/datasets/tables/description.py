@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnnkit.datasets.tables.source import TableSource, tables
 from gnnkit.errors import DatasetError, PlanError, near_matches
@@ -13,10 +13,15 @@ from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import read_bounded
 from gnnkit.urls import is_url
 
+if TYPE_CHECKING:
+    from gnnkit.datasets.tables.hosts import TableEngine
+
 _YAML = (".yaml", ".yml")
 
 
-def open_described(path: str | Path, events: EventSink = ignore_events) -> TableSource:
+def open_described(
+    path: str | Path, events: EventSink = ignore_events, *, engine: TableEngine | None = None, scratch_dir: Path | None = None
+) -> TableSource:
     """The graph of a file: a YAML file with the arguments of ``gnnkit.tables``, or a table of edges.
 
     In YAML, an edge type is "user,buys,item", and paths are relative to the file.
@@ -24,6 +29,8 @@ def open_described(path: str | Path, events: EventSink = ignore_events) -> Table
     Args:
         path: The file; of a table of edges its URL, too.
         events: Receives progress.
+        engine: See ``gnnkit.tables``.
+        scratch_dir: See ``gnnkit.tables``.
 
     Raises:
         PlanError: The file names an argument that there is not, or see ``gnnkit.tables``.
@@ -31,7 +38,7 @@ def open_described(path: str | Path, events: EventSink = ignore_events) -> Table
     """
     table, path = path, Path(path)
     if path.suffix.lower() not in _YAML:
-        return tables(table, name=path.name.partition(".")[0], events=events)
+        return tables(table, name=path.name.partition(".")[0], engine=engine, scratch_dir=scratch_dir, events=events)
     import yaml
 
     try:
@@ -40,10 +47,18 @@ def open_described(path: str | Path, events: EventSink = ignore_events) -> Table
         raise DatasetError(f"{path} cannot be read: {error}") from error
     if not isinstance(given, dict) or "edges" not in given:
         raise PlanError(f"{path} names no edges", "it holds the arguments of gnnkit.tables, edges at least")
-    return tables_from_text(given, path.parent, events, default_name=path.stem)
+    return tables_from_text(given, path.parent, events, default_name=path.stem, engine=engine, scratch_dir=scratch_dir)
 
 
-def tables_from_text(given: Mapping[str, Any], folder: Path, events: EventSink, *, default_name: str = "tables") -> TableSource:
+def tables_from_text(
+    given: Mapping[str, Any],
+    folder: Path,
+    events: EventSink,
+    *,
+    default_name: str = "tables",
+    engine: TableEngine | None = None,
+    scratch_dir: Path | None = None,
+) -> TableSource:
     """``gnnkit.tables`` with arguments as a file or a command line has them.
 
     Args:
@@ -51,16 +66,18 @@ def tables_from_text(given: Mapping[str, Any], folder: Path, events: EventSink, 
         folder: Where relative paths begin.
         events: Receives progress.
         default_name: The graph's name where none is given.
+        engine: See ``gnnkit.tables``.
+        scratch_dir: See ``gnnkit.tables``.
 
     Raises:
         PlanError: There is no such argument.
     """
-    known = [name for name in inspect.signature(tables).parameters if name not in ("events", "scratch_dir", "memory_bytes")]
+    known = [name for name in inspect.signature(tables).parameters if name not in ("events", "scratch_dir", "memory_bytes", "engine")]
     for name in given:
         if name not in known:
             raise PlanError(f"gnnkit.tables has no argument {name!r}{near_matches(str(name), known)}", f"arguments: {', '.join(known)}")
     arguments = {name: forms_from_text(value, folder) if name in ("nodes", "edges") else _typed(value) for name, value in given.items()}
-    return tables(**{"name": default_name, **arguments}, events=events)
+    return tables(**{"name": default_name, **arguments}, engine=engine, scratch_dir=scratch_dir, events=events)
 
 
 def forms_from_text(value: Any, folder: Path) -> Any:

@@ -300,6 +300,11 @@ class KeyTable:
         self._counts, self._doubles = np.zeros(2, np.int64), np.empty((_SHOWN, 2), np.int64)
 
     @property
+    def arrays(self) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+        """The table itself, for ``find_keys``: words by slot, and rows."""
+        return self._slots, self._rows
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory."""
         return self._slots.nbytes + self._rows.nbytes

@@ -44,6 +44,27 @@ class Piece:
     file: int = 0
 
 
+@dataclass(frozen=True)
+class RowGroup:
+    """A row group of one of a table's Parquet files.
+
+    Attributes:
+        file: The number of its file.
+        number: Its number in the file.
+        first: The number of its first row in the table.
+        num_rows: Its rows.
+        nbytes: Bytes of the columns that are read.
+        footer_nbytes: Bytes of the file's footer, which whoever opens the file reads, too.
+    """
+
+    file: int
+    number: int
+    first: int
+    num_rows: int
+    nbytes: int
+    footer_nbytes: int
+
+
 @dataclass
 class Table:
     """A table that can be read.
@@ -86,16 +107,20 @@ class Table:
             )
         return self.types.get(column, self.schema.field(column).type)
 
-    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+    def pieces(self, columns: Sequence[str], groups: Sequence[RowGroup] | None = None, first: int = 0) -> Iterator[Piece]:
         """Yields all rows of some columns, in order.
+
+        Args:
+            columns: The columns.
+            groups: The row groups to read; None for all of the table.
+            first: The number of the first row.
 
         Raises:
             DatasetError: It cannot be read; names the file and the row group.
         """
         self.reads += 1
-        first = 0
         size = self._batch_rows(columns)
-        for batch, where, file in self._batches(list(columns), size):
+        for batch, where, file in self._batches(list(columns), size, groups):
             for start in range(0, batch.num_rows, size):
                 piece = batch.slice(start, size)
                 yield Piece(piece, first, where, file)
@@ -111,6 +136,37 @@ class Table:
         return any(_format(path) == "csv" for path in self.files)
 
     @property
+    def can_be_cut(self) -> bool:
+        """Whether it is Parquet files at their own places, whose row groups can be read by themselves."""
+        return bool(self.files) and not self.urls and all(_format(path) == "parquet" for path in self.files)
+
+    def row_groups(self, columns: Sequence[str]) -> list[RowGroup]:
+        """Lists the row groups of a table that ``can_be_cut``, for some columns.
+
+        Raises:
+            DatasetError: A file cannot be read.
+        """
+        import pyarrow.parquet as parquet
+
+        wanted, found, first = set(columns), list[RowGroup](), 0
+        for number, path in enumerate(self.files):
+            try:
+                facts = parquet.read_metadata(path)
+            except (pa.ArrowException, OSError) as error:
+                raise _unreadable(path, error) from error
+            for group in range(facts.num_row_groups):
+                rows = facts.row_group(group)
+                own = (rows.column(k) for k in range(rows.num_columns))
+                nbytes = sum(c.total_compressed_size for c in own if c.path_in_schema.partition(".")[0] in wanted)
+                found.append(RowGroup(number, group, first, rows.num_rows, nbytes, facts.serialized_size))
+                first += rows.num_rows
+        return found
+
+    def of_hosts(self) -> Table:
+        """The same table for other hosts, with absolute paths."""
+        return Table(self.what, None, dict(self.types), [os.path.abspath(path) for path in self.files], schema=self.schema)
+
+    @property
     def can_be_read_again(self) -> bool:
         """Whether another pass gives the rows once more."""
         return not isinstance(self.form, pa.RecordBatchReader)
@@ -119,9 +175,12 @@ class Table:
         width = sum(_width(self.schema.field(name).type) for name in columns)
         return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, width)))
 
-    def _batches(self, columns: list[str], size: int) -> Iterator[tuple[pa.RecordBatch, str, int]]:
+    def _batches(self, columns: list[str], size: int, groups: Sequence[RowGroup] | None) -> Iterator[tuple[pa.RecordBatch, str, int]]:
+        numbers = None if groups is None else {file: [g.number for g in groups if g.file == file] for file in {g.file for g in groups}}
         for number, path in enumerate(self.files):
-            for batch, where in _file_batches(path, columns, size, self):
+            if numbers is not None and number not in numbers:
+                continue
+            for batch, where in _file_batches(path, columns, size, self, None if numbers is None else numbers[number]):
                 yield batch, where, number
         if self.files:
             return
@@ -290,8 +349,10 @@ def _unreadable(where: str, error: BaseException) -> DatasetError:
     return DatasetError(f"{where} cannot be read: {_line(error)}", "the file is damaged, cut short, or not what its name says")
 
 
-def _file_batches(path: str, columns: list[str], size: int, table: Table) -> Iterator[tuple[pa.RecordBatch, str]]:
-    """Yields the rows of a file, and where they lie in it."""
+def _file_batches(
+    path: str, columns: list[str], size: int, table: Table, groups: Sequence[int] | None
+) -> Iterator[tuple[pa.RecordBatch, str]]:
+    """Yields the rows of a file, or of some row groups of it, and where they lie in it."""
     where = shown = table.shown(path)
     try:
         missing = [name for name in columns if name not in (table.schema if path == table.files[0] else _file_schema(path, table)).names]
@@ -303,7 +364,7 @@ def _file_batches(path: str, columns: list[str], size: int, table: Table) -> Ite
             import pyarrow.parquet as parquet
 
             with parquet.ParquetFile(path, pre_buffer=False) as file:
-                for group in range(file.num_row_groups):
+                for group in range(file.num_row_groups) if groups is None else groups:
                     where = f"{shown}, row group {group}"
                     try:
                         for batch in file.iter_batches(size, row_groups=[group], columns=columns):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gnnkit.datasets.pipeline import overlap
 from gnnkit.datasets.spool import ArrayFile
-from gnnkit.datasets.tables.columns import Codes, Column, Features, Numbers, Recoding, Times, column_of, is_text, plain_type
+from gnnkit.datasets.tables.columns import Codes, Column, Recoding, column_of
 from gnnkit.datasets.tables.digests import ChainedDigest
-from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, KeyTable, key_array, key_column, key_kind, parts_for, resolve
-from gnnkit.datasets.tables.layout import EDGE_FEATURES, EdgeTable, Layout, NodeTable, types_of, types_to_text
-from gnnkit.datasets.tables.reading import Piece, Table
+from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, KeyTable, key_column, key_kind, parts_for, resolve
+from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable, types_of, types_to_text
+from gnnkit.datasets.tables.readers import EdgeReader, Finder, NodeReader, ReadOptions
+from gnnkit.datasets.tables.reading import Table
+from gnnkit.datasets.tables.rows import Place, Rows, Scratch
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.host import available_cpus, available_memory
@@ -37,13 +38,13 @@ from gnnkit.schema import (
 )
 from gnnkit.source import LinkSplits
 from gnnkit.storage.keys import NodeKeys, words_of
-from gnnkit.storage.layout import FEATURE_NAME, LABEL_NAME
+from gnnkit.storage.layout import LABEL_NAME
 
 if TYPE_CHECKING:
+    from gnnkit.datasets.tables.hosts import TableEngine
     from gnnkit.storage.store import Store
 
 Columns: TypeAlias = "str | Sequence[str]"
-_WEIGHT, _TIME = "edge_weight", "time"
 _SPLITS = {"val": "valid", "validation": "valid"}
 _SHOWN = 10
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 16 << 20
@@ -73,6 +74,7 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     name: str = "tables",
     scratch_dir: str | Path | None = None,
     memory_bytes: int | None = None,
+    engine: TableEngine | None = None,
     events: EventSink = ignore_events,
 ) -> TableSource:
     """Tables of nodes and edges as a graph, for ``GraphLoader.from_source`` and ``gnnkit.partition``.
@@ -110,8 +112,11 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
             in one pass, without sorting edges on disk; it is the same store. See ``docs/how-to/spark-and-dask.md``.
         time_unit: The unit of times.
         name: What the graph is called.
-        scratch_dir: Folder for what is kept while the tables are read; None is that of datasets.
+        scratch_dir: Folder for what is kept while the tables are read; None is that of datasets. With ``engine``, all its nodes see it.
         memory_bytes: Memory for dictionaries of keys; None is a 16th of what is available, between 64 MB and 512 MB.
+        engine: What reads: None is this process; ``gnnkit.Ray(...)`` has each node of a cluster read its share of the row groups of Parquet
+            files, which all nodes see (``docs/how-to/ray.md``). It is the same graph. Other tables, and all where edges may be dropped,
+            this process reads in any case.
         events: Receives the stage "ingest" for each table, in rows, and "download" for those at URLs, in bytes.
 
     Raises:
@@ -130,16 +135,23 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     }
     if not isinstance(presorted, bool):
         raise PlanError(f"presorted={presorted!r}: it is True or False")
-    source = TableSource(
-        Layout.of(edges, nodes, keys, src, dst, given, types_of(types), events),
-        fill=dict(fill or {}),
-        dangling=_one_of("dangling", dangling, ("error", "drop")),
-        time_unit=_one_of("time_unit", time_unit, ("s", "ms", "us", "ns")),
-        name=name,
-        folder=_scratch(scratch_dir),
-        memory_bytes=memory_bytes or _memory(),
-        events=events,
-    )
+    options: dict[str, Any] = {
+        "layout": Layout.of(edges, nodes, keys, src, dst, given, types_of(types), events),
+        "fill": dict(fill or {}),
+        "dangling": _one_of("dangling", dangling, ("error", "drop")),
+        "time_unit": _one_of("time_unit", time_unit, ("s", "ms", "us", "ns")),
+        "name": name,
+        "folder": _scratch(scratch_dir),
+        "memory_bytes": memory_bytes or _memory(),
+        "events": events,
+    }
+    source: TableSource | None = None
+    if engine is not None:
+        from gnnkit.datasets.tables.hosts import HostTables  # stands upon this module
+
+        if HostTables.can_read(options["layout"], dangling):
+            source = HostTables(engine, **options)
+    source = source or TableSource(**options)
     if presorted:
         source.check_order()
     return source
@@ -271,12 +283,15 @@ class TableSource:
         memory_bytes: int,
         events: EventSink,
         after: Store | None = None,
+        place: Place | None = None,
     ) -> None:
         self.name = name
         self.notice: str | None = None
         self.edges_are_cheap = True
         self.link_splits: LinkSplits = {}
         self._layout, self._fill, self._time_unit, self._folder = layout, fill, time_unit, folder
+        self._options = ReadOptions(layout.types, fill, time_unit)
+        self._place: Place = place or Scratch(folder)
         self._after = after
         self._state: Mapping[str, Any] = {} if after is None else after.manifest.append_state or {}
         self._memory, self._events, self._dangling = memory_bytes, events, dangling
@@ -285,7 +300,7 @@ class TableSource:
         self._nodes: dict[NodeType, _Arrays] = {}
         self._edges: dict[EdgeType, _Arrays] = {}
         self._words: dict[tuple[EdgeType, int], ArrayFile] = {}
-        self._ids: dict[tuple[EdgeType, int], ArrayFile] = {}
+        self._ids: dict[tuple[EdgeType, int], ArrayFile | Rows] = {}
         self._dropped: dict[EdgeType, int] = {}
         # Of each table of edges the numbers of the files that have rows, and of their first rows.
         self._files: dict[EdgeType, list[tuple[int, int]]] = {}
@@ -477,69 +492,37 @@ class TableSource:
 
     def _columns(self, owner: NodeTable | EdgeTable) -> dict[str, Column]:
         """The arrays that the table of a type is asked for; they go on where those of the store end."""
-        made, before = self._new_columns(owner), self._own(owner.name)
+        before = self._own(owner.name)
+        made = self._options.columns(owner, self._place, before.get("columns"))
         if before.get("rows", 0):
             for name, column in made.items():
                 column.resume(before["columns"][name])
         return made
 
-    def _new_columns(self, owner: NodeTable | EdgeTable) -> dict[str, Column]:
-        uses, made = owner.uses, dict[str, Column]()
-        common: tuple[Any, ...] = (self._layout.types, self._fill, self._folder)
-        features, one_hot = uses.get("features", ()), uses.get("one_hot", ())
-        is_node = isinstance(owner, NodeTable)
-        if features or one_hot:
-            numbers = Numbers(features, "float32", *common) if features else None
-            made[FEATURE_NAME if is_node else EDGE_FEATURES] = Features(numbers, [Codes(column, *common) for column in one_hot])
-        if label := uses.get("label"):
-            name = LABEL_NAME if is_node else "edge_label"
-            if before := self._own(owner.name).get("columns"):
-                text = "known" in before[name]
-            else:
-                text = owner.table is not None and is_text(plain_type(owner.table.need(label[0], "label")))
-            one = len(label) == 1
-            column: Column = Codes(label[0], *common) if text and one else Numbers(label, None, *common, flat=one)
-            made[name] = column
-        for found in uses.get("time", ()):
-            made[_TIME] = Times(found, self._time_unit, *common)
-        for found in uses.get("edge_weight", ()):
-            made[_WEIGHT] = Numbers([found], None, *common, flat=True)
-        for found in uses.get("categories", ()):
-            if found in made:
-                raise PlanError(f"categories={found!r} of {owner.name!r}: another array has that name already", "rename the column")
-            made[found] = Codes(found, *common)
-        return made
-
     def _read_nodes(self, node: NodeTable) -> None:
         arrays = self._nodes[node.name]
         columns: list[Column] = list(arrays.columns.values())
-        for name in node.uses.get("split", ()):
-            codes = Codes(name, self._layout.types, self._fill, self._folder, optional=True)
+        if (codes := self._options.split(node, self._place)) is not None:
             if before := self._own(node.name).get("split"):
                 codes.resume(before)
             self._splits[node.name] = codes
             columns.append(codes)
-        kinds = {} if node.table is None else {column: key_kind(node.table, column, "keys") for column in node.keys}
+        reader = None if node.table is None else NodeReader(node, columns, self._options)
         if node.keys:
-            self._spools[node.name] = self._spool(node.name, kinds)
-        if node.table is None:
+            self._spools[node.name] = self._spool(node.name, {} if reader is None else reader.kinds)
+        if node.table is None or reader is None:
             arrays.num_rows = node.count
             return
-
-        def work(piece: Piece) -> tuple[int, Any, list[Any]]:
-            keys = [key_column(key_array(piece, column, kind, self._layout.types)) for column, kind in kinds.items()]
-            return piece.rows.num_rows, (keys, words_of(keys)) if keys else None, [column.convert(piece) for column in columns]
-
-        for count, keys, values in self._pieces(node.table, [*node.keys, *(name for column in columns for name in column.columns)], work):
+        for count, keys, values in self._pieces(node.table, reader):
             if keys is not None:
                 self._spools[node.name].append(*keys)
             for column, value in zip(columns, values, strict=True):
                 column.append(value)
             arrays.num_rows += count
 
-    def _finders(self, memory_bytes: int) -> dict[NodeType, Callable[[NDArray[np.uint64]], NDArray[Any]]]:
+    def _finders(self, memory_bytes: int) -> dict[NodeType, Finder]:
         """Makes what finds the ids of keys while edges are read: of the node types that are known by then and whose keys fit the memory."""
-        found: dict[NodeType, Callable[[NDArray[np.uint64]], NDArray[Any]]] = {}
+        found: dict[NodeType, Finder] = {}
         for name, node in self._layout.nodes.items():
             if node.by_row:
                 found[name] = partial(_row_numbers, total=self._num_nodes(name))
@@ -555,7 +538,7 @@ class TableSource:
         self,
         edge: EdgeTable,
         distinct: Mapping[NodeType, DistinctKeys],
-        finders: Mapping[NodeType, Callable[[NDArray[np.uint64]], NDArray[Any]]],
+        finders: Mapping[NodeType, Finder],
     ) -> None:
         arrays = self._edges[edge.name]
         columns = list(arrays.columns.values())
@@ -569,32 +552,23 @@ class TableSource:
             return
 
         files = self._files.setdefault(edge.name, [])
-        kinds = [[(column, key_kind(edge.table, column, "src or dst")) for column in columns] for columns in edge.ends]
-
-        def work(piece: Piece) -> tuple[int, list[Any], list[Any], list[Any], int]:
-            ends = [[key_array(piece, column, kind, self._layout.types) for column, kind in end] for end in kinds]
-            words = [words_of([key_column(array) for array in keys]) for keys in ends]
-            words = [finders[t](rows) if t in finders else rows for rows, t in zip(words, node_types, strict=True)]
-            found = [pc.unique(keys[0]) if node_type in distinct else None for keys, node_type in zip(ends, node_types, strict=True)]
-            return piece.rows.num_rows, words, found, [column.convert(piece) for column in columns], piece.file
-
-        names = [*edge.ends[0], *edge.ends[1], *(name for column in columns for name in column.columns)]
-        for count, words, found, values, file in self._pieces(edge.table, names, work):
+        reader = EdgeReader(edge, columns, self._options, finders, distinct)
+        for count, words, found, values, file in self._pieces(edge.table, reader):
             if not files or files[-1][0] != file:
                 files.append((file, arrays.num_rows))
             for end, node_type in enumerate(node_types):
                 (self._ids if node_type in finders else self._words)[edge.name, end].append(words[end])
-                if found[end] is not None:
-                    distinct[node_type].add(found[end])
+                if (keys := found[end]) is not None:
+                    distinct[node_type].add(keys)
             for column, value in zip(columns, values, strict=True):
                 column.append(value)
             arrays.num_rows += count
 
-    def _pieces(self, table: Table, names: Sequence[str], work: Any) -> Iterator[Any]:
+    def _pieces(self, table: Table, reader: NodeReader | EdgeReader) -> Iterator[Any]:
         """Yields what threads make of the pieces of a table, in order."""
         with Stage(self._events, "ingest", label=f"{self.name}, {table.what}", unit="rows") as stage:
-            columns = list(dict.fromkeys(names)) or table.schema.names[:1]  # rows of no column cannot be counted
-            results = overlap(table.pieces(columns), work, num_threads=self._threads, depth=2 * self._threads)
+            work: Any = reader.work
+            results = overlap(table.pieces(reader.names), work, num_threads=self._threads, depth=2 * self._threads)
             try:
                 for result in results:
                     yield result
@@ -619,9 +593,10 @@ class TableSource:
         with ThreadPoolExecutor(self._threads, "gnnkit-keys") as pool:
             for node_type in node_types:
                 ends = [key for key in self._words if key[0][2 * key[1]] == node_type]
+                files = []
                 for key in ends:
-                    self._ids[key] = ArrayFile(self._id_spec(node_type), self._folder)
-                files = [(self._words[key], self._ids[key]) for key in ends]
+                    self._ids[key] = file = ArrayFile(self._id_spec(node_type), self._folder)
+                    files.append((self._words[key], file))
                 resolve(self._spools[node_type], files, f"nodes {node_type!r}", self._memory, pool)
         for edge_type in self._edges:
             self._check_ends(edge_type)
@@ -635,10 +610,18 @@ class TableSource:
             bad = np.flatnonzero((ends[0] < 0) | (ends[1] < 0))
             missing += len(bad)
             first += (bad[: _SHOWN - len(first)] + start).tolist()
-        if not missing:
-            return
-        if self._dangling == "drop":
+        if missing and self._dangling == "drop":
             self._dropped[edge_type] = missing
+            return
+        self._refuse_missing(edge_type, missing, first)
+
+    def _refuse_missing(self, edge_type: EdgeType, missing: int, first: list[int]) -> None:
+        """Refuses edges that name no node, of which these are the first.
+
+        Raises:
+            DatasetError: There are some.
+        """
+        if not missing:
             return
         table, total = self._layout.edges[edge_type].table, self._edges[edge_type].num_rows
         assert table is not None, "no rows come from no table"
@@ -778,12 +761,16 @@ class TableSource:
                 add(self._spools[node_type].columns, self._spools[node_type].digest())
             for split, ids in self.splits.get(node_type, {}).items():
                 add(split, hashlib.sha256(ids.tobytes()).hexdigest())
-        with ThreadPoolExecutor(2, "gnnkit-digests") as pool:
-            for edge_type, edge_arrays in self._edges.items():
-                ends = self._end_digests[edge_type]
-                for edges in self.edge_chunks(edge_type):
-                    list(pool.map(ChainedDigest.update, ends, edges))
-                add(edge_type, [end.hexdigest() for end in ends], {name: column.digest() for name, column in edge_arrays.columns.items()})
+        for edge_type, edge_arrays in self._edges.items():
+            ends = self._end_digests[edge_type]
+            self._digest_ends(edge_type, ends)
+            add(edge_type, [end.hexdigest() for end in ends], {name: column.digest() for name, column in edge_arrays.columns.items()})
         # What became of columns, but for those that became nothing.
         add({owner: {name: fact for name, fact in own.items() if name != "unused"} for owner, own in self.metadata["tables"].items()})
         return digest.hexdigest()
+
+    def _digest_ends(self, edge_type: EdgeType, digests: Sequence[ChainedDigest]) -> None:
+        """Adds the ids of both ends of all edges to their digests."""
+        with ThreadPoolExecutor(2, "gnnkit-digests") as pool:
+            for edges in self.edge_chunks(edge_type):
+                list(pool.map(ChainedDigest.update, digests, edges))

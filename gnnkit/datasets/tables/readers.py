@@ -1,0 +1,151 @@
+"""Readers of the tables of node and edge types: which columns they take, and what becomes of some rows, here or on another host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gnnkit.datasets.tables.columns import Codes, Column, Features, Numbers, Times, is_text, plain_type
+from gnnkit.datasets.tables.keys import KeyColumn, key_array, key_column, key_kind
+from gnnkit.datasets.tables.layout import EDGE_FEATURES, EdgeTable, NodeTable
+from gnnkit.datasets.tables.reading import Piece
+from gnnkit.datasets.tables.rows import Place
+from gnnkit.errors import PlanError
+from gnnkit.schema import NodeType
+from gnnkit.storage.keys import words_of
+from gnnkit.storage.layout import FEATURE_NAME, LABEL_NAME
+
+_WEIGHT, _TIME = "edge_weight", "time"
+# Finds the ids of keys, given as words; -1 where no node has the key.
+Finder: TypeAlias = Callable[[NDArray[np.uint64]], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """The options of ``tables`` that say how columns are read.
+
+    Attributes:
+        types: Types that columns are to have.
+        fill: ``{column: value}`` for nulls.
+        time_unit: The unit of times.
+    """
+
+    types: Mapping[str, pa.DataType]
+    fill: Mapping[str, Any]
+    time_unit: str
+
+    def columns(self, owner: NodeTable | EdgeTable, place: Place, before: Mapping[str, Any] | None = None) -> dict[str, Column]:
+        """Makes the arrays that the table of a type is asked for.
+
+        Args:
+            owner: The type.
+            place: Where they are kept.
+            before: The states of the arrays of tables before this one, which say whether a label is text.
+
+        Raises:
+            PlanError: Two of them have one name.
+        """
+        uses, made = owner.uses, dict[str, Column]()
+        common: tuple[Any, ...] = (self.types, self.fill, place)
+        features, one_hot = uses.get("features", ()), uses.get("one_hot", ())
+        is_node = isinstance(owner, NodeTable)
+        if features or one_hot:
+            numbers = Numbers(features, "float32", *common) if features else None
+            made[FEATURE_NAME if is_node else EDGE_FEATURES] = Features(numbers, [Codes(column, *common) for column in one_hot])
+        if label := uses.get("label"):
+            name = LABEL_NAME if is_node else "edge_label"
+            if before:
+                text = "known" in before[name]
+            else:
+                text = owner.table is not None and is_text(plain_type(owner.table.need(label[0], "label")))
+            one = len(label) == 1
+            column: Column = Codes(label[0], *common) if text and one else Numbers(label, None, *common, flat=one)
+            made[name] = column
+        for found in uses.get("time", ()):
+            made[_TIME] = Times(found, self.time_unit, *common)
+        for found in uses.get("edge_weight", ()):
+            made[_WEIGHT] = Numbers([found], None, *common, flat=True)
+        for found in uses.get("categories", ()):
+            if found in made:
+                raise PlanError(f"categories={found!r} of {owner.name!r}: another array has that name already", "rename the column")
+            made[found] = Codes(found, *common)
+        return made
+
+    def split(self, node: NodeTable, place: Place) -> Codes | None:
+        """Makes the column of splits; None where there is none."""
+        names = node.uses.get("split", ())
+        return Codes(names[0], self.types, self.fill, place, optional=True) if names else None
+
+
+class NodeReader:
+    """The reader of a table of nodes.
+
+    Args:
+        node: The type; it has a table.
+        columns: The columns that become arrays, and the split.
+        options: How they are read.
+
+    Attributes:
+        names: The columns to read.
+        kinds: ``{column of the key: "int64" or "string"}``.
+    """
+
+    def __init__(self, node: NodeTable, columns: Sequence[Column], options: ReadOptions) -> None:
+        assert node.table is not None, "others are not read"
+        self.kinds = {column: key_kind(node.table, column, "keys") for column in node.keys}
+        self.names = _names(node.table.schema, [*node.keys, *(name for column in columns for name in column.columns)])
+        self._columns, self._types = columns, options.types
+
+    def work(self, piece: Piece) -> tuple[int, tuple[list[KeyColumn], NDArray[np.uint64]] | None, list[Any]]:
+        """Makes of some rows their number, keys with their words where there are keys, and what columns convert to."""
+        keys = [key_column(key_array(piece, column, kind, self._types)) for column, kind in self.kinds.items()]
+        return piece.rows.num_rows, (keys, words_of(keys)) if keys else None, [column.convert(piece) for column in self._columns]
+
+
+class EdgeReader:
+    """The reader of a table of edges.
+
+    Args:
+        edge: The type; it has a table.
+        columns: The columns that become arrays.
+        options: How they are read.
+        finders: Of each node type whose keys are known, what finds their ids.
+        distinct: The node types whose nodes are those that edges name.
+
+    Attributes:
+        names: The columns to read.
+    """
+
+    def __init__(
+        self,
+        edge: EdgeTable,
+        columns: Sequence[Column],
+        options: ReadOptions,
+        finders: Mapping[NodeType, Finder],
+        distinct: Collection[NodeType],
+    ) -> None:
+        assert edge.table is not None, "others are not read"
+        table = edge.table
+        self._kinds = [[(column, key_kind(table, column, "src or dst")) for column in end] for end in edge.ends]
+        self.names = _names(table.schema, [*edge.ends[0], *edge.ends[1], *(name for column in columns for name in column.columns)])
+        self._columns, self._types, self._finders, self._distinct = columns, options.types, finders, distinct
+        self._node_types = (edge.name[0], edge.name[2])
+
+    def work(self, piece: Piece) -> tuple[int, list[NDArray[Any]], list[pa.Array | None], list[Any], int]:
+        """Makes of some rows their number, the ids or words of both ends, their different keys, what columns convert to, and the file."""
+        ends = [[key_array(piece, column, kind, self._types) for column, kind in end] for end in self._kinds]
+        found: list[NDArray[Any]] = [words_of([key_column(array) for array in keys]) for keys in ends]
+        found = [self._finders[t](rows) if t in self._finders else rows for rows, t in zip(found, self._node_types, strict=True)]
+        once = [pc.unique(keys[0]) if t in self._distinct else None for keys, t in zip(ends, self._node_types, strict=True)]
+        return piece.rows.num_rows, found, once, [column.convert(piece) for column in self._columns], piece.file
+
+
+def _names(schema: pa.Schema, names: Sequence[str]) -> list[str]:
+    """Each column once; rows of no column cannot be counted."""
+    return list(dict.fromkeys(names)) or list(schema.names[:1])
