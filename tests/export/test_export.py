@@ -57,6 +57,10 @@ def loader(store: Path) -> Iterator[GraphLoader]:
 
 @pytest.fixture
 def export(loader: GraphLoader, tmp_path: Path) -> Callable[..., Path]:
+    return exporting(loader, tmp_path)
+
+
+def exporting(loader: GraphLoader, tmp_path: Path) -> Callable[..., Path]:
     """Exports a loader's plan to ``tmp_path / "job"``."""
 
     def run(backend: str = "InProcess", name: str = "job", **options: Any) -> Path:
@@ -145,14 +149,12 @@ def test_the_plan_is_the_loaders_for_any_number_of_ranks(export: Callable[..., P
 
 
 @pytest.mark.slow
-def test_stage_cuts_the_store_that_the_plan_names(
-    export: Callable[..., Path], loader: GraphLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stage_cuts_the_store_that_the_plan_names(loader: GraphLoader, tmp_path: Path) -> None:
     """The step of the README for real; before it the plan's store is missing, and after it the batches are the notebook's."""
     shutil.copytree(str(loader.plan.store and loader.plan.store.path), tmp_path / "stores/tiny")
     with GraphLoader.from_store(tmp_path / "stores/tiny", num_neighbors=[3, 2], batch_size=16, progress=False) as own:
-        monkeypatch.setattr(loader.pipeline, "plan", own.plan)
-    job = export("Colocated", nodes=3)
+        export = exporting(own, tmp_path)
+        job = export("Colocated", nodes=3)
     plan = LoaderPlan.load(job / "plan.json")
     assert plan.store is not None
     assert plan.placement is not None
@@ -238,7 +240,7 @@ def test_a_broken_export_leaves_what_was_there(
             if left[0] < 0:  # noqa: B023
                 raise error
 
-        monkeypatch.setattr(writer.os, "fsync", fail)
+        monkeypatch.setattr(os, "fsync", fail)
         with pytest.raises((KeyboardInterrupt, PlanError)) as caught:
             export(nodes=2)
         assert isinstance(error, KeyboardInterrupt) or "the disk is full (" in str(caught.value)
