@@ -74,7 +74,7 @@ class Checkpoints:
         content = buffer.getbuffer()
         found = self._files()
         number = 1 + max((_number(path) for path in found), default=0)
-        path = self._folder / f"checkpoint-{number:08d}-{_digest(content)}.pt"
+        path = self._folder / f"checkpoint-{number:08d}-{digest_of(content)}.pt"
         half = self._folder / _HALF_WRITTEN
         with half.open("wb") as file:
             file.write(content)
@@ -132,7 +132,7 @@ class Checkpoints:
             match = _NAME.fullmatch(path.name)
             with contextlib.suppress(OSError):  # one that is a pipe or a folder is as good as damaged
                 content = read_bounded(path, sys.maxsize - 1)
-                if match is not None and _digest(content) == match[2]:
+                if match is not None and digest_of(content) == match[2]:
                     return content
             self._damaged.add(path)
             warn(f"the checkpoint {str(path)!r} is damaged; the one before it is taken")
@@ -145,7 +145,8 @@ def _number(path: Path) -> int:
     return int(match[1])
 
 
-def _digest(content: bytes | memoryview) -> str:
+def digest_of(content: bytes | memoryview) -> str:
+    """Returns the digest that a checkpoint's name holds, in hexadecimal digits."""
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 

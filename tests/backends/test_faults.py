@@ -20,14 +20,17 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+import gnnkit
 from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
-from gnnkit.datasets import products_like
 from gnnkit.errors import BatchTimeout, MemoryLimitError, PlanError, SamplingError, StartTimeout, StoreError, WorkerDied
 from gnnkit.loader.digest import batches_digest
+from gnnkit.runtime.graph_memory import graph_nbytes
+from gnnkit.runtime.limits import start_memory
 from gnnkit.runtime.remote import RemoteTraceback
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
-from tests.backends.setups import FAULT_S, is_gone, loader_of, workers
+from gnnkit.storage.store import Store
+from tests.backends.setups import FAULT_S, descendants, is_gone, loader_of, workers
 from tests.helpers.batches import same
 from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.helpers.machine import ROOT, in_time
@@ -407,35 +410,39 @@ def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         loader_of("Colocated-2")
 
 
+@pytest.fixture(scope="module")
+def large_graph(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """48 MB, of which batches read little; a sixteenth, 3 MB, is to stay in memory."""
+    rng, num_nodes = np.random.default_rng(0), 60_000
+    data = Data(x=torch.rand(num_nodes, 200), edge_index=torch.from_numpy(random_edges(rng, 2000, 2000, 40_000)))
+    return gnnkit.partition(data, 1, out=tmp_path_factory.mktemp("large") / "store")
+
+
 @pytest.mark.parametrize("backend", [Colocated(2), GraphStore(num_servers=1)])
-def test_too_little_memory_for_the_graph_s_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
-    """Processes alone would fit; beside them a mapped graph of 4 GB would be read again and again."""
-    from gnnkit.runtime import graph_memory
-
-    store = products_like(0.001, out=tmp_path / "store")
-    monkeypatch.setattr(graph_memory, "graph_nbytes", lambda graph: 4_000_000_000)
-    pretend_free_memory(monkeypatch, 380_000_000)
-    with pytest.raises(
-        MemoryLimitError, match=r"2 sampling .* 147 MB, and the graph about 250 MB .* \(4000 MB\).*; 380 MB are free(?s:.*)InProcess"
-    ):
-        GraphLoader.from_store(store.path, num_neighbors=[3], batch_size=32, backend=backend, progress=False)
+def test_too_little_memory_for_the_graph_s_pages(large_graph: Store, monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
+    """Processes alone would fit; beside them a mapped graph would be read again and again."""
+    processes, mapped = start_memory(2, 1, large_graph.schema), round(graph_nbytes(large_graph.arrays()) / 1e6)
+    pretend_free_memory(monkeypatch, processes + 2_000_000)
+    said = rf"2 sampling .* {processes / 1e6:.0f} MB, and the graph about 3 MB .* \({mapped} MB\).*; {processes / 1e6 + 2:.0f} MB are free"
+    with pytest.raises(MemoryLimitError, match=f"{said}(?s:.*)InProcess"):
+        GraphLoader.from_store(
+            large_graph.path, num_neighbors=[3], input_nodes=None, batch_size=32, backend=backend, memory_budget=0, progress=False
+        )
 
 
-def test_rings_leave_memory_to_the_graph_s_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rings_leave_memory_to_the_graph_s_pages(large_graph: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """They have fewer slots; where not even two fit, it is an error with figures. Batches are the same."""
-    from gnnkit.runtime import graph_memory, limits
-
-    store, free = products_like(0.001, out=tmp_path / "store"), [10**12]
-    options: dict[str, Any] = {"num_neighbors": [10, 5], "batch_size": 64, "memory_budget": 0, "progress": False}
-    pretend_free_memory(monkeypatch, lambda: free[0])
-    monkeypatch.setattr(limits, "_PROCESS_BYTES", 0)
+    store, free, kept = large_graph, [10**12], graph_nbytes(large_graph.arrays()) // 16
+    options: dict[str, Any] = {"num_neighbors": [5, 5], "batch_size": 64, "memory_budget": 0, "progress": False}
+    options["input_nodes"] = torch.arange(640)
+    # Processes take their memory first: it is there until they are.
+    pretend_free_memory(monkeypatch, lambda: free[0] if descendants() else 10**12)
     with GraphLoader.from_store(store.path, backend=InProcess(1), **options) as loader:
         wanted = batches_digest(loader)
-    monkeypatch.setattr(graph_memory, "graph_nbytes", lambda graph: 160_000_000)  # of which 10 MB are kept
 
     def epoch(free_slots: float) -> int:
         """The slots of a loader's ring where there is memory for so many."""
-        free[0] = 10_000_000 + int(free_slots * size)
+        free[0] = kept + int(free_slots * size)
         with GraphLoader.from_store(store.path, backend=Colocated(2), **options) as loader:
             assert batches_digest(loader) == wanted
             return int(loader.status().details["slots"])
@@ -444,7 +451,7 @@ def test_rings_leave_memory_to_the_graph_s_pages(tmp_path: Path, monkeypatch: py
         loader.peek()
         size, most = loader.status().details["slot_bytes"], loader.status().details["slots"]
     assert [epoch(count) for count in (2 * most, 9, 2)] == [most, 4, 2]
-    with pytest.raises(MemoryLimitError, match=r"2 batches .*, and the graph about 10 MB .*(?s:.*)InProcess"):
+    with pytest.raises(MemoryLimitError, match=r"2 batches .*, and the graph about 3 MB .*(?s:.*)InProcess"):
         epoch(1.9)
 
 

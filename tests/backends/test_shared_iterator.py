@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 
 from gnnkit import GraphLoader
-from gnnkit.backends import pool_stream
 from gnnkit.errors import GnnkitError, LoaderClosed
 from tests.backends.setups import loader_of
 from tests.helpers.batches import same
@@ -97,20 +97,29 @@ def test_closing_ends_the_wait_of_every_thread(loader: GraphLoader) -> None:
 @pytest.mark.parametrize("kind", ["Colocated-2", "GraphStore-2"])
 def test_no_answer_waits_for_a_look_around(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread may take the answers of the others from a process; it wakes those whose answers they are."""
+
+    class Poll:
+        """What the system offers, but late, and for as long as it takes: between a look at what has come and the wait others take it."""
+
+        def __init__(self) -> None:
+            self._real = poll()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+        def poll(self, timeout_ms: float | None = None) -> Any:
+            if threading.current_thread().name.startswith("asks"):
+                never.wait(0.02)
+                timeout_ms = SLOW_LOOK_S * 1000
+            return self._real.poll(timeout_ms)
+
     with loader_of("inprocess") as alone:
         wanted = [alone.sample([i, i + 1], index=i) for i in range(40)]
     with loader_of(kind) as loader:
         loader.sample([0])
-        settle, never = pool_stream.PoolStream._settle, threading.Event()
-
-        def settle_late(stream: pool_stream.PoolStream) -> None:
-            """Between a look at what has come and the wait for more, others take what comes."""
-            settle(stream)
-            never.wait(0.02)
-
-        monkeypatch.setattr(pool_stream.PoolStream, "_settle", settle_late)
-        monkeypatch.setattr(pool_stream, "SLICE_S", SLOW_LOOK_S)
-        with ThreadPoolExecutor(8) as pool:
+        poll, never = select.poll, threading.Event()
+        monkeypatch.setattr(select, "poll", Poll)
+        with ThreadPoolExecutor(8, thread_name_prefix="asks") as pool:
             for _ in range(3):
                 outcomes = [pool.submit(loader.sample, [i, i + 1], index=i) for i in range(40)]
                 for outcome, expected in zip(outcomes, wanted, strict=True):

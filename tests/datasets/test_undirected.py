@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gnnkit.datasets import undirected as merge
 from gnnkit.datasets.ogb import open_ogb
 from gnnkit.datasets.undirected import UndirectedSource
 from gnnkit.errors import DatasetError, PlanError
@@ -132,21 +132,18 @@ def test_edges_are_merged_once_and_only_when_asked_for(tmp_path: Path) -> None:
 
 def test_sorting_stays_within_its_memory(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    count, memory = 400_000, 1 << 20
-    largest = 0
-    original = merge._merged
-
-    def watched(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        nonlocal largest
-        largest = max(largest, sum(values.nbytes for values in rows.values()))
-        return original(rows)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merge, "_merged", watched)
-        edges = rng.integers(0, 1000, (2, count)) ** 2 // 1000  # skewed towards small ids
-        mine = UndirectedSource(homogeneous_source(edges, 1000, chunk_rows=50_000), scratch_dir=tmp_path, memory_bytes=memory)
-        assert mine.schema.num_edges == len(np.unique(np.concatenate([edges[0] * 1000 + edges[1], edges[1] * 1000 + edges[0]])))
-    assert 0 < largest <= memory // 3
+    count, most = 400_000, dict[int, int]()
+    edges = rng.integers(0, 1000, (2, count)) ** 2 // 1000  # skewed towards small ids
+    source = homogeneous_source(edges, 1000, chunk_rows=10_000)
+    for memory in (1 << 20, 4 << 20, 100 << 20):
+        tracemalloc.start()
+        mine = UndirectedSource(source, scratch_dir=tmp_path, memory_bytes=memory)
+        num_edges = mine.schema.num_edges
+        most[memory] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert num_edges == len(np.unique(np.concatenate([edges[0] * 1000 + edges[1], edges[1] * 1000 + edges[0]])))
+    # And what is read and written meanwhile. All in memory, they take more than twice the limits.
+    assert most[1 << 20] <= 4 << 20 and most[4 << 20] <= 8 << 20 and most[100 << 20] > 16 << 20, most
 
 
 def test_a_reverse_type_that_exists_already_is_refused() -> None:

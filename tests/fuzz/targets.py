@@ -353,7 +353,7 @@ def build_records(root: Path) -> tuple[bytes, Callable[[bytes], None]]:
 
 def checkpoints(root: Path) -> tuple[bytes, Callable[[bytes], None]]:
     """A checkpoint whose name fits its content."""
-    from gnnkit.jobs.checkpoint import _digest
+    from gnnkit.jobs.checkpoint import digest_of
 
     model = torch.nn.Linear(3, 2)
     content = Checkpoints(root).write({"model": model}, {"epoch": 1, "position": 3}).read_bytes()
@@ -361,7 +361,7 @@ def checkpoints(root: Path) -> tuple[bytes, Callable[[bytes], None]]:
     def read(changed: bytes) -> None:
         for old in root.glob("checkpoint-*"):
             old.unlink()
-        put(root / f"checkpoint-00000001-{_digest(changed)}.pt", changed)
+        put(root / f"checkpoint-00000001-{digest_of(changed)}.pt", changed)
         try:
             Checkpoints(root).restore({"model": torch.nn.Linear(3, 2)}, lambda state: None)
         except RuntimeError as error:  # torch's own, of a state that does not fit the model

@@ -374,7 +374,7 @@ _MOST_OF_MEMORY = 0.25
 
 @dataclass(frozen=True)
 class TrialLimits:
-    """How often and for how long options are tried.
+    """Limits of the trials: their number and their time.
 
     Attributes:
         most: The most trials.
