@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -37,26 +37,30 @@ class RayCluster:
 
     Attributes:
         address: What a driver joins, once there is the first node.
+        environment: The variables of its processes.
     """
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self._folder, self._environment = folder, environment
+        self._folder, self.environment = folder, environment
         self._sessions: list[int] = []
         self.address = ""
 
-    def start_node(self, cpus: int = 1, **variables: str) -> int:
+    def start_node(self, cpus: int = 1, enter: Sequence[str] = (), ip: str | None = None, **variables: str) -> int:
         """Starts a node, the first time that of the head; its number for ``kill_node``.
 
         Args:
             cpus: Its processors.
+            enter: Words that run a command where it is to be.
+            ip: Its address; None is that of this host.
             variables: Variables of its processes beside those of all.
         """
         words = [f"--address={self.address}"]
         if not self.address:
             words = ["--head", "--port=0", f"--temp-dir={self._folder}", "--include-dashboard=false", "--disable-usage-stats"]
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words, f"--num-cpus={cpus}"]
+        words += [] if ip is None else [f"--node-ip-address={ip}"]
+        command = [*enter, sys.executable, "-m", "ray.scripts.scripts", "start", *words, f"--num-cpus={cpus}"]
         command += [f"--object-store-memory={_STORE_BYTES}"]
-        deadline, environment = Deadline(PATIENCE_S), {**self._environment, **variables}
+        deadline, environment = Deadline(PATIENCE_S), {**self.environment, **variables}
         while True:  # on a busy machine Ray gives up its own processes after some seconds
             with open(self._folder / "out", "w+b") as out:
                 starter = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
@@ -83,8 +87,8 @@ class RayCluster:
 
 
 @contextlib.contextmanager
-def started_cluster(cpus: int) -> Iterator[RayCluster]:
-    """Yields a cluster of one node with some processors; drivers of this process find its token."""
+def started_cluster(cpus: int, enter: Sequence[str] = (), ip: str | None = None) -> Iterator[RayCluster]:
+    """Yields a cluster of one node, see ``RayCluster.start_node``; drivers of this process find its token."""
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets are below it, whose paths must be short
     told = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16), "RAY_USAGE_STATS_ENABLED": "0"}
     told["RAY_agent_register_timeout_ms"] = str(int(1000 * PATIENCE_S))  # Ray gives up its own processes after 30 s otherwise
@@ -93,7 +97,7 @@ def started_cluster(cpus: int) -> Iterator[RayCluster]:
             patch.setenv(name, value)
         cluster = RayCluster(folder, {**os.environ, "PYTHONPATH": SEARCH_PATH})
         try:
-            cluster.start_node(cpus)
+            cluster.start_node(cpus, enter, ip)
             yield cluster
         finally:
             cluster.kill()

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.errors import PlanError
+
 # Few enough that what is left of the last chunk fits a manifest, enough that Python's share of the work is small.
 _CHUNK_BYTES = 4096
 # Digests of chunks that are put into the chain at once.
@@ -66,9 +68,15 @@ class ChainedDigest:
 
     Args:
         state: The ``state`` of a digest that is gone on with; None begins anew.
+
+    Raises:
+        PlanError: The state is of a gnnkit that took other digests.
     """
 
     def __init__(self, state: Mapping[str, str] | None = None) -> None:
+        if state is not None and "chunks" not in state:
+            text = "the store was made by an older gnnkit, whose digests of tables were others, and cannot be appended to"
+            raise PlanError(text, "make a store of the whole tables: gnnkit.tables(...)")
         self._chain = bytes.fromhex(state["chain"]) if state else bytes(_DIGEST_BYTES)
         self._chunks = bytearray(base64.b64decode(state["chunks"]) if state else b"")
         self._rest = base64.b64decode(state["rest"]) if state else b""

@@ -141,7 +141,7 @@ class RangeRows:
         return read_rows(self._path, self.spec, start, stop)
 
     def segment(self) -> Segment:
-        """What others need of it."""
+        """Returns the range, for other processes."""
         return Segment(str(self._path), self.num_rows, self._digest)
 
 
