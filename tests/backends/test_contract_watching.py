@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
-from gnnkit.cluster.serving.fleet import ServerFleet
 from gnnkit.errors import BatchTimeout, LoaderClosed
 from gnnkit.events import StageState
+from gnnkit.runtime.supervisor import Exit, Supervisor
 from gnnkit.runtime.wire import Message
 from gnnkit.waiting import begin_apart
 from tests.backends.setups import FAULT_S, is_gone, loader_of
@@ -213,24 +213,22 @@ def test_threads_go_on_where_an_interrupt_keeps_others_from_taking_their_places(
 
 def test_what_servers_report_last_of_their_start_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes on another way than that their processes are there, and here a second later."""
-    take, pump, late = ServerFleet._take, ServerFleet._pump, list[tuple[int, Message]]()
+    listen, late = Supervisor.listen, list[tuple[int, Message | Exit]]()
     until: list[float] = []
 
-    def take_later(fleet: ServerFleet, rank: int, message: Message) -> None:
-        if message.kind == "event" and not until:
-            until.append(time.monotonic() + 1.0)
-        if until and time.monotonic() < until[0]:
-            late.append((rank, message))
-        else:
-            take(fleet, rank, message)
+    def listen_later(supervisor: Supervisor) -> Iterator[tuple[int, Message | Exit]]:
+        for rank, message in listen(supervisor):
+            if supervisor.options.title == "server {rank}" and isinstance(message, Message):
+                if message.kind == "event" and not until:
+                    until.append(time.monotonic() + 1.0)
+                late.append((rank, message))
+            else:
+                yield rank, message
+        while late and (not until or time.monotonic() >= until[0]):
+            yield late.pop(0)
 
-    def pump_later(fleet: ServerFleet) -> None:
-        while late and time.monotonic() >= until[0]:
-            take(fleet, *late.pop(0))
-        pump(fleet)
-
-    monkeypatch.setattr(ServerFleet, "_take", take_later)
-    monkeypatch.setattr(ServerFleet, "_pump", pump_later)
+    # A server speaks in two ways, and nothing from outside holds one of them up without the other.
+    monkeypatch.setattr(Supervisor, "listen", listen_later)
     with loader_of("", backend=GraphStore(1)) as loader:
         assert until and ("compile", "done") in {(stage.stage, stage.state) for stage in loader.history.stages}
         assert all(stage.state == "done" for stage in loader.history.stages)

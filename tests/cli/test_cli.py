@@ -398,6 +398,7 @@ def test_demo_ends_with_its_verdict(cli: Cli, monkeypatch: pytest.MonkeyPatch, c
     import gnnkit.demo
 
     scales = []
+    # It trains for a minute; the command only passes scale and verdict on.
     monkeypatch.setattr(gnnkit.demo, "run_demo", lambda scale: scales.append(scale) or code)
     assert cli("demo", "--scale", "0.5")[0] == code
     assert scales == [0.5]

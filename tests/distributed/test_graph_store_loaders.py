@@ -492,6 +492,7 @@ def another_trainer(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
     """Servers as another process sees them."""
     folder, connections = Path(address.removeprefix("unix:")), []
     token = (folder / "token").read_text().strip()
+    # A process of its own would have to be told of every call that comes between this one's.
     with monkeypatch.context() as patch:
         patch.setattr("gnnkit.cluster.serving.connection.client_id", lambda: "another")
         connections = [ServerConnection.open(folder, rank, token, DEADLINE_S) for rank in range(2)]

@@ -84,6 +84,7 @@ PHASES: dict[str, Callable[[str], str]] = {"ogb": of_ogb, "build": build, "epoch
 
 def main(phase: str, root: str) -> None:
     """Runs a phase, twice if need be."""
+    # Interrupts come when a stage begins, which no drawing shows at once.
     progress.make_sink = lambda *args, **options: Recorder()  # type: ignore[assignment,return-value]
     while True:
         try:

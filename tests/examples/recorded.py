@@ -28,6 +28,7 @@ def main() -> None:
 
         return noted
 
+    # The example runs as it is, and prints no seeds.
     for name in ("from_ogb", "from_store"):
         setattr(GraphLoader, name, noting(getattr(GraphLoader, name)))
     sys.argv = sys.argv[2:]

@@ -18,7 +18,6 @@ from torch_geometric.data import Data, HeteroData
 
 from gnnkit import GraphLoader
 from gnnkit.errors import PlanError, StartTimeout, StoreError, WorkerDied
-from gnnkit.export.proof import trial as scaling
 from gnnkit.export.proof.report import VerifyReport, compare
 from gnnkit.export.proof.run import Command, running
 from gnnkit.export.proof.slurm import slurm_variables
@@ -27,7 +26,7 @@ from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, 
 from gnnkit.jobs.environment import find_place
 from gnnkit.loader.digest import batches_digest, value_digests
 from gnnkit.runtime.process_status import start_ticks
-from tests.helpers.system import pretend_free_memory
+from tests.helpers.system import pretend_free_memory, pretend_processors
 from tests.helpers.waiting import wait_until
 
 NUM_NODES = 40
@@ -165,7 +164,7 @@ JOB = TrialSize("job", "torchrun", 4, 8, 0, 1, is_replicated=False, gpus_per_pro
 
 
 def sized(monkeypatch: pytest.MonkeyPatch, job: TrialSize, cpus: int, memory: int) -> tuple[str, list[str]]:
-    monkeypatch.setattr(scaling, "available_cpus", lambda: cpus)
+    pretend_processors(monkeypatch, cpus)
     pretend_free_memory(monkeypatch, memory)
     small, notes = fitting(job)
     return small.size, notes

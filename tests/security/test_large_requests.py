@@ -89,6 +89,7 @@ def test_others_have_their_turn_while_a_large_request_is_answered(owners: Flight
 
 def test_what_is_cut_into_pieces_is_the_same(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """All kinds of requests, whose answers for a node depend on nothing but the node; each pauses between two pieces."""
+    # All neighbours of as many weighted nodes as a piece has take minutes.
     monkeypatch.setattr(owned, "_PIECE_NODES", 128)
     pauses: list[int] = []
     owner, count = PartOwner(GraphTables(store.arrays(), True), (0,), lambda: pauses.append(1)), 1000

@@ -83,6 +83,7 @@ def test_in_a_cell(kernel: Kernel, tmp_path: Path) -> None:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The only folder of runs."""
+    # Otherwise runs of all processes of this user are known, those of other tests too.
     monkeypatch.setattr(runs, "known_roots", lambda: [tmp_path])
     return tmp_path
 
