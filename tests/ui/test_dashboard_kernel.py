@@ -192,7 +192,8 @@ def test_clicks_without_a_subshell_wait_and_are_said_to(front_end: FrontEnd) -> 
     kernel.wait_for(lambda: "paused nothing. Clicks wait until the running cell has ended" in only_display(shown)["text/html"])
     assert kernel.run("print(loader.is_paused)\nloader.close()").stdout == "False\n"
     # A kernel that has no subshells is known beforehand.
-    kernel.run("loader = make()\nwith mock.patch('gnnkit.ui.dashboard.live.takes_clicks', lambda _: False): display(loader.dashboard())")
+    older = "mock.patch.object(type(get_ipython().kernel), '_supports_kernel_subshells', False)"
+    kernel.run(f"loader = make()\nwith {older}: display(loader.dashboard())")
     assert "Clicks wait until the running cell has ended" in front_end.notes()
 
 
