@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 from gnnkit.errors import PlanError, StoreError, interruptible
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.options import BuildOptions, FeatureDtype, Order, Partitioner
+from gnnkit.storage.options import BuildOptions, ByColumn, FeatureDtype, Order, Partitioner
 from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class BuildEngine(Protocol):
 def partition(
     source: GraphSource | Store | str | Path | Data | HeteroData,
     num_parts: int,
-    partition: Partitioner | str = "contiguous",
+    partition: Partitioner | ByColumn = "contiguous",
     out: str | Path | None = None,
     *,
     edge_dir: EdgeDir | None = None,
@@ -59,7 +59,7 @@ def partition(
 def partition(
     source: GraphSource | Store | str | Path | Data | HeteroData,
     num_parts: int,
-    partition: Partitioner | str = "contiguous",
+    partition: Partitioner | ByColumn = "contiguous",
     out: str | Path | None = None,
     *,
     edge_dir: EdgeDir | None = None,
@@ -84,7 +84,7 @@ def partition(
 def partition(  # noqa: PLR0913
     source: GraphSource | Store | str | Path | Data | HeteroData,
     num_parts: int,
-    partition: Partitioner | str = "contiguous",
+    partition: Partitioner | ByColumn = "contiguous",
     out: str | Path | None = None,
     *,
     edge_dir: EdgeDir | None = None,

@@ -23,7 +23,7 @@ from gnnkit.loader.inputs import NegativesOption
 from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalComparison, TemporalStrategy
 from gnnkit.plan.fan_outs import FanOuts
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.options import FeatureDtype, Given, Order, Partitioner
+from gnnkit.storage.options import ByColumn, FeatureDtype, Given, Order, Partitioner
 '''
 _PAGE_HEAD = """# Options
 

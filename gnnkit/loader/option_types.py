@@ -11,7 +11,7 @@ from gnnkit.loader.inputs import NegativesOption
 from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalComparison, TemporalStrategy
 from gnnkit.plan.fan_outs import FanOuts
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.options import FeatureDtype, Given, Order, Partitioner
+from gnnkit.storage.options import ByColumn, FeatureDtype, Given, Order, Partitioner
 
 
 class BesideKeywords(TypedDict, total=False):
@@ -120,7 +120,7 @@ class BuildKeywords(ConstructorKeywords, total=False):
 
     num_parts: int | None
     """Parts to cut the graph into, at least 1; None is one for each host."""
-    partition: Partitioner | Given | str
+    partition: Partitioner | Given | ByColumn
     """The way in which nodes are assigned to parts; "column:NAME" takes the values of an array of nodes, "given" the parts of a
     ``PartedSource``."""
     edge_dir: EdgeDir

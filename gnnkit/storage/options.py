@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NewType, get_args
 
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.schema import EdgeDir
@@ -11,7 +11,8 @@ from gnnkit.schema import EdgeDir
 Partitioner = Literal["contiguous", "random", "ldg", "metis", "frequency"]
 # The dataset says it itself; see ``PartedSource``.
 Given = Literal["given"]
-# ``"column:NAME"``: the array NAME of nodes says it.
+# ``"column:NAME"``: the array NAME of nodes says it. A type of its own, so that type checkers still find misspelt names of others.
+ByColumn = NewType("ByColumn", str)
 BY_COLUMN = "column:"
 FeatureDtype = Literal["float32", "float16", "bfloat16", "quint8"]
 Order = Literal["dataset", "hotness"]
@@ -43,7 +44,7 @@ class BuildOptions:
     """
 
     num_parts: int = 1
-    partition: Partitioner | Given | str = "contiguous"
+    partition: Partitioner | Given | ByColumn = "contiguous"
     edge_dir: EdgeDir = "in"
     with_edge: bool = False
     feature_dtype: FeatureDtype | None = None
