@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,6 @@ from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
 from gnnkit.errors import PlanError
 from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import LabelLists, LoaderPlan
-from gnnkit.sampling import numbering
 from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.store import Store
 from tests.cluster.parts.several_hosts import sampled, sampler_on, spread_samplers
@@ -196,23 +197,58 @@ def test_options_of_sampling(options: dict[str, Any]) -> None:
             assert all(not batch[t].num_edges for t in batch.edge_types if "gigl" in t[1])
 
 
-def test_an_interrupt_in_the_middle_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while labels get their numbers: the next batch knows nothing of them."""
-    number_nodes = numbering.number_nodes
+class InterruptedAt:
+    """Interrupts whoever runs it at one of the lines of gnnkit's samplers.
 
-    def interrupted(*arguments: Any) -> None:
-        number_nodes(*arguments)
-        raise KeyboardInterrupt
+    Args:
+        line: The line, counted as they are run; -1 is none.
 
+    Attributes:
+        lines: Lines that were run.
+    """
+
+    def __init__(self, line: int) -> None:
+        self.line, self.lines = line, 0
+
+    def __enter__(self) -> InterruptedAt:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if SAMPLING not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.line:
+                raise KeyboardInterrupt
+        return self._trace
+
+
+SAMPLING = str(Path(gnnkit.__file__).parent / "sampling")
+
+
+def test_an_interrupt_in_the_middle_of_a_batch() -> None:
+    """Ctrl-C wherever it comes, while labels get their numbers for example: the next batch knows nothing of them."""
     with (
         GraphLoader.from_pyg(labelled_shop(), input_nodes=("user", []), backend=InProcess(1), **OPTIONS) as nodes,
         anchors_of(nodes) as loader,
     ):
         wanted = words(loader.sample([3, 5]))
-        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(numbering, "number_nodes", interrupted)
+        with InterruptedAt(-1) as counted:
             loader.sample([5, 8, 9])
-        assert words(loader.sample([3, 5])) == wanted
+        assert counted.lines > 100
+        interrupts = 0
+        for line in range(1, counted.lines + 1, counted.lines // 50):
+            try:
+                with InterruptedAt(line):
+                    loader.sample([5, 8, 9])
+            except KeyboardInterrupt:
+                interrupts += 1
+            assert words(loader.sample([3, 5])) == wanted, line
+        assert interrupts > 20  # where nothing has to be made first, there are fewer lines
 
 
 # What is in a batch --------------------------------------------------------------------------------------------------------
