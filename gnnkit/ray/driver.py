@@ -102,7 +102,7 @@ def connected(options: Ray, timeout_s: float) -> Iterator[None]:
                     _temp_dir=folder,
                 )
                 break
-            except Exception as error:  # on a busy machine Ray gives up its own processes after half a minute
+            except Exception as error:  # on a busy machine processes of Ray give each other up
                 ray.shutdown()
                 if deadline.has_passed:
                     raise StartTimeout(f"Ray cannot be started on this host: {failure(error)}", "raise start_timeout_s") from error
