@@ -1,4 +1,4 @@
-"""Python reads this at its start in processes that tests start: parts of torch and PyG that few of them use are loaded once they are used.
+"""Python reads this at its start in processes that tests start: parts of packages that few of them use are loaded once they are used.
 
 ``import torch_geometric`` brings in the compiler of torch, everything that PyG can train and every data set that it knows, and whoever
 makes an optimizer or wraps a model has the compiler too: three seconds of a processor, of which this saves two thirds. Nothing is missing:
@@ -18,7 +18,10 @@ from typing import Any
 _COMPILER = "torch._dynamo"
 # What the compiler needs, in the order in which torch loads it; without a compiler nobody does.
 _BEFORE_THE_COMPILER = ("torch.export", "torch._meta_registrations")
+# Jupyter's check of files makes a parser of addresses that no file of ours has.
+_ADDRESSES = "rfc3987_syntax"
 _LATE = {
+    _ADDRESSES,
     _COMPILER,
     *_BEFORE_THE_COMPILER,
     "torch_geometric.datasets",
@@ -43,13 +46,16 @@ class _Part:
         return getattr(getattr(compiler, self._name), name)
 
 
-# Optimizers keep themselves and their steps from being compiled, process groups have the compiler forget what it compiled, and DDP asks
-# whether its graphs are divided.
-_UNCOMPILED = {
-    "disable": lambda function, *_, **__: function,
-    "graph_break": lambda: None,
-    "trace_rules": _Part("trace_rules", clear_lru_cache=lambda: None),
-    "utils": _Part("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+_ANSWERS: dict[str, dict[str, Any]] = {
+    # Optimizers keep themselves and their steps from being compiled, process groups have the compiler forget what it compiled, and DDP asks
+    # whether its graphs are divided.
+    _COMPILER: {
+        "disable": lambda function, *_, **__: function,
+        "graph_break": lambda: None,
+        "trace_rules": _Part("trace_rules", clear_lru_cache=lambda: None),
+        "utils": _Part("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+    },
+    _ADDRESSES: {"__path__": [], "is_valid_syntax": lambda *words: sys.modules[_ADDRESSES].syntax_helpers.is_valid_syntax(*words)},
 }
 
 
@@ -63,8 +69,9 @@ class _LateModule(ModuleType):
         late = object.__getattribute__(self, "_late")
         if name in _KNOWN:
             return ModuleType.__getattribute__(self, name)
-        if name in _UNCOMPILED and late.loader.name == _COMPILER and not (late.is_loading or late.is_loaded):
-            return _UNCOMPILED[name]
+        answers = _ANSWERS.get(late.loader.name, {})
+        if name in answers and not (late.is_loading or late.is_loaded):
+            return answers[name]
         with late.lock:
             if not late.is_loading and not late.is_loaded:
                 late.load(self)
@@ -114,7 +121,13 @@ def _make_generators_usable() -> None:
 
 
 class _LateFinder:
-    """Finds what the others find, and has it loaded when it is first used."""
+    """Finds what the others find, and has it loaded when it is first used.
+
+    Attributes:
+        is_late: Tells it from the others, also where this file was read twice: at the start, and for the process that runs tests.
+    """
+
+    is_late = True
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name not in _LATE:
@@ -127,4 +140,5 @@ class _LateFinder:
         return None
 
 
-sys.meta_path.insert(0, _LateFinder())
+if not any(hasattr(finder, "is_late") for finder in sys.meta_path):
+    sys.meta_path.insert(0, _LateFinder())
