@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-import tests.helpers.quick.sitecustomize  # noqa: F401  # before anybody imports torch
 from tests.helpers.leaks import holdings, leaks_since
 from tests.helpers.machine import QUICK, REQUIREMENTS, ROOT, SEARCH_PATH, glt_python
+from tests.helpers.quick import sitecustomize as _sitecustomize  # noqa: F401  # before anybody imports torch
 
 # Threads of torch that wait for each other keep their processors busy: where four processes share two of them, a minute of training took
 # ten. Set before anybody imports torch, for everything that tests start too.
@@ -49,13 +49,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skips what this machine cannot run; leaves out what a complete machine may lack where everything else must run."""
     kept: list[pytest.Item] = []
     for item in items:
-        optional = [r for name, r in REQUIREMENTS.items() if r.optional and item.get_closest_marker(name)]
-        if REQUIRE_ALL and any(requirement.missing() for requirement in optional):
+        marks = {mark.name for mark in item.iter_markers()}
+        wanted = [requirement for name, requirement in REQUIREMENTS.items() if name in marks]
+        if REQUIRE_ALL and any(requirement.optional and requirement.missing() for requirement in wanted):
             _left_out.append(item.nodeid)
             continue
         kept.append(item)
-        for name, requirement in REQUIREMENTS.items():
-            if item.get_closest_marker(name) and (reason := requirement.missing()):
+        for requirement in wanted:
+            if reason := requirement.missing():
                 item.add_marker(pytest.mark.skip(reason=f"{reason}; to enable: {requirement.enable}"))
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[*set(items).difference(kept)])
