@@ -1,1 +1,1 @@
-"""Everything that crosses hosts: part services, servers and clients over Arrow Flight and Unix sockets, and the members of a run."""
+"""Everything that crosses hosts: part services, servers and clients over TCP and Unix sockets, and the members of a run."""

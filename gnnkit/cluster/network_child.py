@@ -260,7 +260,7 @@ def read_pem(path: str, word: str) -> str:
 
 
 def _load() -> Callable[[Wire, ParentWatch], Loop]:
-    from gnnkit.cluster.network_child_loop import NetworkChildLoop  # pyarrow.flight, which the trainer does without
+    from gnnkit.cluster.network_child_loop import NetworkChildLoop  # what the trainer does without
 
     return NetworkChildLoop
 

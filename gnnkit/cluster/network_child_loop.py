@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.cluster.flight_client import FlightClient, Unreachable, lease_renewal
 from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseRenewal
+from gnnkit.cluster.service_client import ServiceClient, Unreachable, lease_renewal
 from gnnkit.cluster.serving.codec import decode, encode
 from gnnkit.cluster.serving.membership import JOINING, JoinedServers, members_of
 from gnnkit.errors import SamplingError, StartTimeout
@@ -52,7 +52,7 @@ class NetworkChildLoop:
         self._wire, self._watch = wire, watch
         self._ending = threading.Event()
         self._renewal: LeaseRenewal | None = None
-        self._idle: dict[str, queue.SimpleQueue[FlightClient]] = {}
+        self._idle: dict[str, queue.SimpleQueue[ServiceClient]] = {}
         self._joined: JoinedServers | None = None
 
     def run(self) -> None:
@@ -135,8 +135,7 @@ class NetworkChildLoop:
         asker = self._asker(joined.servers[0].address)
 
         def fetch(name: str) -> Iterator[bytes]:
-            for _, arrays in asker.get({"what": "file", "name": name}, {}, _FILE_S):
-                yield arrays["bytes"].tobytes()
+            yield asker.ask("file", {"name": name}, _FILE_S).tobytes()
 
         try:
             return keep_outline(folder, joined.fingerprint, fetch)
@@ -189,8 +188,8 @@ class NetworkChildLoop:
         finally:
             waiting.put(asker)
 
-    def _asker(self, address: str) -> FlightClient:
-        return FlightClient(address, self._setup["token"], self._setup["ca"])
+    def _asker(self, address: str) -> ServiceClient:
+        return ServiceClient(address, self._setup["token"], self._setup["ca"])
 
 
 def _load_sampling() -> tuple[type[RemoteServers], type[WorkerLoop]]:
@@ -200,12 +199,12 @@ def _load_sampling() -> tuple[type[RemoteServers], type[WorkerLoop]]:
     return RemoteServers, WorkerLoop
 
 
-def _first_answer(askers: list[FlightClient], timeout_s: float) -> tuple[dict[str, Any] | None, list[str]]:
+def _first_answer(askers: list[ServiceClient], timeout_s: float) -> tuple[dict[str, Any] | None, list[str]]:
     """Returns the membership from the first server that answers; else None, with the reasons why none does."""
     reasons = []
     for asker in askers:
         try:
-            membership = asker.do("membership", {}, timeout_s)
+            membership = asker.ask("membership", {}, timeout_s)
             members_of(membership)
             return membership, []
         except Unreachable as error:

@@ -1,7 +1,7 @@
 """The receiving end of the network: a network child that is a sampling process, and fetches batches into the trainer's ring.
 
 It is a sampling process like others (``gnnkit.cluster.worker``), but has an outline of the store instead of parts, and no graph. Of each
-batch it asks one server for the structure, and the owners of its nodes and edges for their rows, all over Arrow Flight. The rest of a
+batch it asks one server for the structure, and the owners of its nodes and edges for their rows, all over the network. The rest of a
 batch is made as anywhere else, so it is the same. Its ``done`` messages carry ``traffic``, the bytes that it has received and sent so far.
 
 Of several servers that have a part, one is asked for its rows: trainers and parts are spread over them.
@@ -9,7 +9,6 @@ Of several servers that have a part, one is asked for its rows: trainers and par
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import socket
@@ -22,17 +21,16 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.flight as flight
 from numpy.typing import NDArray
 
-from gnnkit.cluster.flight_client import is_refused, remote_error
 from gnnkit.cluster.hosts import split_address
-from gnnkit.cluster.parts.client import Attempt, FlightOwners, Peer, keep_freed_memory
-from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, to_ticket
+from gnnkit.cluster.network_wire import Broken, Failed, OutOfTime, Request, TokenRefused
+from gnnkit.cluster.parts.client import Attempt, Peer, RemoteOwners, keep_freed_memory
+from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION
 from gnnkit.cluster.parts.spreading import num_rows
-from gnnkit.cluster.serving.flight_actions import UnknownChannel, walk_from_batches
+from gnnkit.cluster.service_client import remote_error
 from gnnkit.cluster.serving.membership import JoinedServers
+from gnnkit.cluster.serving.network_calls import UnknownChannel, walk_from_value
 from gnnkit.cluster.serving.spec import threads_for
 from gnnkit.errors import BatchTimeout, GnnkitError, HostUnreachable, LoaderClosed, PlanError, SamplingError, WorkerDied
 from gnnkit.plan import LoaderPlan
@@ -82,7 +80,7 @@ def probe(address: str, timeout_s: float) -> Found:
     return Found.LISTENS
 
 
-class RemoteServers(FlightOwners):
+class RemoteServers(RemoteOwners):
     """The servers of a run as the sampling threads of a network child use them; see ``gnnkit.runtime.worker.OtherHosts``.
 
     Every thread makes one batch at a time, and ``begin_batch`` says when it begins: all that it asks then shares one deadline. A server
@@ -93,7 +91,7 @@ class RemoteServers(FlightOwners):
         store: The store's outline.
         client: What this process is known by.
         token: What they expect.
-        ca: See ``FlightOwners``.
+        ca: See ``RemoteOwners``.
         again: Whether a server that is gone is waited for.
 
     Attributes:
@@ -163,9 +161,8 @@ class RemoteServers(FlightOwners):
             while True:
                 try:
                     self._register(rank, key, plan)
-                    head = {**self._head(key), "what": "walk", "epoch": epoch, "batch": batch}
-                    ticket = to_ticket(head, {} if seeds is None else {"seeds": seeds})
-                    return self._begin_get(rank, ticket, walk_from_batches).result()
+                    request = Request.of("walk", {**self._head(key), "epoch": epoch, "batch": batch, "seeds": seeds})
+                    return self._begin_ask(rank, request, walk_from_value).result()
                 except UnknownChannel:
                     logger.info("server %d knows nothing of loader %s any more; it is told again", rank, key)
                     with self._lock:
@@ -197,14 +194,8 @@ class RemoteServers(FlightOwners):
             self.release(key)
             raise LoaderClosed("the loader has left")
 
-    def _do(self, rank: int, action: str, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode()
-
-        def ask(client: Any, options: Any) -> None:
-            self.traffic.add(0, len(data))
-            list(client.do_action(flight.Action(action, data), options))
-
-        self._begin(rank, ask).result()
+    def _do(self, rank: int, name: str, args: dict[str, Any]) -> None:
+        self._begin_ask(rank, Request.of(name, args), lambda value: None).result()
 
     def release(self, key: str) -> None:
         """Tells the servers that a loader has left, as far as they can be told; they find out by themselves otherwise."""
@@ -260,32 +251,23 @@ class RemoteServers(FlightOwners):
 
     def _explain(self, host: int, peer: Peer, error: BaseException) -> BaseException:
         where = self._where(host, peer)
-        if is_refused(error):
+        if isinstance(error, TokenRefused):
             return PlanError(f"{where} refused the token", "give the token that the servers were started with")
-        if isinstance(error, flight.FlightServerError) and error.extra_info:
-            body = bytes(error.extra_info)
-            return UnknownChannel(where) if _kind(body) == UnknownChannel.__name__ else remote_error(where, body)
+        if isinstance(error, Failed):
+            return UnknownChannel(where) if error.body.get("type") == UnknownChannel.__name__ else remote_error(where, error.body)
         if isinstance(error, BadRequest):
             return SamplingError(f"{where} sent an answer that cannot be read: {error}", "servers and trainers must run the same gnnkit")
-        if isinstance(error, (flight.FlightError, pa.ArrowException, OSError)):
-            text = str(error).partition(". gRPC client debug context")[0]
+        if isinstance(error, (Broken, OutOfTime)):
             state = {
                 Found.LISTENS: "it listens, and has not answered",
                 Found.REFUSES: "nobody listens there",
                 Found.SILENT: "it does not answer at all: it is stopped, or the network between is broken",
             }[probe(peer.address, _GAP_S)]
             return BatchTimeout(
-                f"{where} has not done its share of a batch in time: {state} ({text})",
+                f"{where} has not done its share of a batch in time: {state} ({error})",
                 "raise batch_timeout_s, or look at the server and the network; then iterate again",
             )
         return error
-
-
-def _kind(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["type"])
-    except (ValueError, KeyError, TypeError):
-        return ""
 
 
 class ReceivingChannel(WorkerChannel):

@@ -18,13 +18,12 @@ from typing import Any
 
 import numpy as np
 import psutil
-import pyarrow as pa
-import pyarrow.flight as flight
 
 from gnnkit import GraphLoader
-from gnnkit.cluster.flight_client import FlightClient
-from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, TOKEN_HEADER, rows_to_ticket, to_ticket
-from gnnkit.cluster.serving.codec import encode, to_bytes
+from gnnkit.cluster.parts.gate import first_line, second_line
+from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, rows_to_args
+from gnnkit.cluster.service_client import ServiceClient
+from gnnkit.cluster.serving.codec import encode
 from gnnkit.cluster.serving.membership import SERVING_VERSION
 from gnnkit.runtime.shared_block import SharedBlock
 from gnnkit.runtime.wire import Wire
@@ -33,6 +32,7 @@ from gnnkit.serving import GraphStoreServers, serve
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
+from tests.cluster.parts.services import CALL, HEAD, Speaker, said_of, told
 from tests.cluster.serving.setups import ANSWER_S, Caller, Trainer, hear, server_pids, worker_pids
 from tests.fuzz.mutations import mutated, mutated_json
 from tests.fuzz.running import Case, Target
@@ -201,60 +201,63 @@ def settled(handle: GraphStoreServers) -> None:
 
 
 @contextmanager
-def flight_server() -> Iterator[Case]:
-    """Requests and actions over Arrow Flight, with and without the token."""
+def network_server() -> Iterator[Case]:
+    """Requests over the network, and the lines before them, with and without the token."""
     with folder() as root:
         address = f"127.0.0.1:{free_port('127.0.0.1')}"
         with servers(root, address=address, token=TOKEN) as (handle, store):
             with GraphLoader.from_store(store.path, **OPTIONS) as loader:
                 plan = json.loads(json.dumps(loader.plan.to_json()))
-            client = flight.connect(f"grpc://{address}")
             known = {"version": SERVING_VERSION, "fingerprint": store.fingerprint, "client": "client-fuzz", "key": "a", "timeout_s": 1}
             asked = {**known, "version": PROTOCOL_VERSION}
             rows = RowsRequest(((0, np.arange(5)),), ((0, 0, 32),))
-            tickets = [
-                to_ticket({**known, "what": "call", "name": name}, {"args": np.frombuffer(to_bytes(args), np.uint8)})
-                for name, args in CALLS.items()
+            requests: list[tuple[str, dict[str, Any]]] = [("call", {**known, "name": name, "args": args}) for name, args in CALLS.items()]
+            requests += [
+                ("walk", {**asked, "epoch": 0, "batch": 1, "seeds": None}),
+                ("walk", {**asked, "epoch": 0, "batch": 1, "seeds": np.arange(3)}),
+                ("file", {**known, "name": "manifest.json"}),
+                ("rows", rows_to_args(rows, store.fingerprint, [10**6] * 4)),
+                ("membership", known),
+                ("register", {**asked, "plan": plan}),
+                ("release", asked),
+                ("here", {**asked, "name": "client-fuzz/1", "host": 0}),
+                ("bye", {**asked, "name": "client-fuzz/1", "host": 0}),
             ]
-            tickets += [
-                to_ticket({**asked, "what": "walk", "epoch": 0, "batch": 1}, {}),
-                to_ticket({**asked, "what": "walk", "epoch": 0, "batch": 1}, {"seeds": np.arange(3)}),
-                to_ticket({**known, "what": "file", "name": "manifest.json"}, {}),
-                rows_to_ticket(rows, store.fingerprint, [10**6] * 4),
-            ]
-            actions = {
-                "membership": known,
-                "register": {**asked, "plan": plan},
-                "release": asked,
-                "here": {**asked, "name": "client-fuzz/1", "host": 0},
-                "bye": {**asked, "name": "client-fuzz/1", "host": 0},
-            }
-            own = FlightClient(address, TOKEN, None)
+            own = ServiceClient(address, TOKEN, None)
             watched = Watched(handle, lambda: str(own.call("client-fuzz", "status", {}, ANSWER_S)["state"]))
+            lines = first_line(TOKEN) + second_line(TOKEN, "fuzz")
+
+            def ask(rng: random.Random) -> None:
+                text, block = said_of(*rng.choice(requests))
+                how = rng.random()
+                if how < 0.4:
+                    text = mutated(rng, text)
+                elif how < 0.9:
+                    text = json.dumps(mutated_json(rng, json.loads(text))).encode()
+                if block and rng.random() < 0.2:
+                    block = mutated(rng, block)
+                with Speaker(address, TOKEN) as holder:
+                    if rng.random() < 0.1:  # a head that is none, or says something else than comes
+                        with contextlib.suppress(ConnectionError):
+                            holder.end.sendall(mutated(rng, HEAD.pack(CALL, len(text), len(block))) + text + block)
+                        return
+                    holder.say(text, block)
+                    holder.last()
 
             def case(rng: random.Random) -> None:
-                token = TOKEN if rng.random() < 0.95 else mutated(rng, TOKEN.encode()).hex()
-                options = flight.FlightCallOptions(timeout=ANSWER_S, headers=[(TOKEN_HEADER.encode(), token.encode())])
-                try:
-                    if rng.random() < 0.5:
-                        ticket = rng.choice(tickets)
-                        client.do_get(flight.Ticket(mutated(rng, ticket) if rng.random() < 0.9 else ticket), options).read_all()
-                    else:
-                        name = rng.choice(list(actions))
-                        body = json.dumps(mutated_json(rng, actions[name])).encode()
-                        list(client.do_action(flight.Action(name if rng.random() < 0.95 else name + "x", body), options))
-                except flight.FlightTimedOutError:
-                    raise
-                except (flight.FlightError, pa.ArrowException):
-                    pass
+                if rng.random() < 0.05:
+                    said = mutated(rng, lines)
+                    if said != lines and said.count(b"\n") == 2:  # others are waited for, as somebody slow would be
+                        told(address, said)
+                else:
+                    ask(rng)
                 watched.count()
 
             try:
                 yield case
                 watched.check()
             finally:
-                client.close()
                 own.close()
 
 
-TARGETS = (Target("a server's sockets", unix_server, 0.2), Target("a server's address", flight_server, 0.5))
+TARGETS = (Target("a server's sockets", unix_server, 0.2), Target("a server's address", network_server, 0.5))

@@ -12,6 +12,7 @@ import pickle
 import random
 import shutil
 import socket
+import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -25,19 +26,19 @@ import torch
 
 from gnnkit import GraphLoader
 from gnnkit.capacity.estimate import from_bench
+from gnnkit.cluster.network_wire import Broken, Failed, NetworkWire, OutOfTime, Request
 from gnnkit.cluster.parts.protocol import (
-    expand_to_ticket,
-    from_ticket,
-    picks_from_batch,
-    picks_to_batch,
-    question_to_ticket,
-    rows_to_ticket,
-    unpack,
+    answer_from_value,
+    expand_to_args,
+    picks_from_value,
+    picks_to_value,
+    question_to_args,
+    rows_to_args,
 )
-from gnnkit.cluster.parts.service import Answers, lease_actions
-from gnnkit.cluster.serving.codec import decode, encode, from_bytes, to_bytes
-from gnnkit.cluster.serving.flight_actions import walk_from_batches, walk_to_batch
+from gnnkit.cluster.parts.service import Answers, Stream, lease_calls
+from gnnkit.cluster.serving.codec import decode, encode, from_pieces, to_pieces
 from gnnkit.cluster.serving.membership import Membership, ServerMember, members_of
+from gnnkit.cluster.serving.network_calls import walk_from_value
 from gnnkit.cluster.serving.spec import read_token
 from gnnkit.datasets.npz_member import npz_members
 from gnnkit.datasets.ogb import open_ogb
@@ -60,6 +61,7 @@ from gnnkit.storage.manifest import checksum
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
 from gnnkit.ui.runs import run_facts
+from gnnkit.waiting import Deadline
 from tests.datasets.reading import read_everything
 from tests.fuzz.mutations import mutated, mutated_json
 from tests.fuzz.running import Case, Target
@@ -442,14 +444,27 @@ VALUES: Sequence[Any] = (
 )
 
 
+def damaged(rng: random.Random, value: Any) -> Any:
+    """A value as it is read from a text and a block that were changed on their way."""
+    text, pieces = to_pieces(value)
+    block = b"".join(pieces)
+    how = rng.random()
+    if how < 0.4:
+        text = mutated(rng, text)
+    elif how < 0.8:
+        text = json.dumps(mutated_json(rng, json.loads(text))).encode()
+    if block and rng.random() < 0.3:
+        block = mutated(rng, block)
+    return from_pieces(text, np.frombuffer(bytearray(block), np.uint8))
+
+
 @contextmanager
 def codec() -> Iterator[Case]:
-    """Values of calls: as bytes, and as a JSON tree with memory."""
-    samples = [to_bytes(value) for value in VALUES]
+    """Values of calls: as a text with a block, and as a JSON tree with memory."""
 
     def case(rng: random.Random) -> None:
         if rng.random() < 0.5:
-            from_bytes(mutated(rng, rng.choice(samples)))
+            damaged(rng, rng.choice(VALUES))
             return
         tree, fds = encode(rng.choice(VALUES))
         decode(mutated_json(rng, tree), fds)
@@ -521,7 +536,7 @@ def errors_and_layouts() -> Iterator[Case]:
 
 @contextmanager
 def requests() -> Iterator[Case]:
-    """Flight tickets, answered from a store's parts."""
+    """Requests of other hosts, answered from a store's parts."""
     with folder() as root:
         store = typed_store(root / "store")
         graph, fingerprint = store.arrays(), store.fingerprint
@@ -531,44 +546,48 @@ def requests() -> Iterator[Case]:
         nodes = {0: np.arange(min(counts[0], 5)), 1: np.arange(min(counts[1], 5))}
         none = np.empty(0, np.int64)
         some = np.arange(min(*counts, 4))
-        tickets = [
-            expand_to_ticket(
-                Expansion(5, 0, np.full(relations, fan_out, np.int64), nodes, False, weighted, last, wants_position=(True,) * relations),
-                fingerprint,
-                counts,
+        asked: list[tuple[str, dict[str, Any]]] = [
+            (
+                "expand",
+                expand_to_args(
+                    Expansion(
+                        5, 0, np.full(relations, fan_out, np.int64), nodes, False, weighted, last, wants_position=(True,) * relations
+                    ),
+                    fingerprint,
+                    counts,
+                ),
             )
             for fan_out in (2, -1)
             for weighted in (False, True)
             for last in (False, True)
         ]
-        tickets += [
-            question_to_ticket(Question(what, (0,), some, others, none, none, wants_position=what == "induce"), fingerprint)
+        asked += [
+            ("question", question_to_args(Question(what, (0,), some, others, none, none, wants_position=what == "induce"), fingerprint))
             for what, others in (("degrees", none), ("has_edges", some), ("induce", some), ("weights", none))
         ]
         rows = (len(graph.nodes) + len(graph.edges)) * [10**6]
-        tickets += [rows_to_ticket(RowsRequest(((0, some), (1, some)), ((0, 0, 4), (1, 1, 4))), fingerprint, rows)]
+        asked += [("rows", rows_to_args(RowsRequest(((0, some), (1, some)), ((0, 0, 4), (1, 1, 4))), fingerprint, rows))]
+
+        def changed(rng: random.Random, value: Any) -> Any:
+            """A value whose arrays say something else."""
+            if isinstance(value, dict):
+                return {name: changed(rng, item) for name, item in value.items() if rng.random() < 0.98}
+            if isinstance(value, (list, tuple)):
+                return type(value)(changed(rng, item) for item in value)
+            if not isinstance(value, np.ndarray) or rng.random() < 0.7:
+                return value
+            values = value.copy()
+            values[rng.randrange(len(values) + 1) :][:1] = rng.choice((-1, 10**6, 2**31 - 1, -(2**31)))
+            return values[: rng.randrange(len(values) + 1)] if rng.random() < 0.3 else values
 
         def case(rng: random.Random) -> None:
-            ticket = rng.choice(tickets)
-            head, given = from_ticket(ticket)
-            if rng.random() < 0.4:
-                head, given = from_ticket(mutated(rng, ticket))
-            else:  # what passes Arrow's own checks
-                head = mutated_json(rng, head) if rng.random() < 0.6 else head
-                for name in list(given):
-                    if rng.random() < 0.3:
-                        values = given[name].copy()
-                        values[rng.randrange(len(values) + 1) :][:1] = rng.choice((-1, 10**6, 2**31 - 1, -(2**31)))
-                        given[name] = values[: rng.randrange(len(values) + 1)] if rng.random() < 0.3 else values
-                if rng.random() < 0.2 and given:
-                    given.pop(rng.choice(list(given)))
-            if not isinstance(head, dict):
+            name, args = rng.choice(asked)
+            given = damaged(rng, args) if rng.random() < 0.5 else changed(rng, args)
+            if not isinstance(given, dict):
                 return
-            get = answers.gets.get(str(head.get("what")))
-            if get is not None:
-                answer = get(head, given)
-                for batch in getattr(answer, "batches", ()):
-                    batch.validate(full=True)
+            answer = answers.calls[name](given)
+            for part in answer.values if isinstance(answer, Stream) else [answer]:
+                to_pieces(part)
 
         yield lambda rng: only_complaints(partial(case, rng))
 
@@ -576,42 +595,57 @@ def requests() -> Iterator[Case]:
 @contextmanager
 def answers_of_others() -> Iterator[Case]:
     """Answers of part services, and servers' lists of each other, as a trainer reads them."""
-    import pyarrow as pa
-
     from gnnkit.sampling.owners import Picks
 
-    picks = picks_to_batch({0: Picks(np.array([2, 1]), np.arange(3), np.arange(3))}, 9, [100], [100])
-    walk = walk_to_batch({"fields": [], "nbytes": 0, "nodes": [], "edges": [], "input_type": "n", "num_seeds": 0}, np.zeros(8, np.uint8))
+    picks = picks_to_value({0: Picks(np.array([2, 1]), np.arange(3), np.arange(3))}, 9, [100], [100])
+    layout = {"fields": [], "nbytes": 0, "nodes": [], "edges": [], "input_type": "n", "num_seeds": 0}
+    walk = (json.dumps(layout), np.zeros(8, np.uint8))
+    values: list[tuple[Any, Callable[[Any], Any]]] = [(picks, picks_from_value), (walk, walk_from_value)]
+    values += [({"counts": np.arange(3)}, answer_from_value)]
     member = ServerMember(0, 2, "10.0.0.1:7000", 5, 6, "ab", 2, "/store", 1 << 30)
     membership = Membership(member).to_json()
 
-    def as_bytes(batch: Any) -> bytes:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        return bytes(sink.getvalue().to_pybytes())
-
-    streams = [(as_bytes(picks), picks_from_batch), (as_bytes(walk), lambda batch: walk_from_batches([batch])), (as_bytes(picks), unpack)]
     heads = {what: {"name": "client-1/x", "host": 3, "version": 2} for what in ("here", "bye")}
-    actions = lease_actions(lambda head: None, lambda what, name, host: None)
+    calls = lease_calls(lambda head: None, lambda what, name, host: None)
+
+    def message(kind: int, value: Any) -> bytes:
+        text, pieces = to_pieces(value)
+        block = b"".join(pieces)
+        return struct.pack("<B3xIQ", kind, len(text), len(block)) + text + block
+
+    rows, empty = np.arange(64, dtype=np.uint8), struct.pack("<B3xIQ", 4, 0, 0)
+    streams = [
+        message(3, picks),
+        message(2, rows) + message(2, rows) + empty,
+        message(5, {"type": "PlanError", "message": "no", "hint": None}),
+    ]
+
+    def hear(rng: random.Random) -> None:
+        near, far = socket.socketpair()
+        wire = NetworkWire(near)
+        try:
+            far.sendall(mutated(rng, rng.choice(streams)))
+            far.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(Broken, Failed, OutOfTime):
+                list(wire.ask(Request.of("x", {}), Deadline(10.0), rng.choice((None, [64, 64]))))
+        finally:
+            wire.close()
+            far.close()
 
     def case(rng: random.Random) -> None:
         how = rng.random()
-        if how < 0.6:
-            stream, read = rng.choice(streams)
-            try:
-                with pa.ipc.open_stream(pa.py_buffer(mutated(rng, stream))) as batches:
-                    batch = batches.read_next_batch()
-            except (pa.ArrowException, OSError, StopIteration):  # Flight's own reader says the same
-                return
-            read(batch)
+        if how < 0.4:
+            value, read = rng.choice(values)
+            read(damaged(rng, value))
+        elif how < 0.6:
+            hear(rng)
         elif how < 0.8:
             members_of(mutated_json(rng, membership))
         else:
-            what = rng.choice(list(actions))
+            what = rng.choice(list(calls))
             head = mutated_json(rng, heads[what])
             if isinstance(head, dict):
-                actions[what](head)
+                calls[what](head)
 
     yield lambda rng: only_complaints(partial(case, rng))
 

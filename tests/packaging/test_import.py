@@ -75,15 +75,17 @@ def test_import_has_no_side_effects() -> None:
 
 
 def test_processes_that_sample_nothing_start_without_compiler_and_tables() -> None:
-    """Servers and proxies; PyArrow loads pandas where it is asked for arrays in its simplest way."""
+    """Servers and proxies; what they say to other hosts needs no Arrow either."""
     code = """
 import sys
 import numpy as np
 import gnnkit.cluster.serving.loop, gnnkit.cluster.network_child_loop
-from gnnkit.cluster.parts.protocol import from_ticket, to_ticket
-arrays = {"ids": np.arange(3), "none": np.empty(0, np.int64)}
-assert from_ticket(to_ticket({"kind": 1}, arrays))[1]["ids"].tolist() == [0, 1, 2]
-print(*{"torch", "numba", "pandas"} & {*sys.modules})
+from gnnkit.cluster.network_wire import Request
+from gnnkit.cluster.serving.codec import from_pieces
+request = Request.of("a call", {"ids": np.arange(3), "none": np.empty(0, np.int64)})
+block = np.frombuffer(bytearray(b"".join(request.pieces)), np.uint8)
+assert from_pieces(request.text, block)["args"]["ids"].tolist() == [0, 1, 2]
+print(*{"torch", "numba", "pandas", "pyarrow"} & {*sys.modules})
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout.split() == []

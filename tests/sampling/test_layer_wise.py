@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import GraphLoader, LayerWise
-from gnnkit.cluster.parts.protocol import answer_from_batch, from_ticket, question_to_ticket
+from gnnkit.cluster.parts.protocol import answer_from_value, question_to_args
 from gnnkit.cluster.parts.service import Answers
+from gnnkit.cluster.serving.codec import from_pieces, to_pieces
 from gnnkit.errors import PlanError
 from gnnkit.plan import HGTSampling, LayerSampling, LoaderPlan
 from gnnkit.sampling.owned import PartOwner
@@ -261,8 +262,14 @@ class OwnersOverTheWire(OwnersHere):
 
     def answer(self, questions: Mapping[int, Question]) -> Callable[[], Mapping[int, Answer]]:
         self.asked += [(question.what, host) for host, question in questions.items()]
-        tickets = {host: from_ticket(question_to_ticket(question, "")) for host, question in questions.items()}
-        return lambda: {host: answer_from_batch(self._answers[host].question(*ticket)) for host, ticket in tickets.items()}
+        asked = {host: sent(question_to_args(question, "")) for host, question in questions.items()}
+        return lambda: {host: answer_from_value(sent(self._answers[host].question(args))) for host, args in asked.items()}
+
+
+def sent(value: Any) -> Any:
+    """A value as it comes out on another host."""
+    text, pieces = to_pieces(value)
+    return from_pieces(text, np.frombuffer(bytearray(b"".join(pieces)), np.uint8))
 
 
 @pytest.mark.parametrize("kind", ["layer-wise", "weighted", "hgt"])

@@ -13,12 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import pyarrow.flight as flight
 import pytest
 
-from gnnkit.cluster.flight_client import call_headers, connect
-from gnnkit.cluster.parts.client import FlightOwners
-from gnnkit.cluster.parts.protocol import to_ticket
+from gnnkit.cluster.parts.client import RemoteOwners
+from gnnkit.cluster.service_client import ServiceClient
+from gnnkit.errors import SamplingError
 from gnnkit.sampling import owned
 from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import Expansion, Question
@@ -26,7 +25,7 @@ from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
-from tests.cluster.parts.services import TOKEN, Service, owners_of
+from tests.cluster.parts.services import LAST, TOKEN, Service, Speaker, owners_of
 from tests.helpers.graphs import homogeneous_source, random_edges
 
 pytestmark = pytest.mark.slow
@@ -57,7 +56,7 @@ def service(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def owners(store: Store, service: Service) -> Iterator[FlightOwners]:
+def owners(store: Store, service: Service) -> Iterator[RemoteOwners]:
     found = owners_of(store, {1: service.peer})
     yield found
     found.close()
@@ -67,21 +66,21 @@ def expansion(count: int, fan_out: int = 1) -> Expansion:
     return Expansion(1, 0, np.array([fan_out]), {0: np.arange(count) % NUM_NODES}, weighted=True, wants_position=(True,))
 
 
-def test_others_have_their_turn_while_a_large_request_is_answered(owners: FlightOwners) -> None:
+def test_others_have_their_turn_while_a_large_request_is_answered(owners: RemoteOwners) -> None:
     """Their longest wait is a fraction of it."""
     times: list[float] = []
 
     def ask() -> None:
         began = time.monotonic()
-        owners.expand({1: expansion(3_000_000)})
+        owners.expand({1: expansion(3_000_000)})()
         times.append(time.monotonic() - began)
 
-    owners.expand({1: expansion(10)})
+    owners.expand({1: expansion(10)})()
     large, waits = threading.Thread(target=ask), [0.0]
     large.start()
     while large.is_alive():
         began = time.monotonic()
-        owners.expand({1: expansion(10)})
+        owners.expand({1: expansion(10)})()
         waits.append(time.monotonic() - began)
     large.join()
     assert max(waits) < times[0] / 2, (max(waits), times[0])
@@ -113,19 +112,17 @@ def test_what_is_cut_into_pieces_is_the_same(store: Store, monkeypatch: pytest.M
 # A service with a small quota; a request that says "wait" is answered when a line comes.
 SMALL_QUOTA = """
 import sys, threading
-import numpy as np
 from gnnkit.cluster.parts import service
-from gnnkit.cluster.parts.protocol import pack
 
-def answer(head, arrays):
-    if head["wait"]:
-        print("waiting", flush=True)
+def answer(args):
+    if args["wait"]:
+        sys.stdout.write("waiting\\n")
+        sys.stdout.flush()
         lines.acquire()
-    return pack({}, {"nothing": np.empty(0, np.uint8)})
 
 lines = threading.Semaphore(0)
 service._MOST_CALLS, service._MOST_BYTES = 2, 1_000_000
-running = service.PartServer("127.0.0.1", 0, sys.argv[1], {"ask": answer}, {})
+running = service.PartServer("127.0.0.1", 0, sys.argv[1], {"ask": answer})
 print(running.port, flush=True)
 for line in sys.stdin:
     lines.release()
@@ -140,24 +137,25 @@ def test_more_than_the_quota_is_an_error_for_its_client_alone() -> None:
         ThreadPoolExecutor() as threads,
     ):
         assert child.stdin is not None and child.stdout is not None
-        address, headers = f"127.0.0.1:{child.stdout.readline().strip()}", call_headers(TOKEN)
+        address = f"127.0.0.1:{child.stdout.readline().strip()}"
 
-        def ask(nbytes: int, *, wait: bool = False, client: bytes | None = None) -> None:
-            named = headers if client is None else [*headers[:-1], (headers[-1][0], client)]
-            options = flight.FlightCallOptions(timeout=60, headers=named)
-            ticket = to_ticket({"what": "ask", "wait": wait}, {"ids": np.zeros(nbytes, np.uint8)})
-            with connect(address, TOKEN, None) as line:
-                line.do_get(flight.Ticket(ticket), options).read_all()
+        def ask(nbytes: int, *, wait: bool = False) -> None:
+            client = ServiceClient(address, TOKEN, None)
+            try:
+                client.ask("ask", {"wait": wait, "ids": np.zeros(nbytes, np.uint8)}, 60.0)
+            finally:
+                client.close()
 
         ask(900_000)
         refused = re.escape(f"{os.getpid()} has 0 requests of 0 MB under way, and asks for another of 2 MB; 2 of 1 MB together are allowed")
-        with pytest.raises(flight.FlightServerError, match=refused):
+        with pytest.raises(SamplingError, match=refused):
             ask(2_000_000)
         held = [threads.submit(ask, 400_000, wait=True) for _ in range(2)]
         assert [child.stdout.readline() for _ in held] == ["waiting\n"] * 2
-        with pytest.raises(flight.FlightServerError, match=f"{os.getpid()} has 2 requests of 1 MB under way"):
+        with pytest.raises(SamplingError, match=f"{os.getpid()} has 2 requests of 1 MB under way"):
             ask(10)
-        ask(900_000, client=b"another")
+        with Speaker(address, name="another") as another:
+            assert another.ask("ask", {"wait": False, "ids": np.zeros(900_000, np.uint8)})[0] == LAST
         child.stdin.write("\n" * 2)
         child.stdin.flush()
         for call in held:

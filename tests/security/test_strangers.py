@@ -13,34 +13,40 @@ import numpy as np
 import psutil
 import pytest
 
-from gnnkit.cluster.flight_client import FlightClient
+from gnnkit.cluster.parts.gate import first_line, second_line
 from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION
+from gnnkit.cluster.service_client import ServiceClient
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
-from tests.cluster.parts.services import TOKEN, Service, staged
+from tests.cluster.parts.services import TOKEN, Service, staged, told
 from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.helpers.machine import slowness
 from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-# Calls with large messages, several at a time; a token travels with each, and is a wrong one.
+# Large messages, several at a time, behind lines with a wrong token, behind none, and behind half of what is needed.
 LARGE_MESSAGES = """
-import sys
+import socket, sys
 from concurrent.futures import ThreadPoolExecutor
-import pyarrow.flight as flight
 
-message = bytes(96 << 20)
-options = flight.FlightCallOptions(timeout=20, headers=[(b"authorization", b"wrong")])
+host, port, *lines = sys.argv[1:]
+head = (1).to_bytes(8, "little") + (96 << 20).to_bytes(8, "little")
 
-def call(number):
+def call(line):
     try:
-        flight.FlightClient(f"grpc://{sys.argv[1]}").do_get(flight.Ticket(message), options).read_all()
-    except flight.FlightError as error:
-        return type(error).__name__
+        with socket.create_connection((host, int(port)), timeout=20) as stranger:
+            stranger.sendall(bytes.fromhex(line) + head)
+            for _ in range(96):
+                stranger.sendall(bytes(1 << 20))
+            while stranger.recv(4096):
+                pass
+            return "ended"
+    except ConnectionError:
+        return "ended"
 
 with ThreadPoolExecutor(4) as threads:
-    for name in threads.map(call, range(4)):
+    for name in threads.map(call, lines):
         print(name)
 """
 
@@ -65,20 +71,26 @@ def num_connections(service: Service) -> int:
 def is_answered(service: Service) -> bool:
     """Whether somebody with the token is still answered."""
     head = {"version": PROTOCOL_VERSION, "fingerprint": service.store.fingerprint, "name": "somebody", "host": 0}
-    FlightClient(service.peer.address, TOKEN, None).do("here", head, 60.0)
+    client = ServiceClient(service.peer.address, TOKEN, None)
+    client.ask("here", head, 60.0)
+    client.close()
     return True
 
 
 def test_large_messages_of_strangers_are_not_read(service: Service) -> None:
     assert is_answered(service)
     before = memory(service)
-    done = subprocess.run([sys.executable, "-c", LARGE_MESSAGES, service.peer.address], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["FlightUnavailableError"] * 4
+    lines = [b"", first_line("wrong") + second_line("wrong", "x"), first_line(TOKEN), first_line(TOKEN) + second_line("wrong", "x")]
+    words = [sys.executable, "-c", LARGE_MESSAGES, "127.0.0.1", str(service.port), *(line.hex() for line in lines)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["ended"] * 4
     assert memory(service) - before < 32 << 20
     assert is_answered(service)
 
 
-@pytest.mark.parametrize("said", [b"", b"CONNECT x HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"CONNECT " + b"x" * 100_000])
+@pytest.mark.parametrize(
+    "said", [b"", b"gnnkit-gate ", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"gnnkit-gate " + b"x" * 100_000, first_line(TOKEN)]
+)
 def test_half_open_connections_are_closed(service: Service, said: bytes) -> None:
     """At once where there are many of them, or they say what nobody has asked for; the others after a while."""
     place, began = ("127.0.0.1", service.port), time.monotonic()
@@ -92,15 +104,14 @@ def test_half_open_connections_are_closed(service: Service, said: bytes) -> None
     assert is_answered(service)
     for stranger in strangers:
         with contextlib.suppress(ConnectionError):
-            assert stranger.recv(1) == b""
+            while heard := stranger.recv(100):
+                assert heard == b"welcome\n" and said == first_line(TOKEN)
         stranger.close()
     assert time.monotonic() - began < 15 * slowness()
 
 
 def test_a_connection_without_the_token_is_told_so(service: Service) -> None:
     """A token that is nearly right is a wrong one."""
-    for header in (b"", b"gnnkit-gate: " + b"0" * 64, b"gnnkit-gate: " + TOKEN.encode(), b"authorization: " + TOKEN.encode()):
-        with socket.create_connection(("127.0.0.1", service.port), timeout=60) as stranger:
-            stranger.sendall(b"CONNECT gnnkit HTTP/1.1\r\nHost: gnnkit\r\n" + header + b"\r\n\r\n")
-            assert stranger.recv(4096).startswith(b"HTTP/1.1 401") and stranger.recv(4096) == b""
+    for guess in (b"", b"0" * 64, TOKEN.encode(), first_line(TOKEN)[12:-2], first_line(TOKEN).strip(), second_line(TOKEN, "x").strip()):
+        assert told(service.peer.address, b"gnnkit-gate " + guess + b"\n") == b"refused\n"
     assert is_answered(service)

@@ -1,4 +1,4 @@
-"""The part service: neighbours and rows of this host's parts, for the sampling processes of other hosts, over Arrow Flight.
+"""The part service: neighbours and rows of this host's parts, for the sampling processes of other hosts.
 
 One process per host, ``python -m gnnkit.cluster.parts``, started like a sampling process:
 ``ChildProcess(rank, log, vitals_fd, threads, module="gnnkit.cluster.parts")``. Messages to it over its wire:

@@ -11,13 +11,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import pyarrow as pa
-import pyarrow.flight as flight
+import numpy as np
 
-from gnnkit.cluster.flight_client import call_headers, connect, is_refused, remote_error
-from gnnkit.cluster.parts.protocol import answer_from_batch, expand_to_ticket, picks_from_batch, question_to_ticket, rows_to_ticket
+from gnnkit.cluster.network_wire import Broken, Failed, NetworkWire, OutOfTime, Request, TokenRefused, connect
+from gnnkit.cluster.parts.protocol import (
+    answer_from_value,
+    expand_to_args,
+    picks_from_value,
+    question_to_args,
+    rows_to_args,
+)
+from gnnkit.cluster.service_client import remote_error
+from gnnkit.cluster.serving.codec import padded
 from gnnkit.errors import HostUnreachable, SamplingError
 from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Question, RowsRequest
+from gnnkit.sampling.tables import address_of
 from gnnkit.waiting import Deadline
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -38,8 +46,6 @@ logger = logging.getLogger(__name__)
 
 # A connection that breaks sooner than this after a call began was broken before: the service has been started again since.
 _STALE_S = 1.0
-# What a call ends with whose connection broke.
-BROKEN = (flight.FlightUnavailableError, flight.FlightInternalError, flight.FlightCancelledError)
 
 
 @dataclass(frozen=True)
@@ -94,8 +100,8 @@ class Traffic:
             self.sent += sent
 
 
-class FlightOwners:
-    """``gnnkit.sampling.owners.PartOwners`` over Arrow Flight; shared by the sampling threads of a process.
+class RemoteOwners:
+    """``gnnkit.sampling.owners.PartOwners`` over the network; shared by the sampling threads of a process.
 
     Args:
         peers: The other hosts.
@@ -104,7 +110,7 @@ class FlightOwners:
         num_rows: Nodes of every type and edges of every type, as in ``GraphTables.row_bounds``: they decide the width of ids.
         timeout_s: Most seconds that one request may take.
         at_once: Requests under way at a time, at most.
-        ca: See ``connect``.
+        ca: See ``gnnkit.cluster.network_wire.connect``.
 
     Attributes:
         traffic: What has come and gone.
@@ -123,11 +129,11 @@ class FlightOwners:
     ) -> None:
         self._ca = ca
         self._peers, self._fingerprint, self._timeout_s = dict(peers), fingerprint, timeout_s
-        self._token, self._headers = token, call_headers(token)
+        self._token = token
         self._num_rows = num_rows
         self.traffic = Traffic()
         self._lock = threading.Lock()
-        self._idle: dict[int, list[Any]] = {host: [] for host in peers}
+        self._idle: dict[int, list[NetworkWire]] = {host: [] for host in peers}
         self._generations: dict[int, int] = {}
         self._threads = ThreadPoolExecutor(at_once, "gnnkit-part-calls")
 
@@ -135,43 +141,37 @@ class FlightOwners:
         """Ends the connections; calls under way come to their end first."""
         self._threads.shutdown()
         with self._lock:
-            for clients in self._idle.values():
-                for client in clients:
-                    client.close()
-                clients.clear()
+            for wires in self._idle.values():
+                for wire in wires:
+                    wire.close()
+                wires.clear()
 
     def expand(self, requests: Mapping[int, Expansion]) -> Callable[[], Mapping[int, Mapping[int, Picks]]]:
         """See ``PartOwners.expand``."""
-        calls = {
-            host: self._begin_get(host, expand_to_ticket(request, self._fingerprint, self._num_rows), self._picks_reader(host))
-            for host, request in requests.items()
-        }
+        asked = {host: expand_to_args(request, self._fingerprint, self._num_rows) for host, request in requests.items()}
+        calls = {host: self._begin_ask(host, Request.of("expand", args), self._picks_reader(host)) for host, args in asked.items()}
         return lambda: _wait(calls)
 
     def answer(self, questions: Mapping[int, Question]) -> Callable[[], Mapping[int, Answer]]:
         """See ``PartOwners.answer``."""
-        tickets = {host: question_to_ticket(question, self._fingerprint) for host, question in questions.items()}
-        calls = {host: self._begin_get(host, ticket, _read_answer) for host, ticket in tickets.items()}
+        asked = {host: Request.of("question", question_to_args(question, self._fingerprint)) for host, question in questions.items()}
+        calls = {host: self._begin_ask(host, request, answer_from_value) for host, request in asked.items()}
         return lambda: _wait(calls)
 
     def rows(self, requests: Mapping[int, RowsRequest], take: Callable[[int, int, int], None]) -> Callable[[], None]:
         """See ``PartOwners.rows``."""
-
-        def reader(host: int, request: RowsRequest) -> Callable[[Iterator[pa.RecordBatch]], None]:
-            return lambda messages: _read_rows(messages, request, lambda message, address: take(host, message, address))
-
-        # All tickets before the first call: nobody would wait for calls under way where making one fails.
-        tickets = {host: rows_to_ticket(request, self._fingerprint, self._num_rows) for host, request in requests.items()}
-        calls = {host: self._begin_get(host, tickets[host], reader(host, request)) for host, request in requests.items()}
+        # All requests before the first call: nobody would wait for calls under way where making one fails.
+        asked = {host: Request.of("rows", rows_to_args(request, self._fingerprint, self._num_rows)) for host, request in requests.items()}
+        calls = {host: self._begin_rows(host, asked[host], request, take) for host, request in requests.items()}
 
         def wait() -> None:
             _wait(calls)
 
         return wait
 
-    def _picks_reader(self, host: int) -> Callable[[Iterator[pa.RecordBatch]], dict[int, Picks]]:
-        def read(messages: Iterator[pa.RecordBatch]) -> dict[int, Picks]:
-            generation, picks = picks_from_batch(_only(messages))
+    def _picks_reader(self, host: int) -> Callable[[Any], dict[int, Picks]]:
+        def read(value: Any) -> dict[int, Picks]:
+            generation, picks = picks_from_value(value)
             if self._generations.setdefault(host, generation) != generation:
                 logger.info("the part service of host %d (%s) has been started again", host, self._peers[host].address)
                 self._generations[host] = generation
@@ -179,60 +179,74 @@ class FlightOwners:
 
         return read
 
-    def _begin_get(self, host: int, ticket: bytes, read: Callable[[Iterator[pa.RecordBatch]], T]) -> Future[T]:
-        """Begins a request.
+    def _begin_ask(self, host: int, request: Request, read: Callable[[Any], T]) -> Future[T]:
+        """Begins a request that is answered with one value.
 
         Args:
             host: Who is asked.
-            ticket: What.
-            read: Reads the answer's messages.
+            request: What.
+            read: Reads the value.
         """
 
-        def ask(client: Any, options: Any) -> T:
-            self.traffic.add(0, len(ticket))
-            return read(self._messages(client.do_get(flight.Ticket(ticket), options)))
+        def ask(wire: NetworkWire, deadline: Deadline) -> T:
+            values = [value for value, nbytes in self._counted(wire.ask(request, deadline), request)]
+            if len(values) != 1:
+                raise BadRequest(f"{len(values)} messages instead of one")
+            return read(values[0])
 
         return self._begin(host, ask)
 
-    def _messages(self, stream: Any) -> Iterator[pa.RecordBatch]:
-        while True:
-            try:
-                batch = stream.read_chunk().data
-            except StopIteration:
-                return
-            self.traffic.add(batch.get_total_buffer_size(), 0)
-            yield batch
+    def _begin_rows(self, host: int, request: Request, rows: RowsRequest, take: Callable[[int, int, int], None]) -> Future[None]:
+        """Begins a request for rows."""
+        sizes = [rows.nbytes(message) for message in rows.messages]
 
-    def _begin(self, host: int, ask: Callable[[Any, Any], T]) -> Future[T]:
-        """Begins a call: ``ask`` is given a client and the call's options, perhaps more than once."""
+        def ask(wire: NetworkWire, deadline: Deadline) -> None:
+            answer = wire.ask(request, deadline, list(map(padded, sizes)))
+            for number, (value, _) in enumerate(self._counted(answer, request)):
+                if not isinstance(value, np.ndarray) or value.nbytes != sizes[number]:
+                    raise BadRequest(f"message {number} is not what was asked for")
+                take(host, number, address_of(value))
+
+        return self._begin(host, ask)
+
+    def _counted(self, answer: Iterator[tuple[Any, int]], request: Request) -> Iterator[tuple[Any, int]]:
+        self.traffic.add(0, request.nbytes)
+        for value, nbytes in answer:
+            self.traffic.add(nbytes, 0)
+            yield value, nbytes
+
+    def _begin(self, host: int, ask: Callable[[NetworkWire, Deadline], T]) -> Future[T]:
+        """Begins a call: ``ask`` is given a connection and a deadline, perhaps more than once."""
         return self._threads.submit(self._call, host, ask, self._deadline())
 
     def _deadline(self) -> Deadline:
         """Until when a call may take that begins now."""
         return Deadline(self._timeout_s)
 
-    def _call(self, host: int, ask: Callable[[Any, Any], T], deadline: Deadline) -> T:
+    def _call(self, host: int, ask: Callable[[NetworkWire, Deadline], T], deadline: Deadline) -> T:
         """One call; made again as far as ``_may_ask_again`` says."""
         peer = self._peers[host]
         with self._lock:
-            client = self._idle[host].pop() if self._idle[host] else None
-        attempt = Attempt(deadline, client is None)
+            wire = self._idle[host].pop() if self._idle[host] else None
+        attempt = Attempt(deadline, wire is None)
         while True:
             try:
-                if client is None:
-                    client = connect(peer.address, self._token, self._ca)
-                answer = ask(client, flight.FlightCallOptions(timeout=max(0.001, deadline.left_s), headers=self._headers))
+                if wire is None:
+                    wire = connect(peer.address, self._token, self._ca, deadline)
+                answer = ask(wire, deadline)
             except BaseException as error:
-                if client is not None:
-                    client.close()
-                if not isinstance(error, BROKEN) or is_refused(error) or not self._may_ask_again(host, attempt):
+                if wire is not None:
+                    wire.close()
+                if not isinstance(error, Broken) or not self._may_ask_again(host, attempt):
                     raise self._explain(host, peer, error) from error
                 with self._lock:
-                    self._idle[host].clear()
-                client, attempt = None, replace(attempt, is_new=True)
+                    stale, self._idle[host] = self._idle[host], []
+                for idle in stale:
+                    idle.close()
+                wire, attempt = None, replace(attempt, is_new=True)
             else:
                 with self._lock:
-                    self._idle[host].append(client)
+                    self._idle[host].append(wire)
                 return answer
 
     def _may_ask_again(self, host: int, attempt: Attempt) -> bool:
@@ -246,17 +260,16 @@ class FlightOwners:
         if peer.server is not None:
             where = f"server {peer.server} ({peer.address})"
         again = "when that host's processes run again, iterate again"
-        text = str(error).partition(". gRPC client debug context")[0]
-        if is_refused(error):
+        if isinstance(error, TokenRefused):
             return SamplingError(f"{where} refused the token", "start every host with the same token")
-        if isinstance(error, flight.FlightTimedOutError):
+        if isinstance(error, OutOfTime):
             return HostUnreachable(f"{where} did not answer within {self._timeout_s:g} s", again)
-        if isinstance(error, flight.FlightServerError) and error.extra_info:
-            return remote_error(where, bytes(error.extra_info))
+        if isinstance(error, Failed):
+            return remote_error(where, error.body)
         if isinstance(error, BadRequest):
             return SamplingError(f"{where} sent an answer that cannot be read: {error}", "all hosts must run the same gnnkit")
-        if isinstance(error, (flight.FlightError, pa.ArrowException, OSError)):
-            return HostUnreachable(f"{where} cannot be reached: {text}", again)
+        if isinstance(error, Broken):
+            return HostUnreachable(f"{where} cannot be reached: {error}", again)
         return error
 
 
@@ -266,26 +279,3 @@ def _wait(calls: Mapping[int, Future[T]]) -> dict[int, T]:
     if failed:
         raise failed[0]
     return {host: call.result() for host, call in calls.items()}
-
-
-def _only(messages: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
-    batches = list(messages)
-    if len(batches) != 1:
-        raise BadRequest(f"{len(batches)} messages instead of one")
-    return batches[0]
-
-
-def _read_answer(messages: Iterator[pa.RecordBatch]) -> Answer:
-    return answer_from_batch(_only(messages))
-
-
-def _read_rows(messages: Iterator[pa.RecordBatch], request: RowsRequest, take: Callable[[int, int], None]) -> None:
-    number = 0
-    for batch in messages:
-        rows = batch.column(0)
-        if number == len(request.messages) or not rows.type.equals(pa.uint8()) or len(rows) != request.nbytes(request.messages[number]):
-            raise BadRequest(f"message {number} is not what was asked for")
-        take(number, rows.buffers()[1].address + rows.offset)
-        number += 1
-    if number != len(request.messages):
-        raise BadRequest(f"{number} messages instead of {len(request.messages)}")

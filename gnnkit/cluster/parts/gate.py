@@ -1,9 +1,8 @@
-"""The gate at a service's port: strangers are sent away before the network library reads anything of theirs.
+"""The gate at a service's port: strangers are sent away before anything else of theirs is read.
 
-gRPC reads the whole first message of a call, of any size, before the token can be looked at, and has no limit of time for a connection
-that says nothing. So the service listens on a Unix socket that has no name any more, and the gate on the port. Whoever connects first
-asks for a tunnel, as of an HTTP proxy (``CONNECT``, RFC 9110, section 9.3.6, which gRPC's clients know), and shows that it has the
-token. From then on the gate passes bytes on in both directions, and every call is checked again by the service itself.
+Whoever connects says a line with a proof that he has the token, then agrees on encryption where the service has a certificate, and says
+a second line, with another proof and his name: what was overheard before encryption began is of no use behind it. Then the connection
+itself is handed on.
 
 Strangers hold at most ``MOST_PENDING`` connections with ``MOST_SAID`` bytes each, for at most ``PENDING_S`` seconds.
 """
@@ -20,6 +19,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gnnkit.cluster.admitting import BACKLOG, MOST_PENDING, MOST_SAID, PAUSE_S, PENDING_S, next_connection
@@ -27,35 +27,39 @@ from gnnkit.host import allow_open_files
 
 logger = logging.getLogger(__name__)
 
-# Each connection takes three: the peer's, and both ends of the one to the service.
 _DESCRIPTORS = 1 << 16
-# Bytes that are passed on at a time, and how often for one connection before the others have their turn.
-_CHUNK, _TURN = 256 << 10, 8
 # A peer that vanishes without a word is noticed after a minute: seconds until the system asks, between two questions, and questions.
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 # Between two lines of the log about strangers.
 _LOG_S = 60.0
 
-_HEADER = "gnnkit-gate"
-_END = b"\r\n\r\n"
-_WELCOME, _REFUSAL = b"HTTP/1.1 200 OK" + _END, b"HTTP/1.1 401 Unauthorized" + _END
-# What gRPC's error says of a refusal.
-_REFUSED_TEXT = "response code 401"
+# What both lines begin with, and the answers to them, which are of one length.
+_FIRST, _SECOND, _END = b"gnnkit-gate ", b"gnnkit-wire ", b"\n"
+WELCOME, REFUSAL = b"welcome\n", b"refused\n"
+# The longest name of a client that is kept.
+_MOST_NAME = 100
 
 
-def tunnel_options(token: str) -> list[tuple[str, str]]:
-    """Options of a gRPC client that asks the gate for a tunnel."""
-    return [("grpc.http_connect_server", "gnnkit"), ("grpc.http_connect_headers", f"{_HEADER}: {_proof(token)}")]
+def first_line(token: str) -> bytes:
+    """Says that one has the token; before encryption begins, so the token itself is no part of it."""
+    return _FIRST + _proof(token, "gnnkit gate") + _END
 
 
-def is_refusal(error: BaseException) -> bool:
-    """Whether a call ended because the gate did not know the token."""
-    return _REFUSED_TEXT in str(error)
+def second_line(token: str, name: str) -> bytes:
+    """Says it again, and one's name, which work under way is counted by."""
+    return _SECOND + _proof(token, "gnnkit wire") + b" " + name.encode("ascii", "replace").replace(b"\n", b" ") + _END
 
 
-def _proof(token: str) -> str:
-    """A text that only those know who know the token. The token itself is no part of it: it travels before encryption begins."""
-    return hmac.new(token.encode(), b"gnnkit gate", hashlib.sha256).hexdigest()
+def _proof(token: str, purpose: str) -> bytes:
+    """A text that only those know who know the token."""
+    return hmac.new(token.encode(), purpose.encode(), hashlib.sha256).hexdigest().encode()
+
+
+def keep_alive(end: socket.socket) -> None:
+    """Has the system notice a peer that vanishes without a word, also while nothing is sent."""
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEP_ALIVE:
+        end.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 @dataclass(eq=False)
@@ -65,94 +69,26 @@ class _Pending:
     Attributes:
         end: The connection.
         until: ``time.monotonic()`` when it is closed.
-        said: What it has said.
+        said: What it has said and nobody has looked at.
+        count: Bytes that it has said.
+        is_known: Whether its first line was right.
     """
 
     end: socket.socket
     until: float
     said: bytearray = field(default_factory=bytearray)
-
-
-class _Tunnel:
-    """A connection that was let in, and the one to the service.
-
-    Args:
-        outer: The peer's connection.
-        inner: The connection to the service.
-
-    Attributes:
-        ends: Both.
-    """
-
-    def __init__(self, outer: socket.socket, inner: socket.socket) -> None:
-        self.ends = outer, inner
-        self._rest: dict[socket.socket, bytes] = {outer: b"", inner: b""}
-
-    def interest(self, end: socket.socket) -> int:
-        """The events to wait for at an end: room for what waits to be sent there, and bytes where nothing waits at the other."""
-        other = self.ends[end is self.ends[0]]
-        return (0 if self._rest[other] else selectors.EVENT_READ) | (selectors.EVENT_WRITE if self._rest[end] else 0)
-
-    @property
-    def has_more(self) -> bool:
-        """Whether decrypted bytes are left, of which no event tells."""
-        outer, inner = self.ends
-        return isinstance(outer, ssl.SSLSocket) and outer.pending() > 0 and not self._rest[inner]
-
-    def carry(self, buffer: memoryview) -> None:
-        """Passes on what there is, in both directions.
-
-        Args:
-            buffer: Memory to use meanwhile.
-
-        Raises:
-            EOFError: One side has ended the connection.
-            OSError: The connection is broken.
-        """
-        for source, target in (self.ends, self.ends[::-1]):
-            for _ in range(_TURN):
-                rest = self._rest[target]
-                if rest:
-                    self._rest[target] = rest = rest[_send(target, memoryview(rest)) :]
-                if rest or not (count := _receive(source, buffer)):
-                    break
-                sent = _send(target, buffer[:count])
-                self._rest[target] = bytes(buffer[sent:count])
-
-    def close(self) -> None:
-        """Ends both connections."""
-        for end in self.ends:
-            end.close()
-
-
-def _receive(end: socket.socket, buffer: memoryview) -> int:
-    """Bytes read into ``buffer``; 0 where there are none at this moment."""
-    try:
-        count = end.recv_into(buffer)
-    except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-        return 0
-    if not count:
-        raise EOFError
-    return count
-
-
-def _send(end: socket.socket, data: memoryview) -> int:
-    """Sends what can be sent at this moment; how many bytes that was."""
-    sent = 0
-    with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-        while sent < len(data):
-            sent += end.send(data[sent:])
-    return sent
+    count: int = 0
+    is_known: bool = False
 
 
 class PortGate:
-    """Listens, in a thread of its own, for as long as the process lives.
+    """Listens, in a thread of its own, until it is closed.
 
     Args:
         ip: The address to listen on, and no other.
         port: The port; 0 for any free one.
         token: What peers have to know.
-        service: A descriptor of the service's Unix socket, opened with ``O_PATH``.
+        enter: Called with the connection of whoever is let in, which blocks, and with his name.
         tls: PEM of the certificate, with those that it was issued by, and of the key; None: what travels is not encrypted.
 
     Attributes:
@@ -163,41 +99,47 @@ class PortGate:
         ssl.SSLError: The certificate or the key cannot be used.
     """
 
-    def __init__(self, ip: str, port: int, token: str, service: int, tls: tuple[str, str] | None) -> None:
-        self._proof, self._service = _proof(token).encode(), f"/proc/self/fd/{service}"
+    def __init__(
+        self, ip: str, port: int, token: str, enter: Callable[[socket.socket, str], None], tls: tuple[str, str] | None = None
+    ) -> None:
+        self._first, self._second = first_line(token), second_line(token, "").removesuffix(_END)
+        self._enter = enter
         self._tls = None if tls is None else _tls_context(*tls)
         self._listener = socket.create_server((ip, port), family=socket.AF_INET6 if ":" in ip else socket.AF_INET, backlog=BACKLOG)
         self._listener.setblocking(False)
         self.port = int(self._listener.getsockname()[1])
         self._selector = selectors.DefaultSelector()
         self._pending: dict[_Pending, None] = {}
-        self._unfinished: dict[_Tunnel, None] = {}
-        self._buffer = memoryview(bytearray(_CHUNK))
         self._deaf_until: float | None = None
         self._strangers, self._logged = 0, -_LOG_S
         allow_open_files(_DESCRIPTORS)
         self._selector.register(self._listener, selectors.EVENT_READ)
-        threading.Thread(target=self._run, name="gnnkit-gate", daemon=True).start()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="gnnkit-gate", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Lets nobody in any more."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # which ends the thread's wait
+        self._thread.join(PENDING_S)
 
     def _run(self) -> None:
-        while True:
-            events = self._selector.select(self._wait_s())
-            busy, self._unfinished = self._unfinished, {}
-            for key, _ in events:
+        while not self._closed:
+            for key, _ in self._selector.select(self._wait_s()):
                 if key.data is None:
                     self._accept()
-                elif isinstance(key.data, _Pending):
-                    self._hear(key.data)
                 else:
-                    busy[key.data] = None
-            for tunnel in busy:
-                self._carry(tunnel)
+                    self._hear(key.data)
             self._look()
+        self._selector.close()
+        self._listener.close()
+        for pending in self._pending:
+            pending.end.close()
 
     def _wait_s(self) -> float | None:
         """Seconds until somebody has to be sent away or may come again; None while there is nobody."""
-        if self._unfinished:
-            return 0.0
         moments = [pending.until for pending in self._pending] + ([] if self._deaf_until is None else [self._deaf_until])
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
@@ -240,92 +182,92 @@ class PortGate:
         if pending not in self._pending:  # sent away since
             return
         try:
-            if isinstance(pending.end, ssl.SSLSocket):
+            if isinstance(pending.end, ssl.SSLSocket) and pending.end.version() is None:
                 self._agree(pending, pending.end)
-                return
-            said = pending.end.recv(MOST_SAID - len(pending.said))
-            pending.said += said
-            if not said or not pending.said.startswith(b"CONNECT "[: len(pending.said)]):
-                raise PermissionError
-            if pending.said.endswith(_END):
+            while self._read(pending):
                 self._decide(pending)
-            elif len(pending.said) >= MOST_SAID:
-                raise PermissionError
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         except OSError:  # of which the errors of TLS are
             self._send_away(pending)
 
+    def _read(self, pending: _Pending) -> bool:
+        """Reads until there is a line; whether the connection is still one to decide about.
+
+        Raises:
+            PermissionError: It says too much, or what nobody has asked for.
+            OSError: There is nothing more at this moment, or the connection is broken.
+        """
+        if pending not in self._pending:
+            return False
+        while _END not in pending.said:
+            said = pending.end.recv(MOST_SAID - pending.count)
+            pending.said += said
+            pending.count += len(said)
+            wanted = self._second if pending.is_known else self._first
+            begin = len(_SECOND if pending.is_known else _FIRST)
+            if not said or not pending.said.startswith(wanted[: min(begin, len(pending.said))]):
+                raise PermissionError
+            if pending.count >= MOST_SAID and _END not in pending.said:
+                raise PermissionError
+        return True
+
     def _decide(self, pending: _Pending) -> None:
-        lines = (line.partition(b":") for line in bytes(pending.said).splitlines()[1:])
-        given = next((value.strip() for name, _, value in lines if name.strip().lower() == _HEADER.encode()), b"")
-        if not hmac.compare_digest(given, self._proof):
-            pending.end.send(_REFUSAL)
-            raise PermissionError
-        pending.end.send(_WELCOME)
-        if self._tls is None:
-            self._let_in(pending)
+        """Looks at a line.
+
+        Raises:
+            PermissionError: It is a wrong one.
+            OSError: The connection is broken.
+        """
+        line, _, rest = bytes(pending.said).partition(_END)
+        pending.said = bytearray(rest)
+        if pending.is_known:
+            if not hmac.compare_digest(line[: len(self._second)], self._second):
+                pending.end.send(REFUSAL)
+                raise PermissionError
+            self._let_in(pending, line[len(self._second) :].decode("ascii", "replace")[:_MOST_NAME] or "without a name")
             return
-        self._selector.unregister(pending.end)
-        pending.end = self._tls.wrap_socket(pending.end, server_side=True, do_handshake_on_connect=False)
-        self._selector.register(pending.end, selectors.EVENT_READ, pending)
+        if not hmac.compare_digest(line + _END, self._first):
+            pending.end.send(REFUSAL)
+            raise PermissionError
+        pending.is_known = True
+        pending.end.send(WELCOME)
+        if self._tls is not None:
+            if rest:  # it has not waited for encryption
+                raise PermissionError
+            self._selector.unregister(pending.end)
+            pending.end = self._tls.wrap_socket(pending.end, server_side=True, do_handshake_on_connect=False)
+            self._selector.register(pending.end, selectors.EVENT_READ, pending)
+            self._agree(pending, pending.end)
 
     def _agree(self, pending: _Pending, end: ssl.SSLSocket) -> None:
         try:
             end.do_handshake()
-        except ssl.SSLWantReadError:
-            self._selector.modify(end, selectors.EVENT_READ, pending)
         except ssl.SSLWantWriteError:
             self._selector.modify(end, selectors.EVENT_WRITE, pending)
-        else:
-            self._let_in(pending)
+            raise
+        except ssl.SSLWantReadError:
+            self._selector.modify(end, selectors.EVENT_READ, pending)
+            raise
+        self._selector.modify(end, selectors.EVENT_READ, pending)
 
-    def _let_in(self, pending: _Pending) -> None:
-        outer, inner = pending.end, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        try:
-            outer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            outer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _KEEP_ALIVE:
-                outer.setsockopt(socket.IPPROTO_TCP, option, value)
-            inner.connect(self._service)
-        except OSError as error:
-            logger.warning("a connection cannot be passed on: %s", error)
-            inner.close()
-            raise PermissionError from error
+    def _let_in(self, pending: _Pending, name: str) -> None:
+        end = pending.end
+        if pending.said:  # it has not waited for the answer
+            raise PermissionError
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(end)
+        end.send(WELCOME)
+        end.setblocking(True)
         del self._pending[pending]
-        tunnel = _Tunnel(outer, inner)
-        self._selector.modify(outer, selectors.EVENT_READ, tunnel)
-        self._selector.register(inner, selectors.EVENT_READ, tunnel)
-
-    def _carry(self, tunnel: _Tunnel) -> None:
-        try:
-            tunnel.carry(self._buffer)
-        except (EOFError, OSError):
-            for end in tunnel.ends:
-                self._watch(end, 0, tunnel)
-            tunnel.close()
-            return
-        for end in tunnel.ends:
-            self._watch(end, tunnel.interest(end), tunnel)
-        if tunnel.has_more:
-            self._unfinished[tunnel] = None
-
-    def _watch(self, end: socket.socket, events: int, tunnel: _Tunnel) -> None:
-        """Waits for events at an end. For none it is not watched at all: the system tells of a broken connection again and again."""
-        known = self._selector.get_map().get(end)
-        if known is None and events:
-            self._selector.register(end, events, tunnel)
-        elif known is not None and not events:
-            self._selector.unregister(end)
-        elif known is not None and known.events != events:
-            self._selector.modify(end, events, tunnel)
+        self._selector.unregister(end)
+        self._enter(end, name)
 
 
 def _tls_context(cert: str, key: str) -> ssl.SSLContext:
     """The settings of encrypted connections; PEM texts become files of this process alone, because the library reads nothing else."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])  # gRPC's clients insist
     with contextlib.ExitStack() as stack:
         paths = []
         for text in (cert, key):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from gnnkit.cluster.flight_client import lease_renewal
 from gnnkit.cluster.leases import LeaseRenewal
 from gnnkit.cluster.parts.client import keep_freed_memory
-from gnnkit.cluster.parts.service import Answers, PartServer, lease_actions
+from gnnkit.cluster.parts.service import Answers, PartServer, lease_calls
+from gnnkit.cluster.service_client import lease_renewal
 from gnnkit.errors import StoreError
 from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.runtime.remote import error_to_json
@@ -39,8 +39,8 @@ class PartServiceLoop:
             warm()
             self._open(setup)
             body = setup.body
-            actions = lease_actions(self._answers.check, self._heard)
-            server = PartServer(body["ip"], body["port"], body["token"], self._answers.gets, actions)
+            calls = {**self._answers.calls, **lease_calls(self._answers.check, self._heard)}
+            server = PartServer(body["ip"], body["port"], body["token"], calls)
         except EOFError:
             return
         except BaseException as error:  # whoever started this process raises it

@@ -1,41 +1,32 @@
-"""The server: checks who asks, reads the request, answers from this host's parts."""
+"""The server: reads the requests of those that the gate has let in, and answers from this host's parts."""
 
 from __future__ import annotations
 
 import contextlib
-import hmac
-import json
 import logging
-import os
 import secrets
+import socket
 import ssl
-import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.flight as flight
 from numpy.typing import NDArray
 
+from gnnkit.cluster.network_wire import BEAT_S, Gone, Head, Kind, NetworkWire, error_body
 from gnnkit.cluster.parts.gate import PortGate
 from gnnkit.cluster.parts.protocol import (
-    CLIENT_HEADER,
     PROTOCOL_VERSION,
-    ROWS_SCHEMA,
-    TOKEN_HEADER,
-    answer_to_batch,
-    arrow_array,
-    expand_from_ticket,
-    from_ticket,
-    picks_to_batch,
-    question_from_ticket,
-    rows_from_ticket,
+    answer_to_value,
+    expand_from_args,
+    picks_to_value,
+    question_from_args,
+    rows_from_args,
 )
-from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
+from gnnkit.errors import PlanError, SamplingError, StoreError
 from gnnkit.host import available_cpus
 from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import BadRequest
@@ -46,28 +37,24 @@ logger = logging.getLogger(__name__)
 
 
 class Stream(NamedTuple):
-    """An answer of several messages, worked out while it is sent.
+    """An answer that is worked out while it is sent.
 
     Attributes:
-        schema: Of each message.
-        batches: The messages.
+        values: Its values; None where there is nothing yet, so that it can be seen whether anybody still waits.
     """
 
-    schema: pa.Schema
-    batches: Iterator[pa.RecordBatch]
+    values: Generator[Any, None, None]
 
 
-# What a request's or an action's head, and a request's arrays, are answered with. Errors go to whoever asked.
-Get = Callable[[dict[str, Any], dict[str, NDArray[Any]]], pa.RecordBatch | Stream]
-Action = Callable[[dict[str, Any]], dict[str, Any]]
+# Arguments by name are answered with a value of the codec, or several. Errors go to whoever asked.
+Answer = Callable[[dict[str, Any]], Any]
 
 # Answers worked out at the same time, at most: this host's own sampling has the other processors.
 _MOST_AT_ONCE = 16
 # What one client, which is a process, may have under way: requests, and their bytes together.
 _MOST_CALLS, _MOST_BYTES = 1024, 256 << 20
-_MOST_NAME = 100
-# The name of what sees every call first.
-_CALL = "call"
+# The most connections, of all clients together.
+_MOST_CONNECTIONS = 8192
 
 
 class Turns:
@@ -178,52 +165,52 @@ class Answers:
             )
 
     @property
-    def gets(self) -> dict[str, Get]:
+    def calls(self) -> dict[str, Answer]:
         """The functions that answer requests about parts, by name."""
         return {"expand": self.expand, "question": self.question, "rows": self.rows}
 
-    def expand(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> pa.RecordBatch:
+    def expand(self, args: dict[str, Any]) -> dict[str, Any]:
         """Answers a request for edges."""
-        self.check(head)
-        request = expand_from_ticket(head, arrays)
+        self.check(args)
+        request = expand_from_args(args)
         with self._turns:
             owner, tables = self._take(request.weighted)
             answer = owner.expand(request)
         relations = tables.relations
         num_edges = tables.row_bounds[len(tables.node_types) :, -1].tolist()
-        batch = picks_to_batch(answer, self.generation, relations[:, -1].tolist(), num_edges)
+        value = picks_to_value(answer, self.generation, relations[:, -1].tolist(), num_edges)
         self._give_back(owner, tables, weighted=request.weighted)
-        return batch
+        return value
 
-    def question(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> pa.RecordBatch:
+    def question(self, args: dict[str, Any]) -> dict[str, Any]:
         """Answers a question about edges."""
-        self.check(head)
-        question = question_from_ticket(head, arrays)
+        self.check(args)
+        question = question_from_args(args)
         weighted = question.what == "weights"
         with self._turns:
             owner, tables = self._take(weighted)
             answer = owner.answer(question)
-        batch = answer_to_batch(answer)
+        value = answer_to_value(answer)
         self._give_back(owner, tables, weighted=weighted)
-        return batch
+        return value
 
-    def rows(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Stream:
+    def rows(self, args: dict[str, Any]) -> Stream:
         """Answers a request for rows, message by message."""
-        self.check(head)
-        request = rows_from_ticket(head, arrays)
+        self.check(args)
+        request = rows_from_args(args)
         owner, tables = self._take(weighted=False)
         with self._turns:
             messages = owner.rows(request)
         self._give_back(owner, tables, weighted=False)  # rows need none of its memory
-        return Stream(ROWS_SCHEMA, self._messages(messages))
+        return Stream(self._messages(messages))
 
-    def _messages(self, messages: Iterator[NDArray[np.uint8]]) -> Iterator[pa.RecordBatch]:
+    def _messages(self, messages: Iterator[NDArray[np.uint8]]) -> Generator[NDArray[np.uint8], None, None]:
         while True:
             with self._turns:  # not while a message is being sent: a slow reader keeps nobody waiting
                 rows = next(messages, None)
             if rows is None:
                 return
-            yield pa.RecordBatch.from_arrays([arrow_array(rows)], schema=ROWS_SCHEMA)
+            yield rows
 
     def _take(self, weighted: bool) -> tuple[PartOwner, GraphTables]:
         with self._lock:
@@ -238,63 +225,28 @@ class Answers:
                 self._idle[weighted].append(owner)
 
 
-class _Call(flight.ServerMiddleware):  # type: ignore[misc]
-    """A call: what it adds to what its client has under way."""
-
-    def __init__(self, underway: Underway, client: str) -> None:
-        self._underway, self._client = underway, client
-        self._nbytes: int | None = None
-
-    def begin(self, nbytes: int) -> None:
-        """Counts the request, until the last byte of its answer has been sent; see ``Underway.begin``."""
-        self._underway.begin(self._client, nbytes)
-        self._nbytes = nbytes
-
-    def call_completed(self, exception: Any) -> None:
-        """It is over."""
-        if self._nbytes is not None:
-            self._underway.end(self._client, self._nbytes)
-
-
-class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuses every call without the token, before anything else of it is looked at."""
-
-    def __init__(self, token: str) -> None:
-        self._wanted, self._underway = token.encode(), Underway()
-
-    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> _Call:
-        if not hmac.compare_digest(_first(headers, TOKEN_HEADER).encode(), self._wanted):
-            raise flight.FlightUnauthenticatedError("the token is wrong or missing")
-        return _Call(self._underway, _first(headers, CLIENT_HEADER)[:_MOST_NAME] or "without a name")
-
-
-def _first(headers: dict[str, list[str | bytes]], name: str) -> str:
-    """A header's first value as text; "" where it is not there."""
-    given = (headers.get(name) or [""])[0]
-    return given.decode("latin-1") if isinstance(given, bytes) else given
-
-
-class PartServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Listens.
+class PartServer:
+    """Listens, and answers: every connection in a thread of its own, one request after the other.
 
     Args:
         ip: The address to listen on, and no other.
         port: The port; 0 for any free one.
-        token: What every call must carry.
-        gets: What answers requests, by the ``what`` in their heads; looked up at every request, so it may grow.
-        actions: What answers actions, by their names; likewise.
+        token: What peers have to know.
+        answers: What answers requests, by name; looked up at every request, so it may grow.
         tls: PEM of its certificate, with those that it was issued by, and of the key; None: what travels is not encrypted.
 
     Raises:
         PlanError: The address cannot be listened on.
     """
 
-    def __init__(
-        self, ip: str, port: int, token: str, gets: Mapping[str, Get], actions: Mapping[str, Action], tls: tuple[str, str] | None = None
-    ) -> None:
-        self._gets, self._actions = gets, actions
+    def __init__(self, ip: str, port: int, token: str, answers: Mapping[str, Answer], tls: tuple[str, str] | None = None) -> None:
+        self._answers, self._underway = answers, Underway()
+        self._lock = threading.Lock()
+        self._wires: set[NetworkWire] = set()
+        self._working: set[NetworkWire] = set()
+        self._closed = threading.Event()
         try:
-            self._gate = PortGate(ip, port, token, self._listen(token), tls)
+            self._gate = PortGate(ip, port, token, self._enter, tls)
         except ssl.SSLError as error:
             raise PlanError(f"the certificate and its key cannot be used: {error}", "give PEM files that belong together") from error
         except OSError as error:
@@ -303,77 +255,107 @@ class PartServer(flight.FlightServerBase):  # type: ignore[misc]
                 f"the part service cannot listen on {place}: {error.strerror or error}",
                 "the address is none of this host's, or another program uses the port",
             ) from error
-
-    def _listen(self, token: str) -> int:
-        """Begins to answer at a Unix socket that no path leads to any more; a descriptor of it."""
-        with tempfile.TemporaryDirectory(prefix="gnnkit-") as folder, contextlib.ExitStack() as stack:
-            fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-            stack.callback(os.close, fd)
-            path = f"/proc/self/fd/{fd}/service"  # the folder's own may be longer than an address can be
-            super().__init__(f"grpc+unix://{path}", middleware={_CALL: _TokenCheck(token)})
-            return os.open(path, os.O_PATH | os.O_CLOEXEC)
+        threading.Thread(target=self._beat, name="gnnkit-beat", daemon=True).start()
 
     @property
     def port(self) -> int:
         """The port that it listens on."""
         return self._gate.port
 
-    def do_action(self, context: Any, action: Any) -> list[Any]:
-        """Does something small: JSON comes and goes."""
-        try:
-            context.get_middleware(_CALL).begin(action.body.size)
-            answer = self._actions.get(action.type)
-            if answer is None:
-                raise BadRequest(f"there is no action {action.type!r}")
-            return [json.dumps(answer(_read_body(action.body.to_pybytes()))).encode()]
-        except Exception as error:
-            logger.info("the action %.40r failed", action.type, exc_info=True)
-            raise as_flight(error) from error
+    def _beat(self) -> None:
+        """Says to everybody who waits for an answer that this process is there."""
+        while not self._closed.wait(BEAT_S):
+            with self._lock:
+                working = list(self._working)
+            for wire in working:
+                wire.beat()
 
-    def do_get(self, context: Any, ticket: Any) -> Any:
-        """Answers a request; errors go to whoever sent it."""
+    def close(self) -> None:
+        """Ends all connections; nobody is answered any more."""
+        self._closed.set()
+        self._gate.close()
+        with self._lock:
+            wires = list(self._wires)
+        for wire in wires:
+            wire.close()
+
+    def _enter(self, end: socket.socket, client: str) -> None:
+        wire = NetworkWire(end)
+        with self._lock:
+            has_room = len(self._wires) < _MOST_CONNECTIONS
+            self._wires.add(wire)
         try:
-            context.get_middleware(_CALL).begin(len(ticket.ticket))
-            head, arrays = from_ticket(ticket.ticket)
-            get = self._gets.get(str(head.get("what")))
-            if get is None:
-                raise BadRequest(f"the request asks for {head.get('what')!r}")
-            answer = get(head, arrays)
-            if isinstance(answer, Stream):
-                return flight.GeneratorStream(*answer)
-            return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(answer.schema, [answer]))
+            if not has_room:
+                raise RuntimeError(f"there are {_MOST_CONNECTIONS} connections")
+            threading.Thread(target=self._serve, args=(wire, client), name="gnnkit-client", daemon=True).start()
+        except RuntimeError as error:
+            logger.warning("a connection of %s was closed: %s", client, error)
+            self._leave(wire)
+
+    def _leave(self, wire: NetworkWire) -> None:
+        wire.close()
+        with self._lock:
+            self._wires.discard(wire)
+
+    def _serve(self, wire: NetworkWire, client: str) -> None:
+        """Answers a connection's requests until it ends."""
+        try:
+            while not wire.is_gone:
+                self._attend(wire, client, wire.next_head())
+        except Gone:
+            pass
+        except Exception:
+            logger.exception("a connection of %s is given up", client)
+        finally:
+            self._leave(wire)
+
+    def _attend(self, wire: NetworkWire, client: str, head: Head) -> None:
+        try:
+            self._underway.begin(client, head.nbytes)
+        except SamplingError as error:
+            wire.discard(head)
+            wire.answer(Kind.ERROR, error_body(error))
+            return
+        try:
+            self._work(wire, head)
+        finally:  # once the last byte of the answer has been sent
+            self._underway.end(client, head.nbytes)
+
+    def _work(self, wire: NetworkWire, head: Head) -> None:
+        try:
+            name, args = wire.request(head)
+            with self._lock:
+                self._working.add(wire)
+            answer = self._answers.get(name)
+            if answer is None:
+                raise BadRequest(f"there is no call {name!r}")
+            value = answer(args)
+            if not isinstance(value, Stream):
+                wire.answer(Kind.LAST, value)
+                return
+            with contextlib.closing(value.values) as parts:
+                for part in parts:
+                    if wire.is_gone:
+                        raise Gone
+                    if part is not None:
+                        wire.answer(Kind.VALUE, part)
+            wire.answer(Kind.END)
+        except Gone:
+            raise
         except Exception as error:
             logger.info("a request failed", exc_info=True)
-            raise as_flight(error) from error
-
-
-def _read_body(body: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise BadRequest("the action cannot be read") from error
-    if not isinstance(value, dict):
-        raise BadRequest("the action cannot be read")
-    return value
-
-
-def as_flight(error: Exception) -> Exception:
-    """An error as it travels to whoever asked."""
-    if isinstance(error, flight.FlightError):
-        return error  # type: ignore[no-any-return]
-    own = isinstance(error, GnnkitError)
-    message = error.message if isinstance(error, GnnkitError) else f"{type(error).__name__}: {error}"
-    hint = error.hint if isinstance(error, GnnkitError) else None
-    body = {"type": type(error).__name__ if own else "SamplingError", "message": message[:2000], "hint": hint}
-    return flight.FlightServerError(message[:2000], extra_info=json.dumps(body).encode())  # type: ignore[no-any-return]
+            wire.answer(Kind.ERROR, error_body(error))
+        finally:
+            with self._lock:
+                self._working.discard(wire)
 
 
 # The longest name of a process.
 _MOST_NAME = 64
 
 
-def lease_actions(check: Callable[[dict[str, Any]], None], heard: Callable[[str, str, int], None]) -> dict[str, Action]:
-    """The service's side: its actions "here" and "bye".
+def lease_calls(check: Callable[[dict[str, Any]], None], heard: Callable[[str, str, int], None]) -> dict[str, Answer]:
+    """The service's side: its calls "here" and "bye".
 
     Args:
         check: Raises where a client is one of another run.

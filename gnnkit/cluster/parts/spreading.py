@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.cluster.flight_client import lease_renewal
-from gnnkit.cluster.parts.client import FlightOwners, Peer, keep_freed_memory
+from gnnkit.cluster.parts.client import Peer, RemoteOwners, keep_freed_memory
+from gnnkit.cluster.service_client import lease_renewal
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.process_status import start_ticks
 from gnnkit.sampling.kinds import warm
@@ -52,7 +52,7 @@ class Spreading:
         self.threads = max(threads, LEAST_THREADS)
         elsewhere = {host: peer.parts for host, peer in peers.items()}
         self._where = PartMap.of(graph.num_parts, here, tuple(hosts["parts"]), elsewhere, hot_rows(store))
-        self._owners = FlightOwners(
+        self._owners = RemoteOwners(
             peers,
             hosts["token"],
             store.fingerprint,

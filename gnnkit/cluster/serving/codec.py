@@ -1,8 +1,8 @@
 """Values of calls between processes: JSON with arrays in it. Nothing that arrives is unpickled.
 
-``encode`` makes a JSON tree of a value, and one piece of memory for all of its arrays, which travels by descriptor; ``to_bytes`` makes
-bytes of both, for a way that carries no descriptors. What JSON has no word for is a dict with the single key ``"#"``, which no other
-dict is written as.
+A value is a JSON tree and one block of memory for all of its arrays. On one host the block travels by descriptor (``encode``), between
+hosts behind the tree's text (``to_pieces``). What JSON has no word for is a dict with the single key ``"#"``, which no other dict is
+written as.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gnnkit.runtime.wire import from_memory, in_memory
 # NumPy's kinds of numbers: what is of a fixed size in memory.
 _KINDS = "biufc"
 _ALIGNMENT = 64
-_HEAD_BYTES = 8
+_PADDING = memoryview(bytes(_ALIGNMENT))
 _TAG = "#"
 
 
@@ -41,7 +41,7 @@ def encode(value: Any) -> tuple[Any, list[int]]:
     """
     arrays: list[NDArray[Any]] = []
     tree = _write(value, arrays)
-    return tree, [in_memory(_joined(arrays))] if arrays else []
+    return tree, [in_memory(b"".join(_pieces(arrays)))] if arrays else []
 
 
 def decode(tree: Any, fds: Sequence[int] = ()) -> Any:
@@ -53,30 +53,27 @@ def decode(tree: Any, fds: Sequence[int] = ()) -> Any:
     for fd in fds[1:]:
         os.close(fd)
     try:
-        return _read(tree, from_memory(fds[0]) if fds else b"")
+        # A copy that may be written to: arrays lie in it.
+        return _read(tree, np.frombuffer(bytearray(from_memory(fds[0]) if fds else b""), np.uint8))
     except (OSError, RecursionError) as error:
         raise PlanError(f"a message cannot be read: {error}") from error
 
 
-def to_bytes(value: Any) -> bytes:
-    """A value as bytes; see ``encode``."""
+def to_pieces(value: Any) -> tuple[bytes, list[memoryview]]:
+    """A value as the text of its JSON tree and the pieces of its block, which are not copied; see ``encode``."""
     arrays: list[NDArray[Any]] = []
     text = json.dumps(_write(value, arrays), separators=(",", ":")).encode()
-    return len(text).to_bytes(_HEAD_BYTES, "little") + text + _joined(arrays)
+    return text, _pieces(arrays)
 
 
-def from_bytes(data: bytes | memoryview) -> Any:
-    """Reverses ``to_bytes``.
+def from_pieces(text: bytes, block: NDArray[np.uint8]) -> Any:
+    """Reverses ``to_pieces``; arrays lie in the block, which is the receiver's own.
 
     Raises:
-        PlanError: The bytes are none of its.
+        PlanError: They are none of its.
     """
-    view = memoryview(data)
-    size = int.from_bytes(view[:_HEAD_BYTES], "little")
-    if len(view) < _HEAD_BYTES + size:
-        raise PlanError(f"a message of {len(view)} bytes is cut short")
     try:
-        return _read(json.loads(bytes(view[_HEAD_BYTES : _HEAD_BYTES + size])), bytes(view[_HEAD_BYTES + size :]))
+        return _read(json.loads(text), block)
     except (ValueError, RecursionError) as error:
         raise PlanError(f"a message cannot be read: {error}") from error
 
@@ -108,12 +105,12 @@ def _write_array(values: NDArray[Any], arrays: list[NDArray[Any]]) -> Any:
     if values.dtype.kind not in _KINDS:
         raise PlanError(f"an array of {values.dtype} cannot be sent to a server", "send an array of numbers")
     values = np.ascontiguousarray(values).reshape(values.shape)  # the former makes an array of a number
-    offset = sum(_padded(array.nbytes) for array in arrays)
+    offset = sum(padded(array.nbytes) for array in arrays)
     arrays.append(values)
     return {_TAG: ["array", values.dtype.str, list(values.shape), offset]}
 
 
-def _read(tree: Any, block: bytes) -> Any:
+def _read(tree: Any, block: NDArray[np.uint8]) -> Any:
     if isinstance(tree, list):
         return [_read(item, block) for item in tree]
     if not isinstance(tree, dict):
@@ -139,26 +136,27 @@ def _read(tree: Any, block: bytes) -> Any:
     raise PlanError(f"a message has a value of the unknown kind {kind!r}")
 
 
-def _read_array(name: str, shape: list[int], offset: int, block: bytes) -> NDArray[Any]:
+def _read_array(name: str, shape: list[int], offset: int, block: NDArray[np.uint8]) -> NDArray[Any]:
     dtype = np.dtype(name)
     if dtype.kind not in _KINDS:
         raise PlanError(f"a message has an array of {dtype}")
     if any(size < 0 for size in shape) or offset < 0:
         raise PlanError(f"a message has an array of shape {shape} at {offset}")
-    # A copy: the receiver's own, aligned and writable.
-    found: NDArray[Any] = np.frombuffer(block, dtype, math.prod(shape), offset).reshape(shape).copy()
-    return found
+    found: NDArray[Any] = np.frombuffer(block, dtype, math.prod(shape), offset).reshape(shape)
+    return found if found.flags.aligned else found.copy()
 
 
-def _joined(arrays: list[NDArray[Any]]) -> bytes:
-    """The arrays one behind the other, each at a multiple of ``_ALIGNMENT``."""
-    joined = bytearray(sum(_padded(array.nbytes) for array in arrays))
-    offset = 0
+def _pieces(arrays: list[NDArray[Any]]) -> list[memoryview]:
+    """The memory of arrays one behind the other, each at a multiple of ``_ALIGNMENT``."""
+    pieces = []
     for array in arrays:
-        joined[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8).data
-        offset += _padded(array.nbytes)
-    return bytes(joined)
+        if array.nbytes:
+            pieces.append(array.reshape(-1).view(np.uint8).data)
+            if padding := padded(array.nbytes) - array.nbytes:
+                pieces.append(_PADDING[:padding])
+    return pieces
 
 
-def _padded(nbytes: int) -> int:
+def padded(nbytes: int) -> int:
+    """Bytes that an array takes in a block."""
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT

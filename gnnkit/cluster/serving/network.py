@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gnnkit.cluster.flight_client import FlightClient, Unreachable
 from gnnkit.cluster.hosts import Hosts, join_address
 from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseTable
 from gnnkit.cluster.parts.client import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer
 from gnnkit.cluster.placing import PlacementOption, place
-from gnnkit.cluster.serving.flight_actions import FlightActions
+from gnnkit.cluster.service_client import ServiceClient, Unreachable
 from gnnkit.cluster.serving.membership import BEAT_S, Membership, ServerMember, hosts_of, new_start
+from gnnkit.cluster.serving.network_calls import NetworkCalls
 from gnnkit.cluster.serving.spec import meeting_address, own_address
 from gnnkit.errors import GnnkitError, StartTimeout
 from gnnkit.host import total_memory
@@ -66,8 +66,8 @@ class Network:
         self._stopped = threading.Event()
         self._server: PartServer | None = None
         self._membership: Membership | None = None
-        self._actions: FlightActions | None = None
-        self._meeting: FlightClient | None = None
+        self._calls: NetworkCalls | None = None
+        self._meeting: ServiceClient | None = None
         self._parts: tuple[int, ...] | None = None
         self._told: SharedGraph | None = None
         self._trouble: str | None = None
@@ -81,8 +81,10 @@ class Network:
     def stop(self) -> None:
         """Ends it: nobody is answered any more."""
         self._stopped.set()
-        if self._actions is not None:
-            self._actions.close()
+        if self._calls is not None:
+            self._calls.close()
+        if self._server is not None:
+            self._server.close()
 
     def details(self) -> dict[str, Any]:
         """Facts for people and for ``status``: no token."""
@@ -122,9 +124,9 @@ class Network:
         """Takes the address; from now on the server is asked, and says that it is not there yet."""
         words, rank = self._words, self._rank
         ip, port = own_address(rank, words["meeting"], words["listen"], words["interface"])
-        actions = self._actions = FlightActions(self._path, manifest, self._on_main, self._loop)
+        calls = self._calls = NetworkCalls(self._path, manifest, self._on_main, self._loop)
         tls = None if self._tls is None else (self._tls["cert"], self._tls["key"])
-        server = self._server = PartServer(ip, port, words["token"], actions.gets, actions.actions, tls)
+        server = self._server = PartServer(ip, port, words["token"], calls.table, tls)
         address = join_address(ip, server.port)
         own = ServerMember(
             rank,
@@ -139,8 +141,8 @@ class Network:
         )
         membership = self._membership = Membership(own)
         if rank:
-            self._meeting = FlightClient(meeting_address(words["meeting"]), words["token"], self._ca)
-        actions.meet(membership)
+            self._meeting = ServiceClient(meeting_address(words["meeting"]), words["token"], self._ca)
+        calls.meet(membership)
         logger.info("server %d listens at %s", rank, address)
         self._loop.call(lambda: self._loop.tell("listening", address=address))
         return membership
@@ -182,7 +184,7 @@ class Network:
         if self._meeting is None:
             return
         try:
-            membership.take(self._meeting.do("announce", {"server": membership.own.to_json()}, _CALL_S))
+            membership.take(self._meeting.ask("announce", {"server": membership.own.to_json()}, _CALL_S))
             self._trouble = None
         except Unreachable as error:
             self._trouble = str(error)
@@ -201,8 +203,8 @@ class Network:
         graph = store.arrays()
         self._parts = parts
         self._answers = answers = Answers(graph, parts, manifest.fingerprint)
-        assert self._actions is not None
-        self._actions.open(answers, store, self._heard)
+        assert self._calls is not None
+        self._calls.open(answers, store, self._heard)
         membership.become(placement=None if placement is None else [list(held) for held in placement.hosts])
         setup_message = None if placement is None or placement.is_replicated else self._greeting(members, hosts, index, placement)
         holders = [list(parts if placement is None else placement.hosts[hosts.index(members[rank].host)]) for rank in sorted(members)]
@@ -234,8 +236,8 @@ class Network:
             self._arrivals.append(_client_of(name))
         else:
             self._leases.bye(name)
-        assert self._actions is not None
-        self._actions.heard(what, name)
+        assert self._calls is not None
+        self._calls.heard(what, name)
 
     def _count_clients(self) -> None:
         """Tells the server which clients have come and gone, those included that have done both since the last look."""

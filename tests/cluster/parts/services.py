@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
+import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gnnkit.cluster.parts.client import FlightOwners, Peer
+from gnnkit.cluster.parts.client import Peer, RemoteOwners
+from gnnkit.cluster.parts.gate import first_line, second_line
+from gnnkit.cluster.serving.codec import to_pieces
 from gnnkit.plan import NeighborSampling
 from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.runtime.remote import error_from_json
@@ -87,17 +92,92 @@ class Service:
         self.end()
 
 
-def owners_of(store: Store, peers: Mapping[int, Peer], **options: Any) -> FlightOwners:
+def owners_of(store: Store, peers: Mapping[int, Peer], **options: Any) -> RemoteOwners:
     """Connections to services."""
     arrays = store.arrays()
     bounds = [arrays.node_bounds[t] for t in arrays.schema.node_types] + [arrays.edge_bounds[t] for t in arrays.schema.edge_types]
     options = {"token": TOKEN, "fingerprint": store.fingerprint, "timeout_s": 60.0, "at_once": 8, **options}
-    return FlightOwners(peers, num_rows=[int(ends[-1]) for ends in bounds], **options)
+    return RemoteOwners(peers, num_rows=[int(ends[-1]) for ends in bounds], **options)
 
 
-def sampler_over(store: Store, here: int, owners: FlightOwners, peers: Mapping[int, Peer], sampling: NeighborSampling) -> BatchSampler:
+def sampler_over(store: Store, here: int, owners: RemoteOwners, peers: Mapping[int, Peer], sampling: NeighborSampling) -> BatchSampler:
     """A sampler of the host ``here``, whose store holds its parts only."""
     elsewhere = {host: peer.parts for host, peer in peers.items()}
     where = PartMap.of(store.num_parts, here, store.local_parts, elsewhere, hot_rows(store))
     arrays = store.arrays()
     return spread_sampler(GraphTables(arrays, sampling.weight is not None), inputs_of(arrays), sampling, where, owners)
+
+
+# The head of a message between hosts: its kind, the bytes of its text and those of its block.
+HEAD = struct.Struct("<B3xIQ")
+CALL, VALUE, LAST, END, ERROR, BEAT = range(1, 7)
+
+
+def said_of(name: Any, args: Any) -> tuple[bytes, bytes]:
+    """The text and the block of a request."""
+    text, pieces = to_pieces({"name": name, "args": args})
+    return text, b"".join(pieces)
+
+
+class Speaker:
+    """A connection of a token's holder, who says what he likes; a context manager.
+
+    Attributes:
+        end: The connection.
+    """
+
+    def __init__(self, address: str, token: str = TOKEN, name: str = "a test") -> None:
+        host, _, port = address.rpartition(":")
+        self.end = socket.create_connection((host, int(port)), timeout=60)
+        self.end.sendall(first_line(token) + second_line(token, name))
+        assert self._take(16) == b"welcome\n" * 2
+
+    def say(self, text: bytes, block: bytes = b"", kind: int = CALL) -> None:
+        """Sends a message."""
+        self.end.sendall(HEAD.pack(kind, len(text), len(block)) + text + block)
+
+    def ask(self, name: Any, args: Any) -> tuple[int, bytes, bytes]:
+        """Sends a request; the last message of its answer."""
+        self.say(*said_of(name, args))
+        return self.last()
+
+    def last(self) -> tuple[int, bytes, bytes]:
+        """The last message of an answer: its kind, text and block."""
+        while True:
+            kind, text_nbytes, block_nbytes = HEAD.unpack(self._take(HEAD.size))
+            text, block = self._take(text_nbytes), self._take(block_nbytes)
+            if kind not in (BEAT, VALUE):
+                return kind, text, block
+
+    def is_closed(self) -> bool:
+        """Waits for the other side to say something; whether it has ended the connection instead."""
+        try:
+            return self.end.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def _take(self, count: int) -> bytes:
+        said = b""
+        while len(said) < count:
+            more = self.end.recv(count - len(said))
+            if not more:
+                raise EOFError
+            said += more
+        return said
+
+    def __enter__(self) -> Speaker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end.close()
+
+
+def told(address: str, said: bytes) -> bytes:
+    """Everything that somebody is told who connects and says something, until the connection is ended."""
+    host, _, port = address.rpartition(":")
+    heard = b""
+    with socket.create_connection((host, int(port)), timeout=60) as stranger, contextlib.suppress(ConnectionError):
+        stranger.sendall(said)
+        while more := stranger.recv(4096):
+            heard += more
+    return heard

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import psutil
-import pyarrow.flight as flight
 import pytest
 
-from gnnkit.cluster.flight_client import connect
-from gnnkit.cluster.parts.client import FlightOwners, Peer
-from gnnkit.cluster.parts.protocol import to_ticket
+from gnnkit.cluster.parts.client import Peer, RemoteOwners
+from gnnkit.cluster.parts.gate import first_line, second_line
+from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import NeighborSampling
@@ -30,7 +29,21 @@ from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.build import build_store
 from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
-from tests.cluster.parts.services import TOKEN, Service, owners_of, sampler_over, staged
+from tests.cluster.parts.services import (
+    CALL,
+    END,
+    ERROR,
+    HEAD,
+    LAST,
+    TOKEN,
+    Service,
+    Speaker,
+    owners_of,
+    said_of,
+    sampler_over,
+    staged,
+    told,
+)
 from tests.cluster.parts.several_hosts import inputs_of, sampled, sampler_on
 from tests.helpers.graphs import random_source
 
@@ -173,10 +186,10 @@ def test_a_service_that_is_silent_for_three_seconds_is_waited_for(pair: Pair) ->
 
 
 @pytest.mark.parametrize(
-    ("timeout_s", "message"), [(1.0, "did not answer within 1 s"), (150.0, "cannot be reached")], ids=["deadline", "pings"]
+    ("timeout_s", "message"), [(1.0, "did not answer within 1 s"), (150.0, "cannot be reached")], ids=["deadline", "silence"]
 )
 def test_a_service_that_is_stopped_ends_the_wait(pair: Pair, timeout_s: float, message: str) -> None:
-    """Whichever is first: the request's own deadline, or pings that nobody answers."""
+    """Whichever is first: the request's own deadline, or that it gives no sign of life."""
     pair.check()
     owners = owners_of(pair.here, {1: pair.service.peer}, timeout_s=timeout_s)
     pair.service.child.signal(signal.SIGSTOP)
@@ -189,8 +202,7 @@ def test_a_service_that_is_stopped_ends_the_wait(pair: Pair, timeout_s: float, m
     pair.check(1)
 
 
-def test_messages_larger_than_the_transport_s_usual_limit(pair: Pair) -> None:
-    """gRPC refuses more than 4 MB unless told otherwise."""
+def test_rows_of_more_than_one_message(pair: Pair) -> None:
     arrays = pair.here.arrays()
     node_type, names = next((t, s.arrays) for t, s in arrays.schema.node_types.items() if s.num_nodes and "y" in s.arrays)
     table = GraphTables(arrays, False).node_rows[node_type, "y"]
@@ -204,33 +216,30 @@ def test_messages_larger_than_the_transport_s_usual_limit(pair: Pair) -> None:
 
 
 def test_strangers_get_nothing(pair: Pair) -> None:
-    """Random bytes, calls without the token, calls of every kind: the service goes on."""
-    address = ("127.0.0.1", pair.service.port)
+    """Random bytes, other languages, calls without the token, wrong lines: the service goes on."""
+    address = pair.service.peer.address
     rng = np.random.default_rng(0)
     for size in (1, 100, 4096, 100_000):
-        with socket.create_connection(address) as stranger:
+        with socket.create_connection(("127.0.0.1", pair.service.port)) as stranger:
             stranger.sendall(rng.bytes(size))
-    with socket.create_connection(address) as stranger:
-        stranger.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + rng.bytes(5000))
-    descriptor = flight.FlightDescriptor.for_command(b"x")
-    for headers in ([], [(b"authorization", b"wrong")], [(b"authorization", TOKEN.encode() + b"x")], [(b"authorization", b"")]):
-        options = flight.FlightCallOptions(timeout=60, headers=headers)
-        calls: list[Callable[[Any], Any]] = [
-            lambda client, o=options: client.do_get(flight.Ticket(b"x" * 100), o).read_all(),
-            lambda client, o=options: list(client.do_action(flight.Action("x", b""), o)),
-            lambda client, o=options: list(client.list_flights(options=o)),
-            lambda client, o=options: list(client.list_actions(options=o)),
-            lambda client, o=options: client.get_flight_info(descriptor, o),
-            lambda client, o=options: client.get_schema(descriptor, o),
-            lambda client, o=options: client.do_exchange(descriptor, o)[1].read_all(),
-        ]
-        # At the gate, and behind it: a connection is that of a token's holder, and every call shows the token again.
-        with flight.connect(f"grpc://{pair.service.peer.address}") as stranger, connect(pair.service.peer.address, TOKEN, None) as client:
-            for call in calls:
-                with pytest.raises((flight.FlightUnavailableError, OSError), match="failed to connect"):
-                    call(stranger)
-                with pytest.raises((flight.FlightUnauthenticatedError, OSError), match="the token is wrong or missing"):
-                    call(client)
+    text, block = said_of("here", {"version": PROTOCOL_VERSION, "name": "me", "host": 1})
+    call = HEAD.pack(CALL, len(text), len(block)) + text + block
+    for said in (
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + rng.bytes(5000),
+        b"CONNECT gnnkit HTTP/1.1\r\nHost: gnnkit\r\n\r\n",
+        call,
+        second_line(TOKEN, "me") + call,
+        first_line(TOKEN)[:-1] + b"x" * 5000,
+    ):
+        assert told(address, said) == b""
+    for token in ("wrong", TOKEN + "x", TOKEN[:-1], ""):
+        assert told(address, first_line(token) + second_line(TOKEN, "me")) == b"refused\n"
+        # One line is not enough: what comes behind it is not looked at either.
+        assert told(address, first_line(TOKEN) + second_line(token, "me")) == b"welcome\nrefused\n"
+    for said in (call, first_line(TOKEN), b"gnnkit-wire " + b"x" * 5000, rng.bytes(100)):
+        assert told(address, first_line(TOKEN) + said) in (b"welcome\n", b"welcome\nrefused\n")
+    # Who says more before he was told that he may come in is not let in.
+    assert told(address, first_line(TOKEN) + second_line(TOKEN, "me") + call) == b"welcome\n"
     pair.check()
     strange = owners_of(pair.here, {1: pair.service.peer}, token="another")
     with pytest.raises(SamplingError, match=r"host 1 .* refused the token"):
@@ -250,56 +259,102 @@ def test_another_store_is_refused(pair: Pair) -> None:
     pair.check()
 
 
-def malformed(store: Store) -> list[bytes]:
-    """Tickets that hold the token's call but not what a sampler asks."""
-    good = {"version": 1, "fingerprint": store.fingerprint}
+def malformed(store: Store) -> list[tuple[bytes, bytes]]:
+    """Texts and blocks of those who have the token, and do not say what a sampler asks."""
+    good = {"version": PROTOCOL_VERSION, "fingerprint": store.fingerprint}
     count = len(store.schema.edge_types)
-    expand = {**good, "what": "expand", "key": 1, "hop": 0, "replace": False, "weighted": False, "positions": [True] * count}
-    rows = {**good, "what": "rows", "lists": [0]}
-    ids = np.arange(3, dtype=np.int64)
-    of_others = {"0": ids, "1": ids, "2": ids}
-    whole = to_ticket({**expand, "fan_outs": [2] * count}, of_others)
+    ids, none = np.arange(3, dtype=np.int64), np.empty(0, np.int64)
+    fan_outs = np.full(count, 2)
+    expand = {**good, "key": 1, "hop": 0, "replace": False, "weighted": False, "last": False, "positions": [True] * count}
+    expand |= {"variates": None, "roots": None, "times": None, "since": None, "fan_outs": fan_outs, "nodes": {0: ids, 1: ids, 2: ids}}
+    rows = {**good, "lists": [(0, none)], "sections": []}
+    text, block = said_of("expand", expand)
     rng = np.random.default_rng(1)
     spoiled = []
     for _ in range(60):
-        raw = bytearray(whole)
-        raw[rng.integers(len(raw))] ^= 1 << rng.integers(8)
-        spoiled.append(bytes(raw))
+        raw = bytearray(text)
+        raw[rng.integers(len(raw))] ^= 1 << rng.integers(7)
+        spoiled.append((bytes(raw), block))
+    wrong: list[tuple[Any, Any]] = [
+        ("everything", good),
+        (None, good),
+        ("rows", None),
+        ("rows", [good]),
+        ("rows", {**rows, "version": 2}),
+        ("rows", {"version": PROTOCOL_VERSION}),
+        ("expand", {**expand, "fan_outs": np.array([2])}),
+        ("expand", {**expand, "fan_outs": np.full(count, -7)}),
+        ("expand", {**expand, "fan_outs": ["x"] * count}),
+        ("expand", {**expand, "nodes": {99: ids}}),
+        ("expand", {**expand, "nodes": {0: -ids - 1}}),
+        ("expand", {**expand, "nodes": {0: ids + (1 << 40)}}),
+        ("expand", {**expand, "nodes": {0: ids.astype(np.float64)}}),
+        ("expand", {**expand, "nodes": {0: ids.reshape(1, 3)}}),
+        ("expand", {**expand, "nodes": [ids]}),
+        ("expand", {name: value for name, value in expand.items() if name != "fan_outs"}),
+        ("rows", {**rows, "lists": [(0, ids - 5)], "sections": [(0, 0, 4)]}),
+        ("rows", {**rows, "sections": [(0, 0, 1 << 40)]}),
+        ("rows", {**rows, "sections": [(99, 0, 4)]}),
+        ("rows", {**rows, "sections": [(0, 5, 4)]}),
+        ("rows", {**rows, "sections": [(0,)]}),
+        ("rows", {**rows, "lists": [(77, none)]}),
+        ("here", {**good, "name": "x", "host": -1}),
+        ("here", {**good, "name": 3, "host": 0}),
+    ]
+    whole = b'{"name":"rows","args":{"a":{"#":["array","<i8",[%d],0]}}}'
     return [
-        b"",
-        rng.bytes(500),
-        whole,
-        whole[:-100],
+        (b"", b""),
+        (rng.bytes(500), rng.bytes(500)),
+        (text, b""),
+        (text, block[:-100]),
+        (text[:-10], block),
+        (b"[" * 100_000, b""),
+        (whole % (1 << 40), b""),
+        (whole % -1, bytes(64)),
+        (whole.replace(b"<i8", b"O") % 1, bytes(64)),
         *spoiled,
-        to_ticket({**good, "what": "everything"}, {}),
-        to_ticket({**good, "version": 2, "what": "rows"}, {}),
-        to_ticket({**expand, "fan_outs": [2]}, of_others),
-        to_ticket({**expand, "fan_outs": [-7] * count}, of_others),
-        to_ticket({**expand, "fan_outs": ["x"] * count}, of_others),
-        to_ticket({**expand, "fan_outs": [2] * count}, {"99": ids}),
-        to_ticket({**expand, "fan_outs": [2] * count}, {"0": -ids - 1}),
-        to_ticket({**expand, "fan_outs": [2] * count}, {"0": ids + (1 << 40)}),
-        to_ticket(expand, of_others),
-        to_ticket({**rows, "sections": [[0, 0, 4]]}, {"0": ids - 5}),
-        to_ticket({**rows, "sections": [[0, 0, 1 << 40]]}, {"0": ids[:0]}),
-        to_ticket({**rows, "sections": [[99, 0, 4]]}, {"0": ids[:0]}),
-        to_ticket({**rows, "sections": [[0, 5, 4]]}, {"0": ids[:0]}),
-        to_ticket({**rows, "sections": [[0]]}, {"0": ids[:0]}),
-        to_ticket({**rows, "lists": [77], "sections": []}, {"0": ids[:0]}),
+        *(said_of(name, args) for name, args in wrong),
     ]
 
 
 def test_a_request_that_makes_no_sense_is_its_sender_s_error_only(pair: Pair) -> None:
-    options = flight.FlightCallOptions(timeout=60, headers=[(b"authorization", TOKEN.encode())])
     refused = 0
-    with connect(pair.service.peer.address, TOKEN, None) as client:
-        for ticket in malformed(pair.whole):
-            try:
-                client.do_get(flight.Ticket(ticket), options).read_all()
-            except flight.FlightServerError:
-                refused += 1
+    with Speaker(pair.service.peer.address) as holder:
+        for text, block in malformed(pair.whole):
+            holder.say(text, block)
+            kind = holder.last()[0]
+            assert kind in (ERROR, LAST, END)
+            refused += kind == ERROR
     assert refused > 60, "a flipped bit may hit what nobody reads, but hardly ever does"
     pair.check()
+
+
+def test_a_message_that_says_that_it_is_larger_than_may_be_takes_no_memory(pair: Pair) -> None:
+    """Also one of another kind, and one that never ends: the connection is ended, and nobody else's."""
+    pair.check()
+    process = psutil.Process(pair.service.child.pid)
+    before = process.memory_info().rss
+    for head in (
+        HEAD.pack(CALL, 0, 1 << 50),
+        HEAD.pack(CALL, (1 << 32) - 1, 0),
+        HEAD.pack(CALL, (1 << 32) - 1, (1 << 64) - 1),
+        HEAD.pack(LAST, 0, 0),
+        HEAD.pack(0, 0, 0),
+        HEAD.pack(255, 3, 3),
+        bytes([255]) * HEAD.size,
+    ):
+        with Speaker(pair.service.peer.address) as holder:
+            holder.end.sendall(head)
+            assert holder.is_closed()
+    with Speaker(pair.service.peer.address) as holder:  # as large as is taken in and thrown away
+        holder.end.sendall(HEAD.pack(CALL, 0, 600 << 20))
+        for _ in range(600):
+            holder.end.sendall(bytes(1 << 20))
+        kind, text, _ = holder.last()
+        assert kind == ERROR and b"629 MB" in text
+        assert holder.ask("nothing", {})[0] == ERROR, "the connection can be used again"
+    assert process.memory_info().rss - before < 64 << 20
+    pair.check(1)
 
 
 def test_it_listens_on_the_given_address_only(tmp_path: Path) -> None:
@@ -328,7 +383,7 @@ def test_nobody_listens(tmp_path: Path) -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         peers = {7: Peer(f"127.0.0.1:{reserved.getsockname()[1]}", (1,))}
-        owners: FlightOwners = owners_of(here, peers)
+        owners: RemoteOwners = owners_of(here, peers)
         with pytest.raises(SamplingError, match=r"host 7 \(127\.0\.0\.1:\d+, part 1\) cannot be reached"):
             sample_with(sampler_over(here, 0, owners, peers, sampling_of(whole)), 0)
         owners.close()

@@ -112,40 +112,43 @@ class Events:
             self.said.append(event.text)
 
 
-# A stranger on a port: random bytes, connections that say nothing, HTTP, headers of a million bytes; prints what calls ended with.
+# A stranger on a port: random bytes, connections that say nothing, HTTP, lines and messages of a million bytes, guesses at the token;
+# prints what he is told.
 STRANGER = """
 import random, socket, struct, sys
-import pyarrow.flight as flight
 
 host, port = sys.argv[1], int(sys.argv[2])
 half_open = [socket.create_connection((host, port), timeout=60) for _ in range(20)]
 def say(*pieces):
+    heard = b""
     with socket.create_connection((host, port), timeout=60) as connection:
         try:
             for piece in pieces:
                 connection.sendall(piece)
-            connection.settimeout(0.2)
-            while connection.recv(1 << 16):
-                pass
+            while said := connection.recv(1 << 16):
+                heard += said
         except OSError:
             pass
+    return heard
 for size in (1, 100, 4096, 100_000):
-    say(random.Random(size).randbytes(size))
-say(b"GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
-preface, settings = b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n", struct.pack(">IBI", 4, 0, 0)[1:]
-say(preface, settings, struct.pack(">I", 16_000_000)[1:] + b"\\x01\\x04" + struct.pack(">I", 1), b"a" * 1_000_000)
-client = flight.FlightClient(f"grpc://{host}:{port}")
-for headers in ([], [(b"authorization", b"wrong")], [(b"authorization", b"x" * 1_000_000)], [(b"a", b"x" * 1_000_000)]):
-    for call in (
-        lambda options: list(client.do_action(flight.Action("announce", b"{}"), options)),
-        lambda options: list(client.do_action(flight.Action("membership", b"[" * 1_000_000), options)),
-        lambda options: client.do_get(flight.Ticket(b"x" * 1_000_000), options).read_all(),
-        lambda options: list(client.list_flights(options=options)),
-    ):
+    with socket.create_connection((host, port), timeout=60) as connection:
         try:
-            print("answered", call(flight.FlightCallOptions(timeout=60, headers=headers)))
-        except Exception as error:
-            print(type(error).__name__)
+            connection.sendall(random.Random(size).randbytes(size))
+        except OSError:
+            pass
+preface, settings = b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n", struct.pack(">IBI", 4, 0, 0)[1:]
+text = b'{"name":"membership","args":{}}'
+message = struct.pack("<B3xIQ", 1, len(text), 0) + text
+for pieces in (
+    (b"GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n",),
+    (preface, settings, struct.pack(">I", 16_000_000)[1:] + b"\\x01\\x04" + struct.pack(">I", 1), b"a" * 1_000_000),
+    (message,),
+    (struct.pack("<B3xIQ", 1, 1_000_000, 1_000_000), b"[" * 1_000_000, b"x" * 1_000_000),
+    (b"gnnkit-wire ", b"0" * 64, b" me\\n", message),
+):
+    print(say(*pieces))
+for guess in (b"", b"wrong", b"0" * 64, b"f" * 4000):
+    print(say(b"gnnkit-gate " + guess + b"\\n"))
 """
 
 

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.flight as flight
 import pytest
 
 from gnnkit import GraphLoader, GraphStore, serve
-from gnnkit.cluster.flight_client import connect
-from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, to_ticket
+from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION
+from gnnkit.cluster.service_client import ServiceClient
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, WorkerDied
 from gnnkit.serving import GraphStoreServers
 from gnnkit.storage.build import build_store
@@ -211,34 +210,34 @@ def test_requests_that_make_no_sense(servers: GraphStoreServers, store: Store) -
     address, token = servers.address, servers.token
     head = {"version": PROTOCOL_VERSION, "fingerprint": store.fingerprint, "client": "client-a/1", "key": "k", "timeout_s": 20.0}
     plan = expected_batches(store)[0].to_json()
-    options = flight.FlightCallOptions(timeout=60, headers=[(b"authorization", token.encode())])
+    client = ServiceClient(address, token, None)
 
-    def do(name: str, body: dict[str, Any]) -> None:
-        list(client.do_action(flight.Action(name, json.dumps(body).encode()), options))
+    def do(name: str, args: dict[str, Any]) -> Any:
+        return client.ask(name, args, 60.0)
 
     def walk(**words: Any) -> int:
-        seeds = words.pop("seeds", None)
-        ticket = to_ticket({**head, "what": "walk", "epoch": 0, "batch": 0, **words}, {} if seeds is None else {"seeds": seeds})
-        return sum(batch.num_rows for batch in client.do_get(flight.Ticket(ticket), options).read_all().to_batches())
+        layout, block = do("walk", {**head, "epoch": 0, "batch": 0, "seeds": None, **words})
+        return int(json.loads(layout)["num_seeds"]) if len(block) else 0
 
-    with connect(address, token, None) as client:
-        for words in ({}, {"epoch": -1}, {"batch": "x"}, {"client": "somebody"}, {"key": None}, {"timeout_s": "x"}, {"fingerprint": "0"}):
-            with pytest.raises(flight.FlightServerError):
-                walk(**words)
-        bad = {**plan, "inputs": {**plan["inputs"], "node_type": "nobody"}}
-        for registered in (None, 3, {}, bad):
-            with pytest.raises(flight.FlightServerError):
-                do("register", {**head, "plan": registered})
-        for _ in range(2):  # the second time it is known
-            do("register", {**head, "plan": plan})
-        with pytest.raises(flight.FlightServerError, match="another plan"):
-            do("register", {**head, "plan": {**plan, "batching": {**plan["batching"], "seed": 9}}})
-        assert walk() == walk(seeds=np.array([1, 2, 3])) == 1
-        with pytest.raises(flight.FlightServerError, match="index 1000000000 is out of bounds"):
-            walk(seeds=np.array([10**9]))
-        do("release", head)
-        with pytest.raises(flight.FlightServerError, match=re.escape("no loader 'k' of client-a/1")):
-            walk()
+    wrong: list[dict[str, Any]] = [{}, {"epoch": -1}, {"batch": "x"}, {"client": "somebody"}, {"key": None}, {"timeout_s": "x"}]
+    for words in [*wrong, {"fingerprint": "0"}, {"seeds": [1, 2]}, {"seeds": np.ones((2, 2), np.int64)}, {"seeds": np.ones(2)}]:
+        with pytest.raises(GnnkitError):
+            walk(**words)
+    bad = {**plan, "inputs": {**plan["inputs"], "node_type": "nobody"}}
+    for registered in (None, 3, {}, bad, {**plan, "inputs": np.arange(3)}):
+        with pytest.raises(GnnkitError):
+            do("register", {**head, "plan": registered})
+    for _ in range(2):  # the second time it is known
+        do("register", {**head, "plan": plan})
+    with pytest.raises(PlanError, match="another plan"):
+        do("register", {**head, "plan": {**plan, "batching": {**plan["batching"], "seed": 9}}})
+    assert walk() == plan["batching"]["batch_size"] and walk(seeds=np.array([1, 2, 3])) == 3
+    with pytest.raises(GnnkitError, match="index 1000000000 is out of bounds"):
+        walk(seeds=np.array([10**9]))
+    do("release", head)
+    with pytest.raises(GnnkitError, match=re.escape("no loader 'k' of client-a/1")):
+        walk()
+    client.close()
     with joined(servers, store) as loader:
         check(loader, store, 1)
 

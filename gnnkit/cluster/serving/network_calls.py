@@ -1,4 +1,4 @@
-"""The Arrow Flight actions of a server: its outline, calls, and the sessions of loaders on other hosts."""
+"""The calls that a server answers over the network: its outline, the server API, and the sessions of loaders on other hosts."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.flight as flight
 from numpy.typing import NDArray
 
 from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseTable
-from gnnkit.cluster.parts.protocol import listed, one_list, pack
-from gnnkit.cluster.parts.service import Action, Answers, Get, Stream, as_flight, lease_actions
-from gnnkit.cluster.serving.codec import from_bytes, to_bytes
+from gnnkit.cluster.network_wire import NotYet
+from gnnkit.cluster.parts.protocol import ids_of
+from gnnkit.cluster.parts.service import Answer, Answers, Stream, lease_calls
 from gnnkit.cluster.serving.membership import Membership, ServerMember, check_version
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, StartTimeout
 from gnnkit.files import open_regular
@@ -47,34 +44,23 @@ if TYPE_CHECKING:
     from gnnkit.cluster.serving.loop import ServerLoop
     from gnnkit.cluster.serving.pool import ServedWorkers
 
-WALK_SCHEMA = pa.schema([("layout", pa.large_list(pa.uint8())), ("structure", pa.large_list(pa.uint8()))])
-PATIENCE = pa.RecordBatch.from_arrays([pa.nulls(0, kind.type) for kind in WALK_SCHEMA], schema=WALK_SCHEMA)
-
 
 class UnknownChannel(GnnkitError):
     """The server knows nothing of the loader: it has been started again, or has not heard of the client for long. Register again."""
 
 
-def walk_to_batch(layout: Mapping[str, Any], block: NDArray[np.uint8]) -> pa.RecordBatch:
-    """An answer; ``block`` is not copied, and is kept until the answer has been sent."""
-    text = json.dumps(layout, separators=(",", ":")).encode()
-    return pa.RecordBatch.from_arrays([one_list(np.frombuffer(text, np.uint8)), one_list(block)], schema=WALK_SCHEMA)
-
-
-def walk_from_batches(batches: Iterable[pa.RecordBatch]) -> Structure:
-    """Reverses ``walk_to_batch``; nothing is copied.
+def walk_from_value(value: Any) -> Structure:
+    """A server's answer to a walk, which is the layout as a text and the block; nothing is copied.
 
     Raises:
         BadRequest: It is none of its.
     """
-    answers = [batch for batch in batches if batch.num_rows]
-    if len(answers) != 1 or answers[0].num_rows != 1 or not answers[0].schema.equals(WALK_SCHEMA):
-        raise BadRequest("this is no answer to a walk")
     try:
-        answers[0].validate(full=True)
-        layout, block = map(listed, answers[0].columns)
-        return Structure(layout_from_json(json.loads(layout.tobytes())), block)
-    except (pa.ArrowException, SamplingError, ValueError, RecursionError) as error:
+        layout, block = value
+        if not isinstance(block, np.ndarray) or block.dtype != np.uint8 or block.ndim != 1:
+            raise BadRequest("this is no answer to a walk")
+        return Structure(layout_from_json(json.loads(layout)), block)
+    except (SamplingError, TypeError, ValueError, RecursionError) as error:
         raise BadRequest(f"the answer cannot be read: {error}") from error
 
 
@@ -465,8 +451,8 @@ _BEAT_S = 1.0
 _MOST_S = 3600.0
 
 
-class FlightActions:
-    """The tables of a server's ``PartServer``, which grow when it learns more; their functions are called from any thread.
+class NetworkCalls:
+    """The table of a server's ``PartServer``, which grows when it learns more; its functions are called from any thread.
 
     Args:
         path: The store's folder.
@@ -475,8 +461,7 @@ class FlightActions:
         loop: The server.
 
     Attributes:
-        actions: What answers actions.
-        gets: What answers requests.
+        table: What answers calls, by their names.
     """
 
     def __init__(self, path: Path, manifest: Manifest, on_main: Callable[[Callable[[], Any]], Any], loop: ServerLoop) -> None:
@@ -484,14 +469,13 @@ class FlightActions:
         self._files = {MANIFEST_NAME, *outline_files(manifest)}
         self._sessions: RemoteSessions | None = None
         self._closed = threading.Event()
-        self.actions: dict[str, Action] = {name: _not_yet for name in ("announce", "membership", "here", "bye", "register", "release")}
-        self.gets: dict[str, Get] = {name: _not_yet for name in ("expand", "question", "rows", "walk")}
-        self.gets |= {"call": self._call, "file": self._file}
+        later = ("announce", "membership", "here", "bye", "register", "release", "expand", "question", "rows", "walk")
+        self.table: dict[str, Answer] = {**dict.fromkeys(later, _not_yet), "call": self._call, "file": self._file}
 
     def meet(self, membership: Membership) -> None:
         """Lets others announce themselves, and tells who is there."""
         self._membership = membership
-        self.actions |= {"announce": self._announce, "membership": self._members}
+        self.table |= {"announce": self._announce, "membership": self._members}
 
     def open(self, answers: Answers, store: Store, heard: Callable[[str, str, int], None]) -> None:
         """Answers about parts, and samples, from now on.
@@ -499,12 +483,12 @@ class FlightActions:
         Args:
             answers: Knows the parts, and what a request must say.
             store: The store.
-            heard: See ``lease_actions``.
+            heard: See ``lease_calls``.
         """
         self._answers = answers
         self._graph = GraphHandle(store.arrays(), store.splits, store.reference, link_splits=store.link_splits)
-        self.gets |= {**answers.gets, "walk": self._walk}
-        self.actions |= {**lease_actions(answers.check, heard), "register": self._register, "release": self._release}
+        walks = {"walk": self._walk, "register": self._register, "release": self._release}
+        self.table |= {**answers.calls, **lease_calls(answers.check, heard), **walks}
 
     def close(self) -> None:
         """Stops looking after clients."""
@@ -524,7 +508,7 @@ class FlightActions:
         """The loaders of other hosts; in the main thread."""
         if self._sessions is None:
             if self._loop.pool is None:
-                raise flight.FlightUnavailableError("the server is not there yet")
+                raise NotYet("the server is not there yet")
             self._sessions = RemoteSessions(self._loop, self._loop.pool, self._graph)
             threading.Thread(target=self._look_after, name="gnnkit-wire-clients", daemon=True).start()
         return self._sessions
@@ -536,7 +520,10 @@ class FlightActions:
     def _register(self, body: dict[str, Any]) -> dict[str, Any]:
         self._answers.check(body)
         client, key, timeout_s = _names(body)
-        plan = body.get("plan")
+        try:  # what workers are told is JSON, and nothing else
+            plan = json.loads(json.dumps(body.get("plan")))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadRequest("the plan cannot be read") from error
         if not isinstance(plan, dict):
             raise BadRequest("there is no plan")
         opened: Future[int] = self._on_main(lambda: self._known().register(client, key, plan))
@@ -551,29 +538,29 @@ class FlightActions:
         self._tell(lambda sessions: sessions.release(client, key))
         return {}
 
-    def _walk(self, head: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Stream:
-        self._answers.check(head)
-        client, key, timeout_s = _names(head)
-        epoch, batch = head.get("epoch"), head.get("batch")
+    def _walk(self, args: dict[str, Any]) -> Stream:
+        self._answers.check(args)
+        client, key, timeout_s = _names(args)
+        epoch, batch, seeds = args.get("epoch"), args.get("batch"), args.get("seeds")
         if not isinstance(epoch, int) or not isinstance(batch, int) or epoch < 0 or batch < 0:
             raise BadRequest(f"there is no batch {batch!r} of epoch {epoch!r}")
-        seeds = arrays.get("seeds")
-        walk = Walk(epoch, batch, None if seeds is None else seeds.astype(np.int64))
+        walk = Walk(epoch, batch, None if seeds is None else ids_of(seeds))
         channel: RemoteSession = self._on_main(lambda: self._known().begin(client, key, walk))
-        return Stream(WALK_SCHEMA, self._answer(channel, walk, timeout_s))
+        return Stream(self._answer(channel, walk, timeout_s))
 
-    def _answer(self, channel: RemoteSession, walk: Walk, timeout_s: float) -> Iterator[pa.RecordBatch]:
-        """Says once a second that it is being sampled, and then sends it; a client that has gone ends this."""
+    def _answer(self, channel: RemoteSession, walk: Walk, timeout_s: float) -> Generator[Any, None, None]:
+        """Waits for a batch, and gives it; a client that has gone ends this."""
         deadline = Deadline(timeout_s)
         try:
             while not walk.done.wait(deadline.within(_BEAT_S)):
                 if deadline.has_passed:
-                    raise as_flight(BatchTimeout(f"no sampling process has sampled the batch within {timeout_s:g} s"))
-                yield PATIENCE
+                    raise BatchTimeout(f"no sampling process has sampled the batch within {timeout_s:g} s")
+                yield None
             if isinstance(walk.answer, GnnkitError):
-                raise as_flight(walk.answer)
+                raise walk.answer
             assert walk.answer is not None, "only this takes it away"
-            yield walk_to_batch(*walk.answer)
+            layout, block = walk.answer
+            yield json.dumps(layout, separators=(",", ":")), block
         finally:
             self._tell(lambda sessions: sessions.end(channel, walk))
 
@@ -588,22 +575,20 @@ class FlightActions:
         check_version(body)
         return self._membership.to_json()
 
-    def _file(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> pa.RecordBatch:
-        check_version(head)
-        name = head.get("name")
+    def _file(self, args: dict[str, Any]) -> NDArray[np.uint8]:
+        check_version(args)
+        name = args.get("name")
         if name not in self._files:
             raise BadRequest(f"there is no file {name!r} for everybody")
         with open(open_regular(self._path / name, self._path), "rb") as file:
-            return pack({"name": name}, {"bytes": np.fromfile(file, np.uint8)})
+            return np.fromfile(file, np.uint8)
 
-    def _call(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> pa.RecordBatch:
+    def _call(self, args: dict[str, Any]) -> Stream:
         """Has the server answer a call, as over its Unix socket; see ``ServerLoop.answer``."""
-        check_version(head)
+        check_version(args)
         try:
-            client, name, timeout_s = str(head["client"]), str(head["name"]), min(_MOST_S, float(head["timeout_s"]))
-            args = from_bytes(arrays["args"].tobytes())
-        except PlanError:
-            raise
+            client, name, timeout_s = str(args["client"]), str(args["name"]), min(_MOST_S, float(args["timeout_s"]))
+            asked = args["args"]
         except (KeyError, TypeError, ValueError) as error:
             raise BadRequest("the call cannot be read") from error
         done: Future[Any] = Future()
@@ -617,17 +602,23 @@ class FlightActions:
         def ask() -> None:
             try:
                 if self._loop.pool is None and name != "status":
-                    _not_yet()
-                self._loop.answer(client, name, args, reply)
+                    _not_yet({})
+                self._loop.answer(client, name, asked, reply)
             except Exception as error:
                 reply(error)
 
         self._loop.call(ask)
-        try:
-            value = done.result(timeout_s)
-        except FutureTimeout as error:
-            raise BatchTimeout(f"{name!r} was not answered within {timeout_s:g} s", "look at the server's log") from error
-        return pack({}, {"value": np.frombuffer(to_bytes(value), np.uint8)})
+        return Stream(_outcome(done, name, timeout_s))
+
+
+def _outcome(done: Future[Any], name: str, timeout_s: float) -> Generator[Any, None, None]:
+    """Waits for a call's value, and gives it; a client that has gone ends this."""
+    deadline = Deadline(timeout_s)
+    while not wait([done], deadline.within(_BEAT_S)).done:
+        if deadline.has_passed:
+            raise BatchTimeout(f"{name!r} was not answered within {timeout_s:g} s", "look at the server's log")
+        yield None
+    yield done.result()
 
 
 def _names(head: Mapping[str, Any]) -> tuple[str, str, float]:
@@ -640,6 +631,6 @@ def _names(head: Mapping[str, Any]) -> tuple[str, str, float]:
     return client, key, max(0.0, min(_MOST_S, float(timeout_s)))
 
 
-def _not_yet(*_: Any) -> Any:
+def _not_yet(args: dict[str, Any]) -> Any:
     """Whoever asks tries again."""
-    raise flight.FlightUnavailableError("the server is not there yet")
+    raise NotYet("the server is not there yet")
