@@ -30,6 +30,7 @@ _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @cache
+@cache
 def stored_dtype(dtype: str) -> np.dtype[Any]:
     """The NumPy dtype under which numbers of an ``ArraySpec``'s dtype are kept."""
     return np.dtype({"bfloat16": "uint16", QUANTIZED: "uint8"}.get(dtype, dtype))

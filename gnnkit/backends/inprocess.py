@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
@@ -40,6 +40,9 @@ _SLICE_S = 0.1
 _JOIN_S = 30.0
 # A consumer that has come back at once so often leaves threads nothing to work beside. A time that takes longer halves the count.
 _TIMES_AT_ONCE = 8
+# Batches that are sampled together, at most; those whose sampling times are kept.
+_LARGEST_GROUP = 32
+_TIMES_KEPT = 4
 
 
 @dataclass(frozen=True)
@@ -49,17 +52,19 @@ class LoopSampling:
     Attributes:
         back_s: A loop that is back within this time has come back at once.
         small_s: A batch that takes less than this is small.
+        group_s: As many small batches are sampled together as take so long: what is done once for all of them costs as much as one of them.
     """
 
     back_s: float = 250e-6
     small_s: float = 0.4e-3
+    group_s: float = 0.35e-3
 
 
 @dataclass(frozen=True)
 class InProcess:
     """Samples in threads of this process; every part of the graph must be on this host.
 
-    A loop that comes back for the next batch at once samples small batches itself: handing them over would take longer.
+    A loop that comes back for the next batch at once samples small batches itself, several at a time: handing them over would take longer.
 
     Attributes:
         num_threads: Sampling threads, or "auto": the processors this process may use, less one, at most 16; at least 4 for a store that is
@@ -100,11 +105,11 @@ class InProcess:
 
 @dataclass(frozen=True)
 class _Claim:
-    """A batch that a thread has taken on."""
+    """Batches that a thread has taken on."""
 
     generation: int
     epoch: int
-    step: Step
+    steps: list[Step]
 
 
 class _Shared:
@@ -125,7 +130,7 @@ class _Shared:
         self.scheduler: Scheduler[SampledSubgraph | BaseException] = Scheduler(self.window)
         self.schedule: Schedule | None = None
         self.times_at_once, self.left_s = 0, -math.inf  # that the consumer has come back at once; and when it left last
-        self._batch_s = math.inf  # to sample the batch that came last
+        self._batch_s = deque([math.inf], _TIMES_KEPT)  # to sample a batch of those that came last; whoever is interrupted takes longer
         self._tables: GraphTables | None = None
         self._tables_lock = threading.Lock()
 
@@ -145,14 +150,22 @@ class _Shared:
     @property
     def consumer_samples(self) -> bool:
         """Whether the consumer samples batches itself, and threads are at rest."""
-        return self.times_at_once >= _TIMES_AT_ONCE and self._batch_s < self.loop.small_s
+        return self.times_at_once >= _TIMES_AT_ONCE and min(self._batch_s) < self.loop.small_s
 
-    def claimed(self) -> _Claim | None:
-        """The next batch, for the calling thread to sample; None where there is none now."""
-        if self.schedule is None or self.scheduler.next_step() is None:
-            return None
-        generation, number = self.scheduler.assign(threading.get_ident())
-        return _Claim(generation, self.scheduler.epoch, self.schedule.step(number))
+    def claimed_together(self) -> _Claim | None:
+        """The next batches, for the consumer to sample: few at first, so that the first one is no later."""
+        group = max(1, min(int(self.loop.group_s / min(self._batch_s)), _LARGEST_GROUP, 1 + self.scheduler.delivered))
+        self.scheduler.window = max(self.window, group)
+        self.pool.keep = self.scheduler.window + 1
+        return self.claimed(group)
+
+    def claimed(self, most: int = 1) -> _Claim | None:
+        """The next batches, at most so many, for the calling thread to sample; None where there are none now."""
+        scheduler = self.scheduler
+        steps: list[Step] = []
+        while self.schedule is not None and len(steps) < most and scheduler.next_step() is not None:
+            steps.append(self.schedule.step(scheduler.assign(threading.get_ident())[1]))
+        return _Claim(scheduler.generation, scheduler.epoch, steps) if steps else None
 
     def wake_threads(self) -> None:
         """Wakes the threads if there is something for them to do."""
@@ -180,11 +193,14 @@ class _Shared:
                 if self.consumer_samples and time.perf_counter() - self.left_s > _SLICE_S:
                     self.times_at_once = 0  # it has gone without a word: batches are to be ready when it comes back
 
-    def put(self, claim: _Claim, result: SampledSubgraph | BaseException) -> None:
-        """Hands a batch, or the error that it ended in, to the consumer."""
+    def put(self, claim: _Claim, results: Sequence[SampledSubgraph | BaseException]) -> None:
+        """Hands batches, or the errors that they ended in, to the consumer."""
         with self.lock:
-            self._batch_s = result.sample_s + result.gather_s if isinstance(result, SampledSubgraph) else math.inf
-            if self.scheduler.complete(claim.generation, claim.step.step, result):
+            first, wanted = results[0], self.scheduler.delivered
+            self._batch_s.append(first.sample_s + first.gather_s if isinstance(first, SampledSubgraph) else math.inf)
+            for step, result in zip(claim.steps, results, strict=True):
+                self.scheduler.complete(claim.generation, step.step, result)
+            if wanted in self.scheduler.results:
                 self.ready.notify_all()
 
     def unclaim(self) -> None:
@@ -206,20 +222,38 @@ class _Shared:
         self.pool.clear()
 
 
-def _sample(shared: _Shared, sampler: BatchSampler, request: SampleRequest, epoch: int, step: Step, worker: str = "") -> SampledSubgraph:
+def _sample(
+    shared: _Shared, sampler: BatchSampler, requests: Sequence[SampleRequest], epoch: int, steps: Sequence[Step], worker: str = ""
+) -> list[SampledSubgraph]:
     began_s, tables = time.monotonic(), shared.tables()
     if sampler.tables is not tables:
         sampler.use(tables)
-    layout, block, sample_s, gather_s = sampler.sample_into(request, shared.pool.lease)
-    return SampledSubgraph(epoch, step.batch_index, step.is_padding, layout, block, sample_s, gather_s, worker, began_s)
+    return [
+        SampledSubgraph(epoch, step.batch_index, step.is_padding, *sampled, worker, began_s)
+        for step, sampled in zip(steps, sampler.sample_all(requests, shared.pool.lease), strict=True)
+    ]
 
 
 def _fulfil(shared: _Shared, sampler: BatchSampler, claim: _Claim, worker: str) -> None:
-    """Samples what was claimed, and hands it over."""
+    """Samples what was claimed, and hands it over: together, or one by one where that fails, so that an error is its own batch's alone."""
+    try:
+        found: list[SampledSubgraph | BaseException] = [*_sample_steps(shared, sampler, claim.epoch, claim.steps, worker)]
+    except Exception as error:
+        found = [error]
+        if len(claim.steps) > 1:
+            found = []
+            for step in claim.steps:
+                try:
+                    found += _sample_steps(shared, sampler, claim.epoch, [step], worker)
+                except Exception as own_error:
+                    found.append(own_error)
+    shared.put(claim, found)
+
+
+def _sample_steps(shared: _Shared, sampler: BatchSampler, epoch: int, steps: Sequence[Step], worker: str) -> list[SampledSubgraph]:
     with Guarded(lambda: sampler.tables.graph.each()):
-        request = shared.batches.request(claim.epoch, claim.step.batch_index)
-        subgraph = _sample(shared, sampler, request, claim.epoch, claim.step, worker)
-    shared.put(claim, subgraph)
+        requests = [shared.batches.request(epoch, step.batch_index) for step in steps]
+        return _sample(shared, sampler, requests, epoch, steps, worker)
 
 
 def _run(shared: _Shared, shift: int, name: str) -> None:
@@ -231,7 +265,7 @@ def _run(shared: _Shared, shift: int, name: str) -> None:
                 sampler = shared.sampler()
             _fulfil(shared, sampler, claim, name)
         except BaseException as error:  # everything goes to the consumer, who raises it
-            shared.put(claim, error)
+            shared.put(claim, [error] * len(claim.steps))
 
 
 class InProcessStream:
@@ -269,6 +303,7 @@ class InProcessStream:
         with shared.lock:
             self._check_open()
             shared.schedule = shared.batches.schedule(first_batch)
+            shared.scheduler.window = shared.window
             shared.scheduler.begin(epoch, len(shared.schedule))
             shared.wake_all()
 
@@ -304,7 +339,7 @@ class InProcessStream:
                 if step in scheduler.results:
                     break
                 if shared.consumer_samples and scheduler.next_step() == step and timeout_s > shared.loop.small_s:
-                    claim = shared.claimed()
+                    claim = shared.claimed_together()
                     assert claim is not None, "there is a next step"
                     return claim
                 shared.wake_threads()
@@ -323,13 +358,13 @@ class InProcessStream:
         return subgraph
 
     def _sample_here(self, claim: _Claim) -> None:
-        """Samples a batch of the epoch in the calling thread."""
+        """Samples batches of the epoch in the calling thread."""
         shared = self._shared
         try:
             sampler = self._idle_sampler()
             _fulfil(shared, sampler, claim, "loop")
         except Exception as error:
-            shared.put(claim, error)
+            shared.put(claim, [error] * len(claim.steps))
         else:
             self._idle.append(sampler)
 
@@ -343,7 +378,7 @@ class InProcessStream:
             try:
                 sampler = self._idle_sampler()
                 with Guarded(lambda: sampler.tables.graph.each()):
-                    result = _sample(shared, sampler, request, epoch, Step(0, batch_index, False))
+                    result = _sample(shared, sampler, [request], epoch, [Step(0, batch_index, False)])[0]
             except Exception as error:
                 return _raise_or_return(error)
             self._idle.append(sampler)
@@ -364,7 +399,7 @@ class InProcessStream:
         ready = len(shared.scheduler.results)
         buffers = shared.pool.num_leased_bytes + shared.pool.free_bytes
         processes = (look_at("trainer", os.getpid()),)
-        return StreamStatus(state, len(self._threads), ready, buffers, shared.memory.copied_bytes, shared.window, processes)
+        return StreamStatus(state, len(self._threads), ready, buffers, shared.memory.copied_bytes, shared.scheduler.window, processes)
 
     def restart(self, timeout_s: float) -> None:
         """Has other threads take the place of those that sample; these finish the batches that they are at."""

@@ -181,7 +181,7 @@ class EpochState:
         """
         with self._booking:  # several threads may share an iterator
             layout, counters = subgraph.layout, self.counters
-            size = layout.num_seeds, layout.num_nodes, layout.num_edges, layout.nbytes
+            size = layout.num_seeds, *layout.size(), layout.nbytes
             counters.batches += 1
             counters.seeds += size[0]
             counters.nodes += size[1]

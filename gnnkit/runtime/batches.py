@@ -319,6 +319,12 @@ class BatchList:
         return None if weights is None else np.cumsum(integer_weights(weights, self.num_seeds, "seed_weights", "inputs"))
 
     @cached_property
+    def _shows_nodes(self) -> bool:
+        """Whether inputs are named by their nodes, and not by their positions."""
+        inputs = self._plan.inputs
+        return isinstance(inputs, InputNodes) and inputs.is_mask
+
+    @cached_property
     def _whole(self) -> Schedule:
         return self.schedule()
 
@@ -330,9 +336,8 @@ class BatchList:
         """Returns the request that batch ``batch_index`` of ``epoch`` is sampled from."""
         order, where = self._order_of(epoch), self._whole.positions(batch_index)
         positions = np.arange(where.start, where.stop, dtype=np.int64) if order is None else np.ascontiguousarray(order[where])
-        arrays, inputs = self._inputs.arrays(positions), self._plan.inputs
-        input_id = arrays["node"] if isinstance(inputs, InputNodes) and inputs.is_mask else positions
-        return self._request(self._stream, epoch, batch_index, input_id, arrays)
+        arrays = self._inputs.arrays(positions)
+        return self._request(self._stream, epoch, batch_index, arrays["node"] if self._shows_nodes else positions, arrays)
 
     def _order_of(self, epoch: int) -> NDArray[np.int64] | None:
         """The order of an epoch's inputs, see ``epoch_order``; that of the last epoch is kept."""

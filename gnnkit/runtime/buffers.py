@@ -94,7 +94,7 @@ class BlockPool:
     """
 
     def __init__(self, keep: int, *, pinned_for: int | None = None) -> None:
-        self._keep = keep
+        self.keep = keep
         self._pinned_for = pinned_for
         self._owner = os.getpid()
         self._free: deque[NDArray[np.uint8]] = deque()
@@ -117,7 +117,7 @@ class BlockPool:
             with self._growing:
                 block = self._new_block(nbytes)
         array = block.view(LeasedArray)
-        if self._keep:  # otherwise it dies with its batch
+        if self.keep:  # otherwise it dies with its batch
             lease = _Lease(array, self._returned.append)
             lease.block, lease.nbytes = block, nbytes
             self._leases[id(lease)] = lease
@@ -130,7 +130,7 @@ class BlockPool:
         size = -(-self._largest // unit) * unit
         free = available_memory()
         # What the user holds must leave room for others; the loader's own blocks must only fit.
-        reserve = self._reserve if len(self._leases) >= self._keep else 0
+        reserve = self._reserve if len(self._leases) >= self.keep else 0
         if size + reserve > free:
             raise MemoryLimitError(
                 f"the next batch needs {size / 1e6:.0f} MB, {free / 1e6:.0f} MB are free, and the batches that are still held take "
@@ -161,7 +161,7 @@ class BlockPool:
                 lease = self._returned.popleft()
             except IndexError:
                 return
-            if self._leases.pop(id(lease), None) is not None and len(self._free) < self._keep:
+            if self._leases.pop(id(lease), None) is not None and len(self._free) < self.keep:
                 self._free.append(lease.block)
 
     @property
@@ -177,7 +177,7 @@ class BlockPool:
 
     def clear(self) -> None:
         """Returns free blocks to the system and keeps none from now on; leased ones stay valid."""
-        self._keep = 0
+        self.keep = 0
         self._free.clear()
         if os.getpid() == self._owner and self._pinned_for is None:
             for lease in list(self._leases.values()):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 # Columns of ``steps`` [num_steps, 7].
 KIND, IDS, COUNT, WIDTH, TARGET, TABLE, BOUNDS = range(7)
-# A step without its target, and the address of the target: KIND, IDS, COUNT, WIDTH, TABLE, BOUNDS.
-RowStep: TypeAlias = tuple[int, tuple[int, int, int, int, int, int]]
-# Kinds: copy int64 as they are; look ids up and widen them to int64; gather rows of ``WIDTH`` bytes.
+RowStep: TypeAlias = tuple[int, int, int, int, int, int, int]
+# Kinds: copy values of ``WIDTH`` bytes as they are; look ids up and widen them to int64; gather rows of ``WIDTH`` bytes.
 COPY, LOOK_UP, GATHER = range(3)
 
 _LINE = 64
@@ -142,7 +141,7 @@ def fill(ahead: NDArray[np.int64], steps: NDArray[np.int64], tables: NDArray[np.
     for s in range(steps.shape[0]):
         step = steps[s]
         if step[KIND] == COPY:
-            copy_bytes(step[TARGET], step[IDS], step[COUNT] * 8)
+            copy_bytes(step[TARGET], step[IDS], step[COUNT] * step[WIDTH])
             continue
         table, starts, width = tables[step[TABLE]], bounds[step[BOUNDS]], step[WIDTH]
         together = rows_ahead(ahead, step[COUNT], width)
@@ -161,16 +160,16 @@ def fill(ahead: NDArray[np.int64], steps: NDArray[np.int64], tables: NDArray[np.
 
 
 class BatchWriter(Protocol):
-    """Lays a batch out, and writes it once there is a block for it. One object per thread."""
+    """Lays batches out, and writes them once there are blocks for them. One object per thread."""
 
     def use(self, tables: GraphTables) -> None:
         """Switches to another copy of the same graph."""
 
-    def lay_out(self, walked: Walked) -> BatchLayout:
-        """Determines the place of every array of a batch; valid, like the walk, until the next one."""
+    def lay_out(self, walked: Sequence[Walked]) -> list[BatchLayout]:
+        """Determines the place of every array of each batch; valid, like the walk, until the next one."""
 
-    def fill(self, block: NDArray[np.uint8]) -> None:
-        """Writes the batch that was laid out last into ``block``, which has at least ``layout.nbytes`` bytes.
+    def fill(self, blocks: Sequence[NDArray[np.uint8]]) -> None:
+        """Writes the batches that were laid out last into ``blocks``, which have at least ``layout.nbytes`` bytes each.
 
         Raises:
             StoreError: A node or edge has an id that the dataset does not have.
@@ -195,21 +194,46 @@ def _name_of(dtype: np.dtype[Any]) -> str:
     return str(dtype)
 
 
-class CarriedArrays:
-    """The arrays that a batch carries as they are: the seeds', and what the walk has worked out."""
+CarriedArray: TypeAlias = tuple[Field, NDArray[Any]]
 
-    def __init__(self) -> None:
-        self._carried: list[tuple[Field, NDArray[Any]]] = []
 
-    def lay_out(self, builder: LayoutBuilder, walked: Walked) -> None:
-        """Finds a place for each."""
-        arrays: dict[BatchKey, NDArray[Any]] = {**walked.seeds.arrays, **walked.arrays}
-        self._carried = [(builder.add(key, _name_of(array.dtype), array.shape), array) for key, array in arrays.items()]
+def carried_arrays(builder: LayoutBuilder, walked: Walked) -> list[CarriedArray]:
+    """Finds a place for each of the arrays that a batch carries as they are: the seeds', and what the walk has worked out."""
+    arrays: dict[BatchKey, NDArray[Any]] = {**walked.seeds.arrays, **walked.arrays}
+    return [(builder.add(key, _name_of(array.dtype), array.shape), array) for key, array in arrays.items()]
 
-    def fill(self, block: NDArray[np.uint8]) -> None:
-        """Writes them."""
-        for place, array in self._carried:
-            block[place.offset : place.offset + place.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+class _Gathered(NamedTuple):
+    """An array of a node or edge type as batches have it.
+
+    Attributes:
+        key: Its key.
+        dtype: Its dtype's name.
+        row_shape: Shape of a row.
+        nbytes: Bytes of a row in a batch.
+        kind: The kind of the step that writes it.
+        width: Bytes of a row in the graph.
+        table: See ``RowTable.index``.
+        bounds: See ``RowTable.bounds``.
+    """
+
+    key: BatchKey
+    dtype: str
+    row_shape: tuple[int, ...]
+    nbytes: int
+    kind: int
+    width: int
+    table: int
+    bounds: int
+
+    @classmethod
+    def of(cls, key: BatchKey, table: RowTable) -> _Gathered:
+        """The rows, or with the key of ids, the ids of a table."""
+        if key.name not in ("n_id", "e_id"):
+            return cls(key, table.spec_dtype, table.row_shape, table.row_nbytes, GATHER, table.row_nbytes, table.index, table.bounds)
+        if table.is_identity:
+            return cls(key, "int64", (), 8, COPY, 8, 0, 0)
+        return cls(key, "int64", (), 8, LOOK_UP, table.dtype.itemsize, table.index, table.bounds)
 
 
 class RowWriter:
@@ -222,82 +246,89 @@ class RowWriter:
     """
 
     def __init__(self, tables: GraphTables, with_edge: bool, cached: Mapping[NodeType, CachedNodes] | None = None) -> None:
-        self.tables = tables
-        self._with_edge = with_edge
-        self._cached = cached or {}
-        self._carried = CarriedArrays()
-        self._steps: list[tuple[Field, tuple[int, int, int, int, int, int]]] = []
-        self._kept: list[NDArray[np.int64]] = []  # what the steps read
-        self._places: list[tuple[Field, NDArray[np.int32]]] = []  # of cached features, and of those that are not
+        self._with_edge, self._cached = with_edge, cached or {}
+        self._steps: list[RowStep] = []  # of all batches
+        self._num_steps: list[int] = []  # of each
+        self._kept: list[NDArray[Any]] = []  # what the steps read
+        self.use(tables)
 
     def use(self, tables: GraphTables) -> None:
         """See ``BatchWriter.use``."""
         self.tables = tables
+        self._node_arrays = [
+            [
+                _Gathered.of(NodeKey(node_type, "n_id"), tables.node_ids[node_type]),
+                *(_Gathered.of(NodeKey(*key), table) for key, table in tables.node_rows.items() if key[0] == node_type),
+            ]
+            for node_type in tables.node_types
+        ]
 
-    def lay_out(self, walked: Walked) -> BatchLayout:
+    def lay_out(self, walked: Sequence[Walked]) -> list[BatchLayout]:
         """See ``BatchWriter.lay_out``."""
-        tables, builder = self.tables, LayoutBuilder()
-        self._steps, self._kept, self._places = [], [], []
-        for t, node_type in enumerate(tables.node_types):
-            ids, count = self._address(walked.nodes[t]), len(walked.nodes[t])
-            self._look_up(builder, NodeKey(node_type, "n_id"), tables.node_ids[node_type], ids, count)
-            for (owner, name), table in tables.node_rows.items():
-                if owner == node_type and name == FEATURE_NAME and node_type in self._cached:
-                    self._gather_missing(builder, node_type, table, ids, count)
-                elif owner == node_type:
-                    self._gather(builder, NodeKey(node_type, name), table, ids, count)
+        self._steps, self._num_steps, self._kept = [], [], []
+        return [self._lay_out(own) for own in walked]
+
+    def _lay_out(self, walked: Walked) -> BatchLayout:
+        builder, before = LayoutBuilder(), len(self._steps)
+        for node_type, arrays, nodes in zip(self.tables.node_types, self._node_arrays, walked.nodes, strict=True):
+            ids, count = self._address(nodes), len(nodes)
+            for gathered in arrays:
+                if gathered.key.name == FEATURE_NAME and node_type in self._cached:
+                    self._gather_missing(builder, node_type, gathered, ids, count)
+                else:
+                    self._gather(builder, gathered, ids, count)
         for edges in walked.edges:
             self._lay_out_edges(builder, edges)
-        self._carried.lay_out(builder, walked)
-        return layout_of(builder, walked, tables)
+        for place, array in carried_arrays(builder, walked):
+            self._copy(place, array)
+        self._num_steps.append(len(self._steps) - before)
+        return layout_of(builder, walked, self.tables)
 
     def _lay_out_edges(self, builder: LayoutBuilder, edges: WalkedEdges) -> None:
         tables, count = self.tables, len(edges.row)
-        place = builder.add(EdgeKey(edges.type, "edge_index"), "int64", (2, count))
-        self._steps.append((place, (COPY, self._address(edges.row), count, 8, 0, 0)))
-        second = Field(place.key, "int64", (count,), place.offset + 8 * count)
-        self._steps.append((second, (COPY, self._address(edges.col), count, 8, 0, 0)))
+        place = builder.add_bytes(EdgeKey(edges.type, "edge_index"), "int64", (2, count), 16 * count)
+        self._steps.append((COPY, self._address(edges.row), count, 8, place.offset, 0, 0))
+        self._steps.append((COPY, self._address(edges.col), count, 8, place.offset + 8 * count, 0, 0))
         if edges.relation is None or edges.position is None:
             return
         edge_type, position = tables.edge_types[edges.relation], self._address(edges.position)
         if self._with_edge and edge_type in tables.edge_ids:
-            self._look_up(builder, EdgeKey(edges.type, "e_id"), tables.edge_ids[edge_type], position, count)
+            self._gather(builder, _Gathered.of(EdgeKey(edges.type, "e_id"), tables.edge_ids[edge_type]), position, count)
         for (owner, name), table in tables.edge_rows.items():
             if owner == edge_type:
-                self._gather(builder, EdgeKey(edges.type, name), table, position, count)
+                self._gather(builder, _Gathered.of(EdgeKey(edges.type, name), table), position, count)
 
     def _address(self, array: NDArray[np.int64]) -> int:
         kept = np.ascontiguousarray(array, np.int64)
         self._kept.append(kept)
         return address_of_ints(kept)
 
-    def _look_up(self, builder: LayoutBuilder, key: BatchKey, table: RowTable, ids: int, count: int) -> None:
-        place = builder.add(key, "int64", (count,))
-        if table.is_identity:
-            self._steps.append((place, (COPY, ids, count, 8, 0, 0)))
+    def _copy(self, place: Field, array: NDArray[Any]) -> None:
+        if array.dtype == np.int64:
+            self._steps.append((COPY, self._address(array.reshape(-1)), array.size, 8, place.offset, 0, 0))
             return
-        self._steps.append((place, (LOOK_UP, ids, count, table.dtype.itemsize, table.index, table.bounds)))
+        kept = np.ascontiguousarray(array)
+        self._kept.append(kept)
+        self._steps.append((COPY, address_of(kept), kept.nbytes, 1, place.offset, 0, 0))
 
-    def _gather(self, builder: LayoutBuilder, key: BatchKey, table: RowTable, ids: int, count: int) -> None:
-        place = builder.add(key, table.spec_dtype, (count, *table.row_shape))
-        self._steps.append((place, (GATHER, ids, count, table.row_nbytes, table.index, table.bounds)))
+    def _gather(self, builder: LayoutBuilder, gathered: _Gathered, ids: int, count: int) -> None:
+        key, dtype, row_shape, nbytes, kind, width, table, bounds = gathered
+        place = builder.add_bytes(key, dtype, (count, *row_shape), count * nbytes)
+        self._steps.append((kind, ids, count, width, place.offset, table, bounds))
 
-    def _gather_missing(self, builder: LayoutBuilder, node_type: NodeType, table: RowTable, ids: int, count: int) -> None:
+    def _gather_missing(self, builder: LayoutBuilder, node_type: NodeType, gathered: _Gathered, ids: int, count: int) -> None:
         split = self._cached[node_type].split(ids, count)
-        self._gather(builder, NodeKey(node_type, FEATURE_NAME), table, self._address(split.missing), len(split.missing))
+        self._gather(builder, gathered, self._address(split.missing), len(split.missing))
         for name, array in (SLOT, split.slots), (MISSING, split.places):
-            self._places.append((builder.add(NodeKey(node_type, name), "int32", array.shape), array))
+            self._copy(builder.add(NodeKey(node_type, name), "int32", array.shape), array)
 
-    def fill(self, block: NDArray[np.uint8]) -> None:
+    def fill(self, blocks: Sequence[NDArray[np.uint8]]) -> None:
         """See ``BatchWriter.fill``."""
-        start = address_of(block)
-        self._carried.fill(block)
-        for place, array in self._places:
-            block[place.offset : place.offset + place.nbytes] = array.view(np.uint8)
-        if not self._run([(start + place.offset, step) for place, step in self._steps]):
+        steps = np.array(self._steps, np.int64).reshape(-1, 7)
+        steps[:, TARGET] += np.repeat([address_of(block) for block in blocks], self._num_steps)
+        if not self._run(steps):
             raise damaged(STRANGE_ID)
 
-    def _run(self, steps: list[RowStep]) -> bool:
+    def _run(self, steps: NDArray[np.int64]) -> bool:
         """Whether every id that was looked up is one that its type has."""
-        rows = [(kind, ids, count, width, target, table, bounds) for target, (kind, ids, count, width, table, bounds) in steps]
-        return bool(fill(self.tables.ahead, np.array(rows, np.int64).reshape(-1, 7), self.tables.row_addresses, self.tables.row_bounds))
+        return bool(fill(self.tables.ahead, steps, self.tables.row_addresses, self.tables.row_bounds))

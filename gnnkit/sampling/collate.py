@@ -69,8 +69,8 @@ def contents_of(subgraph: SampledSubgraph, seed_mask: torch.Tensor | None = None
     """
     import torch
 
-    layout = subgraph.layout
-    arrays = {field.key: torch.from_numpy(subgraph.array(field)) for field in layout.fields}
+    layout, as_tensor = subgraph.layout, torch.from_numpy
+    arrays = {field.key: as_tensor(subgraph.array(field)) for field in layout.fields}
     for field in layout.fields:
         if field.dtype == "bfloat16":  # kept as uint16
             arrays[field.key] = arrays[field.key].view(torch.bfloat16)

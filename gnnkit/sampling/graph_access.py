@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.batch_writer import GATHER, RowStep, fill
 from gnnkit.sampling.owners import NO_IDS, Answer, Expansion, Picks, Question, scatter, stitched
-from gnnkit.sampling.passes import DAMAGED, DONE, FRONTIER
+from gnnkit.sampling.passes import DAMAGED, FRONTIER, STRANGE
 from gnnkit.sampling.scratch import EdgeBuffers, NodeScratch
 from gnnkit.sampling.tables import GraphTables, address_of
 from gnnkit.sampling.walk import walk
@@ -35,10 +35,12 @@ class GraphAccess(Protocol):
     Attributes:
         tables: The graph's tables.
         wants_position: For each edge type, whether batches need the positions of its edges.
+        walks_together: Whether ``walk`` samples several batches in one go.
     """
 
     tables: GraphTables
     wants_position: tuple[bool, ...]
+    walks_together: bool
 
     @property
     def numbering(self) -> BatchNumbering:
@@ -53,8 +55,8 @@ class GraphAccess(Protocol):
     def store_ids(self, t: int, ids: NDArray[Any]) -> NDArray[np.int64]:
         """Dataset ids of nodes of type ``t`` as store ids, int64 of the same shape."""
 
-    def walk(self, seeds: WalkSeeds, key: int, sampling: NeighborSampling) -> Walked:
-        """Samples a neighbourhood that all seeds share, hop by hop, in one go."""
+    def walk(self, seeds: Sequence[WalkSeeds], keys: Sequence[int], sampling: NeighborSampling) -> list[Walked]:
+        """Samples the neighbourhoods of the first of these batches, at least of one; each is shared by its batch's seeds."""
 
     def expand(self, expansion: Expansion) -> dict[int, Picks]:
         """The edges that nodes draw: ``{index of an edge type: Picks}`` for every type with a fan-out whose frontier has nodes."""
@@ -153,13 +155,11 @@ class BaseGraphAccess(ABC):
         if len(nodes) and not 0 <= nodes.min() <= nodes.max() < self.tables.bounds[t, -1]:
             raise damaged(STRANGE_SEED)
         found = np.empty((len(nodes), *table.row_shape), table.dtype)
-        step = GATHER, address_of(nodes), len(nodes), table.row_nbytes, table.index, table.bounds
-        self._fill_rows([(address_of(found), step)])
+        self._fill_rows([(GATHER, address_of(nodes), len(nodes), table.row_nbytes, address_of(found), table.index, table.bounds)])
         return found
 
     def _fill_rows(self, steps: list[RowStep]) -> None:
-        steps_here = [(kind, ids, count, width, target, table, bounds) for target, (kind, ids, count, width, table, bounds) in steps]
-        fill(self.tables.ahead, np.array(steps_here, np.int64), self.tables.row_addresses, self.tables.row_bounds)
+        fill(self.tables.ahead, np.array(steps, np.int64), self.tables.row_addresses, self.tables.row_bounds)
 
     def fan_outs(self, sampling: NeighborSampling) -> NDArray[np.int64]:
         """int64 ``[R, H]``, edge types in canonical order."""
@@ -192,16 +192,25 @@ class BaseGraphAccess(ABC):
             self.edges.reserve(r, max(1, min(bound, _FIRST_CAPACITY, most)))
         self._reserved = fan_outs, num_seeds
 
-    def walked(self, seeds: WalkSeeds, num_sampled_nodes: NDArray[np.int64], num_sampled_edges: NDArray[np.int64]) -> Walked:
-        """Returns the nodes and edges in the scratch and the buffers after a walk, with its counts."""
-        scratch, edges = self.scratch, []
-        for r, (edge_type, counts) in enumerate(zip(self.tables.edge_types, num_sampled_edges.tolist(), strict=True)):
-            count = sum(counts)
-            found = [array[:count] for array in self.edges.arrays[r]]
-            position = found[2] if self.wants_position[r] else None
-            edges.append(WalkedEdges(self.shown_type(edge_type), r, found[0], found[1], position, counts))
-        nodes = [nodes[:count] for nodes, count in zip(scratch.nodes, scratch.num_nodes.tolist(), strict=True)]
-        return Walked(nodes, num_sampled_nodes.tolist(), edges, seeds)
+    def walked(
+        self, seeds: Sequence[WalkSeeds], num_sampled_nodes: NDArray[np.int64], num_sampled_edges: NDArray[np.int64]
+    ) -> list[Walked]:
+        """Returns the nodes and edges in the scratch and the buffers after a walk of batches, with their counts."""
+        found, shown = [], [self.shown_type(edge_type) for edge_type in self.tables.edge_types]
+        first_node, first_edge = [0] * len(self.scratch.nodes), [0] * len(shown)
+        for own, nodes_by_hop, edges_by_hop in zip(seeds, num_sampled_nodes.tolist(), num_sampled_edges.tolist(), strict=True):
+            nodes, edges = [], []
+            for t, counts in enumerate(nodes_by_hop):
+                first, last = first_node[t], first_node[t] + sum(counts)
+                nodes.append(self.scratch.nodes[t][first:last])
+                first_node[t] = last
+            for r, counts in enumerate(edges_by_hop):
+                first, last = first_edge[r], first_edge[r] + sum(counts)
+                arrays = [array[first:last] for array in self.edges.arrays[r]]
+                edges.append(WalkedEdges(shown[r], r, arrays[0], arrays[1], arrays[2] if self.wants_position[r] else None, counts))
+                first_edge[r] = last
+            found.append(Walked(nodes, nodes_by_hop, edges, own))
+        return found
 
     # Questions about edges: each host answers for its own nodes.
 
@@ -267,30 +276,42 @@ class BaseGraphAccess(ABC):
 class LocalGraphAccess(BaseGraphAccess):
     """A ``GraphAccess`` where every part is on this host."""
 
-    def walk(self, seeds: WalkSeeds, key: int, sampling: NeighborSampling) -> Walked:
+    walks_together = True
+
+    def walk(self, seeds: Sequence[WalkSeeds], keys: Sequence[int], sampling: NeighborSampling) -> list[Walked]:
         """See ``GraphAccess.walk``; one call of a kernel.
 
         Raises:
             StoreError: The graph is damaged.
         """
         tables, fan_outs, scratch = self.tables, self.fan_outs(sampling), self.scratch
-        num_relations, num_hops = fan_outs.shape
-        num_nodes = np.zeros((len(tables.node_types), num_hops + 1), np.int64)
-        num_edges = np.zeros((num_relations, num_hops), np.int64)
-        self.reserve(fan_outs, sum(map(len, seeds.nodes.values())))
-        variates, ids = np.empty((num_hops, num_relations, 0), np.uint64), np.zeros((len(tables.node_types), 2), np.int64)
-        if seeds.variates is not None and num_hops:
-            variates, ids = np.stack([seeds.variates.table(tables, hop) for hop in range(num_hops)]), tables.dataset_ids
+        num_batches, num_types, (num_relations, num_hops) = len(seeds), len(tables.node_types), fan_outs.shape
+        num_nodes = np.empty((num_batches, num_types, num_hops + 1), np.int64)
+        num_edges = np.zeros((num_batches, num_relations, num_hops), np.int64)
+        own, starts, last = [], [], 0
+        for of_batch in seeds:
+            starts.append(last)
+            for t in range(num_types):
+                own.append(of_batch.nodes.get(t, NO_IDS))
+                scratch.reserve(t, len(own[-1]))
+                starts.append(last := last + len(own[-1]))
+        self.reserve(fan_outs, last)
+        seed_nodes, seed_starts = np.concatenate(own), np.array(starts, np.int64).reshape(num_batches, num_types + 1)
+        batch_keys = np.array(keys, np.uint64)
+        variates, ids = np.empty((num_batches, num_hops, num_relations, 0), np.uint64), np.zeros((num_types, 2), np.int64)
+        if seeds[0].variates is not None and num_hops:
+            found = [own_seeds.variates.table(tables, hop) for own_seeds in seeds if own_seeds.variates for hop in range(num_hops)]
+            variates, ids = np.stack(found).reshape(num_batches, num_hops, num_relations, -1), tables.dataset_ids
         while True:
-            scratch.begin(seeds.nodes)
-            outcome = walk(
+            done, outcome = walk(
                 tables.ahead, tables.relations, tables.parts, tables.bounds, tables.global_ids, tables.relation_keys, fan_outs,
-                sampling.replace, np.uint64(key), variates, ids, scratch.buffers, self.edges.table, scratch.num_nodes, num_nodes, num_edges,
+                sampling.replace, batch_keys, variates, ids, seed_nodes, seed_starts, scratch.buffers, scratch.room, self.edges.table,
+                scratch.num_nodes, num_nodes, num_edges,
             )  # fmt: skip
-            if outcome == DONE:
-                return self.walked(seeds, num_nodes, num_edges)
-            if outcome == DAMAGED:
-                raise damaged(LOOSE_EDGE)
+            if done:
+                return self.walked(seeds[:done], num_nodes[:done], num_edges[:done])
+            if outcome in (DAMAGED, STRANGE):
+                raise damaged(LOOSE_EDGE if outcome == DAMAGED else STRANGE_SEED)
             self.edges.grow(outcome)
 
     def expand(self, expansion: Expansion) -> dict[int, Picks]:

@@ -41,8 +41,9 @@ _EARLIEST = -(1 << 63)
 # Bytes of a node's weights or times that are asked of the disk: a search in more of them reads few of their pages.
 _MOST_VALUES = 1 << 14
 
-# What ``walk`` returns when it is done, and when an index led out of the graph; 0 and above is an edge type whose buffers are full.
-DONE, DAMAGED = -1, -2
+# What ``walk`` returns when it is done, and when an index or a seed led out of the graph; 0 and above is an edge type whose buffers are
+# full.
+DONE, DAMAGED, STRANGE = -1, -2, -3
 
 
 @helper

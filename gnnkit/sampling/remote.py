@@ -14,7 +14,7 @@ from gnnkit.errors import PlanError
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import ask, asks, copy_bytes, load_i32, load_i64, prefetch, store_i64, use
 from gnnkit.plan import Inputs, NeighborSampling, Sampling
-from gnnkit.sampling.batch_writer import COPY, LOOK_UP, RowStep, RowWriter, rows_ahead
+from gnnkit.sampling.batch_writer import COPY, KIND, LOOK_UP, RowStep, RowWriter, rows_ahead
 from gnnkit.sampling.graph_access import BaseGraphAccess
 from gnnkit.sampling.kinds import cached_nodes
 from gnnkit.sampling.numbering import enter_seeds
@@ -431,11 +431,11 @@ class RowFiller:
             SamplingError: A host did not answer.
         """
         groups: dict[tuple[int, int, int, int], list[RowStep]] = {}
-        for target, step in steps:
-            _, ids, count, width, table, bounds = step
+        for step in steps:
+            _, ids, count, width, _, table, bounds = step
             if count and width:
                 hot = self._hot.get(table)
-                groups.setdefault((ids, count, bounds, 0 if hot is None else address_of(hot.row)), []).append((target, step))
+                groups.setdefault((ids, count, bounds, 0 if hot is None else address_of(hot.row)), []).append(step)
         listed = [self._list(number, *group) for number, group in enumerate(groups)]
         requests, targets = self._requests(list(groups), list(groups.values()), listed)
         damaged = []
@@ -451,9 +451,7 @@ class RowFiller:
 
         wait = self._owners.rows(requests, take)
         try:
-            inside = all(
-                [self._copy(target, step, rows) for rows, members in zip(listed, groups.values(), strict=True) for target, step in members]
-            )
+            inside = all([self._copy(step, rows) for rows, members in zip(listed, groups.values(), strict=True) for step in members])
         finally:
             wait()
         return inside and not damaged
@@ -480,7 +478,7 @@ class RowFiller:
                 count = int(listed[number].counts[host])
                 if not count or host == self._where.here:
                     continue
-                for target, (kind, _, _, width, table, _) in members[number]:
+                for kind, _, _, width, target, table, _ in members[number]:
                     sections.append((table, len(lists), width))
                     places.append((target, number, kind == LOOK_UP, int(self._tables.row_bounds[bounds, -1])))
                 lists.append((bounds, listed[number].lists[host, :count]))
@@ -488,8 +486,8 @@ class RowFiller:
                 requests[host], targets[host] = RowsRequest(tuple(lists), tuple(sections)), places
         return requests, targets
 
-    def _copy(self, target: int, step: tuple[int, int, int, int, int, int], rows: _Listed) -> bool:
-        kind, _, _, width, table, bounds = step
+    def _copy(self, step: RowStep, rows: _Listed) -> bool:
+        kind, _, _, width, target, table, bounds = step
         here, tables, hot = self._where.here, self._tables, self._hot.get(table)
         count = rows.counts[here]
         return copy_local(
@@ -542,32 +540,34 @@ class RemoteGraphAccess(BaseGraphAccess):
 
     # Walks --------------------------------------------------------------------------------------------------------------------
 
-    def walk(self, seeds: WalkSeeds, key: int, sampling: NeighborSampling) -> Walked:
-        """See ``GraphAccess.walk``; hop by hop.
+    walks_together = False
+
+    def walk(self, seeds: Sequence[WalkSeeds], keys: Sequence[int], sampling: NeighborSampling) -> list[Walked]:
+        """See ``GraphAccess.walk``; one batch, hop by hop.
 
         Raises:
             StoreError: The graph is damaged.
             SamplingError: A host did not answer, or with something else.
         """
-        tables, fan_outs, scratch = self.tables, self.fan_outs(sampling), self.scratch
+        tables, fan_outs, scratch, own = self.tables, self.fan_outs(sampling), self.scratch, seeds[0]
         num_hops = fan_outs.shape[1]
         num_sampled_nodes = np.zeros((len(tables.node_types), num_hops + 1), np.int64)
         num_sampled_edges = np.zeros(fan_outs.shape, np.int64)
-        self.reserve(fan_outs, sum(map(len, seeds.nodes.values())))
-        scratch.begin(seeds.nodes)
+        self.reserve(fan_outs, sum(map(len, own.nodes.values())))
+        scratch.begin(own.nodes)
         enter_seeds(scratch.buffers, scratch.num_nodes)
         begin, end = np.zeros_like(scratch.num_nodes), scratch.num_nodes.copy()
         num_edges = np.zeros(len(tables.edge_types), np.int64)
         num_sampled_nodes[:, 0] = end
         for hop in range(num_hops):
             before = num_edges.copy()
-            weighted, variates = sampling.weight is not None, seeds.variates
-            expansion = Expansion(key, hop, fan_outs[:, hop].copy(), {}, sampling.replace, weighted, variates=variates)
+            weighted, variates = sampling.weight is not None, own.variates
+            expansion = Expansion(keys[0], hop, fan_outs[:, hop].copy(), {}, sampling.replace, weighted, variates=variates)
             self._take_hop(expansion, begin, end, num_edges)
             num_sampled_edges[:, hop] = num_edges - before
             num_sampled_nodes[:, hop + 1] = scratch.num_nodes - end
             begin, end = end, scratch.num_nodes.copy()
-        return self.walked(seeds, num_sampled_nodes, num_sampled_edges)
+        return self.walked([own], num_sampled_nodes[None], num_sampled_edges[None])
 
     def _take_hop(self, hop: Expansion, begin: NDArray[np.int64], end: NDArray[np.int64], num_edges: NDArray[np.int64]) -> None:
         """Samples one hop."""
@@ -686,18 +686,18 @@ class RemoteRowWriter(RowWriter):
         owners: PartOwners,
         cached: Mapping[NodeType, NDArray[np.uint64]] | None = None,
     ) -> None:
-        super().__init__(tables, with_edge, cached_nodes(cached))
         self._rows = RowFiller(tables, where, owners)
+        super().__init__(tables, with_edge, cached_nodes(cached))
 
     def use(self, tables: GraphTables) -> None:
         """See ``BatchWriter.use``."""
         super().use(tables)
         self._rows.use(tables)
 
-    def _run(self, steps: list[RowStep]) -> bool:
-        copies = [(target, step) for target, step in steps if step[0] == COPY]
-        super()._run(copies)
-        return self._rows.fill([(target, step) for target, step in steps if step[0] != COPY])
+    def _run(self, steps: NDArray[np.int64]) -> bool:
+        are_copies = steps[:, KIND] == COPY
+        super()._run(steps[are_copies])
+        return self._rows.fill([tuple(step) for step in steps[~are_copies].tolist()])
 
 
 def spread_sampler(

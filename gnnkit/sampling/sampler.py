@@ -1,15 +1,15 @@
-"""Samples one batch: seeds, walk, layout and rows, one stage after the other; one object per thread."""
+"""Samples batches: seeds, walk, layout and rows, one stage after the other; one object per thread."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.plan import Inputs, Sampling
+from gnnkit.plan import InputAnchors, Inputs, Sampling
 from gnnkit.sampling.batch_writer import BatchWriter, RowWriter
 from gnnkit.sampling.graph_access import GraphAccess, LocalGraphAccess
 from gnnkit.sampling.kinds import cached_nodes, finish, seeder_of, walker_of
@@ -17,17 +17,18 @@ from gnnkit.sampling.scratch import NodeScratch
 from gnnkit.sampling.subgraph import BatchLayout
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.sampling.walked import SampleRequest, Walked
+from gnnkit.sampling.walkers.neighbors import NeighborWalker
 from gnnkit.schema import NodeType
 
 
 class Chooser(Protocol):
-    """Chooses the nodes and edges of a batch."""
+    """Chooses the nodes and edges of batches."""
 
     def use(self, tables: GraphTables) -> None:
         """Switches to another copy of the same graph."""
 
-    def choose(self, request: SampleRequest) -> Walked:
-        """The batch, valid until the next call."""
+    def choose(self, requests: Sequence[SampleRequest]) -> list[Walked]:
+        """The first of these batches, at least one and as many as go at once, valid until the next call."""
 
 
 class StagedChooser:
@@ -43,16 +44,40 @@ class StagedChooser:
         self._reach = reach
         self._seeder = seeder_of(inputs, sampling)
         self._walker = walker_of(sampling)
+        # Numbers that are given to anchors' labels are gone with the next batch.
+        self._together = reach.walks_together and isinstance(self._walker, NeighborWalker) and not isinstance(inputs, InputAnchors)
 
     def use(self, tables: GraphTables) -> None:
         """See ``Chooser.use``."""
         self._reach.use(tables)
 
-    def choose(self, request: SampleRequest) -> Walked:
+    def choose(self, requests: Sequence[SampleRequest]) -> list[Walked]:
         """See ``Chooser.choose``."""
-        seeds = self._seeder.seeds(request, self._reach)
-        seeds.variates = request.variates
-        return finish(self._walker.walk(seeds, request.key, self._reach), self._reach)
+        seeds = []
+        for request in requests if self._together else requests[:1]:
+            seeds.append(self._seeder.seeds(request, self._reach))
+            seeds[-1].variates = request.variates
+        if self._together and isinstance(self._walker, NeighborWalker):
+            found = self._walker.walk_together(seeds, [request.key for request in requests], self._reach)
+        else:
+            found = [self._walker.walk(seeds[0], requests[0].key, self._reach)]
+        return [finish(walked, self._reach) for walked in found]
+
+
+class Sampled(NamedTuple):
+    """A batch in its block.
+
+    Attributes:
+        layout: Its layout.
+        block: uint8 ``[at least layout.nbytes]``.
+        sample_s: Seconds spent sampling it.
+        gather_s: Seconds spent gathering.
+    """
+
+    layout: BatchLayout
+    block: NDArray[np.uint8]
+    sample_s: float
+    gather_s: float
 
 
 class BatchSampler:
@@ -75,32 +100,39 @@ class BatchSampler:
         self._emitter.use(tables)
 
     def sample(self, request: SampleRequest) -> BatchLayout:
-        """Chooses the batch's nodes and edges and lays its block out; ``fill`` then writes it.
+        """Chooses the batch's nodes and edges and lays its block out.
 
         Returns:
             The layout, valid until the next call.
         """
-        return self._emitter.lay_out(self._chooser.choose(request))
+        return self._emitter.lay_out(self._chooser.choose([request]))[0]
 
-    def fill(self, block: NDArray[np.uint8]) -> None:
-        """Writes the batch that was sampled last into ``block``; see ``BatchWriter.fill``."""
-        self._emitter.fill(block)
+    def sample_into(self, request: SampleRequest, acquire: Callable[[int], NDArray[np.uint8]]) -> Sampled:
+        """Samples one batch; see ``sample_all``."""
+        return self.sample_all([request], acquire)[0]
 
-    def sample_into(
-        self, request: SampleRequest, acquire: Callable[[int], NDArray[np.uint8]]
-    ) -> tuple[BatchLayout, NDArray[np.uint8], float, float]:
-        """Samples, asks ``acquire`` for a block of the right size, and fills it.
+    def sample_all(self, requests: Sequence[SampleRequest], acquire: Callable[[int], NDArray[np.uint8]]) -> list[Sampled]:
+        """Samples batches, as many at once as their kind allows.
+
+        Args:
+            requests: The batches, at least one.
+            acquire: Returns a block of at least so many bytes; asked for one batch after the other.
 
         Returns:
-            The layout, the block, and the seconds spent sampling and gathering; waiting for the block counts as neither.
+            The batches. Those that were sampled at once share the time evenly; waiting for blocks counts as neither kind of it.
         """
-        started = time.perf_counter()
-        layout = self.sample(request)
-        sampled = time.perf_counter()
-        block = acquire(layout.nbytes)
-        acquired = time.perf_counter()
-        self.fill(block)
-        return layout, block, request.waited_s + sampled - started, time.perf_counter() - acquired
+        found: list[Sampled] = []
+        while len(found) < len(requests):
+            started = time.perf_counter()
+            layouts = self._emitter.lay_out(self._chooser.choose(requests[len(found) :]))
+            sampled = time.perf_counter()
+            blocks = [acquire(layout.nbytes) for layout in layouts]
+            acquired = time.perf_counter()
+            self._emitter.fill(blocks)
+            count, filled = len(layouts), time.perf_counter()
+            for request, layout, block in zip(requests[len(found) :], layouts, blocks, strict=False):
+                found.append(Sampled(layout, block, request.waited_s + (sampled - started) / count, (filled - acquired) / count))
+        return found
 
 
 def local_sampler(

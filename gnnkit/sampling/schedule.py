@@ -9,6 +9,7 @@ of the epoch's order. Batches are dealt like cards: counted from the first batch
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ class Schedule:
     batching: Batching
     first_batch: int = 0
 
-    @property
+    @cached_property
     def num_batches(self) -> int:
         """Batches of the whole epoch, over all ranks."""
         return num_batches(self.num_seeds, self.batching.batch_size, self.batching.drop_last)

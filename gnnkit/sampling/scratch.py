@@ -10,6 +10,8 @@ from gnnkit.sampling.tables import GraphTables, address_of
 from gnnkit.sampling.walked import STRANGE_SEED, damaged
 
 _LARGEST_INT32 = (1 << 31) - 1
+# Nodes that there is room for beside those of one batch, so that several small ones lie behind each other: never touched, never paid for.
+_MORE_NODES = 1 << 16
 
 
 class NodeScratch:
@@ -21,6 +23,7 @@ class NodeScratch:
     Attributes:
         local_of: int32 ``[nodes]`` per node type: a node's number in a batch.
         nodes: int64, at least ``[nodes + seeds + 1]``, per node type: the batch's nodes.
+        room: int64 ``[node types]``, their lengths.
         buffers: int64 ``[node types, 3]``, their addresses and the base that numbers count from; see ``walk.walk``.
         num_nodes: int64 ``[node types]``, nodes of the batch that was sampled last.
     """
@@ -31,7 +34,7 @@ class NodeScratch:
         self.nodes = [np.empty(0, np.int64) for _ in sizes]
         self.buffers = np.zeros((len(sizes), 3), np.int64)
         self.buffers[:, LOCAL_OF] = [address_of(local_of) for local_of in self.local_of]
-        self.num_nodes = np.zeros(len(sizes), np.int64)
+        self.num_nodes, self.room = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
 
     def begin(self, seeds: dict[int, NDArray[np.int64]]) -> None:
         """Begins a batch with these seeds, by index of their node type; what was sampled before is gone.
@@ -46,12 +49,17 @@ class NodeScratch:
             # As unsigned numbers, so that one pass finds negative ones too.
             if ids is not None and count and int(np.maximum.reduce(ids.view(np.uint64))) >= len(local_of):
                 raise damaged(STRANGE_SEED)
-            if len(self.nodes[t]) < len(local_of) + count + 1:
-                self.nodes[t] = np.empty(len(local_of) + count + 1, np.int64)
-                self.buffers[t, NODES] = address_of(self.nodes[t])
+            self.reserve(t, count)
             if ids is not None:
                 self.nodes[t][:count] = ids
             self.num_nodes[t] = count
+
+    def reserve(self, t: int, num_seeds: int) -> None:
+        """Makes room for every node of a type and so many seeds, where there is less; what is there is gone then."""
+        needed = len(self.local_of[t]) + num_seeds + 1
+        if needed > self.room[t]:
+            self.nodes[t] = np.empty(needed + _MORE_NODES, np.int64)
+            self.buffers[t, NODES], self.room[t] = address_of(self.nodes[t]), len(self.nodes[t])
 
     def _advance(self) -> None:
         """Makes every entry of the relabelling tables one of an earlier batch; they are cleared only when numbers run out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import SamplingError
 from gnnkit.kernels.jit import kernel
 from gnnkit.kernels.native import load_i64, store_i64
-from gnnkit.sampling.batch_writer import CarriedArrays, layout_of
+from gnnkit.sampling.batch_writer import CarriedArray, carried_arrays, layout_of
 from gnnkit.sampling.subgraph import BatchKey, BatchLayout, EdgeKey, LayoutBuilder, NodeKey
 from gnnkit.sampling.tables import GraphTables, address_of
 from gnnkit.sampling.walked import SampleRequest, Walked, WalkedEdges, WalkSeeds
@@ -111,23 +112,26 @@ class StructureWriter:
 
     def __init__(self, tables: GraphTables) -> None:
         self.tables = tables
-        self._carried = CarriedArrays()
+        self._batches: list[tuple[BatchLayout, Walked, list[CarriedArray]]] = []
 
     def use(self, tables: GraphTables) -> None:
         """See ``BatchWriter.use``."""
         self.tables = tables
 
-    def lay_out(self, walked: Walked) -> BatchLayout:
+    def lay_out(self, walked: Sequence[Walked]) -> list[BatchLayout]:
         """See ``BatchWriter.lay_out``."""
+        self._batches = [self._lay_out(own) for own in walked]
+        return [layout for layout, *_ in self._batches]
+
+    def _lay_out(self, walked: Walked) -> tuple[BatchLayout, Walked, list[CarriedArray]]:
         tables, builder = self.tables, LayoutBuilder()
         schema = tables.graph.schema
         for t, node_type in enumerate(tables.node_types):
             builder.add(NodeKey(node_type, NODE), _width(schema.node_types[node_type].num_nodes), (len(walked.nodes[t]),))
         for edges in walked.edges:
             self._lay_out_edges(builder, edges)
-        self._carried.lay_out(builder, walked)
-        self._layout, self._walked = layout_of(builder, walked, tables), walked
-        return self._layout
+        carried = carried_arrays(builder, walked)
+        return layout_of(builder, walked, tables), walked, carried
 
     def _lay_out_edges(self, builder: LayoutBuilder, edges: WalkedEdges) -> None:
         count = len(edges.row)
@@ -142,12 +146,16 @@ class StructureWriter:
             edge_type = self.tables.edge_types[edges.relation]
             builder.add(EdgeKey(edges.type, POSITION), _width(self.tables.graph.schema.edge_types[edge_type].num_edges), (count,))
 
-    def fill(self, block: NDArray[np.uint8]) -> None:
+    def fill(self, blocks: Sequence[NDArray[np.uint8]]) -> None:
         """See ``BatchWriter.fill``."""
-        arrays = Structure(self._layout, block).arrays
-        for node_type, nodes in zip(self.tables.node_types, self._walked.nodes, strict=True):
+        for batch, block in zip(self._batches, blocks, strict=True):
+            self._fill(*batch, block)
+
+    def _fill(self, layout: BatchLayout, walked: Walked, carried: list[CarriedArray], block: NDArray[np.uint8]) -> None:
+        arrays = Structure(layout, block).arrays
+        for node_type, nodes in zip(self.tables.node_types, walked.nodes, strict=True):
             np.copyto(arrays[NodeKey(node_type, NODE)], nodes, casting="unsafe")
-        for edges in self._walked.edges:
+        for edges in walked.edges:
             np.copyto(arrays[EdgeKey(edges.type, SOURCE)], edges.row, casting="unsafe")
             counts, targets = arrays.get(EdgeKey(edges.type, COUNT)), arrays.get(EdgeKey(edges.type, TARGET))
             if counts is not None:
@@ -158,7 +166,8 @@ class StructureWriter:
             positions = arrays.get(EdgeKey(edges.type, POSITION))
             if positions is not None and edges.position is not None:
                 np.copyto(positions, edges.position, casting="unsafe")
-        self._carried.fill(block)
+        for place, array in carried:
+            np.copyto(arrays[place.key], array)
 
 
 def _width(count: int) -> str:
@@ -201,18 +210,19 @@ class ReceivedChooser:
         """See ``Chooser.use``."""
         self._tables = tables
 
-    def choose(self, request: SampleRequest) -> Walked:
-        """See ``Chooser.choose``.
+    def choose(self, requests: Sequence[SampleRequest]) -> list[Walked]:
+        """See ``Chooser.choose``; one batch.
 
         Args:
-            request: A ``WalkedRequest``.
+            requests: ``WalkedRequest`` each.
 
         Raises:
             SamplingError: The structure does not fit the plan and the graph.
         """
+        request = requests[0]
         assert isinstance(request, WalkedRequest), "nothing is drawn here"
         try:
-            return self._taken(request.structure)
+            return [self._taken(request.structure)]
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise _misfit() from error
 

@@ -41,9 +41,8 @@ class EdgeKey(NamedTuple):
 BatchKey = NodeKey | EdgeKey
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One array in a batch's block.
+class Field(NamedTuple):
+    """One array in a batch's block: a named tuple, because several are made for every batch.
 
     Attributes:
         key: What it is.
@@ -88,19 +87,21 @@ class BatchLayout:
     input_type: NodeType | EdgeType
     num_seeds: int
 
-    @property
-    def num_edges(self) -> int:
-        """Edges over all types."""
-        return sum(field.shape[1] for field in self.fields if field.key.name == "edge_index")
-
-    @property
-    def num_nodes(self) -> int:
-        """Nodes over all types, seeds included."""
-        return sum(field.shape[0] for field in self.fields if field.key.name == "n_id")
+    def size(self) -> tuple[int, int]:
+        """Nodes over all types, seeds included, and edges."""
+        nodes = edges = 0
+        for (_, name, _), _, shape, _ in self.fields:
+            if name == "n_id":
+                nodes += shape[0]
+            elif name == "edge_index":
+                edges += shape[1]
+        return nodes, edges
 
     @property
     def cached_nbytes(self) -> int:
         """Bytes of the features that it comes without, because they are on the trainer's device: see ``gnnkit.sampling.cached``."""
+        if not any(field.key.name == SLOT for field in self.fields):
+            return 0
         shapes = {field.key: field for field in self.fields if field.key.scope == "node"}
         found = 0
         for key, slot in shapes.items():
@@ -160,7 +161,11 @@ class LayoutBuilder:
 
     def add(self, key: BatchKey, dtype: str, shape: tuple[int, ...]) -> Field:
         """Appends an array and returns its place."""
+        return self.add_bytes(key, dtype, shape, stored_dtype(dtype).itemsize * math.prod(shape))
+
+    def add_bytes(self, key: BatchKey, dtype: str, shape: tuple[int, ...], nbytes: int) -> Field:
+        """Appends an array of so many bytes and returns its place."""
         field_ = Field(key, dtype, shape, self.nbytes)
         self.fields.append(field_)
-        self.nbytes = -(-(self.nbytes + field_.nbytes) // ALIGNMENT) * ALIGNMENT
+        self.nbytes += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return field_

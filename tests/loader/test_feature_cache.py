@@ -182,7 +182,7 @@ def test_fewer_bytes_travel() -> None:
         whole, short = [reference.pipeline.stream.sample_now(0, 0), loader.pipeline.stream.sample_now(0, 0)]
         features = {field.key.name: field.nbytes for field in whole.layout.fields}["x"]
         assert short.layout.cached_nbytes == features and whole.layout.cached_nbytes == 0
-        nodes = whole.layout.num_nodes
+        nodes = whole.layout.size()[0]
         assert sum(f.nbytes for f in short.layout.fields) == sum(f.nbytes for f in whole.layout.fields) - features + 4 * nodes
         assert [f.nbytes for f in short.layout.fields if f.key.name in ("x", ".missing")] == [0, 0]
 

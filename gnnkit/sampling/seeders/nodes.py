@@ -22,12 +22,13 @@ class NodeSeeder:
         self._node_type = inputs.node_type
         self._has_roots = isinstance(sampling, NeighborSampling) and sampling.has_roots
         self._sampling = sampling
+        self._input_id = NodeKey(inputs.node_type, "input_id")
 
     def seeds(self, request: SampleRequest, reach: GraphAccess) -> WalkSeeds:
         """See ``Seeder.seeds``."""
         t = reach.tables.node_types.index(self._node_type)
         nodes = {t: reach.store_ids(t, request.arrays["node"])}
-        seeds = WalkSeeds(nodes, self._node_type, len(request.input_id), {NodeKey(self._node_type, "input_id"): request.input_id})
+        seeds = WalkSeeds(nodes, self._node_type, len(request.input_id), {self._input_id: request.input_id})
         if self._has_roots:
             seeds.roots = {t: np.arange(len(request.input_id), dtype=np.int64)}
         if isinstance(self._sampling, NeighborSampling) and self._sampling.time_attr is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.walked import Walked, WalkSeeds
@@ -19,4 +21,8 @@ class NeighborWalker:
 
     def walk(self, seeds: WalkSeeds, key: int, reach: GraphAccess) -> Walked:
         """See ``Walker.walk``."""
-        return reach.walk(seeds, key, self._sampling)
+        return self.walk_together([seeds], [key], reach)[0]
+
+    def walk_together(self, seeds: Sequence[WalkSeeds], keys: Sequence[int], reach: GraphAccess) -> list[Walked]:
+        """See ``GraphAccess.walk``."""
+        return reach.walk(seeds, keys, self._sampling)
