@@ -15,7 +15,7 @@ from gnnkit.version import __version__ as __version__
 
 # Public names and the modules they live in; importing gnnkit imports none of them.
 _HOMES = {
-    "BuildOptions": "gnnkit.storage.options",
+    "BuildOptions": "gnnkit.storage.layout",
     "Colocated": "gnnkit.backends.colocated",
     "Glt": "gnnkit.backends.glt.options",
     "GraphLoader": "gnnkit.graph_loader",
@@ -27,11 +27,11 @@ _HOMES = {
     "LoaderPlan": "gnnkit.plan",
     "PPR": "gnnkit.samplers",
     "Ray": "gnnkit.ray.options",
-    "RunHandle": "gnnkit.jobs.launching.starting",
+    "RunHandle": "gnnkit.jobs.launching.engine",
     "Store": "gnnkit.storage.store",
     "TrainContext": "gnnkit.jobs.context",
-    "add_label_edges": "gnnkit.datasets.label_edges",
-    "check_leakage": "gnnkit.loader.leakage",
+    "add_label_edges": "gnnkit.datasets.pyg",
+    "check_leakage": "gnnkit.loader.inspection",
     "datasets": "gnnkit.datasets",
     "distributed": "gnnkit.distributed",
     "errors": "gnnkit.errors",
@@ -43,7 +43,7 @@ _HOMES = {
     "split_links": "gnnkit.splitters",
     "split_nodes": "gnnkit.splitters",
     "tables": "gnnkit.datasets.tables",
-    "unpad": "gnnkit.loader.padding",
+    "unpad": "gnnkit.loader.building",
     "verify_export": "gnnkit.export.verify",
 }
 
@@ -89,15 +89,15 @@ if _typing.TYPE_CHECKING:
     from gnnkit.backends.glt.options import Glt as Glt
     from gnnkit.backends.graph_store import GraphStore as GraphStore
     from gnnkit.backends.inprocess import InProcess as InProcess
-    from gnnkit.datasets.label_edges import add_label_edges as add_label_edges
+    from gnnkit.datasets.pyg import add_label_edges as add_label_edges
     from gnnkit.datasets.tables import tables as tables
     from gnnkit.export.verify import verify_export as verify_export
     from gnnkit.graph_loader import GraphLoader as GraphLoader
     from gnnkit.jobs.context import TrainContext as TrainContext
     from gnnkit.jobs.launching import launch as launch
-    from gnnkit.jobs.launching.starting import RunHandle as RunHandle
-    from gnnkit.loader.leakage import check_leakage as check_leakage
-    from gnnkit.loader.padding import unpad as unpad
+    from gnnkit.jobs.launching.engine import RunHandle as RunHandle
+    from gnnkit.loader.building import unpad as unpad
+    from gnnkit.loader.inspection import check_leakage as check_leakage
     from gnnkit.partitioning import partition as partition
     from gnnkit.plan import LoaderPlan as LoaderPlan
     from gnnkit.ray.options import Ray as Ray
@@ -108,7 +108,7 @@ if _typing.TYPE_CHECKING:
     from gnnkit.serving import serve as serve
     from gnnkit.splitters import split_links as split_links
     from gnnkit.splitters import split_nodes as split_nodes
-    from gnnkit.storage.options import BuildOptions as BuildOptions
+    from gnnkit.storage.layout import BuildOptions as BuildOptions
     from gnnkit.storage.store import Store as Store
     from gnnkit.ui.options import set_options as set_options
 
@@ -133,13 +133,13 @@ def _card(shown: _typing.Any) -> _typing.Any:
 
 
 def _store_plot(store: "Store") -> _typing.Any:
-    from gnnkit.ui.plots.store import plot_store  # matplotlib
+    from gnnkit.ui.plots import plot_store  # matplotlib
 
     return plot_store(store)
 
 
 def _traceback(*args: _typing.Any) -> list[str]:
-    from gnnkit.ui.tracebacks import lines_for  # only when an error is shown
+    from gnnkit.ui.ipython import lines_for  # only when an error is shown
 
     return lines_for(*args)
 
@@ -157,7 +157,7 @@ def _push(*args: _typing.Any, **options: _typing.Any) -> str:
 
 
 def _fetch_tables(*args: _typing.Any) -> "list[tuple[str, str]]":
-    from gnnkit.cluster.urls.tables import fetch_tables  # the same
+    from gnnkit.cluster.urls.stores import fetch_tables  # the same
 
     return fetch_tables(*args)
 
@@ -181,13 +181,13 @@ _register(
 
 def load_ipython_extension(shell: _typing.Any) -> None:
     """Called by ``%load_ext gnnkit``: makes ``%gnnkit`` known."""
-    from gnnkit.ui.magic import load
+    from gnnkit.ui.ipython import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: _typing.Any) -> None:
     """Called by ``%unload_ext gnnkit``."""
-    from gnnkit.ui.magic import unload
+    from gnnkit.ui.ipython import unload
 
     unload(shell)

@@ -12,7 +12,7 @@ from gnnkit.backends.base import Backend, StreamStatus
 from gnnkit.callers import name_of
 from gnnkit.errors import AttributeNotSettable, PlanError, interruptible
 from gnnkit.events import EventSink
-from gnnkit.loader import opening
+from gnnkit.loader import pipeline as opening
 from gnnkit.loader.epoch import EpochStats, ProcessBound
 from gnnkit.loader.history import History, Records
 from gnnkit.loader.inputs import InputOptions
@@ -24,7 +24,7 @@ from gnnkit.rendering import Shown
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema
 from gnnkit.ui import progress as progress_ui
-from gnnkit.ui.streams import write_now
+from gnnkit.ui.progress import write_now
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -32,18 +32,17 @@ if TYPE_CHECKING:
 
     from gnnkit.distributed.base_loader import BaseDistLoader
     from gnnkit.export.exporter import Exported
-    from gnnkit.loader.advice.autotune import AutotuneResult
-    from gnnkit.loader.advice.profile import Profile
+    from gnnkit.loader.advice.autotune import AutotuneResult, Profile
     from gnnkit.loader.feature_cache import FeatureCache
     from gnnkit.loader.inference import Embeddings, Layer
-    from gnnkit.loader.leakage import LeakageCheck
+    from gnnkit.loader.inspection import LeakageCheck
     from gnnkit.loader.option_types import BesideKeywords, BuildKeywords, ConstructorKeywords, LinkKeywords, LoaderKeywords
     from gnnkit.plan import LabelOutput
     from gnnkit.source import GraphSource
     from gnnkit.storage.store import Store
     from gnnkit.ui.cards import Card
     from gnnkit.ui.dashboard import Dashboard
-    from gnnkit.ui.plots.picture import Picture
+    from gnnkit.ui.picture import Picture
 
 
 class GraphLoader(ProcessBound, Shown):
@@ -579,7 +578,7 @@ class GraphLoader(ProcessBound, Shown):
         self.pipeline.check_open()
         made = None if self._dist_loader is None else self._dist_loader()
         if made is None:
-            from gnnkit.distributed.adapter import dist_loader_over  # graphlearn-torch
+            from gnnkit.distributed.base_loader import dist_loader_over  # graphlearn-torch
 
             made = dist_loader_over(self.pipeline)
             self._dist_loader = weakref.ref(made)
@@ -654,7 +653,7 @@ class GraphLoader(ProcessBound, Shown):
         Args:
             seconds: Length of the loop's time to measure.
         """
-        from gnnkit.loader.advice.profile import profile  # rarely used
+        from gnnkit.loader.advice.autotune import profile  # rarely used
 
         return profile(self.pipeline, seconds)
 
@@ -683,43 +682,43 @@ class GraphLoader(ProcessBound, Shown):
         Raises:
             PlanError: The loader does not follow times, or its batches show edges that nobody has drawn.
         """
-        from gnnkit.loader.leakage import check_loader  # rarely used
+        from gnnkit.loader.inspection import check_loader  # rarely used
 
         return check_loader(self.pipeline, batches)
 
     def plot_batch(self, seed: Any = None, batch: Any = None) -> Picture:
-        """One seed's sampled neighbourhood, hop by hop; see ``gnnkit.ui.plots.batch``.
+        """One seed's sampled neighbourhood, hop by hop; see ``gnnkit.ui.plots``.
 
         Args:
             seed: An id of the input type, for links the ids of both ends; None takes the first one of the batch.
             batch: A batch of this loader; None samples around ``seed``, or takes the next batch, without advancing the epoch.
         """
-        from gnnkit.ui.plots.batch import plot_batch  # matplotlib
+        from gnnkit.ui.plots import plot_batch  # matplotlib
 
         return plot_batch(self.pipeline, seed, batch)
 
     def plot_timeline(self, epoch: int | None = None) -> Picture:
-        """Plots the work of each worker and of the consumer over time; see ``gnnkit.ui.plots.loader``.
+        """Plots the work of each worker and of the consumer over time; see ``gnnkit.ui.plots``.
 
         Args:
             epoch: Which epoch; None takes the last one.
         """
-        from gnnkit.ui.plots.loader import plot_timeline  # matplotlib
+        from gnnkit.ui.plots import plot_timeline  # matplotlib
 
         return plot_timeline(self.pipeline, epoch)
 
     def plot_footprint(self, num_batches: int | None = None) -> Picture:
-        """Plots how often nodes are touched, and what a cache of the most touched features would save; see ``gnnkit.ui.plots.loader``.
+        """Plots how often nodes are touched, and what a cache of the most touched features would save; see ``gnnkit.ui.plots``.
 
         Args:
             num_batches: Batches to sample, of each of the next two epochs; None takes 32, or all where there are fewer.
         """
-        from gnnkit.ui.plots.loader import plot_footprint  # matplotlib
+        from gnnkit.ui.plots import plot_footprint  # matplotlib
 
         return plot_footprint(self.pipeline, num_batches)
 
     def _card(self) -> Card:
-        from gnnkit.ui.loaders import loader_card  # only when it is looked at
+        from gnnkit.ui.objects import loader_card  # only when it is looked at
 
         pipeline = self.pipeline
         return loader_card(self.plan, pipeline.graph, self.status(), self.stats(), len(self), self.history.last_error)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 from gnnkit.errors import PlanError, StoreError, interruptible
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.options import BuildOptions, ByColumn, FeatureDtype, Order, Partitioner
+from gnnkit.storage.layout import BuildOptions, ByColumn, FeatureDtype, Order, Partitioner
 from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def partition(  # noqa: PLR0913
         from gnnkit.storage.build import publish
 
         return publish(job, events)
-    from gnnkit.storage.host_build import build_parts
+    from gnnkit.storage.build import build_parts
 
     return build_parts(job, parts or (), events, finish=finish)
 
@@ -267,7 +267,7 @@ def _opened(source: Any, events: EventSink, engine: BuildEngine | None, out: str
         from gnnkit.datasets.tables.reading import is_table_file  # pyarrow
 
         if is_table_file(source):
-            from gnnkit.datasets.tables.description import open_described
+            from gnnkit.datasets.tables.source import open_described
 
             beside = None if engine is None or out is None or is_url(str(out)) else Path(out).expanduser().absolute().parent
             return open_described(source, events, engine=table_engine(engine), scratch_dir=beside)

@@ -11,8 +11,7 @@ import numpy as np
 
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.plan import HGTSampling, LaborDraws, LayerSampling, NeighborSampling, PPRChannel, PPRSampling, Sampling
-from gnnkit.plan.fan_outs import FanOuts, check_fan_outs, resolve_fan_outs
-from gnnkit.plan.sampling import PPR_RELATION
+from gnnkit.plan.sampling import PPR_RELATION, FanOuts, check_fan_outs, resolve_fan_outs
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
 
 NodeCounts: TypeAlias = Sequence[int] | Mapping[NodeType, Sequence[int]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.cluster.placing import PlacementOption
+from gnnkit.cluster.hosts import PlacementOption
 from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
 from gnnkit.cluster.serving.spec import ServerSpec, split_place
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError
@@ -163,7 +163,7 @@ class GraphStoreServers(Shown, ServerFleet):
         return self._card().to_html()
 
     def _card(self) -> Card:
-        from gnnkit.ui.servers import servers_card
+        from gnnkit.ui.runs import servers_card
 
         status, token_file = self.status(), None if self.token_file is None else str(self.token_file)
         try:

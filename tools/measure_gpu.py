@@ -62,7 +62,7 @@ def measure(options: argparse.Namespace) -> int:
         from gnnkit.bench.options import BenchOptions
         from gnnkit.bench.report import run_bench
         from gnnkit.errors import GnnkitError, PlanError
-        from gnnkit.loader.transfer import resolve_device
+        from gnnkit.loader.epoch import resolve_device
         from gnnkit.runtime.limits import auto_threads
         from gnnkit.ui.progress import make_sink
     except ImportError as error:

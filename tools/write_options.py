@@ -7,7 +7,7 @@ from pathlib import Path
 from gnnkit.loader.inputs import LINK_OPTIONS, InputOptions, LinkOptions
 from gnnkit.loader.option_table import GROUPS, Option, option_table
 from gnnkit.loader.options import LoaderOptions
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 
 ROOT = Path(__file__).parent.parent
 _TYPES_HEAD = '''"""The options of constructors and verbs as type checkers see them; written by ``tools/write_options.py``, not by hand."""
@@ -18,12 +18,12 @@ from collections.abc import Callable
 from typing import Any, TypedDict
 
 from gnnkit.backends.base import Backend
-from gnnkit.cluster.placing import PlacementOption
+from gnnkit.cluster.hosts import PlacementOption
 from gnnkit.loader.inputs import NegativesOption
 from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalComparison, TemporalStrategy
-from gnnkit.plan.fan_outs import FanOuts
+from gnnkit.plan.sampling import FanOuts
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.options import ByColumn, FeatureDtype, Given, Order, Partitioner
+from gnnkit.storage.layout import ByColumn, FeatureDtype, Given, Order, Partitioner
 '''
 _PAGE_HEAD = """# Options
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gnnkit.backends.base import Backend
-from gnnkit.backends.joined import joined
+from gnnkit.backends.base import Backend, joined
 from gnnkit.errors import PlanError, near_matches
 
 

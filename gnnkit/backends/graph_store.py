@@ -16,7 +16,7 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.graph_memory import GraphHandle
 
 if TYPE_CHECKING:
-    from gnnkit.backends.worker_pool import OnStarted, WorkerPool
+    from gnnkit.backends.session import OnStarted, WorkerPool
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class GraphStore:
 
             return open_own_servers(self, plan, graph, events, on_started)
         if self.folder is None and has_any_port(str(self.address)):
-            from gnnkit.backends.receiver_pool import open_own_receiver
+            from gnnkit.backends.server_pool import open_own_receiver
 
             return open_own_receiver(self, plan, graph, events, on_started)
         if plan.store is None:
@@ -125,7 +125,7 @@ class GraphStore:
             from gnnkit.backends.server_pool import open_joined_servers
 
             return open_joined_servers(self.folder, self.join_timeout_s, plan.store.fingerprint, events, on_started)
-        from gnnkit.backends.receiver_pool import open_receiver, servers_of
+        from gnnkit.backends.server_pool import open_receiver, servers_of
 
         return open_receiver(self, servers_of(self), plan, plan.store.fingerprint, events, on_started)
 

@@ -20,18 +20,16 @@ from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, Sa
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
-from gnnkit.runtime.buffers import BlockPool
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import auto_disk_threads, auto_threads
 from gnnkit.runtime.process_status import look_at
+from gnnkit.runtime.ring import BlockPool
 from gnnkit.runtime.scheduler import Scheduler
-from gnnkit.sampling.kinds import prepare, warm
-from gnnkit.sampling.sampler import BatchSampler, local_sampler
+from gnnkit.sampling.kinds import BatchSampler, local_sampler, prepare, warm
 from gnnkit.sampling.schedule import Schedule, Step
-from gnnkit.sampling.subgraph import SampledSubgraph
+from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.sampling.walked import SampleRequest
-from gnnkit.storage.mappings import Guarded, watch
+from gnnkit.storage.files import Guarded, watch
 from gnnkit.waiting import Deadline
 
 # Longest time a waiting thread goes without looking at who it waits for.

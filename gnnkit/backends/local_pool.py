@@ -29,7 +29,7 @@ from gnnkit.runtime.wire import Message
 
 if TYPE_CHECKING:
     from gnnkit.backends.colocated import Colocated
-    from gnnkit.backends.worker_pool import OnStarted
+    from gnnkit.backends.session import OnStarted
 
 TOKEN_VARIABLE = "GNNKIT_TOKEN"
 _LEAST_TOKEN = 16

@@ -19,16 +19,15 @@ from gnnkit.errors import LoaderClosed, StartTimeout
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
-from gnnkit.runtime.buffers import BlockPool
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
-from gnnkit.runtime.shared_block import mapped
+from gnnkit.runtime.ring import BlockPool, mapped
 from gnnkit.runtime.wire import Message, in_memory
 from gnnkit.sampling.subgraph import SampledSubgraph
 
 if TYPE_CHECKING:
-    from gnnkit.backends.worker_pool import PoolOptions
+    from gnnkit.backends.session import PoolOptions
 
 # Blocks that are kept for batches that are copied out of their slots.
 _KEPT_BLOCKS = 3

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gnnkit.backends.session import SLICE_S, Bell, Session
-from gnnkit.backends.worker_pool import OnStarted, PoolOptions
+from gnnkit.backends.session import SLICE_S, Bell, OnStarted, PoolOptions, Session
 from gnnkit.errors import GnnkitError, LoaderClosed, StartTimeout, WorkerStopped
 from gnnkit.events import Event, EventSink, Stage
 from gnnkit.plan import LoaderPlan

@@ -11,8 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gnnkit.bench.contenders import CONTENDERS, Arena, Contender, environment, why_unavailable
-from gnnkit.bench.graph import BenchGraph
+from gnnkit.bench.contenders import CONTENDERS, Arena, BenchGraph, Contender, environment, why_unavailable
 from gnnkit.bench.lines import LINES, Result, TableLine, Target, contenders_of, evaluate
 from gnnkit.bench.memory_groups import missing_memory_group
 from gnnkit.bench.options import BenchOptions
@@ -207,7 +206,7 @@ def _why_no_group(arena: Arena, contender: Contender) -> str | None:
 
 
 def _why_no_device(device: str) -> str | None:
-    from gnnkit.loader.transfer import resolve_device  # which imports torch
+    from gnnkit.loader.epoch import resolve_device  # which imports torch
 
     try:
         resolve_device(device)

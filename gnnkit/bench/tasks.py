@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.bench import advice_tasks, device_tasks, disk_tasks, host_tasks, job_tasks, server_tasks, serving_tasks
+from gnnkit.bench import cluster_tasks, limit_tasks
 from gnnkit.bench.kinds import KINDS, kind_epoch, make_loader, time_epochs
 from gnnkit.bench.process import STARTED
 
@@ -93,7 +93,7 @@ def limit(options: argparse.Namespace) -> dict[str, Any]:
 
 def _in_huge_pages(rows: NDArray[Any]) -> NDArray[Any]:
     """A copy of the rows where random reads are cheapest."""
-    from gnnkit.runtime.shared_block import SharedBlock
+    from gnnkit.runtime.ring import SharedBlock
 
     block = SharedBlock.create("gnnkit-bench", rows.nbytes)
     copy = block.bytes[: rows.nbytes].view(rows.dtype).reshape(rows.shape)
@@ -114,7 +114,7 @@ def gather(rows: NDArray[Any], batches: Sequence[NDArray[np.int64]], outs: Seque
         The seconds that it takes.
     """
     from gnnkit.sampling.batch_writer import GATHER, fill
-    from gnnkit.storage.paging import ReadAhead
+    from gnnkit.storage.arrays import ReadAhead
 
     width = rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
     tables, bounds, ahead = np.array([[rows.ctypes.data]]), np.array([[0, len(rows)]]), ReadAhead([]).table
@@ -186,7 +186,7 @@ def ingest(options: argparse.Namespace) -> dict[str, Any]:
     import gnnkit.sampling.kinds
     from gnnkit.datasets.ogb import open_ogb
     from gnnkit.storage.build import build_store
-    from gnnkit.storage.options import BuildOptions
+    from gnnkit.storage.layout import BuildOptions
 
     gnnkit.sampling.kinds.warm()
     shutil.rmtree(options.out, ignore_errors=True)
@@ -205,7 +205,7 @@ def tables(options: argparse.Namespace) -> dict[str, Any]:
     import gnnkit.sampling.kinds
     from gnnkit.datasets.tables import tables as read
     from gnnkit.storage.build import build_store
-    from gnnkit.storage.options import BuildOptions
+    from gnnkit.storage.layout import BuildOptions
 
     gnnkit.sampling.kinds.warm()
     key = [7] if options.keys == "int64" else ["a"]
@@ -242,7 +242,7 @@ def append(options: argparse.Namespace) -> dict[str, Any]:
 TASKS = {
     "epoch": epoch,
     "kind_epoch": kind_epoch,
-    "host_epoch": host_tasks.host_epoch,
+    "host_epoch": cluster_tasks.host_epoch,
     "worker_memory": worker_memory,
     "limit": limit,
     "first_cell": first_cell,
@@ -250,20 +250,20 @@ TASKS = {
     "ingest": ingest,
     "tables": tables,
     "append": append,
-    "serve": server_tasks.serve,
-    "splits": server_tasks.splits,
-    "server_memory": server_tasks.server_memory,
-    "client": server_tasks.client,
-    "wire": server_tasks.wire,
-    "serving": serving_tasks.serving,
-    "device_epoch": device_tasks.device_epoch,
-    "bottleneck": advice_tasks.bottleneck,
-    "autotuned": advice_tasks.autotuned,
-    "disk_probe": disk_tasks.disk_probe,
-    "disk_ahead": disk_tasks.disk_ahead,
-    "disk_epoch": disk_tasks.disk_epoch,
-    "launched": job_tasks.launched,
-    "verified": job_tasks.verified,
+    "serve": cluster_tasks.serve,
+    "splits": cluster_tasks.splits,
+    "server_memory": cluster_tasks.server_memory,
+    "client": cluster_tasks.client,
+    "wire": cluster_tasks.wire,
+    "serving": cluster_tasks.serving,
+    "device_epoch": limit_tasks.device_epoch,
+    "bottleneck": limit_tasks.bottleneck,
+    "autotuned": limit_tasks.autotuned,
+    "disk_probe": limit_tasks.disk_probe,
+    "disk_ahead": limit_tasks.disk_ahead,
+    "disk_epoch": limit_tasks.disk_epoch,
+    "launched": cluster_tasks.launched,
+    "verified": cluster_tasks.verified,
 }
 
 
@@ -283,7 +283,7 @@ def main() -> None:
     parser.add_argument("--placement", choices=("replicate", "partition"), default="partition", help="what each of several hosts holds")
     parser.add_argument("--alternate", action="store_true", help="a batch of each split in turn")
     parser.add_argument("--kind", choices=sorted(KINDS))
-    parser.add_argument("--bottleneck", choices=advice_tasks.BOTTLENECKS)
+    parser.add_argument("--bottleneck", choices=limit_tasks.BOTTLENECKS)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long autotune may take, questions are asked or disks are read")
     parser.add_argument("--look", type=float, default=4.0, help="seconds of one look at a loader whose bottleneck is sought")
     parser.add_argument("--nodes", type=int, default=2, help="nodes of the job that is verified")

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gnnkit.cli import append, bench, demo, doctor, export, info, partition, plan_capacity, push, runs, serve, stores
-from gnnkit.cli import run as run_command
+from gnnkit.cli import doctor, measure, runs, stores
 from gnnkit.cli.output import ERROR, INTERRUPTED, WARNING, show_error
 from gnnkit.errors import GnnkitError
 
@@ -23,22 +22,22 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo.demo)
+app.command("demo")(measure.demo)
 app.command("doctor")(doctor.doctor)
-app.command("info")(info.info)
-app.command("partition")(partition.partition)
-app.command("append")(append.append)
-app.command("push")(push.push)
-app.command("plan-capacity")(plan_capacity.plan_capacity)
+app.command("info")(stores.info)
+app.command("partition")(stores.partition)
+app.command("append")(stores.append)
+app.command("push")(stores.push)
+app.command("plan-capacity")(measure.plan_capacity)
 app.add_typer(stores.app, name="stores")
-app.command("serve")(serve.serve)
-app.command("run")(run_command.run)
+app.command("serve")(runs.serve)
+app.command("run")(runs.run)
 app.command("ps")(runs.ps)
 app.command("logs")(runs.logs)
 app.command("stop")(runs.stop)
 app.command("cleanup")(runs.cleanup)
-app.command("export")(export.export)
-app.command("bench")(bench.bench)
+app.command("export")(runs.export)
+app.command("bench")(measure.bench)
 
 
 def _version(wanted: bool) -> None:

@@ -1,13 +1,413 @@
-"""``gnnkit doctor``: can gnnkit work here, and if not, what to do."""
+"""``gnnkit doctor``: can gnnkit work here, and if not, what to do. Each check is a function that returns one row."""
 
 from __future__ import annotations
 
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from gnnkit.cli.checks.row import Check
 from gnnkit.cli.output import ERROR, OK, WARNING, cell, console, show_json
+from gnnkit.units import format_bytes
+
+if TYPE_CHECKING:
+    from gnnkit.vendor.glt import GltStatus
+
+
+__all__ = [
+    "Check",
+    "Verdict",
+]
+
+
+Verdict = Literal["ok", "no", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A row of the doctor's report: what was checked, what was found and the verdict.
+
+    Attributes:
+        name: The subject ("memory").
+        value: The finding ("21.3 GB free of 24.0 GB").
+        verdict: "ok"; "no" (not here, and nothing is wrong with that); "warning" (it works, with the drawback that ``fix`` is for);
+            "error" (gnnkit does not work).
+        fix: What to do about it; empty where there is nothing to do.
+    """
+
+    name: str
+    value: str
+    verdict: Verdict = "ok"
+    fix: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form."""
+        return {"name": self.name, "value": self.value, "verdict": self.verdict, "fix": self.fix}
+
+
+GB = 1e9
+# OGBN-Products needs 1.6 GB for its store and as much for its pages; PyTorch alone takes half a gigabyte.
+_ENOUGH_MEMORY, _LEAST_MEMORY = 4 * GB, 1 * GB
+_ENOUGH_DISK, _LEAST_DISK = 5 * GB, 0.2 * GB
+# Docker gives 64 MB, in which DataLoader workers that hand over batches die of SIGBUS.
+_ENOUGH_SHM = 0.5 * GB
+_ENOUGH_FILES = 4096
+
+
+def processors() -> Check:
+    """Checks how many processors this process may keep busy."""
+    from gnnkit.host import available_cpus
+    from gnnkit.runtime.limits import auto_threads
+
+    count, total = available_cpus(), os.cpu_count() or 1
+    value = f"{count} of {total} usable, {auto_threads()} sampling by default"
+    if count > 1:
+        return Check("processors", value)
+    return Check("processors", value, "warning", "sampling shares the one processor with training; give the container or job two")
+
+
+def memory() -> Check:
+    """Checks how much memory is free, limits of containers included."""
+    import psutil
+
+    from gnnkit.host import available_memory
+
+    free = available_memory()
+    value = f"{format_bytes(free)} free of {format_bytes(psutil.virtual_memory().total)}"
+    if free >= _ENOUGH_MEMORY:
+        return Check("memory", value)
+    fix = "end other programs, or raise the container's or job's memory limit; feature_dtype='float16' halves what features take"
+    return Check("memory", value, "warning" if free >= _LEAST_MEMORY else "error", fix)
+
+
+def shared_memory() -> Check:
+    """Size of /dev/shm, which PyTorch's DataLoader workers use; gnnkit does not."""
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        return Check("/dev/shm", "not there" if sys.platform == "linux" else f"not part of {sys.platform}")
+    usage = shutil.disk_usage(folder)
+    value = f"{format_bytes(usage.free)} free of {format_bytes(usage.total)}"
+    if usage.free >= _ENOUGH_SHM:
+        return Check("/dev/shm", value)
+    fix = "gnnkit works; PyTorch's DataLoader workers may die of SIGBUS: docker run --shm-size=2g, or an emptyDir with medium: Memory"
+    return Check("/dev/shm", value, "warning", fix)
+
+
+def disk() -> Check:
+    """Whether stores can be written, and how many."""
+    from gnnkit.storage.catalog import default_root, default_store_dir
+
+    folder = default_store_dir(default_root())
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    value = f"{format_bytes(free)} free in {folder}"
+    if not os.access(existing, os.W_OK):
+        return Check("disk", f"{folder} is not writable", "error", "name a folder of yours: export GNNKIT_HOME=/path/to/folder")
+    if free >= _ENOUGH_DISK:
+        return Check("disk", value)
+    fix = "gnnkit stores prune, or name a folder on a larger disk: export GNNKIT_HOME=/path/to/folder"
+    return Check("disk", value, "warning" if free >= _LEAST_DISK else "error", fix)
+
+
+def gpu() -> Check:
+    """Whether torch can use a GPU; working without one is fine."""
+    driver = Path("/proc/driver/nvidia/version").exists()
+    try:
+        import torch
+    except ImportError:
+        return Check("GPU", "unknown: torch cannot be imported")
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        return Check("GPU", ", ".join(f"{device.name} ({format_bytes(device.total_memory)})" for device in names))
+    if not driver:
+        return Check("GPU", "none: batches stay on the CPU")
+    built = (
+        f"torch {torch.__version__} is built for CUDA {torch.version.cuda}"
+        if torch.version.cuda
+        else f"torch {torch.__version__} is a CPU build"
+    )
+    return Check(
+        "GPU",
+        f"an NVIDIA driver is there, and torch cannot use it: {built}",
+        "warning",
+        "install a CUDA build of torch that fits the driver",
+    )
+
+
+def network() -> Check:
+    """The interface that other hosts would reach this one by; one host needs none."""
+    import psutil
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address for documentation: decides the route, sends nothing
+            address = str(probe.getsockname()[0])
+        except OSError:
+            address = ""
+    for name, addresses in psutil.net_if_addrs().items():
+        if address and any(item.address == address for item in addresses):
+            return Check("network", f"{name} ({address}); nothing listens on it in a run on one host")
+    return Check("network", "no route to other hosts; runs on one host need none")
+
+
+def open_files() -> Check:
+    """Checks how many files and mappings a process may hold."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # gnnkit raises the soft one where it needs more
+    value = "no limit" if hard == resource.RLIM_INFINITY else f"{hard} per process"
+    if hard == resource.RLIM_INFINITY or hard >= _ENOUGH_FILES:
+        return Check("open files", value)
+    return Check(
+        "open files", value, "warning", "stores with many parts map many files: have the hard limit raised (ulimit -H -n tells it)"
+    )
+
+
+_LEAST_TORCH = (2, 3)
+PROBE_TIMEOUT_S = 120.0
+# In a process of its own: a native library that is built for another torch may abort rather than fail.
+_GLT_PROBE = "import dataclasses, json; from gnnkit.vendor.glt import status; print(json.dumps(dataclasses.asdict(status())))"
+_GLT_MEANS = {
+    "native": "everything of gnnkit works, GLT's own loaders and sampling on GPUs too",
+    "python-only": "everything of gnnkit works but GLT's own loaders, which need its native library",
+    "absent": "everything of gnnkit works but gnnkit.distributed's loaders and what else is GLT's own",
+}
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+
+
+def python() -> Check:
+    """Python's version, and whether the platform has every backend."""
+    value = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    if platform.system() == "Linux":
+        return Check("Python", value)
+    return Check("Python", value, "warning", "only InProcess works here; the other backends need Linux")
+
+
+def torch() -> Check:
+    """Torch's version."""
+    version = _installed("torch")
+    if version is None:
+        return Check("torch", "not installed", "error", "pip install 'torch>=2.3'")
+    if _release(version) < _LEAST_TORCH:
+        return Check("torch", version, "error", "pip install --upgrade 'torch>=2.3'")
+    return Check("torch", version)
+
+
+def torch_geometric() -> Check:
+    """PyG's version."""
+    version = _installed("torch_geometric")
+    if version is None:
+        return Check("torch_geometric", "not installed", "error", "pip install torch_geometric")
+    return Check("torch_geometric", version)
+
+
+def kernels() -> Check:
+    """Whether the sampling kernels are compiled, and where they are kept."""
+    version = _installed("numba")
+    if version is None:
+        return Check("kernels", "numba is not installed", "error", "pip install numba")
+    try:
+        from gnnkit.kernels.jit import kernel_cache_root
+    except ImportError as error:
+        return Check("kernels", f"numba {version} cannot be imported: {error}", "error", "pip install --upgrade numba numpy")
+    root = kernel_cache_root()
+    if any(root.glob("**/*.nbc")):
+        return Check("kernels", f"compiled, kept in {root} (numba {version})")
+    return Check(
+        "kernels", f"not compiled yet; the first batch waits some 20 s (numba {version})", "ok", "gnnkit doctor --warm compiles them ahead"
+    )
+
+
+def glt_library(*, timeout_s: float = PROBE_TIMEOUT_S) -> Check:
+    """Whether graphlearn-torch is there, whether its native library fits this torch, and what that means.
+
+    Args:
+        timeout_s: How long looking for it may take.
+    """
+    return glt_row(_glt_status(timeout_s))
+
+
+def glt_row(found: GltStatus | str) -> Check:
+    """The row about graphlearn-torch.
+
+    Args:
+        found: Its status, or why that is not known.
+    """
+    name = "torch/GLT pairing"
+    if isinstance(found, str):
+        return Check(name, f"unknown: {found}", "warning", "pip install --force-reinstall --no-deps graphlearn-torch==0.2.4")
+    what = f"{found.kind.replace('-', ' ')}: {_GLT_MEANS[found.kind]}"
+    version = f"; graphlearn-torch {found.version} on torch {_installed('torch') or 'none'}" if found.kind != "absent" else ""
+    reason = "" if found.kind == "native" else f" ({found.reason})"
+    return Check(name, f"{what}{version}{reason}", "ok", found.fix)
+
+
+def _glt_status(timeout_s: float) -> GltStatus | str:
+    """``gnnkit.vendor.glt.status()``, or why it is not known."""
+    from gnnkit.vendor.glt import GltStatus
+
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _GLT_PROBE], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired:
+        return f"looking for it took more than {timeout_s:g} s"
+    if done.returncode == 0:
+        return GltStatus(**json.loads(done.stdout))
+    return (done.stderr.strip().splitlines() or [f"looking for it ended with code {done.returncode}"])[-1]
+
+
+def ogb() -> Check:
+    """Whether OGB's table of datasets is there."""
+    version = _installed("ogb")
+    if version is None:
+        return Check("ogb", "not installed", "warning", "needed for GraphLoader.from_ogb: pip install ogb")
+    return Check("ogb", version)
+
+
+def installation() -> Check:
+    """Which gnnkit this is and where it lies."""
+    import gnnkit
+
+    return Check("gnnkit", f"{gnnkit.__version__} in {Path(__file__).resolve().parents[2]}")
+
+
+# The names under which gnnkit offers them, and what Colocated does beyond one host.
+SEVERAL_HOSTS = "several hosts"
+BACKENDS = ("InProcess", "Colocated", SEVERAL_HOSTS, "Glt", "GraphStore")
+_NEEDS_LINUX = ("Colocated", SEVERAL_HOSTS, "Glt", "GraphStore")
+# For one trial; the first imports torch and PyG, and compiles the kernels where that has not been done.
+TRIAL_TIMEOUT_S = 180.0
+_REPORT = "please report this"
+
+
+def backends(broken: list[Check], glt: Check) -> Iterator[Check]:
+    """A row for each backend, each tried out on a small graph.
+
+    Args:
+        broken: Checks that failed and that every backend depends on.
+        glt: The row about graphlearn-torch, whose own engine one backend runs.
+    """
+    found = {name: without_trial(name, broken, glt) for name in BACKENDS}
+    with trials([name for name, row in found.items() if row is None]) as outcomes:
+        for name, row in found.items():
+            yield row if row is not None else outcomes.row(name)
+
+
+def _title(name: str) -> str:
+    return name if name == SEVERAL_HOSTS else f"backend {name}"
+
+
+def without_trial(name: str, broken: list[Check], glt: Check) -> Check | None:
+    """The row of a backend that need not be tried out, or None; see ``backends``."""
+    row = _title(name)
+    if broken:
+        return Check(row, f"no: {', '.join(check.name for check in broken)}, see above", "error", broken[0].fix)
+    if name in _NEEDS_LINUX and sys.platform != "linux":
+        return Check(row, f"no: it needs Linux, this is {sys.platform}", "no")
+    if name == "Glt" and not glt.value.startswith("native"):
+        return Check(row, "no: graphlearn-torch's native library is not there, see above; the other backends do without it", "no", glt.fix)
+    return None
+
+
+class Trials:
+    """Reads what a process of trials says, each line within a deadline.
+
+    Args:
+        process: The process.
+        errors: The file that its standard error goes to.
+        timeout_s: How long one trial may take.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], errors: Any, timeout_s: float) -> None:
+        self._process, self._errors, self._timeout_s = process, errors, timeout_s
+        self._lines: SimpleQueue[str | None] = SimpleQueue()
+        self._reader = threading.Thread(target=self._read, name="gnnkit-doctor", daemon=True)
+        self._reader.start()
+
+    def row(self, name: str) -> Check:
+        """The outcome of the next trial, which is ``name``'s."""
+        row = _title(name)
+        try:
+            line = self._lines.get(timeout=self._timeout_s)
+        except Empty:
+            self._process.kill()
+            return Check(row, f"no: its trial did not end within {self._timeout_s:g} s", "error", _REPORT)
+        if line is None:
+            self._lines.put(None)  # for the rows that follow
+            return Check(row, f"no: its trial {self._end()}", "error", _REPORT)
+        outcome = json.loads(line)
+        if outcome["ok"]:
+            return Check(row, f"yes: {outcome['value']}")
+        return Check(row, f"no: {outcome['value']}", "error", _REPORT)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _end(self) -> str:
+        code = self._process.wait(self._timeout_s)
+        self._errors.seek(0)
+        tail = (self._errors.read().strip().splitlines() or [""])[-1]
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return f"{how}: {tail}" if tail else how
+
+    def close(self) -> None:
+        """Ends the process, if it still runs."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+@contextmanager
+def trials(names: Sequence[str], *, timeout_s: float = TRIAL_TIMEOUT_S, module: str = "gnnkit.cli.trial") -> Iterator[Trials]:
+    """Starts a process that makes some trials, and ends it.
+
+    Args:
+        names: See ``trial.TRIALS``.
+        timeout_s: How long one may take.
+        module: What the process runs.
+    """
+    with tempfile.TemporaryDirectory(prefix="gnnkit-doctor-") as folder, tempfile.TemporaryFile("w+") as errors:
+        # Its temporary files lie where they go with the folder, also when it is killed.
+        environment = {**os.environ, "TMPDIR": folder}
+        command = [sys.executable, "-m", module, *names]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        found = Trials(process, errors, timeout_s)
+        try:
+            yield found
+        finally:
+            found.close()
+
 
 _EXIT = {"ok": OK, "no": OK, "warning": WARNING, "error": ERROR}
 _STYLE = {"ok": "green", "no": "dim", "warning": "yellow", "error": "bold red"}
@@ -44,21 +444,19 @@ def report(checks: Sequence[Check], *, as_json: bool) -> int:
 
 def all_checks() -> Iterator[Check]:
     """Yields every row of the report."""
-    from gnnkit.cli.checks import backends, machine, software
-
     needed = []
-    for check in (software.installation, software.python, software.torch, software.torch_geometric, software.kernels):
+    for check in (installation, python, torch, torch_geometric, kernels):
         row = check()
         if row.verdict == "error":
             needed.append(row)
         yield row
-    glt = software.glt()
-    yield from (software.ogb(), glt)
-    for check in (machine.processors, machine.memory, machine.shared_memory):
+    glt = glt_library()
+    yield from (ogb(), glt)
+    for check in (processors, memory, shared_memory):
         yield check()
-    for check in (machine.disk, machine.open_files, machine.gpu, machine.network):
+    for check in (disk, open_files, gpu, network):
         yield check()
-    yield from backends.backends(needed, glt)
+    yield from backends(needed, glt)
 
 
 def _show(checks: Sequence[Check]) -> None:

@@ -25,16 +25,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnnkit.cluster.membership import JoinedServers
 from gnnkit.cluster.serving.connection import Calls
-from gnnkit.cluster.serving.membership import JoinedServers
 from gnnkit.errors import LoaderClosed, PlanError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.files import read_bounded
-from gnnkit.runtime.entry import Loop, run
+from gnnkit.runtime.entry import Loop, ParentWatch, run
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import new_run, with_tail
 from gnnkit.runtime.supervisor import Supervisor, SupervisorOptions
-from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.storage.catalog import default_root
 from gnnkit.waiting import SLICE_S, Deadline

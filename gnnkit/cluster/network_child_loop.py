@@ -13,16 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseRenewal
+from gnnkit.cluster.membership import CLIENT_PREFIX, JOINING, JoinedServers, LeaseRenewal, members_of
 from gnnkit.cluster.service_client import ServiceClient, Unreachable, lease_renewal
 from gnnkit.cluster.serving.codec import decode, encode
-from gnnkit.cluster.serving.membership import JOINING, JoinedServers, members_of
 from gnnkit.errors import SamplingError, StartTimeout
-from gnnkit.runtime.entry import load_work
+from gnnkit.runtime.entry import ParentWatch, load_work
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Message, Wire
-from gnnkit.storage.outline import find_outline, keep_outline
+from gnnkit.storage.manifest import find_outline, keep_outline
 from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:

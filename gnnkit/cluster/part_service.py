@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.cluster.hosts import join_address
-from gnnkit.cluster.leases import LeaseTable
+from gnnkit.cluster.membership import LeaseTable
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.runtime.graph_memory import GraphHandle, SharedGraph
 from gnnkit.runtime.remote import fresh

@@ -24,25 +24,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.cluster.hosts import split_address
+from gnnkit.cluster.membership import JoinedServers
 from gnnkit.cluster.network_wire import Broken, Failed, OutOfTime, Request, TokenRefused
 from gnnkit.cluster.parts.client import Attempt, Peer, RemoteOwners, keep_freed_memory
-from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION
 from gnnkit.cluster.parts.spreading import num_rows
-from gnnkit.cluster.service_client import remote_error
-from gnnkit.cluster.serving.membership import JoinedServers
+from gnnkit.cluster.service_client import PROTOCOL_VERSION, remote_error
 from gnnkit.cluster.serving.network_calls import UnknownChannel, walk_from_value
 from gnnkit.cluster.serving.spec import threads_for
 from gnnkit.errors import BatchTimeout, GnnkitError, HostUnreachable, LoaderClosed, PlanError, SamplingError, WorkerDied
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.worker import NowJob, SampleJob, TrialJob, WorkerChannel
-from gnnkit.sampling.kinds import warm
+from gnnkit.sampling.graph_access import NodeScratch
+from gnnkit.sampling.kinds import BatchSampler, warm
 from gnnkit.sampling.owners import BadRequest
 from gnnkit.sampling.remote import PartMap, receiving_sampler
-from gnnkit.sampling.sampler import BatchSampler
-from gnnkit.sampling.scratch import NodeScratch
 from gnnkit.sampling.structure import Structure, WalkedRequest
+from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.store import Store
 from gnnkit.waiting import Deadline
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.runtime.entry import Loop, run
 
 if TYPE_CHECKING:
-    from gnnkit.runtime.vitals import ParentWatch
+    from gnnkit.runtime.entry import ParentWatch
     from gnnkit.runtime.wire import Wire
     from gnnkit.runtime.worker import OtherHosts
     from gnnkit.storage.store import Store

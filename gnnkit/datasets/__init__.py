@@ -13,7 +13,7 @@ _HOMES = {
     "cora": "gnnkit.datasets.citations",
     "evaluator": "gnnkit.datasets.ogb",
     "graph_from_pyg": "gnnkit.datasets.pyg",
-    "ogb_names": "gnnkit.datasets.registry",
+    "ogb_names": "gnnkit.datasets.ogb",
     "open_ogb": "gnnkit.datasets.ogb",
     "papers_like": "gnnkit.datasets.synthetic",
     "products_like": "gnnkit.datasets.synthetic",
@@ -41,10 +41,10 @@ __all__ = [
 if TYPE_CHECKING:
     from gnnkit.datasets.citations import cora as cora
     from gnnkit.datasets.ogb import evaluator as evaluator
+    from gnnkit.datasets.ogb import ogb_names as ogb_names
     from gnnkit.datasets.ogb import open_ogb as open_ogb
     from gnnkit.datasets.pyg import PyGSource as PyGSource
     from gnnkit.datasets.pyg import graph_from_pyg as graph_from_pyg
-    from gnnkit.datasets.registry import ogb_names as ogb_names
     from gnnkit.datasets.synthetic import papers_like as papers_like
     from gnnkit.datasets.synthetic import products_like as products_like
     from gnnkit.datasets.synthetic_ogb import write_ogb_layout as write_ogb_layout

@@ -16,7 +16,7 @@ import numpy as np
 from numba import float32, float64, int64, uint64
 from numpy.typing import NDArray
 
-from gnnkit.datasets.pipeline import overlap
+from gnnkit.datasets.streaming import overlap
 from gnnkit.errors import DatasetError
 from gnnkit.files import open_regular
 from gnnkit.kernels.jit import helper, lazy_kernel

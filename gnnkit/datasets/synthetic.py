@@ -20,21 +20,170 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
+from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.datasets import synthetic_kernels as kernels
 from gnnkit.datasets.ogb_table import with_inverses
-from gnnkit.datasets.pipeline import overlap
+from gnnkit.datasets.streaming import overlap
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.host import available_cpus
+from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.keys import fold
+from gnnkit.kernels.native import multiply_high
+from gnnkit.kernels.stream import bounded, draw_u64, fold_u64
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.source import LazyMapping, LinkSplits
 
 if TYPE_CHECKING:
-    from gnnkit.storage.options import BuildOptions
+    from gnnkit.storage.layout import BuildOptions
     from gnnkit.storage.store import Store
+
+
+# Features are multiples of 2**-7 (0.0078125) below 8 in magnitude: exact in float16 and short as text.
+FEATURE_BITS = 7
+# Elements of ``law`` int64 [13], which decides a graph's edges and labels.
+# Popularity falls off as ``rank ** (1 / POWER - 1)``. It begins at the share HEAD of 2**64, without which the largest hub would grow with
+# the graph; HEAD_RAISED is that to the power.
+POWER, HEAD, HEAD_RAISED = range(3)
+# Shares of edges, in 1/256: to the same community, to another community of the source's class; the rest goes anywhere.
+LOCAL, SIMILAR = 3, 4
+# Share of nodes, in 1/256, that have their community's class; the others draw any class by its size.
+TYPICAL = 5
+# Share of edges, in 1/256, whose popular end lies among the first REGION nodes in the order of communities.
+FOCUS, REGION = 6, 7
+# Coprime to the numbers of nodes and of the region's nodes: they spread the ranks of popularity over all ids.
+STRIDE, REGION_STRIDE = 8, 9
+# A node's id is its place in the order of communities times SPREAD, modulo the number of nodes; GATHER is the inverse of SPREAD.
+SPREAD, GATHER = 10, 11
+COMMUNITY_SIZE = 12
+LAW_SIZE = 13
+
+
+@helper
+def _popular(draw: np.uint64, count: int, law: NDArray[np.int64]) -> int:
+    """Maps a draw to a rank in ``[0, count)`` with a probability that falls off as a power law, cut off at the head."""
+    root = uint64(law[HEAD]) + multiply_high(draw, uint64(0) - uint64(law[HEAD]))
+    raised = root
+    for _ in range(law[POWER] - 1):
+        raised = multiply_high(raised, root)
+    rank: int = np.int64(multiply_high(raised - min(raised, uint64(law[HEAD_RAISED])), uint64(count)))
+    return rank
+
+
+@helper
+def _member(draw: np.uint64, community: int, size: int, num_communities: int, num_nodes: int) -> int:
+    """A node of a community, with probability about ``rank ** (-1 / 2)``; the last one also holds what the division left over."""
+    first = community * size
+    count = num_nodes - first if community == num_communities - 1 else size
+    rank: int = np.int64(multiply_high(multiply_high(draw, draw), uint64(count)))
+    return first + rank
+
+
+@kernel("void(uint64, int64[::1], int64[::1], int64[::1], uint8[::1])")
+def fill_labels(
+    key: np.uint64, law: NDArray[np.int64], community_class: NDArray[np.int64], class_bounds: NDArray[np.int64], out: NDArray[np.uint8]
+) -> None:
+    """Labels of all nodes: mostly the class of the node's community.
+
+    Args:
+        key: Key of the labels' draws.
+        law: See ``LAW_SIZE``.
+        community_class: ``[num_communities]``.
+        class_bounds: ``[num_classes + 1]``, cumulative sizes of the classes from 0 to ``2**32``.
+        out: ``[num_nodes]``, filled.
+    """
+    last = community_class.size - 1
+    for node in range(out.size):
+        node_key = fold_u64(key, uint64(node))
+        if np.int64(draw_u64(node_key, 0) >> uint64(56)) < law[TYPICAL]:
+            out[node] = community_class[min(node * law[GATHER] % out.size // law[COMMUNITY_SIZE], last)]
+        else:
+            draw = np.int64(draw_u64(node_key, 1) >> uint64(32))
+            out[node] = np.searchsorted(class_bounds, draw, side="right") - 1
+
+
+@kernel("void(uint64, int64, int64[::1], uint8[::1], int64[::1], int64[::1], int64[:, ::1])")
+def fill_edges(
+    key: np.uint64,
+    start: int,
+    law: NDArray[np.int64],
+    labels: NDArray[np.uint8],
+    communities: NDArray[np.int64],
+    class_start: NDArray[np.int64],
+    out: NDArray[np.int64],
+) -> None:
+    """Edges from ``start`` on, each from a popular node to a node that it is near to; none is a self loop.
+
+    Args:
+        key: Key of the edges' draws.
+        start: The first edge.
+        law: See ``LAW_SIZE``.
+        labels: ``[num_nodes]``.
+        communities: ``[num_communities]``, sorted by class.
+        class_start: ``[num_classes + 1]``, where each class starts in ``communities``.
+        out: ``[2, count]``, filled: popular nodes, then the others.
+    """
+    num_nodes, num_communities, size, spread = labels.size, communities.size, law[COMMUNITY_SIZE], law[SPREAD]
+    for i in range(out.shape[1]):
+        edge_key = fold_u64(key, uint64(start + i))
+        kinds = draw_u64(edge_key, 1)
+        kind = np.int64(kinds >> uint64(56))
+        if np.int64(kinds >> uint64(48) & uint64(0xFF)) < law[FOCUS]:
+            source = _popular(draw_u64(edge_key, 0), law[REGION], law) * law[REGION_STRIDE] % law[REGION]
+        else:
+            source = _popular(draw_u64(edge_key, 0), num_nodes, law) * law[STRIDE] % num_nodes
+        label = labels[source * spread % num_nodes]
+        low, high = class_start[label], class_start[label + 1]
+        if kind < law[LOCAL]:
+            community = min(source // size, num_communities - 1)
+            target = _member(draw_u64(edge_key, 2), community, size, num_communities, num_nodes)
+        elif kind < law[LOCAL] + law[SIMILAR] and high > low:
+            community = communities[low + bounded(draw_u64(edge_key, 3), high - low)]
+            target = _member(draw_u64(edge_key, 2), community, size, num_communities, num_nodes)
+            if labels[target * spread % num_nodes] != label:
+                target = _member(draw_u64(edge_key, 4), community, size, num_communities, num_nodes)
+        else:
+            target = _popular(draw_u64(edge_key, 2), num_nodes, law) * law[STRIDE] % num_nodes
+        if target == source:
+            target = source - 1 if source > 0 else 1
+        out[0, i], out[1, i] = source * spread % num_nodes, target * spread % num_nodes
+
+
+@kernel("void(uint64, int64, uint8[::1], int64[:, ::1], float32[:, ::1])")
+def fill_features(key: np.uint64, start: int, labels: NDArray[np.uint8], centroids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+    """Features of the nodes from ``start`` on: the class' centroid and nearly normal noise of standard deviation 1.15.
+
+    Args:
+        key: Key of the noise.
+        start: The first node.
+        labels: ``[num_nodes]``.
+        centroids: ``[num_classes, num_features]``, in units of ``2**-FEATURE_BITS``.
+        out: ``[count, num_features]``, filled.
+    """
+    quantum = np.float32(1.0 / (1 << FEATURE_BITS))
+    for i in range(out.shape[0]):
+        node_key = fold_u64(key, uint64(start + i))
+        label = labels[start + i]
+        for j in range(out.shape[1]):
+            draw = draw_u64(node_key, j)
+            # The sum of four uniform 16-bit numbers is bell-shaped (Irwin and Hall); its mean is 2 * 65535.
+            total = (
+                (draw & uint64(0xFFFF))
+                + ((draw >> uint64(16)) & uint64(0xFFFF))
+                + ((draw >> uint64(32)) & uint64(0xFFFF))
+                + (draw >> uint64(48))
+            )
+            noise = (np.int64(total) - 131070) >> 8
+            out[i, j] = np.float32(centroids[label, j] + noise) * quantum
+
+
+@kernel("void(uint64, uint64[::1])")
+def fill_hashes(key: np.uint64, out: NDArray[Any]) -> None:
+    """``out[i]`` is the draw of number ``i``: sorting by it shuffles."""
+    for i in range(out.size):
+        out[i] = draw_u64(key, i)
+
 
 T = TypeVar("T", bound=np.generic)
 
@@ -215,7 +364,7 @@ class GeneratedSource:
     def labels(self) -> NDArray[np.uint8]:
         """The class of every node, or its field after these, uint8 ``[num_nodes]``."""
         labels = np.empty(self.num_nodes, np.uint8)
-        kernels.fill_labels(self._key(_LABELS), self._law, self._community_class, self.shape.class_bounds(), labels)
+        fill_labels(self._key(_LABELS), self._law, self._community_class, self.shape.class_bounds(), labels)
         return labels
 
     def edge_chunks(self, edge_type: EdgeType = HOMOGENEOUS_EDGE_TYPE) -> Iterator[NDArray[np.int64]]:
@@ -233,7 +382,7 @@ class GeneratedSource:
 
     def _edges_from(self, start: int, count: int) -> NDArray[np.int64]:
         out = np.empty((2, count), np.int64)
-        kernels.fill_edges(self._key(_EDGES), start, self._law, self.labels, *self._communities_by_class, out)
+        fill_edges(self._key(_EDGES), start, self._law, self.labels, *self._communities_by_class, out)
         return with_inverses(out[0], out[1]) if self.shape.both_directions else out[::-1]
 
     def _ahead(self, total: int, step: int, make: Callable[[int, int], NDArray[T]]) -> Iterator[NDArray[T]]:
@@ -276,7 +425,7 @@ class GeneratedSource:
 
     def _features_from(self, start: int, count: int) -> NDArray[np.float32]:
         out = np.empty((count, self.shape.num_features), np.float32)
-        kernels.fill_features(self._key(_NOISE), start, self.labels, self._centroids, out)
+        fill_features(self._key(_NOISE), start, self.labels, self._centroids, out)
         return out
 
     def _labels_from(self, start: int, count: int) -> NDArray[np.int64]:
@@ -322,7 +471,7 @@ class GeneratedSource:
         # Sums of two uniform 16-bit numbers less their mean, in units of 2**-FEATURE_BITS.
         count = self.shape.num_classes + self.shape.num_fields
         hashes = np.empty(count * self.shape.num_features, np.uint64)
-        kernels.fill_hashes(self._key(_CENTROIDS), hashes)
+        fill_hashes(self._key(_CENTROIDS), hashes)
         total = (hashes & np.uint64(0xFFFF)) + (hashes >> np.uint64(48))
         centroids: NDArray[np.int64] = (total.astype(np.int64) - 65535) >> _CENTROID_SHIFT
         return centroids.reshape(count, self.shape.num_features)
@@ -359,12 +508,12 @@ class GeneratedSource:
         region = int((self._community_class < shape.num_classes).sum()) * size if shape.focus else 1
         spread = _coprime(self.num_nodes, _SILVER) if shape.scattered else 1
         head = int((1 << 64) * shape.head)
-        law = np.empty(kernels.LAW_SIZE, np.int64)
-        law[[kernels.POWER, kernels.HEAD, kernels.HEAD_RAISED]] = shape.power, head, head**shape.power >> 64 * (shape.power - 1)
-        law[[kernels.LOCAL, kernels.SIMILAR, kernels.TYPICAL, kernels.FOCUS]] = shape.local, shape.similar, shape.typical, shape.focus
-        law[[kernels.REGION, kernels.REGION_STRIDE, kernels.STRIDE]] = region, _coprime(region, _GOLDEN), _coprime(self.num_nodes, _GOLDEN)
-        law[[kernels.SPREAD, kernels.GATHER]] = spread, pow(spread, -1, self.num_nodes)
-        law[kernels.COMMUNITY_SIZE] = size
+        law = np.empty(LAW_SIZE, np.int64)
+        law[[POWER, HEAD, HEAD_RAISED]] = shape.power, head, head**shape.power >> 64 * (shape.power - 1)
+        law[[LOCAL, SIMILAR, TYPICAL, FOCUS]] = shape.local, shape.similar, shape.typical, shape.focus
+        law[[REGION, REGION_STRIDE, STRIDE]] = region, _coprime(region, _GOLDEN), _coprime(self.num_nodes, _GOLDEN)
+        law[[SPREAD, GATHER]] = spread, pow(spread, -1, self.num_nodes)
+        law[COMMUNITY_SIZE] = size
         return law
 
 
@@ -462,14 +611,14 @@ def _made(
     if out is None:
         return source
     from gnnkit.storage.build import build_store
-    from gnnkit.storage.options import BuildOptions
+    from gnnkit.storage.layout import BuildOptions
 
     return build_store(source, Path(out), BuildOptions() if options is None else options, events)
 
 
 def _shuffled(key: np.uint64, count: int) -> NDArray[np.int64]:
     hashes = np.empty(count, np.uint64)
-    kernels.fill_hashes(key, hashes)
+    fill_hashes(key, hashes)
     return np.argsort(hashes, kind="stable").astype(np.int64)
 
 

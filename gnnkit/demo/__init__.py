@@ -46,8 +46,7 @@ def run_demo(
     import torch
 
     from gnnkit.datasets.synthetic import products_like
-    from gnnkit.demo.graphs import compare_on_products_like, train_on_cora, train_on_products_like
-    from gnnkit.demo.training import TrainingReport
+    from gnnkit.demo.training import TrainingReport, compare_on_products_like, train_on_cora, train_on_products_like
     from gnnkit.ui.progress import make_sink
 
     source, report = products_like(scale), TrainingReport(sys.stdout if stream is None else stream)

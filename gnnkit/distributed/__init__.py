@@ -18,10 +18,19 @@ from typing import TYPE_CHECKING, Any
 _MODULES = {
     "base_loader": ("BaseDistLoader",),
     "connection": ("DistSamplingProducer", "RemoteReceivingChannel"),
-    "context": ("DistContext", "DistRole", "get_context"),
     "dataset": ("DistDataset", "reduce_dist_dataset"),
     "dist_server": ("DistServer", "get_server", "init_server", "wait_and_shutdown_server"),
-    "graph_client": ("async_request_server", "get_sampler_pool", "init_client", "request_server", "shutdown_client"),
+    "glt_records": ("RemoteDistSamplingWorkerOptions",),
+    "graph_client": (
+        "DistContext",
+        "DistRole",
+        "async_request_server",
+        "get_context",
+        "get_sampler_pool",
+        "init_client",
+        "request_server",
+        "shutdown_client",
+    ),
     "life_cycle": ("exit_client", "initialize", "is_initialized"),
     "loader_options": (
         "DEFAULT_NUM_CPU_THREADS",
@@ -32,8 +41,16 @@ _MODULES = {
         "resolve_sampler_options",
     ),
     "loaders": ("DistABLPLoader", "DistLinkNeighborLoader", "DistNeighborLoader", "DistSubGraphLoader"),
-    "remote_dataset": ("RemoteDistDataset",),
-    "remote_worker_options": ("RemoteDistSamplingWorkerOptions",),
+    "remote_dataset": (
+        "ABLPInputNodes",
+        "FetchABLPInputRequest",
+        "FetchNodesRequest",
+        "InitSamplingBackendRequest",
+        "RegisterBackendRequest",
+        "RemoteDistDataset",
+        "ServerSlice",
+        "compute_server_assignments",
+    ),
     "resolve": (
         "DEFAULT_MASTER_INFERENCE_PORT",
         "DistributedContext",
@@ -54,15 +71,6 @@ _MODULES = {
         "select_label_edge_types",
         "shard_nodes_by_process",
         "worker_seed_ranges",
-    ),
-    "server_values": (
-        "ABLPInputNodes",
-        "FetchABLPInputRequest",
-        "FetchNodesRequest",
-        "InitSamplingBackendRequest",
-        "RegisterBackendRequest",
-        "ServerSlice",
-        "compute_server_assignments",
     ),
     "splitters": ("DistNodeAnchorLinkSplitter", "DistNodeSplitter", "select_ssl_positive_label_edges"),
     "store_views": (
@@ -135,16 +143,17 @@ if TYPE_CHECKING:
     from gnnkit.distributed.base_loader import BaseDistLoader as BaseDistLoader
     from gnnkit.distributed.connection import DistSamplingProducer as DistSamplingProducer
     from gnnkit.distributed.connection import RemoteReceivingChannel as RemoteReceivingChannel
-    from gnnkit.distributed.context import DistContext as DistContext
-    from gnnkit.distributed.context import DistRole as DistRole
-    from gnnkit.distributed.context import get_context as get_context
     from gnnkit.distributed.dataset import DistDataset as DistDataset
     from gnnkit.distributed.dataset import reduce_dist_dataset as reduce_dist_dataset
     from gnnkit.distributed.dist_server import DistServer as DistServer
     from gnnkit.distributed.dist_server import get_server as get_server
     from gnnkit.distributed.dist_server import init_server as init_server
     from gnnkit.distributed.dist_server import wait_and_shutdown_server as wait_and_shutdown_server
+    from gnnkit.distributed.glt_records import RemoteDistSamplingWorkerOptions as RemoteDistSamplingWorkerOptions
+    from gnnkit.distributed.graph_client import DistContext as DistContext
+    from gnnkit.distributed.graph_client import DistRole as DistRole
     from gnnkit.distributed.graph_client import async_request_server as async_request_server
+    from gnnkit.distributed.graph_client import get_context as get_context
     from gnnkit.distributed.graph_client import get_sampler_pool as get_sampler_pool
     from gnnkit.distributed.graph_client import init_client as init_client
     from gnnkit.distributed.graph_client import request_server as request_server
@@ -162,8 +171,14 @@ if TYPE_CHECKING:
     from gnnkit.distributed.loaders import DistLinkNeighborLoader as DistLinkNeighborLoader
     from gnnkit.distributed.loaders import DistNeighborLoader as DistNeighborLoader
     from gnnkit.distributed.loaders import DistSubGraphLoader as DistSubGraphLoader
+    from gnnkit.distributed.remote_dataset import ABLPInputNodes as ABLPInputNodes
+    from gnnkit.distributed.remote_dataset import FetchABLPInputRequest as FetchABLPInputRequest
+    from gnnkit.distributed.remote_dataset import FetchNodesRequest as FetchNodesRequest
+    from gnnkit.distributed.remote_dataset import InitSamplingBackendRequest as InitSamplingBackendRequest
+    from gnnkit.distributed.remote_dataset import RegisterBackendRequest as RegisterBackendRequest
     from gnnkit.distributed.remote_dataset import RemoteDistDataset as RemoteDistDataset
-    from gnnkit.distributed.remote_worker_options import RemoteDistSamplingWorkerOptions as RemoteDistSamplingWorkerOptions
+    from gnnkit.distributed.remote_dataset import ServerSlice as ServerSlice
+    from gnnkit.distributed.remote_dataset import compute_server_assignments as compute_server_assignments
     from gnnkit.distributed.resolve import DEFAULT_MASTER_INFERENCE_PORT as DEFAULT_MASTER_INFERENCE_PORT
     from gnnkit.distributed.resolve import DistributedContext as DistributedContext
     from gnnkit.distributed.resolve import DistributedRuntimeInfo as DistributedRuntimeInfo
@@ -183,13 +198,6 @@ if TYPE_CHECKING:
     from gnnkit.distributed.seeds import select_label_edge_types as select_label_edge_types
     from gnnkit.distributed.seeds import shard_nodes_by_process as shard_nodes_by_process
     from gnnkit.distributed.seeds import worker_seed_ranges as worker_seed_ranges
-    from gnnkit.distributed.server_values import ABLPInputNodes as ABLPInputNodes
-    from gnnkit.distributed.server_values import FetchABLPInputRequest as FetchABLPInputRequest
-    from gnnkit.distributed.server_values import FetchNodesRequest as FetchNodesRequest
-    from gnnkit.distributed.server_values import InitSamplingBackendRequest as InitSamplingBackendRequest
-    from gnnkit.distributed.server_values import RegisterBackendRequest as RegisterBackendRequest
-    from gnnkit.distributed.server_values import ServerSlice as ServerSlice
-    from gnnkit.distributed.server_values import compute_server_assignments as compute_server_assignments
     from gnnkit.distributed.splitters import DistNodeAnchorLinkSplitter as DistNodeAnchorLinkSplitter
     from gnnkit.distributed.splitters import DistNodeSplitter as DistNodeSplitter
     from gnnkit.distributed.splitters import select_ssl_positive_label_edges as select_ssl_positive_label_edges

@@ -14,8 +14,15 @@ import torch
 
 from gnnkit.distributed import graph_client
 from gnnkit.distributed.dataset import DistDataset
-from gnnkit.distributed.loader_options import KHopNeighborSamplerOptions, PPRSamplerOptions, SamplerOptions, backend_of, served_backend_of
-from gnnkit.distributed.loader_plan import make_plan, plan_on
+from gnnkit.distributed.loader_options import (
+    KHopNeighborSamplerOptions,
+    PPRSamplerOptions,
+    SamplerOptions,
+    backend_of,
+    make_plan,
+    plan_on,
+    served_backend_of,
+)
 from gnnkit.distributed.remote_dataset import RemoteDistDataset
 from gnnkit.distributed.resolve import DistributedRuntimeInfo
 from gnnkit.distributed.sample_message import MessageFormat, SampleMessage

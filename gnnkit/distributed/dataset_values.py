@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 from numpy.typing import NDArray
 
-from gnnkit.distributed import context, process_group
+from gnnkit.distributed import graph_client, process_group
 from gnnkit.distributed.store_views import LocalFeature, LocalGraph, get_total_ids, look_up
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StartTimeout, StoreError
 from gnnkit.runtime.process_status import is_alive, pid_space, start_ticks
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
 from gnnkit.storage.catalog import default_store_dir, find_or_build
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.staging import PARTS, remove_tree
 from gnnkit.storage.store import Store
 from gnnkit.waiting import SLICE_S, Deadline
@@ -341,7 +341,7 @@ def trainers(dataset: DistDataset, worker_options: Any) -> Iterator[Meeting]:
     """
     import torch.distributed as dist
 
-    group = context.get_context()
+    group = graph_client.get_context()
     address, port = getattr(worker_options, "master_addr", None), getattr(worker_options, "master_port", None)
     if process_group.is_initialized():
         store = dist.PrefixStore(f"gnnkit/parts/{next(_meetings)}", dist.distributed_c10d._get_default_store())  # type: ignore[attr-defined]

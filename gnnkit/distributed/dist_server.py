@@ -14,13 +14,12 @@ import torch
 from gnnkit.backends.base import check_count
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, required
 from gnnkit.cluster.serving.store_api import StoreApi
-from gnnkit.distributed import context
+from gnnkit.distributed import graph_client
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.dataset_values import meeting_at
-from gnnkit.distributed.loader_plan import stored
+from gnnkit.distributed.loader_options import stored
 from gnnkit.distributed.process_group import meeting_address
-from gnnkit.distributed.sample_message import SampleMessage
-from gnnkit.distributed.server_values import (
+from gnnkit.distributed.remote_dataset import (
     FetchABLPInputRequest,
     FetchNodesRequest,
     InitSamplingBackendRequest,
@@ -35,6 +34,7 @@ from gnnkit.distributed.server_values import (
     tensors_of,
     types_of,
 )
+from gnnkit.distributed.sample_message import SampleMessage
 from gnnkit.distributed.store_views import AnyBook, DatasetSchema, FeatureInfo, Quantizations
 from gnnkit.errors import LoaderClosed, PlanError, near_matches
 from gnnkit.schema import EdgeDir, EdgeType, NodeType
@@ -412,15 +412,15 @@ def init_server(  # noqa: PLR0913
     check_count("num_clients", num_clients, 0)
     clients = 0 if is_dynamic else num_clients
     address = meeting_address(master_addr, master_port)
-    context.check_free("init_server")
+    graph_client.check_free("init_server")
     store = _store_of(dataset, master_addr, master_port, server_rank, num_servers)
-    context.enter(context.server_context(num_servers, server_rank, clients, server_group_name), "init_server")
+    graph_client.enter(graph_client.server_context(num_servers, server_rank, clients, server_group_name), "init_server")
     try:
         servers = _start(store, num_servers, server_rank, address, is_dynamic or clients, token, options)
         with _lock:
             _serving = _Serving(servers, dataset)
     except BaseException:
-        context.leave()
+        graph_client.leave()
         raise
 
 
@@ -473,7 +473,7 @@ def wait_and_shutdown_server() -> None:
         WorkerDied: The server ended by itself, with the tail of its log.
     """
     global _serving
-    current = context.get_context()
+    current = graph_client.get_context()
     if current is not None and not current.is_server():
         raise PlanError(f"this process is a {current.role.name.lower()}, not a server", "clients call shutdown_client()")
     with _lock:
@@ -487,7 +487,7 @@ def wait_and_shutdown_server() -> None:
         try:
             serving.servers.stop()
         finally:
-            context.leave()
+            graph_client.leave()
 
 
 def _store_of(dataset: Any, address: str, port: int, rank: int, num_servers: int) -> Store | Path:

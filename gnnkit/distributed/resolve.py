@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gnnkit.backends.base import check_count
 from gnnkit.cluster.hosts import environment_int, exchange, group_ranks, own_facts
 from gnnkit.distributed import process_group
-from gnnkit.distributed.context import check_rank, get_context
+from gnnkit.distributed.graph_client import check_rank, get_context
 from gnnkit.errors import PlanError
 
 

@@ -20,7 +20,7 @@ from gnnkit.distributed.store_views import EDGE_FEATURES, NODE_FEATURES, Dataset
 from gnnkit.errors import SamplingError
 from gnnkit.loader.building import LabelReader
 from gnnkit.plan.sampling import PPR_RELATION
-from gnnkit.runtime.buffers import BlockPool
+from gnnkit.runtime.ring import BlockPool
 from gnnkit.sampling.collate import BatchContents, Dequantizer, collate
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey
 from gnnkit.schema import (

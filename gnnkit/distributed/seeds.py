@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.plan.fan_outs import check_fan_outs
+from gnnkit.plan.sampling import check_fan_outs
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
     HOMOGENEOUS_NODE_TYPE,

@@ -17,11 +17,19 @@ from gnnkit.backends.base import check_count
 from gnnkit.distributed.seeds import even_bounds, is_labeled_homogeneous
 from gnnkit.errors import PlanError
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType, Quantization
-from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.arrays import (
+    GraphArrays,
+    PartEdgeRows,
+    PartNodeRows,
+    all_dataset_ids,
+    dataset_ids,
+    edge_order,
+    node_values,
+    part_edge_ids,
+)
 from gnnkit.storage.convert import plain_rows
 from gnnkit.storage.layout import part_folder
 from gnnkit.storage.manifest import read_manifest
-from gnnkit.storage.part_ids import PartEdgeRows, PartNodeRows, all_dataset_ids, dataset_ids, edge_order, node_values, part_edge_ids
 from gnnkit.storage.store import Store
 
 GraphType: TypeAlias = NodeType | EdgeType

@@ -10,25 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends.base import check_count
 from gnnkit.errors import PlanError, interruptible
-from gnnkit.export.checks import file_source
-from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob
+from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, JobPlan, PlacementChoice, job_plan
+from gnnkit.export.job_files import partition_command, readme_text, requirements_text, stage_script, template_source
 from gnnkit.export.launchers.base import launcher_of
-from gnnkit.export.plans import JobPlan, PlacementChoice, job_plan
-from gnnkit.export.readme import readme_text
-from gnnkit.export.requirements import requirements_text
-from gnnkit.export.source import function_source
-from gnnkit.export.staging import partition_command, stage_script
-from gnnkit.export.template import template_source
+from gnnkit.export.source import file_source, function_source
 from gnnkit.export.writer import write_directory
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
-from gnnkit.plan.batch_size import BatchSize, most
+from gnnkit.plan.sampling import BatchSize, most
 from gnnkit.rendering import Shown
 from gnnkit.schema import EdgeType, GraphSchema
 from gnnkit.urls import packages_for
 from gnnkit.version import __version__
 
 if TYPE_CHECKING:
-    from gnnkit.export.proof.report import VerifyReport
+    from gnnkit.export.verify import VerifyReport
     from gnnkit.ui.cards import Card
 
 _ABOUT = "Training, as it was exported; edit it as you like."

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gnnkit.errors import StoreError
 from gnnkit.files import read_bounded, read_text
-from gnnkit.loader.digest import ValueDigest, value_digests
+from gnnkit.loader.inspection import ValueDigest, value_digests
 from gnnkit.loader.pipeline import Pipeline
 from gnnkit.sampling.schedule import Schedule
 

@@ -6,28 +6,320 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gnnkit.backends.base import check_count
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.cluster import namespaces
-from gnnkit.errors import PlanError
-from gnnkit.events import Stage
+from gnnkit.errors import BatchTimeout, PlanError, StartTimeout, WorkerDied
+from gnnkit.events import Stage, ignore_events
 from gnnkit.export.job import PLAN, STAGE
 from gnnkit.export.launchers.base import launcher_of
-from gnnkit.export.proof.checking import JobCheck
-from gnnkit.export.proof.report import VerifyReport, compare
-from gnnkit.export.proof.trial import JobTrial, TrialSize, fitting, read_job, set_up, stage_command
+from gnnkit.export.proof.trial import Command, JobTrial, TrialRun, TrialSize, fitting, last_lines, read_job, running, set_up, stage_command
+from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, read_record, recorded
 from gnnkit.export.writer import changed_files
+from gnnkit.loader.inspection import ValueDigest
 from gnnkit.plan import LoaderPlan
 from gnnkit.plan.files import path_in
+from gnnkit.rendering import Shown
 from gnnkit.runtime.runs import runs_root, sweep
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.store import Store
+from gnnkit.units import format_count, format_duration
 from gnnkit.urls import is_url
+from gnnkit.waiting import Deadline
+
+if TYPE_CHECKING:
+    from gnnkit.ui.cards import Card
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One attribute of one batch that is not the same.
+
+    Attributes:
+        batch_index: The batch, in the epoch's list.
+        rank: Whose it is.
+        step: Which of the rank's.
+        tensor: The attribute: ``"x"``, ``"paper.x"``; empty where the whole batch is missing, too many or another one.
+        what: How it differs, in words.
+    """
+
+    batch_index: int
+    rank: int
+    step: int
+    tensor: str
+    what: str
+
+    def __str__(self) -> str:
+        tensor = f", {self.tensor}" if self.tensor else ""
+        return f"batch {self.batch_index} (rank {self.rank}, step {self.step}){tensor}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of comparing batches.
+
+    Attributes:
+        batches: Batches that were to come, over all ranks.
+        values: Attributes that were compared.
+        differences: Every difference, in the order of the epoch's list of batches.
+    """
+
+    batches: int
+    values: int
+    differences: tuple[Difference, ...]
+
+
+def compare(wanted: Sequence[RecordedBatch], found: Iterable[RecordedBatch]) -> Comparison:
+    """Compares what every rank should have been given, step by step, with what it was given.
+
+    Args:
+        wanted: Every batch of every rank.
+        found: The same of the job.
+    """
+    came = {(batch.rank, batch.step): batch for batch in found}
+    places: dict[tuple[tuple[str, ValueDigest], ...], int] = {}
+    for batch in wanted:
+        places.setdefault(_content(batch.values), batch.batch_index)
+    differences: list[Difference] = []
+    for batch in wanted:
+        differences += _differences(batch, came.pop((batch.rank, batch.step), None), places)
+    differences += [Difference(batch.batch_index, batch.rank, batch.step, "", "more than the epoch has") for batch in came.values()]
+    differences.sort(key=lambda one: (one.batch_index, one.rank, one.step))
+    return Comparison(len(wanted), sum(len(batch.values) for batch in wanted), tuple(differences))
+
+
+def _content(values: Mapping[str, ValueDigest]) -> tuple[tuple[str, ValueDigest], ...]:
+    return tuple(sorted(values.items()))
+
+
+def _differences(
+    wanted: RecordedBatch, found: RecordedBatch | None, places: Mapping[tuple[tuple[str, ValueDigest], ...], int]
+) -> list[Difference]:
+    """Returns the differences of one batch from the expected one.
+
+    Args:
+        wanted: The expected batch.
+        found: The recorded one; None where there is none.
+        places: Where in the epoch a batch of some content belongs.
+    """
+
+    def difference(tensor: str, what: str) -> Difference:
+        return Difference(wanted.batch_index, wanted.rank, wanted.step, tensor, what)
+
+    if found is None:
+        return [difference("", "did not come")]
+    if found.values == wanted.values:
+        return []
+    place = places.get(_content(found.values))
+    if place is not None:
+        return [difference("", f"batch {place} came in its place")]
+    both = [name for name in wanted.values if name in found.values]
+    pairs = [(name, wanted.values[name], found.values[name]) for name in both]
+    return [
+        *(difference(name, "is missing") for name in wanted.values if name not in found.values),
+        *(difference(name, "is in the job's batches only") for name in found.values if name not in wanted.values),
+        *(difference(name, _what(before, after)) for name, before, after in pairs if before != after),
+    ]
+
+
+def _what(wanted: ValueDigest, found: ValueDigest) -> str:
+    kind = wanted.kind.removeprefix("torch.")
+    if wanted.kind != found.kind:
+        return f"{found.kind.removeprefix('torch.')} instead of {kind}"
+    return f"{kind} of other values"
+
+
+_MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, repr=False)
+class VerifyReport(Shown):
+    """Whether an exported job gives the notebook's batches.
+
+    Attributes:
+        name: The job's name.
+        launcher: What started it.
+        nodes: Nodes that it ran on.
+        procs_per_node: Ranks of each.
+        batches: Batches that were compared, over all ranks.
+        epoch_batches: Batches of the whole epoch, over all ranks.
+        values: Tensors and other attributes that were compared.
+        notes: What was other than it will be on the cluster, a sentence each.
+        differences: Every tensor that is not the same, in the order of the epoch's batches.
+        elapsed_s: Seconds that it took.
+    """
+
+    name: str
+    launcher: str
+    nodes: int
+    procs_per_node: int
+    batches: int
+    epoch_batches: int
+    values: int
+    notes: tuple[str, ...]
+    differences: tuple[Difference, ...]
+    elapsed_s: float
+
+    @property
+    def equal(self) -> bool:
+        """Whether every tensor of every batch was the same, on every rank at every step."""
+        return not self.differences
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of all nodes."""
+        return self.nodes * self.procs_per_node
+
+    def _card(self) -> Card:
+        from gnnkit.ui.cards import Card, Table
+
+        compared = f"{format_count(self.batches)} of an epoch's {format_count(self.epoch_batches)}"
+        compared = f"all {format_count(self.batches)} of an epoch" if self.batches == self.epoch_batches else compared
+        rows = [
+            ("batches", f"{compared}, {format_count(self.values)} tensors and other attributes: {self._verdict()}"),
+            ("ranks", f"{self.nodes} x {self.procs_per_node}, started by {self.launcher}"),
+            ("time", format_duration(self.elapsed_s)),
+            *(("note", note) for note in self.notes),
+        ]
+        notice = None if self.equal else f"first difference: {self.differences[0]}"
+        shown = self.differences[:_MOST_SHOWN]
+        table = Table(
+            ("batch", "rank", "step", "tensor", "what"),
+            [(str(one.batch_index), str(one.rank), str(one.step), one.tensor, one.what) for one in shown],
+        )
+        more = f", the first {len(shown)} of {format_count(len(self.differences))}" if len(self.differences) > len(shown) else ""
+        sections = [] if self.equal else [(f"differences{more}", table)]
+        return Card(f"export check {self.name}", "ok" if self.equal else "failed", rows, notice, sections)
+
+    def _verdict(self) -> str:
+        if self.equal:
+            return "equal, to the last bit"
+        batches = len({(one.rank, one.step) for one in self.differences})
+        return f"{format_count(batches)} batch{'es' if batches != 1 else ''} differ{'s' if batches == 1 else ''}"
+
+
+_LOOK_S = 0.2
+
+
+class JobCheck:
+    """One check of a job.
+
+    Args:
+        stage: Where progress goes.
+        folder: For everything that is written meanwhile; removed with the processes if this process is killed.
+        timeout_s: Seconds that it may take.
+
+    Attributes:
+        timeout_s: See above.
+    """
+
+    def __init__(self, stage: Stage, folder: Path, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._stage, self._folder, self._deadline = stage, folder, Deadline(timeout_s)
+        self._steps: int | None = None
+
+    def new_folder(self, name: str) -> Path:
+        """Makes a folder."""
+        folder = self._folder / name
+        folder.mkdir()
+        return folder
+
+    def limit(self, trial: JobTrial, num_batches: int) -> None:
+        """Has every rank stop once so many batches have come, over all of them."""
+        self._steps = -(-num_batches // trial.job.world_size)
+        limit_steps(trial.records, self._steps)
+
+    def finish(self, commands: Sequence[Command], folder: Path) -> None:
+        """Runs commands to their end.
+
+        Args:
+            commands: The commands.
+            folder: What they write.
+
+        Raises:
+            WorkerDied: One has failed.
+            StartTimeout: They took too long.
+        """
+        with running(commands, 0, folder, self._folder) as job:
+            self._await(job, commands, lambda: 0)
+
+    def run(
+        self, trial: JobTrial, commands: Sequence[Command], reference: LoaderPlan
+    ) -> tuple[list[RecordedBatch], list[RecordedBatch], int]:
+        """Runs a job, and samples the same batches here meanwhile.
+
+        Args:
+            trial: The job's nodes.
+            commands: What starts it.
+            reference: Its plan, for this process.
+
+        Returns:
+            The batches that every rank should have been given, those that it was given, and how many the whole epoch has.
+
+        Raises:
+            WorkerDied: A command has failed, or a rank has recorded nothing.
+            StartTimeout: No batch came in time.
+            BatchTimeout: Not all batches came in time.
+        """
+        from gnnkit.loader.pipeline import open_plan  # torch_geometric
+
+        plan, world_size = self._folder / PLAN, trial.job.world_size
+        reference.save(plan)
+        wanted: list[RecordedBatch] = []
+
+        def count() -> int:
+            return count_recorded(trial.records)
+
+        with running(commands, trial.num_hosts, trial.folder, self._folder) as job:
+            of_epoch = 0
+            for rank in range(world_size):
+                with open_plan(plan, rank=rank, world_size=world_size, events=ignore_events) as loader:
+                    of_epoch += len(loader)
+                    for batch in recorded(loader, rank, self._steps):
+                        wanted.append(batch)
+                        self._look(job, commands, 0.0, count)
+            self._stage.total = len(wanted)
+            self._await(job, commands, count)
+            found = [batch for rank in range(world_size) for batch in _recorded_by(rank, trial, commands)]
+        return wanted, found, of_epoch
+
+    def _await(self, job: TrialRun, commands: Sequence[Command], count: Callable[[], int]) -> None:
+        while not self._look(job, commands, _LOOK_S, count):
+            pass
+        self._stage.update(count())
+
+    def _look(self, job: TrialRun, commands: Sequence[Command], wait_s: float, count: Callable[[], int]) -> bool:
+        """Shows how far a job is; whether it has ended."""
+        if job.look(wait_s):
+            return True
+        done = count()
+        if done != self._stage.done:
+            self._stage.update(done)
+        if self._deadline.has_passed:
+            what = f"after {self.timeout_s:g} s {done or 'no'} batches have come" + "".join(
+                f"\n{command.name}{last_lines(command.log, 10)}" for command in commands
+            )
+            raise (BatchTimeout if done else StartTimeout)(
+                what, "give it longer with timeout_s=..., or look at fewer batches with num_batches=..."
+            )
+        return False
+
+
+def _recorded_by(rank: int, trial: JobTrial, commands: Sequence[Command]) -> list[RecordedBatch]:
+    batches = read_record(trial.records, rank)
+    if batches is None:
+        ends = "".join(f"\n{command.name}{last_lines(command.log)}" for command in commands)
+        raise WorkerDied(
+            f"rank {rank} was given no batches, although the job has ended without an error{ends}", "it has to call `gnnkit run`"
+        )
+    return batches
+
 
 _STAGE = "export check"
 

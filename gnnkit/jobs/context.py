@@ -1,22 +1,243 @@
-"""The context of a train function: where it runs, what every distributed loop needs, and ``ctx.log``."""
+"""The context of a train function: where it runs, what every distributed loop needs, ``ctx.log``, and the job's checkpoints.
+
+``checkpoint-<number>-<digest>.pt`` is what ``torch.save`` wrote, and the digest is that of the file: a file that was cut off or altered is
+known by its name. ``torch.load(path, weights_only=True)["objects"]["model"]`` is a model's state.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
 import logging
+import re
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.callers import warn
 from gnnkit.errors import PlanError
+from gnnkit.files import read_bounded
 from gnnkit.jobs.environment import JobPlace
+from gnnkit.storage.files import sync
 
 if TYPE_CHECKING:
     import torch
 
     from gnnkit.graph_loader import GraphLoader
-    from gnnkit.jobs.checkpoint import Checkpoints
+
+
+VERSION = 1
+KEPT = 2
+_NAME = re.compile(r"checkpoint-([0-9]{8})-([0-9a-f]{16})\.pt")
+_HALF_WRITTEN = ".checkpoint.half-written"
+
+
+class Checkpoints:
+    """The checkpoints in a folder. One process writes there; the ranks of its process group read what it reads.
+
+    Args:
+        folder: The folder.
+        rank: This rank: 0 writes and reads.
+        world_size: Ranks in all.
+
+    Attributes:
+        rank: See above.
+        world_size: See above.
+    """
+
+    def __init__(self, folder: Path, rank: int = 0, world_size: int = 1) -> None:
+        self.rank, self.world_size = rank, world_size
+        self._folder = folder
+        self._damaged: set[Path] = set()
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this rank writes and reads for all."""
+        return self.rank == 0
+
+    def write(self, objects: Mapping[str, Any], loader: Mapping[str, Any]) -> Path | None:
+        """Writes a checkpoint, and removes all but the last two. Every rank calls it; only rank 0 does something.
+
+        Args:
+            objects: What has ``state_dict()``, by name.
+            loader: ``state_dict()`` of the loader.
+
+        Returns:
+            Its file; None where it is not in a folder of this host.
+
+        Raises:
+            PlanError: An object has no state, or its state holds more than tensors and plain values.
+            OSError: The folder cannot be written.
+        """
+        if not self.is_writer:
+            return None
+        import torch
+
+        states = {name: _state(name, value) for name, value in objects.items()}
+        buffer = io.BytesIO()
+        torch.save({"version": VERSION, "world_size": self.world_size, "loader": dict(loader), "objects": states}, buffer)
+        content = buffer.getbuffer()
+        found = self._files()
+        number = 1 + max((_number_of(path) for path in found), default=0)
+        path = self._folder / f"checkpoint-{number:08d}-{digest_of(content)}.pt"
+        half = self._folder / _HALF_WRITTEN
+        with half.open("wb") as file:
+            file.write(content)
+        sync(half)
+        half.replace(path)
+        with contextlib.suppress(OSError):  # some network file systems know no such thing of a folder
+            sync(self._folder)
+        whole = [other for other in found if other not in self._damaged]
+        for old in {*whole[: len(whole) + 1 - KEPT], *self._damaged}:
+            with contextlib.suppress(FileNotFoundError):
+                old.unlink()
+        self._damaged.clear()
+        return path
+
+    def restore(self, objects: Mapping[str, Any], move_loader: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any] | None:
+        """Loads the newest whole checkpoint into objects; in a process group every rank calls it, and all load what rank 0 reads.
+
+        Args:
+            objects: What has ``load_state_dict()``, by the names that ``write`` was given.
+            move_loader: Called with the loader's state before anything is loaded: what it refuses leaves the objects as they are.
+
+        Returns:
+            The loader's state; None where there is no checkpoint.
+
+        Raises:
+            PlanError: The newest whole checkpoint holds other objects, is of a newer gnnkit, or cannot be read without running code.
+        """
+        content = self.newest() if self.is_writer else None
+        if self.world_size > 1:
+            content = _from_rank_0(content)
+        if content is None:
+            return None
+        value = _read(content)
+        states = value["objects"]
+        if set(states) != set(objects):
+            raise PlanError(
+                f"the newest checkpoint in {str(self._folder)!r} holds {sorted(states)}, and restore() was given {sorted(objects)}",
+                "give restore() what save() was given, or another --dir to start anew",
+            )
+        loader: dict[str, Any] = value["loader"]
+        if move_loader is not None:
+            move_loader(loader)
+        for name, target in objects.items():
+            _unwrapped(target).load_state_dict(states[name])
+        return loader
+
+    def _files(self) -> list[Path]:
+        """Checkpoints, the oldest first."""
+        found = [path for path in self._folder.glob("checkpoint-*.pt") if _NAME.fullmatch(path.name)]
+        return sorted(found, key=lambda path: (_number_of(path), path.name))
+
+    def newest(self) -> bytes | None:
+        """Returns the bytes of the newest whole checkpoint; None where there is none. Damaged ones are skipped with a warning."""
+        for path in reversed(self._files()):
+            match = _NAME.fullmatch(path.name)
+            with contextlib.suppress(OSError):  # one that is a pipe or a folder is as good as damaged
+                content = read_bounded(path, sys.maxsize - 1)
+                if match is not None and digest_of(content) == match[2]:
+                    return content
+            self._damaged.add(path)
+            warn(f"the checkpoint {str(path)!r} is damaged; the one before it is taken")
+        return None
+
+
+def _number_of(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    assert match is not None, "only checkpoints get here"
+    return int(match[1])
+
+
+def digest_of(content: bytes | memoryview) -> str:
+    """Returns the digest that a checkpoint's name holds, in hexadecimal digits."""
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+def _read(content: bytes) -> dict[str, Any]:
+    import torch
+
+    try:
+        value = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # bytes that nobody has written raise nearly anything
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise PlanError(f"the newest checkpoint cannot be read: {reason}", "it was not written by ctx.save(); move it away") from error
+    if not isinstance(value, dict) or value.get("version") != VERSION:
+        found = value.get("version") if isinstance(value, dict) else type(value).__name__
+        raise PlanError(
+            f"the newest checkpoint is of version {found!r}, this gnnkit reads version {VERSION}", "update gnnkit, or move it away"
+        )
+    if not isinstance(value.get("objects"), dict) or not isinstance(value.get("loader"), dict):
+        raise PlanError("the newest checkpoint holds no states", "it was not written by ctx.save(); move it away")
+    return value
+
+
+def _from_rank_0(content: bytes | None) -> bytes | None:
+    """Rank 0's bytes, or None, on every rank of the process group."""
+    import torch
+    import torch.distributed as dist
+
+    size = torch.tensor([-1 if content is None else len(content)])
+    dist.broadcast(size, 0)
+    if int(size) < 0:
+        return None
+    data = torch.empty(int(size), dtype=torch.uint8) if content is None else torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    dist.broadcast(data, 0)
+    return data.numpy().tobytes()
+
+
+def _unwrapped(value: Any) -> Any:
+    """The module inside wrappers that add a prefix to the names in its state."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    while True:
+        if isinstance(value, DistributedDataParallel):
+            value = value.module
+        elif hasattr(value, "_orig_mod"):  # what torch.compile makes
+            value = value._orig_mod
+        else:
+            return value
+
+
+def _state(name: str, value: Any) -> Any:
+    if not hasattr(value, "state_dict") or not hasattr(value, "load_state_dict"):
+        raise PlanError(
+            f"ctx.save({name}=...) was given a {type(value).__name__}, which has no state_dict() and load_state_dict()",
+            "save models, optimizers and schedulers; numbers can be found again in what ctx.log() was given",
+        )
+    state = _unwrapped(value).state_dict()
+    _check_plain(state, name)
+    return state
+
+
+def _check_plain(value: Any, where: str) -> None:
+    """Refuses what could not be loaded again without running code.
+
+    Raises:
+        PlanError: Names it.
+    """
+    import torch
+
+    plain = (bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+    if type(value) in (dict, OrderedDict, Counter):
+        for key, item in value.items():
+            _check_plain(key, f"a key of {where}")
+            _check_plain(item, f"{where}[{key!r}]")
+    elif type(value) in (list, tuple, set, torch.Size):
+        for index, item in enumerate(value):
+            _check_plain(item, f"{where}[{index}]")
+    elif not (value is None or type(value) in plain or isinstance(value, torch.Tensor)):
+        raise PlanError(
+            f"the state of {where} is a {type(value).__module__}.{type(value).__qualname__}, which a checkpoint cannot hold safely",
+            "a state may hold tensors, numbers, texts, and lists and dicts of them; float(value) makes a number of NumPy's",
+        )
+
 
 _EVERY_S = 5.0
 

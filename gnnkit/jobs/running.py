@@ -17,8 +17,7 @@ from gnnkit.cluster.urls.stores import open_url, url_manifest
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.events import EventSink
 from gnnkit.files import why_unwritable
-from gnnkit.jobs.checkpoint import Checkpoints
-from gnnkit.jobs.context import Report, TrainContext
+from gnnkit.jobs.context import Checkpoints, Report, TrainContext
 from gnnkit.jobs.environment import JobPlace, choose_device
 from gnnkit.jobs.process_group import process_group
 from gnnkit.loader.planned import check_planned
@@ -29,7 +28,7 @@ from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
-    from gnnkit.distributed.roles import Role
+    from gnnkit.distributed.life_cycle import Role
     from gnnkit.graph_loader import GraphLoader
 
 MODULE = "gnnkit_train"
@@ -203,10 +202,10 @@ def find_plan_role(plan: LoaderPlan) -> Role:
     """Whether this process is a server of the plan's store, a client of servers, or neither.
 
     Raises:
-        PlanError: The plan or a variable is of no use; see ``gnnkit.distributed.roles``.
+        PlanError: The plan or a variable is of no use; see ``gnnkit.distributed.life_cycle``.
     """
     from gnnkit.backends import backend_from_json
-    from gnnkit.distributed.roles import find_role
+    from gnnkit.distributed.life_cycle import find_role
     from gnnkit.loader.served import joins_servers
 
     backend: Any = backend_from_json(plan.backend)

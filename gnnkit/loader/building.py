@@ -1,22 +1,515 @@
-"""The PyG object of a sampled batch, with what only the loader knows, and the labels of anchors."""
+"""Building batches: what was sampled becomes PyG's objects, padded to a few shapes where that was asked for.
+
+Padding stands behind what was sampled: nodes keep their numbers, and edges of padding lead from nodes of padding to nodes of padding. The
+counts by hop become the shape's, the same for all batches of it. They are bounds: where a layer drops the hops that it does not need,
+at least the nodes and edges of the others are kept. What is kept beyond them are edges into nodes whose values nothing asks for any more.
+
+All arithmetic on sizes is in integers, so that every rank finds the same shapes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gnnkit.loader.padding import padded, real_counts
-from gnnkit.plan import LABEL_COUNTS, LABEL_KINDS, LABEL_NODES, AnchorLabels, InputAnchors, LabelOutput, LoaderPlan, label_name
-from gnnkit.runtime.buffers import BlockPool
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.backends.base import BatchStream
+from gnnkit.errors import PlanError
+from gnnkit.events import EventSink, Stage
+from gnnkit.plan import LABEL_COUNTS, LABEL_KINDS, LABEL_NODES, AnchorLabels, InputAnchors, LabelOutput, LoaderPlan, Shape, label_name
+from gnnkit.runtime.ring import BlockPool
 from gnnkit.sampling.collate import BatchContents, Dequantizer, collate, contents_of, quantizations_of, with_edge_index
-from gnnkit.sampling.subgraph import NodeKey, SampledSubgraph
-from gnnkit.schema import GraphSchema, NodeType
+from gnnkit.sampling.subgraph import ALIGNMENT, MISSING, BatchKey, EdgeKey, NodeKey, SampledSubgraph
+from gnnkit.schema import EdgeType, GraphSchema, NodeType
 from gnnkit.storage.layout import FEATURE_NAME
 
 if TYPE_CHECKING:
     import torch
+
+
+NODE_MASK, EDGE_MASK = "node_mask", "edge_mask"
+# The counts by hop of a padded batch as they were sampled; one number where there are none.
+REAL_NODES, REAL_EDGES = "num_real_nodes", "num_real_edges"
+# Arrays of a batch's inputs, which have a row for each of these and not for each node or edge.
+_OF_INPUTS = frozenset(
+    ("input_id", "seed_time", "seed_mask", "src_index", "dst_pos_index", "src_neg_index", "dst_neg_index", "edge_label_index")
+) | {"edge_label", "edge_label_time"}
+_ROOTS = "batch"
+# Batches of epoch 0 that shapes are found from, evenly spread over it.
+_TRIALS = 32
+_MOST_SHAPES = 4
+# The largest shape is so many eighths of a standard deviation above the mean, or half as far again as the largest trial batch.
+_LARGEST = 44
+# A batch that fits no shape gets the largest one times (5/4)^k.
+_GROWTH = (5, 4)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The sizes of a batch.
+
+    Attributes:
+        nodes: ``{node type: (seeds, nodes up to hop 1, ...)}``; one number where there are no hops.
+        edges: ``{edge type: (edges up to hop 1, ...)}``; likewise.
+        ends: ``{edge type: int64 [2, edges]}``.
+    """
+
+    nodes: Mapping[NodeType, tuple[int, ...]]
+    edges: Mapping[EdgeType, tuple[int, ...]]
+    ends: Mapping[EdgeType, NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, contents: BatchContents) -> Extent:
+        """The sizes of a batch as it was sampled."""
+        nodes, edges, ends = {}, {}, {}
+        for key, tensor in contents.arrays.items():
+            if key.scope == "node" and key.name == "n_id":
+                nodes[key.type] = tuple(itertools.accumulate(contents.num_sampled_nodes.get(key.type) or [len(tensor)]))
+            elif key.scope == "edge" and key.name == "edge_index":
+                edges[key.type] = tuple(itertools.accumulate(contents.num_sampled_edges.get(key.type) or [tensor.shape[1]]))
+                ends[key.type] = tensor.numpy()
+        return cls(nodes, edges, ends)
+
+    @property
+    def size(self) -> int:
+        """Rows and edges of all types."""
+        return sum(sizes[-1] for sizes in (*self.nodes.values(), *self.edges.values()))
+
+    def reach(self, edge_type: EdgeType, end: int, hop: int, kept: int) -> int:
+        """The nodes at one end of the type's edges that a layer has to keep if it keeps the first ``kept`` edges beyond a hop's.
+
+        Args:
+            edge_type: The type.
+            end: 0 for sources, 1 for targets.
+            hop: Edges up to this hop, counted from 0, lead to nodes of their own hop only.
+            kept: Edges that are kept, padding included.
+        """
+        counts, ids = self.edges[edge_type], self.ends[edge_type][end]
+        if kept > counts[-1]:  # edges of padding lead to nodes behind all others
+            return self.nodes[edge_type[2 * end]][-1] + 1
+        return int(ids[counts[hop] : kept].max(initial=-1)) + 1
+
+
+def _bounds(bounds: Sequence[int], count: int) -> tuple[int, ...]:
+    """A bound for each hop; where a shape says the size alone, it is the bound of all."""
+    return tuple(bounds) if len(bounds) == count else (bounds[-1],) * count
+
+
+def _fits(shape: Shape, extent: Extent) -> bool:
+    """Whether a batch can be padded to a shape: with a node of padding of each type, and with its counts by hop."""
+    limits = {node_type: _bounds(shape.nodes[node_type], len(sizes)) for node_type, sizes in extent.nodes.items()}
+    for node_type, sizes in extent.nodes.items():
+        if sizes[-1] >= limits[node_type][-1] or any(size > limit for size, limit in zip(sizes, limits[node_type], strict=True)):
+            return False
+    for edge_type, sizes in extent.edges.items():
+        bounds = _bounds(shape.edges[edge_type], len(sizes))
+        if any(size > bound for size, bound in zip(sizes, bounds, strict=True)):
+            return False
+        for hop, bound in enumerate(bounds[:-1]):
+            for end in (0, 1):
+                limit = limits[edge_type[2 * end]]
+                if len(shape.edges[edge_type]) > 1 and extent.reach(edge_type, end, hop, bound) > limit[hop + 1]:
+                    return False
+    return True
+
+
+def _grown(shape: Shape, times: int) -> Shape:
+    """A shape that is larger, without bounds by hop."""
+    more, less = _GROWTH[0] ** times, _GROWTH[1] ** times
+
+    def sizes(bounds: Sequence[int]) -> tuple[int]:
+        return (max(bounds[-1], 1) * more // less + 1,)
+
+    return Shape({t: sizes(b) for t, b in shape.nodes.items()}, {t: sizes(b) for t, b in shape.edges.items()})
+
+
+def chosen_shape(shapes: Sequence[Shape], extent: Extent) -> tuple[Shape, bool]:
+    """The smallest shape that a batch fits, and whether it is none of ``shapes`` but a larger one.
+
+    Raises:
+        PlanError: The shapes are of other types than the batch.
+    """
+    for shape in shapes:
+        if shape.nodes.keys() != extent.nodes.keys() or shape.edges.keys() != extent.edges.keys():
+            raise PlanError(
+                f"pad has sizes of {[*shape.nodes, *shape.edges]}, and batches have {[*extent.nodes, *extent.edges]}",
+                "name every type of nodes and edges, edge types as batches show them; or pad='bucket'",
+            )
+        if _fits(shape, extent):
+            return shape, False
+    larger = (_grown(shapes[-1], times) for times in itertools.count(1))
+    return next(shape for shape in larger if _fits(shape, extent)), True
+
+
+class _Spread(NamedTuple):
+    """The mean and the standard deviation of a size over trial batches, times their number.
+
+    Attributes:
+        total: Sum over the batches.
+        deviation: At least 1 for each batch where sizes differ or are all 0; 0 where they are one and the same.
+        batches: Their number.
+    """
+
+    total: int
+    deviation: int
+    batches: int
+
+    @classmethod
+    def of(cls, sizes: Sequence[int]) -> _Spread:
+        count, total = len(sizes), sum(sizes)
+        if total and min(sizes) == max(sizes):
+            return cls(total, 0, count)
+        return cls(total, max(count, math.isqrt(count * sum(size * size for size in sizes) - total * total)), count)
+
+    def bound(self, level: int) -> int:
+        """The size that is ``level`` eighths of a deviation above the mean, rounded up; at least 0."""
+        return max(0, -((-8 * self.total - level * self.deviation) // (8 * self.batches)))
+
+    def level(self, size: int) -> int:
+        """The lowest level whose bound a size does not exceed."""
+        return -(-8 * (self.batches * size - self.total) // self.deviation) if self.deviation else -_LARGEST
+
+
+def found_shapes(extents: Sequence[Extent], given: Sequence[Shape] | None = None) -> tuple[Shape, ...]:
+    """The shapes for batches like these.
+
+    Args:
+        extents: Sizes of trial batches, at least one.
+        given: The sizes that somebody wants, the smallest first; None for what leaves least padding.
+
+    Returns:
+        At most four shapes, or those that are given, with bounds by hop; each is at least as large as the one before in every size.
+    """
+    nodes = {t: _Spread.of([extent.nodes[t][-1] + 1 for extent in extents]) for t in extents[0].nodes}
+    edges = {t: _Spread.of([extent.edges[t][-1] for extent in extents]) for t in extents[0].edges}
+    levels = sorted(_level(nodes, edges, extent) for extent in extents)
+    largest = max(_LARGEST, 3 * levels[-1] // 2)
+    if given is None:
+        chosen = _chosen_levels(levels, largest)
+        shapes = [
+            Shape({t: (max(1, s.bound(level)),) for t, s in nodes.items()}, {t: (s.bound(level),) for t, s in edges.items()})
+            for level in chosen
+        ]
+    else:
+        shapes = list(given)
+    by_hop = _bounds_by_hop(extents, largest)
+    found = [
+        Shape(
+            {t: _clipped(by_hop.nodes[t], bounds[-1]) for t, bounds in shape.nodes.items()},
+            {t: _clipped(by_hop.edges[t], bounds[-1]) for t, bounds in shape.edges.items()},
+        )
+        for shape in shapes
+    ]
+    return tuple(shape for shape, after in itertools.zip_longest(found, found[1:]) if shape != after)
+
+
+def _level(nodes: Mapping[NodeType, _Spread], edges: Mapping[EdgeType, _Spread], extent: Extent) -> int:
+    of_nodes = (spread.level(extent.nodes[t][-1] + 1) for t, spread in nodes.items())
+    return max(itertools.chain(of_nodes, (spread.level(extent.edges[t][-1]) for t, spread in edges.items())))
+
+
+def _chosen_levels(levels: Sequence[int], largest: int) -> list[int]:
+    """The levels of up to four shapes, the highest of which is ``largest``, that leave the least padding in the trial batches."""
+
+    def cost(chosen: tuple[int, ...]) -> int:
+        return sum(next(level for level in (*chosen, largest) if level >= own) for own in levels)
+
+    candidates = sorted(set(levels))
+    count = min(_MOST_SHAPES - 1, len(candidates))
+    return [*min(itertools.combinations(candidates, count), key=cost), largest]
+
+
+def _clipped(bounds: Sequence[int], size: int) -> tuple[int, ...]:
+    """Bounds by hop that ascend and end in a size."""
+    return tuple(min(bound, size) for bound in itertools.accumulate(bounds[:-1], max)) + (size,)
+
+
+def _bounds_by_hop(extents: Sequence[Extent], level: int) -> Shape:
+    """Bounds for the end of every hop; what is kept beyond a hop's own nodes and edges costs no padding, so they are generous."""
+    first = extents[0]
+    met = [{t for extent in extents for t, sizes in extent.nodes.items() if sizes[0]}]  # types that have nodes by the end of each hop
+    for hop in range(max((len(sizes) for sizes in first.edges.values()), default=0)):
+        met.append(met[hop] | {t[0] for t in first.edges if t[2] in met[hop] and any(extent.edges[t][-1] for extent in extents)})
+    edges = {
+        t: [
+            _Spread.of([e.edges[t][hop] for e in extents]).bound(level) if t[2] in met[hop] or len(sizes) == 1 else 0
+            for hop in range(len(sizes))
+        ]
+        for t, sizes in first.edges.items()
+    }
+    nodes = {}
+    for node_type, sizes in first.nodes.items():
+        own = []
+        for hop in range(len(sizes)):
+            needed = [max([extent.nodes[node_type][hop], *_reached(extent, node_type, hop - 1, edges)]) for extent in extents]
+            own.append(_Spread.of(needed).bound(level) if any(needed) or hop else 0)
+        nodes[node_type] = _clipped(own, max(own))
+    return Shape({t: _clipped(bounds, max(1, *bounds)) for t, bounds in nodes.items()}, {t: _clipped(b, max(b)) for t, b in edges.items()})
+
+
+def _reached(extent: Extent, node_type: NodeType, hop: int, edges: Mapping[EdgeType, Sequence[int]]) -> Iterable[int]:
+    for edge_type, bounds in edges.items():
+        if 0 <= hop < len(bounds) - 1:
+            yield from (extent.reach(edge_type, end, hop, bounds[hop]) for end in (0, 1) if edge_type[2 * end] == node_type)
+
+
+def check_paddable(plan: LoaderPlan, schema: GraphSchema) -> None:
+    """Checks that batches of a plan can be padded, if they are to be.
+
+    Raises:
+        PlanError: They cannot.
+    """
+    if plan.form.pad is None:
+        return
+    if plan.backend["kind"] == "Glt":
+        raise PlanError(f"pad={_said(plan)}, and batches from Glt() differ from run to run", "use another backend, or leave pad out")
+    for types, mask in ((schema.node_types, NODE_MASK), (schema.edge_types, EDGE_MASK)):
+        for owner, values in types.items():
+            if mask in values.arrays:
+                raise PlanError(f"pad={_said(plan)}, and {owner!r} have an array {mask!r}, the name of a padded batch's mask", "rename it")
+
+
+def with_shapes(plan: LoaderPlan, stream: BatchStream, num_batches: int, events: EventSink) -> LoaderPlan:
+    """The plan with the shapes that its batches are padded to, unless it says them already.
+
+    Batches of epoch 0 tell the sizes, whatever the rank: every rank samples the same ones.
+
+    Args:
+        plan: The plan.
+        stream: Where its batches come from; its epoch does not advance.
+        num_batches: Batches of an epoch of all ranks.
+        events: Receives the stage "shapes".
+
+    Raises:
+        PlanError: There is no batch, or the sizes that were asked for are of other types.
+    """
+    if plan.form.pad is None or plan.form.shapes:
+        return plan
+    count = min(_TRIALS, num_batches)
+    if not count:
+        raise PlanError(f"pad={_said(plan)}, and an epoch has no batch to find sizes from", "see input_nodes, or leave pad out")
+    found: list[tuple[int, Extent]] = []
+    with Stage(events, "shapes", total=count, unit="batches") as stage:
+        for trial in range(count):
+            contents = contents_of(stream.sample_now(0, (2 * trial + 1) * num_batches // (2 * count)))
+            found.append((contents.num_seeds, Extent.of(contents)))
+            stage.advance()
+        most = max(num_seeds for num_seeds, _ in found)
+        extents = [extent for num_seeds, extent in found if num_seeds == most]  # the last batch may be short
+        given = plan.form.pad if isinstance(plan.form.pad, tuple) else None
+        for shape in given or ():
+            chosen_shape([shape], extents[0])  # checks its types
+        shapes = found_shapes(extents, given)
+        stage.summary = f"padding to {len(shapes)} of up to {shapes[-1].size} rows and edges"
+    return replace(plan, form=replace(plan.form, shapes=shapes))
+
+
+def _said(plan: LoaderPlan) -> str:
+    return repr(plan.form.pad) if isinstance(plan.form.pad, str) else "[...]"
+
+
+class Padded(NamedTuple):
+    """A padded batch.
+
+    Attributes:
+        contents: It, with masks.
+        extent: What is real.
+        padding: Rows and edges of padding.
+        is_oversized: Whether it fits none of the planned shapes.
+    """
+
+    contents: BatchContents
+    extent: Extent
+    padding: int
+    is_oversized: bool
+
+
+def padded(contents: BatchContents, shapes: Sequence[Shape], pool: BlockPool) -> Padded:
+    """Pads a batch; its rows are copied.
+
+    Args:
+        contents: The batch.
+        shapes: The planned shapes, the smallest first.
+        pool: Memory for what padded batches consist of.
+
+    Raises:
+        PlanError: The shapes are of other types than the batch.
+    """
+    extent = Extent.of(contents)
+    shape, is_oversized = chosen_shape(shapes, extent)
+    return Padded(_Writer(contents, extent, shape).written(pool), extent, shape.size - extent.size, is_oversized)
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Writes the padded arrays of one batch."""
+
+    contents: BatchContents
+    extent: Extent
+    shape: Shape
+
+    @cached_property
+    def _without_features(self) -> set[NodeType]:
+        """Types of which some rows of ``x`` are on the device already: padding is among those that are not."""
+        return {key.type for key in self.contents.arrays if key.scope == "node" and key.name == MISSING}
+
+    def _added(self, key: BatchKey) -> int:
+        """Rows of padding of an array."""
+        if key.name in _OF_INPUTS:
+            return 0
+        if key.scope == "node":
+            return self.shape.nodes[key.type][-1] - self.extent.nodes[key.type][-1]
+        # Labels of links may be of a type that was not sampled.
+        return self.shape.edges[key.type][-1] - self.extent.edges[key.type][-1] if key.type in self.shape.edges else 0
+
+    def written(self, pool: BlockPool) -> BatchContents:
+        """The contents with padding."""
+        import torch
+
+        wanted: dict[BatchKey, tuple[torch.dtype, tuple[int, ...]]] = {}
+        for key, tensor in self.contents.arrays.items():
+            along = 1 if key.name == "edge_index" and key.scope == "edge" else 0
+            if added := self._added(key):
+                shape = tuple(tensor.shape)
+                wanted[key] = tensor.dtype, (*shape[:along], shape[along] + added, *shape[along + 1 :])
+        wanted |= {NodeKey(t, NODE_MASK): (torch.bool, (bounds[-1],)) for t, bounds in self.shape.nodes.items()}
+        wanted |= {EdgeKey(t, EDGE_MASK): (torch.bool, (bounds[-1],)) for t, bounds in self.shape.edges.items()}
+        nbytes = {key: dtype.itemsize * math.prod(size) for key, (dtype, size) in wanted.items()}
+        starts = [0, *itertools.accumulate(-(-count // ALIGNMENT) * ALIGNMENT for count in nbytes.values())]
+        memory = pool.lease(max(1, starts[-1]))
+        block, arrays = torch.from_numpy(memory), dict(self.contents.arrays)
+        for (key, (dtype, size)), start in zip(wanted.items(), starts, strict=False):
+            end = start + nbytes[key]
+            self._write(key, self.contents.arrays.get(key), memory[start:end])
+            arrays[key] = block[start:end].view(dtype).view(size)
+        return replace(
+            self.contents,
+            arrays=arrays,
+            num_sampled_nodes={t: self._counts(self.shape.nodes[t], own) for t, own in self.contents.num_sampled_nodes.items()},
+            num_sampled_edges={t: self._counts(self.shape.edges[t], own) for t, own in self.contents.num_sampled_edges.items()},
+        )
+
+    def _counts(self, bounds: Sequence[int], own: Sequence[int]) -> list[int]:
+        """The shape's counts by hop; none where batches have none."""
+        expanded = _bounds(bounds, len(own)) if own else ()
+        return [last - first for first, last in zip((0, *expanded), expanded, strict=False)]
+
+    def _write(self, key: BatchKey, tensor: torch.Tensor | None, out: NDArray[np.uint8]) -> None:
+        """Writes the bytes of an array, by NumPy: threads of torch would wait for each other longer than a copy takes."""
+        import torch
+
+        if tensor is None:  # a mask
+            count = (self.extent.nodes if key.scope == "node" else self.extent.edges)[key.type][-1]  # type: ignore[index]
+            out[:count], out[count:] = 1, 0
+            return
+        if key.scope == "edge" and key.name == "edge_index":
+            ends = out.view(np.int64).reshape(2, -1)
+            ends[:, : tensor.shape[1]] = tensor.numpy()
+            self._write_edges(key.type, ends[:, tensor.shape[1] :])
+            return
+        count = tensor.nbytes
+        out[:count] = tensor.reshape(-1).view(torch.uint8).numpy()
+        if key.name == MISSING:
+            assert isinstance(key, NodeKey)
+            out[count:].view(np.int32)[:] = np.arange(self.extent.nodes[key.type][-1], self.shape.nodes[key.type][-1])
+        elif key.scope == "node" and key.name == _ROOTS:
+            out[count:].view(np.int64)[:] = self.contents.num_seeds
+        else:
+            out[count:] = 0
+
+    def _write_edges(self, edge_type: EdgeType, out: NDArray[np.int64]) -> None:
+        """Writes edges between nodes of padding, spread over those that a layer keeps with them.
+
+        Both ends ascend, and no node is its own neighbour where there are two.
+        """
+        sizes = self.extent.edges[edge_type]
+        bounds, written = _bounds(self.shape.edges[edge_type], len(sizes)), 0
+        firsts = [self.extent.nodes[edge_type[end]][-1] for end in (0, 2)]
+        for hop, bound in enumerate(bounds):
+            count = max(0, bound - sizes[-1]) - written
+            if count <= 0:
+                continue
+            rooms = []
+            for end, first in zip((0, 2), firsts, strict=True):
+                own = _bounds(self.shape.nodes[edge_type[end]], len(self.extent.nodes[edge_type[end]]))
+                is_last = hop == len(bounds) - 1
+                rooms.append((own[-1] if is_last else own[hop + 1]) - first)
+            shift = 1 if edge_type[0] == edge_type[2] and min(rooms) > 1 else 0
+            for end in (0, 1):
+                places = np.arange(count, dtype=np.int64) * (rooms[end] - shift) // count
+                out[end, written : written + count] = firsts[end] + places + shift * end
+            written += count
+            firsts = [int(out[end, written - 1]) - shift * end for end in (0, 1)]
+
+
+def real_counts(extent: Extent) -> dict[NodeType | EdgeType, dict[str, list[int]]]:
+    """Returns the attributes that say how much of a padded batch is real, by type of nodes or edges."""
+
+    def counts(sizes: Sequence[int]) -> list[int]:
+        return [last - first for first, last in zip((0, *sizes), sizes, strict=False)]
+
+    found: dict[NodeType | EdgeType, dict[str, list[int]]] = {t: {REAL_NODES: counts(own)} for t, own in extent.nodes.items()}
+    return found | {t: {REAL_EDGES: counts(own)} for t, own in extent.edges.items()}
+
+
+def unpad(batch: Any) -> Any:
+    """Returns a batch as it would be without padding, on the same memory; one that has none as it is.
+
+    Args:
+        batch: ``Data`` or ``HeteroData``.
+    """
+    if not any(REAL_NODES in store for store in batch.stores):
+        return batch
+    from torch_geometric import EdgeIndex
+
+    found = copy.copy(batch)
+    sizes = {store._key: sum(store[REAL_NODES]) for store in batch.stores if REAL_NODES in store}
+    for store, before in zip(found.stores, batch.stores, strict=True):
+        names = list(before)
+        if REAL_EDGES in store:
+            count, own = sum(store[REAL_EDGES]), [name for name in names if _is_of(before, name, EDGE_MASK)]
+            ends = (None, None) if store._key is None else (store._key[0], store._key[2])
+            edge_index = store["edge_index"]
+            store["edge_index"] = edge_index.narrow(1, 0, count)
+            if isinstance(edge_index, EdgeIndex):
+                store["edge_index"].sparse_resize_(*(sizes[end] for end in ends))
+            _shorten(store, own, count, EDGE_MASK, REAL_EDGES, "num_sampled_edges")
+        if REAL_NODES in store:
+            count, own = sum(store[REAL_NODES]), [name for name in names if _is_of(before, name, NODE_MASK)]
+            if "num_nodes" in store:
+                store["num_nodes"] = count
+            _shorten(store, own, count, NODE_MASK, REAL_NODES, "num_sampled_nodes")
+    return found
+
+
+def _is_of(store: Any, name: str, mask: str) -> bool:
+    """Whether an attribute of a padded batch has a row for each node, or for each edge, whose mask is ``mask``."""
+    from torch import Tensor
+
+    value = store[name]
+    if not isinstance(value, Tensor) or not value.dim() or name in _OF_INPUTS or name == "edge_index" or len(value) != len(store[mask]):
+        return False
+    if NODE_MASK not in store or EDGE_MASK not in store or len(store[NODE_MASK]) != len(store[EDGE_MASK]):
+        return True
+    # As many nodes as edges: a batch lists its arrays of nodes before its edges, and those of edges behind them.
+    names = list(store)
+    is_of_edges = names.index(name) > names.index("edge_index") and name not in (_ROOTS, NODE_MASK)
+    return is_of_edges == (mask == EDGE_MASK)
+
+
+def _shorten(store: Any, names: Iterable[str], count: int, mask: str, real: str, counted: str) -> None:
+    for name in names:
+        store[name] = store[name][:count]
+    if counted in store:
+        store[counted] = store[real]
+    del store[mask], store[real]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from gnnkit.plan import (
     Sampling,
     SubgraphType,
 )
-from gnnkit.plan.fan_outs import check_fan_outs, resolve_fan_outs
+from gnnkit.plan.sampling import check_fan_outs, resolve_fan_outs
 from gnnkit.runtime.batches import OWN_NEGATIVES, InputRows, input_rows, missing_edge_ids
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import Sampler
@@ -45,8 +45,8 @@ from gnnkit.schema import (
     is_label_edge_type,
     opposite_label_types,
 )
+from gnnkit.storage.arrays import node_values
 from gnnkit.storage.layout import LABEL_NAME
-from gnnkit.storage.part_ids import node_values
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData

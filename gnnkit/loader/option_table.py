@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from gnnkit.errors import interruptible
 from gnnkit.loader.inputs import LINK_OPTIONS, InputOptions, LinkOptions
 from gnnkit.loader.options import BUILD_OPTIONS, LoaderOptions
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any, TypedDict
 
 from gnnkit.backends.base import Backend
-from gnnkit.cluster.placing import PlacementOption
+from gnnkit.cluster.hosts import PlacementOption
 from gnnkit.loader.inputs import NegativesOption
 from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalComparison, TemporalStrategy
-from gnnkit.plan.fan_outs import FanOuts
+from gnnkit.plan.sampling import FanOuts
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.options import ByColumn, FeatureDtype, Given, Order, Partitioner
+from gnnkit.storage.layout import ByColumn, FeatureDtype, Given, Order, Partitioner
 
 
 class BesideKeywords(TypedDict, total=False):

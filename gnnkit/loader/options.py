@@ -12,11 +12,11 @@ import numpy as np
 
 from gnnkit.backends import resolve_backend
 from gnnkit.backends.base import Backend, size_in_bytes
-from gnnkit.cluster.hosts import ONE_HOST, Hosts, find_hosts
-from gnnkit.cluster.placing import PlacementOption, check_placement, place
+from gnnkit.cluster.hosts import ONE_HOST, Hosts, PlacementOption, check_placement, find_hosts, place
 from gnnkit.cluster.urls.stores import open_url
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.events import EventSink, ignore_events
+from gnnkit.loader.epoch import resolve_device
 from gnnkit.loader.inputs import (
     HOP_OPTIONS,
     INPUT_OPTIONS,
@@ -28,7 +28,6 @@ from gnnkit.loader.inputs import (
     with_time_window,
 )
 from gnnkit.loader.served import is_served
-from gnnkit.loader.transfer import resolve_device
 from gnnkit.plan import (
     BatchForm,
     Batching,
@@ -46,12 +45,12 @@ from gnnkit.plan import (
     TemporalStrategy,
     to_pad,
 )
-from gnnkit.plan.fan_outs import FanOuts
+from gnnkit.plan.sampling import FanOuts
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import to_options
 from gnnkit.schema import EdgeDir
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import Manifest, read_manifest
-from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
 

@@ -1,16 +1,17 @@
-"""Plans that were written to a file: read back, put where ``gnnkit.distributed.initialize`` has decided, and checked against the store."""
+"""The graph that a plan names, opened and compared with what was planned."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
 from gnnkit.backends import backend_from_json
-from gnnkit.backends.base import Backend
-from gnnkit.backends.joined import joined
+from gnnkit.backends.base import Backend, joined
 from gnnkit.cluster.hosts import ONE_HOST, find_hosts
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink
@@ -24,10 +25,10 @@ from gnnkit.loader.inputs import (
     with_time_window,
     without_labels,
 )
-from gnnkit.loader.options import Site
+from gnnkit.loader.options import LoaderOptions, Site
 from gnnkit.loader.served import is_served, joins_servers, served_store
 from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, NeighborSampling, Placement, Sampling, StoreRef
-from gnnkit.plan.fan_outs import resolve_fan_outs
+from gnnkit.plan.sampling import resolve_fan_outs
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import to_options
 from gnnkit.schema import GraphSchema
@@ -35,6 +36,76 @@ from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
+
+# Loaders of one process on the same parts of the same store share its mapping and its copy in huge pages.
+_open_graphs: weakref.WeakValueDictionary[tuple[StoreRef, tuple[int, ...]], GraphHandle] = weakref.WeakValueDictionary()
+_open_lock = threading.Lock()
+
+
+def open_store(store: Store) -> GraphHandle:
+    """The process's handle on a store."""
+    reference = store.reference
+    with _open_lock:
+        handle = _open_graphs.get((reference, store.local_parts))
+        if handle is None:
+            handle = GraphHandle(
+                store.arrays(),
+                store.splits,
+                reference,
+                store.name,
+                store.notice,
+                metadata=store.metadata,
+                link_splits=store.link_splits,
+            )
+            _open_graphs[reference, store.local_parts] = handle
+        return handle
+
+
+def warm_in_background(events: EventSink) -> None:
+    """Compiles kernels while the dataset is downloaded or built; whoever needs them waits for the same lock."""
+    from gnnkit.sampling.kinds import warm
+
+    threading.Thread(target=warm, args=(events,), name="gnnkit-compile", daemon=True).start()
+
+
+def has_edge_arrays(schema: GraphSchema) -> bool:
+    """Whether edges of some type carry arrays."""
+    return any(edge_type.arrays for edge_type in schema.edge_types.values())
+
+
+def store_folder(store_dir: str | Path | None, root: Path | None) -> Path:
+    """The folder of stores: the one that is said, or the usual one under ``root``."""
+    from gnnkit.storage.catalog import default_store_dir
+
+    return default_store_dir(root) if store_dir is None else Path(store_dir)
+
+
+def check_undivided(options: LoaderOptions) -> None:
+    """Refuses to spread a graph that is only in memory.
+
+    Raises:
+        PlanError: ``placement`` asks for it.
+    """
+    if options.placement not in ("auto", "replicate"):
+        raise PlanError(
+            f"placement={options.placement!r}, but a graph in memory is whole on every host",
+            "build a store with gnnkit.partition() and open it with from_store()",
+        )
+
+
+def placed_graph(graph: GraphHandle, options: LoaderOptions) -> tuple[GraphHandle, Placement | None]:
+    """A loader's graph as another placement has it, and the placement.
+
+    Raises:
+        PlanError: The placement does not fit the hosts or the parts.
+        StoreError: A part that belongs here is not here.
+    """
+    if graph.store is None:
+        check_undivided(options)
+        return graph, None
+    site = options.site
+    store = site.open(graph.store.written, planned=graph.store)
+    return open_store(store), site.placement(store.manifest, store.path)
 
 
 def plan_file(path: str | Path | None) -> Path:

@@ -13,10 +13,8 @@ from gnnkit.cluster.serving.spec import has_any_port
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink
 from gnnkit.runtime.graph_memory import GraphHandle
-from gnnkit.storage.layout import MANIFEST_NAME
-from gnnkit.storage.manifest import canonical_options, read_manifest
-from gnnkit.storage.options import BuildOptions
-from gnnkit.storage.outline import is_outline
+from gnnkit.storage.layout import MANIFEST_NAME, BuildOptions
+from gnnkit.storage.manifest import canonical_options, is_outline, read_manifest
 from gnnkit.storage.store import Store
 
 
@@ -53,7 +51,7 @@ def served_store(options: GraphStore, events: EventSink) -> Store:
         finally:
             servers.close()
         return Store.open(status["store"]["path"])
-    from gnnkit.backends.receiver_pool import servers_of
+    from gnnkit.backends.server_pool import servers_of
     from gnnkit.cluster.network_child import look
 
     return Store.open(look(servers_of(options), events).outline, ())

@@ -3,7 +3,6 @@
 A plan says what is sampled and how; which process samples it is the ``backend``'s affair, and never changes a batch.
 """
 
-from gnnkit.plan.form import BatchForm, PadOption, Shape, to_pad
 from gnnkit.plan.inputs import (
     LABEL_COUNTS,
     LABEL_KINDS,
@@ -21,13 +20,17 @@ from gnnkit.plan.inputs import (
 )
 from gnnkit.plan.loader import (
     PLAN_VERSION,
+    BatchForm,
     Batching,
     LoaderPlan,
+    PadOption,
     Placement,
     Remainder,
     RuntimeOptions,
+    Shape,
     StoreRef,
     num_batches,
+    to_pad,
 )
 from gnnkit.plan.sampling import (
     HGTSampling,

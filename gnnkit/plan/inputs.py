@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError
-from gnnkit.plan.encoding import array_from_json, array_to_json, edge_type_from_json
+from gnnkit.plan.files import array_from_json, array_to_json, edge_type_from_json
 from gnnkit.schema import EdgeType, NodeType
 
 NegativeMode: TypeAlias = Literal["binary", "triplet", "official"]

@@ -1,14 +1,159 @@
-"""Sampling around the inputs of a batch: hop by hop, by budgets, by personalised PageRank."""
+"""Sampling around the inputs of a batch: hop by hop, by budgets, by personalised PageRank; and how large batches become."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
-from gnnkit.errors import PlanError
-from gnnkit.plan.encoding import edge_type_from_json
-from gnnkit.schema import EdgeDir, EdgeType, NodeType
+import numpy as np
+
+from gnnkit.errors import PlanError, near_matches
+from gnnkit.plan.files import edge_type_from_json
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
+
+FanOuts: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
+# Room is made for as many edges as may be drawn: from here on there would be none.
+_TOO_MANY = 1 << 31
+
+
+def _fan_out(value: Any, where: str) -> tuple[int, ...]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
+        raise PlanError(f"num_neighbors{where} must be a list with one number per hop, got {value!r}", "for example [15, 10, 5]")
+    for number in value:
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or not -1 <= number < _TOO_MANY:
+            raise PlanError(
+                f"num_neighbors{where} holds {number!r}", "a fan-out is a whole number below 2**31; -1 takes all neighbours, 0 none"
+            )
+    return tuple(int(number) for number in value)
+
+
+def check_fan_outs(num_neighbors: FanOuts) -> None:
+    """Checks what can be checked without a schema.
+
+    Raises:
+        PlanError: A fan-out is empty or no list, hop counts differ, or a number is below -1 or no whole number.
+    """
+    if not isinstance(num_neighbors, Mapping):
+        if not _fan_out(num_neighbors, ""):
+            raise PlanError("num_neighbors is empty", "give one number per hop, for example [15, 10, 5]")
+        return
+    fan_outs = {edge_type: _fan_out(value, f"[{edge_type}]") for edge_type, value in num_neighbors.items()}
+    if len({len(fan_out) for fan_out in fan_outs.values()}) != 1 or not all(fan_outs.values()):
+        raise PlanError(f"num_neighbors has different numbers of hops: { {str(t): len(f) for t, f in fan_outs.items()} }", "pad with 0")
+
+
+def resolve_fan_outs(num_neighbors: FanOuts, schema: GraphSchema) -> dict[EdgeType, tuple[int, ...]]:
+    """``{edge type: fan-out per hop}`` for every edge type.
+
+    Args:
+        num_neighbors: One list for all edge types, or a list for each.
+        schema: The graph's schema.
+
+    Raises:
+        PlanError: A type is unknown or missing, hop counts differ, or a number is below -1 or no whole number.
+    """
+    check_fan_outs(num_neighbors)
+    if not isinstance(num_neighbors, Mapping):
+        fan_out = _fan_out(num_neighbors, "")
+        # Labels are for supervision: messages pass along them only where somebody says so of their type.
+        return {t: (0,) * len(fan_out) if is_label_edge_type(t) else fan_out for t in schema.edge_types}
+    if schema.is_homogeneous and set(num_neighbors) != {HOMOGENEOUS_EDGE_TYPE}:
+        raise PlanError("num_neighbors is a dict, but the graph is homogeneous", "give a list, for example [15, 10, 5]")
+    names = [str(edge_type) for edge_type in schema.edge_types]
+    for edge_type in num_neighbors:
+        if edge_type not in schema.edge_types:
+            raise PlanError(
+                f"num_neighbors names the unknown edge type {edge_type!r}{near_matches(str(edge_type), names)}", f"known: {names}"
+            )
+    missing = [edge_type for edge_type in schema.edge_types if edge_type not in num_neighbors]
+    if missing:
+        raise PlanError(f"num_neighbors says nothing about the edge types {missing}", "give [0, ...] to leave a type out")
+    return {edge_type: _fan_out(value, f"[{edge_type}]") for edge_type, value in num_neighbors.items()}
+
+
+# Ids in batches are int64, an edge index has two; seeds carry their place among the inputs.
+_ID_BYTES, _EDGE_BYTES = 8, 16
+# Each array begins at a cache line.
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """A batch, or the mean of several.
+
+    Attributes:
+        nodes: ``{node type: nodes}``, seeds included.
+        edges: ``{edge type: edges}``.
+        source: Where the numbers come from, in words.
+    """
+
+    nodes: Mapping[NodeType, float]
+    edges: Mapping[EdgeType, float]
+    source: str
+
+    @property
+    def num_nodes(self) -> float:
+        """Nodes of all types."""
+        return sum(self.nodes.values())
+
+    @property
+    def num_edges(self) -> float:
+        """Edges of all types."""
+        return sum(self.edges.values())
+
+    def nbytes(self, schema: GraphSchema, batch_size: int, with_edge: bool) -> int:
+        """Bytes of its arrays, at most: each one is counted with the gap to the next."""
+        total, arrays = _ID_BYTES * batch_size, 1
+        for node_type, count in self.nodes.items():
+            specs = schema.node_types[node_type].arrays.values()
+            total += math.ceil(count) * (_ID_BYTES + sum(spec.row_nbytes for spec in specs))
+            arrays += 1 + len(specs)
+        for edge_type, count in self.edges.items():
+            edge_specs = schema.edge_types[edge_type].arrays.values()
+            total += math.ceil(count) * (_EDGE_BYTES + _ID_BYTES * with_edge + sum(spec.row_nbytes for spec in edge_specs))
+            arrays += 2 + len(edge_specs)
+        return total + arrays * _ALIGNMENT
+
+    def row_bytes(self, schema: GraphSchema) -> float:
+        """Bytes of what is gathered for its nodes and edges, ids left out."""
+        nodes = sum(n * sum(s.row_nbytes for s in schema.node_types[t].arrays.values()) for t, n in self.nodes.items())
+        return nodes + sum(n * sum(s.row_nbytes for s in schema.edge_types[t].arrays.values()) for t, n in self.edges.items())
+
+
+def most(
+    schema: GraphSchema, fan_outs: Mapping[EdgeType, Sequence[int]], seed_type: NodeType, batch_size: int, edge_dir: EdgeDir
+) -> BatchSize:
+    """Nodes and edges of a batch on a graph of which only the sizes are known.
+
+    Every node draws its full fan-out, and draws fall on all nodes alike: of all ways to draw independently that gives the most different
+    nodes. Graphs with hubs, or nodes of few edges, have fewer. It is a mean: single batches may have somewhat more.
+
+    Raises:
+        PlanError: A fan-out is -1: all neighbours can be any number.
+    """
+    if any(count < 0 for fan in fan_outs.values() for count in fan):
+        raise PlanError("fan-outs of -1 cannot be bounded on paper", "give the store: its batches are then sampled and counted")
+    hops = max(map(len, fan_outs.values()), default=0)
+    nodes = dict.fromkeys(schema.node_types, 0.0) | {seed_type: float(min(batch_size, schema.node_types[seed_type].num_nodes))}
+    edges, frontier = dict.fromkeys(schema.edge_types, 0.0), {seed_type: nodes[seed_type]}
+    for hop in range(hops):
+        drawn: dict[NodeType, float] = {}
+        for edge_type, fan in fan_outs.items():
+            neighbor, owner = (edge_type[0], edge_type[2]) if edge_dir == "in" else (edge_type[2], edge_type[0])
+            count = min(frontier.get(owner, 0.0) * fan[hop], float(schema.edge_types[edge_type].num_edges))
+            edges[edge_type] += count
+            drawn[neighbor] = drawn.get(neighbor, 0.0) + count
+        frontier = {}
+        for node_type, count in drawn.items():
+            total = schema.node_types[node_type].num_nodes
+            # Of the nodes that are not in the batch yet, the share that so many draws hit.
+            found = (total - nodes[node_type]) * -math.expm1(-count / total) if total else 0.0
+            frontier[node_type] = found
+            nodes[node_type] += found
+    used = {t: n for t, n in edges.items() if n or any(fan_outs.get(t, ()))}
+    return BatchSize(nodes, used, "at most on average, from sizes and fan-outs")
 
 
 @dataclass(frozen=True)

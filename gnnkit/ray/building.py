@@ -19,19 +19,16 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.datasets.spool import Spool
+from gnnkit.datasets.streaming import Spool
 from gnnkit.errors import DatasetError, GnnkitError, WorkerDied
 from gnnkit.events import EventSink, Stage
 from gnnkit.schema import ArraySpec, EdgeType, NodeType
 from gnnkit.source import GraphSource
-from gnnkit.storage.build import BuildJob
+from gnnkit.storage.build import BuildJob, build_parts
 from gnnkit.storage.edge_values import check_weights
-from gnnkit.storage.host_build import build_parts
 from gnnkit.storage.inputs import EdgeBatch, EdgeTotals, SourceInput, batch_rows
 from gnnkit.storage.kernels import bucket_order
-from gnnkit.storage.layout import end_specs, index_dtype, weighted_edge_types
-from gnnkit.storage.numbering import contiguous
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions, contiguous, end_specs, index_dtype, weighted_edge_types
 from gnnkit.storage.writer import BLOCK_BYTES, EDGE_BYTES, check_ends
 
 # Bytes of a range, as a task reads it; a small graph is cut into as many ranges as give each processor a few.

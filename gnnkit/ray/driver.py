@@ -28,8 +28,8 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.ray.building import ClusterTasks, RayBuild, call
 from gnnkit.ray.options import Ray
 from gnnkit.ray.worker import Board, RayTask, train_worker
+from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Wire, from_memory, in_memory
 from gnnkit.waiting import Deadline
 

@@ -10,13 +10,11 @@ from gnnkit.events import EventSink
 from gnnkit.ray.building import BuildTask, PartInput
 from gnnkit.ray.child import START_S, DriverChild
 from gnnkit.source import GraphSource, PartedSource, RangedSource
-from gnnkit.storage.build import BuildJob, existing
+from gnnkit.storage.build import BuildJob, build_parts, existing, join_parts, read_records
 from gnnkit.storage.edge_values import timed_edge_types
-from gnnkit.storage.host_build import build_parts, join_parts, read_records
 from gnnkit.storage.inputs import EdgeTotals
-from gnnkit.storage.layout import check_buildable
+from gnnkit.storage.layout import BuildOptions, check_buildable
 from gnnkit.storage.manifest import store_fingerprint
-from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.partition import assign_parts
 from gnnkit.storage.staging import check_replaceable, parts_path
 from gnnkit.storage.store import Store
@@ -49,7 +47,7 @@ def build_on_ray(engine: Ray, source: GraphSource, path: Path, options: BuildOpt
         # Tables that hosts have read are ranged in a form that can be sent.
         ranged: GraphSource = getattr(source, "ranged", source)
         if not isinstance(ranged, RangedSource):
-            from gnnkit.datasets.copied import copy_source
+            from gnnkit.datasets.derived import copy_source
 
             ranged = copy_source(source, folder / _COPY, events)
         task = BuildTask(ranged, options, str(path), fingerprint, missing, assignment)

@@ -20,8 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.jobs.checkpoint import Checkpoints
-from gnnkit.jobs.context import Logged
+from gnnkit.jobs.context import Checkpoints, Logged
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.launching.packing import pack_result, unpack_code
 from gnnkit.jobs.launching.rank import carry_extra, progress_of

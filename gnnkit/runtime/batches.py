@@ -15,14 +15,13 @@ from gnnkit.errors import PlanError, StoreError
 from gnnkit.kernels.keys import batch_key, stream_key
 from gnnkit.plan import InputAnchors, InputLinks, InputNodes, Inputs, LoaderPlan, NeighborSampling
 from gnnkit.runtime.graph_memory import GraphHandle
+from gnnkit.sampling.owners import Variates
 from gnnkit.sampling.schedule import Schedule, epoch_order
 from gnnkit.sampling.seeders.links import integer_weights
-from gnnkit.sampling.variates import Variates
-from gnnkit.sampling.walked import VERIFY_HINT, SampleRequest, damaged
+from gnnkit.sampling.subgraph import VERIFY_HINT, SampleRequest, damaged
 from gnnkit.schema import EdgeType
-from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.arrays import GraphArrays, all_dataset_ids
 from gnnkit.storage.link_splits import id_rows
-from gnnkit.storage.part_ids import all_dataset_ids
 
 OWN_NEGATIVES = ("neg_edge_index", "src_neg_index", "dst_neg_index")
 

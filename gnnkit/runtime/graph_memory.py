@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.host import available_memory
 from gnnkit.plan import StoreRef
-from gnnkit.runtime.shared_block import HUGE_PAGE, SharedBlock, first_pages, joined, page_start, rounded
+from gnnkit.runtime.ring import HUGE_PAGE, SharedBlock, first_pages, joined, page_start, rounded
 from gnnkit.runtime.supervisor import Supervisor
 from gnnkit.runtime.wire import Message
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart
-from gnnkit.storage.mappings import Guarded
+from gnnkit.storage.files import Guarded
 
 if TYPE_CHECKING:
     from gnnkit.source import GraphSource, LinkSplits
-    from gnnkit.storage.options import BuildOptions
+    from gnnkit.storage.layout import BuildOptions
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.host import memory_kills
+from gnnkit.runtime.entry import Signs, Vitals
 from gnnkit.runtime.process_status import process_state
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import RunFolder, opened_log, with_tail
-from gnnkit.runtime.vitals import Signs, Vitals
 from gnnkit.runtime.wire import Message, Waker, Wire
 from gnnkit.waiting import Deadline
 

@@ -22,17 +22,15 @@ from gnnkit.events import Event
 from gnnkit.host import FreeMemory
 from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.batches import BatchList
+from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.graph_memory import CopyStopped, GraphHandle, SharedGraph, share
 from gnnkit.runtime.remote import error_to_json, layout_to_json
-from gnnkit.runtime.ring import given_up
-from gnnkit.runtime.shared_block import HUGE_PAGE, SharedBlock, rounded
-from gnnkit.runtime.vitals import ParentWatch
+from gnnkit.runtime.ring import HUGE_PAGE, SharedBlock, given_up, rounded
 from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Waker, Wire, from_memory
-from gnnkit.sampling.kinds import prepare, warm
-from gnnkit.sampling.sampler import BatchSampler, local_sampler
-from gnnkit.sampling.scratch import NodeScratch
+from gnnkit.sampling.graph_access import NodeScratch
+from gnnkit.sampling.kinds import BatchSampler, local_sampler, prepare, warm
+from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.store import Store
 
 logger = logging.getLogger(__name__)

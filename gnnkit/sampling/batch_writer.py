@@ -12,9 +12,21 @@ from numpy.typing import NDArray
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import PAGE, WINDOW, ask, asks, copy_bytes, load_i64, prefetch, store_i64, use
 from gnnkit.sampling.passes import find_part, load_id
-from gnnkit.sampling.subgraph import MISSING, SLOT, BatchKey, BatchLayout, EdgeKey, Field, LayoutBuilder, NodeKey
+from gnnkit.sampling.subgraph import (
+    MISSING,
+    SLOT,
+    STRANGE_ID,
+    BatchKey,
+    BatchLayout,
+    EdgeKey,
+    Field,
+    LayoutBuilder,
+    NodeKey,
+    Walked,
+    WalkedEdges,
+    damaged,
+)
 from gnnkit.sampling.tables import GraphTables, RowTable, address_of
-from gnnkit.sampling.walked import STRANGE_ID, Walked, WalkedEdges, damaged
 from gnnkit.schema import NodeType
 from gnnkit.storage.layout import FEATURE_NAME
 

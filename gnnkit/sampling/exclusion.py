@@ -15,8 +15,7 @@ from gnnkit.kernels.jit import kernel
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.numbering import EMPTY, find_pair
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
-from gnnkit.sampling.subgraph import BatchKey, EdgeKey
-from gnnkit.sampling.walked import ExcludedEdges, Walked, WalkedEdges
+from gnnkit.sampling.subgraph import BatchKey, EdgeKey, ExcludedEdges, Walked, WalkedEdges
 from gnnkit.schema import EdgeType
 
 

@@ -15,11 +15,11 @@ from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.keys import GOLDEN
 from gnnkit.kernels.native import load_i32, prefetch, store_i32, store_i64
 from gnnkit.kernels.stream import fold_u64
+from gnnkit.sampling.graph_access import NodeScratch
 from gnnkit.sampling.owners import NO_IDS
 from gnnkit.sampling.passes import BASE, LOCAL_OF, NODES, load_id, mark_seeds
-from gnnkit.sampling.scratch import NodeScratch
+from gnnkit.sampling.subgraph import LOOSE_EDGE, STRANGE_SEED, WalkSeeds, damaged
 from gnnkit.sampling.tables import GraphTables, address_of
-from gnnkit.sampling.walked import LOOSE_EDGE, STRANGE_SEED, WalkSeeds, damaged
 
 _AHEAD = 16
 # In a table of indices: nothing is here.

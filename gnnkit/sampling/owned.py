@@ -1,4 +1,9 @@
-"""Kernels that draw the edges of given nodes, and look whose nodes they are."""
+"""What a part service samples: of the edges that its host owns, and all edges among the nodes of a batch.
+
+Most edges lead to nodes that are not among them, and every edge costs. So a node's edges are first looked up in marks, a bit for each hash
+value, which lie in the fastest caches and take no branch; those that pass are looked up in a table of the members. Memory is asked for the
+rows of nodes ahead. ``docs/performance.md`` has what each is worth.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +15,27 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import MemoryLimitError
 from gnnkit.host import available_memory
-from gnnkit.kernels.jit import kernel
-from gnnkit.kernels.keys import fold
-from gnnkit.kernels.native import load_i64, store_i64
-from gnnkit.sampling import adjacency, induced
+from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.keys import GOLDEN, fold
+from gnnkit.kernels.native import ask, asks, load_i64, prefetch, store_i64, use
 from gnnkit.sampling.batch_writer import GATHER, fill
-from gnnkit.sampling.owners import NO_IDS, Answer, BadRequest, Expansion, Picks, Question, RowsRequest
+from gnnkit.sampling.owners import NO_IDS, NO_VARIATES, Answer, BadRequest, Expansion, Picks, Question, RowsRequest
 from gnnkit.sampling.passes import (
     BLOCK,
     CAPACITY,
     COUNT,
     DAMAGED,
+    FIRST_POSITION,
     FRONTIER,
+    INDICES,
     INDICES_WIDTH,
+    INDPTR,
+    INDPTR_WIDTH,
+    LINEAR_FAN_OUT,
+    NUM_EDGES,
     NUM_NEIGHBOR_NODES,
     ROW,
+    WEIGHT_PREFIX,
     WEIGHTED,
     WORK_ROWS,
     ask_draws,
@@ -33,18 +44,392 @@ from gnnkit.sampling.passes import (
     load_id,
     measure,
     nodes_ahead,
+    takes_all,
     use_draws,
 )
-from gnnkit.sampling.picks import LINEAR_FAN_OUT, takes_all
+from gnnkit.sampling.subgraph import LOOSE_EDGE, damaged
 from gnnkit.sampling.tables import GraphTables, RowTable, address_of
-from gnnkit.sampling.variates import NO_VARIATES
-from gnnkit.sampling.walked import LOOSE_EDGE, damaged
 
 # Intrinsics have no type hints, so what they return is Any to mypy.
 # mypy: disable-error-code="no-any-return"
 
 
 FULL = -1
+
+
+@helper
+def edge_range(relation: NDArray[np.int64], parts: NDArray[np.int64], bounds: NDArray[np.int64], node: int) -> tuple[int, int, int]:
+    """A node's part, and the first of its edges there and one more than the last; the latter is DAMAGED where they make no sense."""
+    p = find_part(bounds, node)
+    width = relation[INDPTR_WIDTH]
+    start = load_id(parts[p, INDPTR], node - bounds[p], width)
+    stop = load_id(parts[p, INDPTR], node - bounds[p] + 1, width)
+    if start < 0 or stop < start or stop > parts[p, NUM_EDGES]:
+        return p, 0, DAMAGED
+    return p, start, stop
+
+
+@helper
+def ask_edges(
+    ahead: NDArray[np.int64],
+    relation: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    nodes: NDArray[np.int64],
+    column: int,
+    width: int,
+) -> None:
+    """Asks the disk for the row bounds of nodes, and for an array of their edges.
+
+    Args:
+        ahead: int64 ``[4 + 2 K]``, ``ReadAhead.table``.
+        relation: See ``add_degrees``, and so for the next three.
+        parts: int64 ``[P, 6]``.
+        bounds: int64 ``[P + 1]``.
+        nodes: int64 ``[n]``.
+        column: Column of ``parts`` that has the array's address; ``INDPTR``: the bounds are all.
+        width: Bytes of an element of the array.
+    """
+    for node in nodes:
+        p = find_part(bounds, node)
+        ask(ahead, parts[p, INDPTR] + (node - bounds[p]) * relation[INDPTR_WIDTH], 2 * relation[INDPTR_WIDTH])
+    for node in nodes:
+        p = find_part(bounds, node)
+        use(ahead, parts[p, INDPTR] + (node - bounds[p]) * relation[INDPTR_WIDTH], 2 * relation[INDPTR_WIDTH])
+    if column != INDPTR:
+        for node in nodes:
+            p, start, stop = edge_range(relation, parts, bounds, node)
+            if start < stop:
+                ask(ahead, parts[p, column] + start * width, (stop - start) * width)
+
+
+@kernel("boolean(int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1])")
+def add_degrees(
+    ahead: NDArray[np.int64],
+    relation: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    nodes: NDArray[np.int64],
+    degrees: NDArray[np.int64],
+) -> bool:
+    """Adds the number of edges of one type that each node owns to ``degrees``; False where the graph is damaged.
+
+    Args:
+        ahead: int64 ``[4 + 2 K]``, ``ReadAhead.table``.
+        relation: int64 ``[6]``, see ``walk.walk``, and so for the next two.
+        parts: int64 ``[P, 6]``.
+        bounds: int64 ``[P + 1]``.
+        nodes: int64 ``[n]``, store ids of parts that are here.
+        degrees: int64 ``[n]``.
+    """
+    together = nodes_ahead(ahead, nodes.size)
+    for i in range(nodes.size):
+        if asks(ahead) and i % together == 0:
+            ask_edges(ahead, relation, parts, bounds, nodes[i : i + together], INDPTR, 0)
+        _, start, stop = edge_range(relation, parts, bounds, nodes[i])
+        if stop == DAMAGED:
+            return False
+        degrees[i] += stop - start
+    return True
+
+
+@kernel("boolean(int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], uint8[::1])")
+def find_edges(
+    ahead: NDArray[np.int64],
+    relation: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    nodes: NDArray[np.int64],
+    others: NDArray[np.int64],
+    found: NDArray[np.uint8],
+) -> bool:
+    """Whether each node has an edge whose other end is the other node at its place; returns False where the graph is damaged.
+
+    Args:
+        ahead: See ``add_degrees``, and so for those that are not described here.
+        relation: int64 ``[6]``.
+        parts: int64 ``[P, 6]``.
+        bounds: int64 ``[P + 1]``.
+        nodes: int64 ``[n]``.
+        others: int64 ``[n]``.
+        found: uint8 ``[n]``, filled.
+    """
+    width = relation[INDICES_WIDTH]
+    together = nodes_ahead(ahead, nodes.size)
+    for i in range(nodes.size):
+        if asks(ahead) and i % together == 0:
+            ask_edges(ahead, relation, parts, bounds, nodes[i : i + together], INDICES, width)
+        p, start, stop = edge_range(relation, parts, bounds, nodes[i])
+        if stop == DAMAGED:
+            return False
+        found[i] = 0
+        for q in range(start, stop):
+            if load_id(parts[p, INDICES], q, width) == others[i]:
+                found[i] = 1
+                break
+    return True
+
+
+@kernel("int64(int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1])")
+def list_weights(
+    ahead: NDArray[np.int64],
+    relation: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    nodes: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    weights: NDArray[np.int64],
+) -> int:
+    """Lists the integer weights of nodes' edges, those of weight 0 left out.
+
+    Args:
+        ahead: See ``add_degrees``, and so for those that are not described here.
+        relation: int64 ``[6]``.
+        parts: int64 ``[P, 6]``.
+        bounds: int64 ``[P + 1]``.
+        nodes: int64 ``[n]``.
+        counts: int64 ``[n]``, filled: weights of each node.
+        weights: int64, filled, node after node.
+
+    Returns:
+        The number of weights, or FULL where there is no room for all, or DAMAGED.
+    """
+    together = nodes_ahead(ahead, nodes.size)
+    total = 0
+    for i in range(nodes.size):
+        if asks(ahead) and i % together == 0:
+            ask_edges(ahead, relation, parts, bounds, nodes[i : i + together], WEIGHT_PREFIX, 8)
+        p, start, stop = edge_range(relation, parts, bounds, nodes[i])
+        if stop == DAMAGED:
+            return DAMAGED
+        before, running = total, np.int64(0)
+        for position in range(start, stop):
+            until = load_i64(parts[p, WEIGHT_PREFIX] + position * 8)
+            if until == running:
+                continue
+            if total == weights.size:
+                return FULL
+            weights[total] = until - running
+            running = until
+            total += 1
+        counts[i] = total - before
+    return total
+
+
+# Intrinsics have no type hints, so what they return is Any to mypy.
+# mypy: disable-error-code="no-any-return"
+
+
+# In a table of members: nothing is here.
+_EMPTY = -1
+# Places of the table for a member, at least.
+_SPARSE = 4
+# Marks for a member, at least: of few members more lie in the fastest cache, and fewer of the others pass.
+_FEW, _MARKS_OF_FEW, _MARKS = 1 << 11, 64, 32
+# Edges of a node that are looked up at a time.
+_CHUNK = 1024
+# How many nodes ahead memory is asked for the bounds of a row, and for the row, of which the first lines.
+_BOUNDS_AHEAD, _ROW_AHEAD, _LINES, _LINE = 16, 4, 8, 64
+
+
+def scratch_for(num_members: int) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
+    """A table and marks for ``induce``, large enough for so many members."""
+    # Both are as long as a power of two that may be nearly twice as much as what is wanted.
+    table = np.empty(max(8, 2 * _SPARSE * num_members), np.int32)
+    return table, np.empty(max(_FEW * _MARKS_OF_FEW, 2 * _MARKS * num_members) // 64 + 1, np.uint64)
+
+
+@helper
+def _enter(members: NDArray[np.int64], order: NDArray[np.int64], begin: int, end: int, table: NDArray[np.int32]) -> int:
+    """Enters the members of a root into a table of their own; returns the base-2 logarithm of its length."""
+    bits = 3
+    while (1 << bits) < _SPARSE * (end - begin):
+        bits += 1
+    mask = uint64((1 << bits) - 1)
+    table[: 1 << bits] = _EMPTY
+    for q in range(begin, end):
+        slot = (uint64(members[order[q]]) * uint64(GOLDEN)) >> uint64(64 - bits)
+        while table[slot] != _EMPTY and members[table[slot]] != members[order[q]]:
+            slot = (slot + uint64(1)) & mask
+        if table[slot] == _EMPTY:
+            table[slot] = order[q]
+    return bits
+
+
+@helper
+def _mark(members: NDArray[np.int64], order: NDArray[np.int64], begin: int, end: int, marks: NDArray[np.uint64]) -> int:
+    """Marks the members of a root; returns the base-2 logarithm of the number of marks."""
+    bits, share = 6, _MARKS_OF_FEW if end - begin <= _FEW else _MARKS
+    while (1 << bits) < share * (end - begin):
+        bits += 1
+    marks[: 1 << (bits - 6)] = uint64(0)
+    for q in range(begin, end):
+        mark = (uint64(members[order[q]]) * uint64(GOLDEN)) >> uint64(64 - bits)
+        marks[mark >> uint64(6)] |= uint64(1) << (mark & uint64(63))
+    return bits
+
+
+@helper
+def _candidates(indices: int, width: int, start: int, stop: int, marks: NDArray[np.uint64], bits: int, found: NDArray[np.int64]) -> int:
+    """Lists the edges whose other ends have a mark, as every member has; returns how many. A loop without a branch."""
+    count, shift = uint64(0), uint64(64 - bits)
+    for edge in range(start, stop):
+        mark = (uint64(load_id(indices, edge, width)) * uint64(GOLDEN)) >> shift
+        found[count] = edge
+        count += (marks[mark >> uint64(6)] >> (mark & uint64(63))) & uint64(1)
+    return np.int64(count)
+
+
+@helper
+def _ask_ahead(
+    relation: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    nodes: NDArray[np.int64],
+    order: NDArray[np.int64],
+    q: int,
+) -> None:
+    """Asks memory for the bounds of a row that comes later, and for the row of a node that comes sooner."""
+    if q + _BOUNDS_AHEAD < nodes.size:
+        v = nodes[order[q + _BOUNDS_AHEAD]]
+        p = find_part(bounds, v)
+        prefetch(parts[p, INDPTR] + (v - bounds[p]) * relation[INDPTR_WIDTH])
+    if q + _ROW_AHEAD < nodes.size:
+        v = nodes[order[q + _ROW_AHEAD]]
+        p = find_part(bounds, v)
+        row = parts[p, INDICES] + load_id(parts[p, INDPTR], v - bounds[p], relation[INDPTR_WIDTH]) * relation[INDICES_WIDTH]
+        for line in range(_LINES):
+            prefetch(row + line * _LINE)
+
+
+@helper
+def _look_up(
+    relation: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    p: int,
+    found: NDArray[np.int64],
+    count: int,
+    members: NDArray[np.int64],
+    table: NDArray[np.int32],
+    bits: int,
+    num_edges: int,
+    places: NDArray[np.int64],
+    positions: NDArray[np.int64],
+) -> int:
+    """Keeps the candidates whose other ends are members; returns the number of edges. There is room for all."""
+    mask, shift, indices, width = uint64((1 << bits) - 1), uint64(64 - bits), parts[p, INDICES], relation[INDICES_WIDTH]
+    for c in range(count):
+        u = load_id(indices, found[c], width)
+        slot = (uint64(u) * uint64(GOLDEN)) >> shift
+        place = table[slot]
+        while place != _EMPTY and members[uint64(place)] != u:
+            slot = (slot + uint64(1)) & mask
+            place = table[slot]
+        places[num_edges] = place
+        if positions.size:
+            positions[num_edges] = parts[p, FIRST_POSITION] + found[c]
+        num_edges += place != _EMPTY
+    return num_edges
+
+
+@kernel(
+    "UniTuple(int64, 2)(int64[::1], int64[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
+    " int64[::1], int32[::1], uint64[::1], int64, int64, int64[::1], int64[::1], int64[::1])"
+)
+def induce(
+    ahead: NDArray[np.int64],
+    relation: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    nodes: NDArray[np.int64],
+    node_roots: NDArray[np.int64],
+    node_order: NDArray[np.int64],
+    members: NDArray[np.int64],
+    member_roots: NDArray[np.int64],
+    member_order: NDArray[np.int64],
+    table: NDArray[np.int32],
+    marks: NDArray[np.uint64],
+    first: int,
+    num_edges: int,
+    counts: NDArray[np.int64],
+    places: NDArray[np.int64],
+    positions: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Lists nodes' edges to members of their root, root after root, and in the stored order.
+
+    Args:
+        ahead: See ``adjacency.add_degrees``, and so for those that are not described here.
+        relation: int64 ``[6]``.
+        parts: int64 ``[P, 6]``.
+        bounds: int64 ``[P + 1]``.
+        nodes: int64 ``[n]``.
+        node_roots: int64 ``[n]``.
+        node_order: int64, sorts the nodes stably by root; or its first part, where the rest is for a later call.
+        members: int64 ``[m]``.
+        member_roots: int64 ``[m]``.
+        member_order: int64 ``[m]``, sorts the members stably by root.
+        table: int32, of ``scratch_for``.
+        marks: uint64, likewise.
+        first: Where in ``node_order`` to begin, 0 unless a call before has left off.
+        num_edges: Edges that are there already.
+        counts: int64 ``[n]``, filled: edges of each node.
+        places: int64, filled: where the edges' other ends are in ``members``; of equal ones the first.
+        positions: int64, as long as ``places``, filled; empty where they are not wanted.
+
+    Returns:
+        Where in ``node_order`` it has left off because there is no room for all edges of a node, its length where it has not, and DAMAGED;
+        and the number of edges.
+    """
+    bits, mark_bits, begin, end = 0, 0, 0, 0
+    found = np.empty(_CHUNK + 1, np.int64)
+    together = nodes_ahead(ahead, node_order.size)
+    for q in range(first, node_order.size):
+        i = node_order[q]
+        if asks(ahead) and (q - first) % together == 0:
+            next_nodes = nodes[node_order[q : q + together]]
+            ask_edges(ahead, relation, parts, bounds, next_nodes, INDICES, relation[INDICES_WIDTH])
+        _ask_ahead(relation, parts, bounds, nodes, node_order, q)
+        if q == first or node_roots[i] != node_roots[node_order[q - 1]]:
+            begin = end
+            while begin < members.size and member_roots[member_order[begin]] < node_roots[i]:
+                begin += 1
+            end = begin
+            while end < members.size and member_roots[member_order[end]] == node_roots[i]:
+                end += 1
+            bits = _enter(members, member_order, begin, end, table)
+            mark_bits = _mark(members, member_order, begin, end, marks)
+        p, start, stop = edge_range(relation, parts, bounds, nodes[i])
+        if stop == DAMAGED:
+            return DAMAGED, num_edges
+        before = num_edges
+        for chunk in range(start, stop, _CHUNK):
+            count = _candidates(parts[p, INDICES], relation[INDICES_WIDTH], chunk, min(stop, chunk + _CHUNK), marks, mark_bits, found)
+            if count > places.size - num_edges:
+                return q, before
+            num_edges = _look_up(relation, parts, p, found, count, members, table, bits, num_edges, places, positions)
+        counts[i] = num_edges - before
+    return node_order.size, num_edges
+
+
+@kernel("void(int64[::1], int64[::1], int64[::1], int64[::1])")
+def in_order(counts: NDArray[np.int64], order: NDArray[np.int64], values: NDArray[np.int64], sorted_values: NDArray[np.int64]) -> None:
+    """Puts nodes' values, which lie node after node in another order, into the order of the nodes.
+
+    Args:
+        counts: int64 ``[n]``, values of each node.
+        order: int64 ``[n]``, the nodes in the order in which their values lie.
+        values: int64 ``[sum of counts]``.
+        sorted_values: int64 ``[sum of counts]``, filled.
+    """
+    starts, total = np.empty(counts.size, np.int64), 0
+    for i in range(counts.size):
+        starts[i] = total
+        total += counts[i]
+    taken = 0
+    for i in order:
+        for q in range(counts[i]):
+            sorted_values[starts[i] + q] = values[taken + q]
+        taken += counts[i]
 
 
 @kernel(
@@ -295,7 +680,7 @@ class PartOwner:
         tables, degrees = self.tables, np.zeros(len(question.nodes), np.int64)
         for r in question.relations:
             for piece in self._pieces(len(degrees)):
-                if not adjacency.add_degrees(
+                if not add_degrees(
                     tables.ahead, tables.relations[r], tables.parts[r], tables.bounds[t], question.nodes[piece], degrees[piece]
                 ):
                     raise damaged(LOOSE_EDGE)
@@ -307,7 +692,7 @@ class PartOwner:
             raise BadRequest(f"{len(question.others)} other ends of {len(found)} edges")
         for piece in self._pieces(len(found)):
             ends = question.nodes[piece], question.others[piece]
-            if not adjacency.find_edges(tables.ahead, tables.relations[r], tables.parts[r], tables.bounds[t], *ends, found[piece]):
+            if not find_edges(tables.ahead, tables.relations[r], tables.parts[r], tables.bounds[t], *ends, found[piece]):
                 raise damaged(LOOSE_EDGE)
         return {"found": found}
 
@@ -320,13 +705,13 @@ class PartOwner:
         if (len(roots[0]), len(roots[1])) != (len(nodes), len(members)):
             raise BadRequest("the roots do not fit the nodes")
         node_order, member_order = (np.argsort(of_nodes, kind="stable") for of_nodes in roots)
-        table, marks = induced.scratch_for(len(members))
+        table, marks = scratch_for(len(members))
         counts, done, num_edges = np.zeros(len(nodes), np.int64), 0, 0
         # Every piece enters the members of its roots anew: it has enough nodes for that to be little of its work.
         for piece in self._pieces(len(nodes), len(members) // 4):
             while done < piece.stop:
                 _, places, positions = self._buffers[r]
-                done, num_edges = induced.induce(
+                done, num_edges = induce(
                     tables.ahead, tables.relations[r], tables.parts[r], tables.bounds[t], nodes, roots[0], node_order[: piece.stop],
                     members, roots[1], member_order, table, marks, done, num_edges, counts, places,
                     positions if question.wants_position else NO_IDS,
@@ -339,10 +724,10 @@ class PartOwner:
         if not rooted:
             found = {"counts": counts, "neighbors": places}
             return {**found, "positions": positions} if question.wants_position else found
-        induced.in_order(counts, node_order, places, spare)
+        in_order(counts, node_order, places, spare)
         if not question.wants_position:
             return {"counts": counts, "neighbors": spare}
-        induced.in_order(counts, node_order, positions, places)
+        in_order(counts, node_order, positions, places)
         return {"counts": counts, "neighbors": spare, "positions": places}
 
     def _weights(self, question: Question, t: int) -> Answer:
@@ -353,7 +738,7 @@ class PartOwner:
         for piece in self._pieces(len(counts)):
             while True:
                 weights = self._buffers[r][0, num_edges:]
-                found = adjacency.list_weights(
+                found = list_weights(
                     tables.ahead, tables.relations[r], tables.parts[r], tables.bounds[t], question.nodes[piece], counts[piece], weights
                 )
                 if found == DAMAGED:

@@ -15,8 +15,8 @@ from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import ask, asks, copy_bytes, load_i32, load_i64, prefetch, store_i64, use
 from gnnkit.plan import Inputs, NeighborSampling, Sampling
 from gnnkit.sampling.batch_writer import COPY, KIND, LOOK_UP, RowStep, RowWriter, rows_ahead
-from gnnkit.sampling.graph_access import BaseGraphAccess
-from gnnkit.sampling.kinds import cached_nodes
+from gnnkit.sampling.graph_access import BaseGraphAccess, NodeScratch
+from gnnkit.sampling.kinds import BatchSampler, StagedChooser, cached_nodes
 from gnnkit.sampling.numbering import enter_seeds
 from gnnkit.sampling.owners import Answer, Expansion, PartOwners, Picks, Question, RowsRequest, merge_sources, stitched
 from gnnkit.sampling.passes import (
@@ -36,11 +36,9 @@ from gnnkit.sampling.passes import (
     load_id,
     relabel,
 )
-from gnnkit.sampling.sampler import BatchSampler, StagedChooser
-from gnnkit.sampling.scratch import NodeScratch
 from gnnkit.sampling.structure import ReceivedChooser, StructureWriter
+from gnnkit.sampling.subgraph import LOOSE_EDGE, Walked, WalkSeeds, damaged
 from gnnkit.sampling.tables import GraphTables, address_of
-from gnnkit.sampling.walked import LOOSE_EDGE, Walked, WalkSeeds, damaged
 from gnnkit.schema import NodeType
 from gnnkit.storage.layout import FEATURE_NAME
 from gnnkit.storage.store import Store

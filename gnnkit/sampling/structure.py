@@ -14,9 +14,8 @@ from gnnkit.errors import SamplingError
 from gnnkit.kernels.jit import kernel
 from gnnkit.kernels.native import load_i64, store_i64
 from gnnkit.sampling.batch_writer import CarriedArray, carried_arrays, layout_of
-from gnnkit.sampling.subgraph import BatchKey, BatchLayout, EdgeKey, LayoutBuilder, NodeKey
+from gnnkit.sampling.subgraph import BatchKey, BatchLayout, EdgeKey, LayoutBuilder, NodeKey, SampleRequest, Walked, WalkedEdges, WalkSeeds
 from gnnkit.sampling.tables import GraphTables, address_of
-from gnnkit.sampling.walked import SampleRequest, Walked, WalkedEdges, WalkSeeds
 from gnnkit.schema import EdgeType
 
 # Intrinsics have no type hints, so what they return is Any to mypy.

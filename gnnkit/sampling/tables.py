@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from gnnkit.kernels.keys import text_key
 from gnnkit.schema import EdgeType, NodeType, edge_type_name, reverse_edge_type
-from gnnkit.storage.arrays import GraphArrays
-from gnnkit.storage.part_ids import all_dataset_ids
+from gnnkit.storage.arrays import GraphArrays, all_dataset_ids
 
 
 def address_of(array: NDArray[Any] | None) -> int:

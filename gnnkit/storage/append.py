@@ -28,9 +28,8 @@ from gnnkit.storage.edge_values import TIME_NAME, as_times, check_weights, timed
 from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, sync
 from gnnkit.storage.inputs import EdgeBatch, RowReader, SourceInput
 from gnnkit.storage.kernels import count_degrees, count_parts, insert_rows, places_by_time
-from gnnkit.storage.layout import book_file, cache_file, edge_file, index_dtype, keys_file, node_file, split_file, store_schema
+from gnnkit.storage.layout import book_file, cache_file, contiguous, edge_file, index_dtype, keys_file, node_file, split_file, store_schema
 from gnnkit.storage.manifest import Manifest, store_fingerprint, write_manifest
-from gnnkit.storage.numbering import contiguous
 from gnnkit.storage.staging import check_disk, check_replaceable, locked, memory_budget, restore, staged
 from gnnkit.storage.store import Store
 from gnnkit.storage.writer import BLOCK_BYTES, NO_MAP, checked_metadata, default_threads, wait_all

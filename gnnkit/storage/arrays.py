@@ -1,4 +1,4 @@
-"""A graph's arrays, part by part, as the sampler reads them: mapped files, shared memory or a user's own tensors.
+"""The arrays of a store's parts, mapped, the ids of their nodes and edges, and how their pages are read.
 
 Nodes are numbered twice. The *dataset's id* is what users see. The *store id* numbers the nodes of a type so that each part
 owns one range: part ``p`` owns ``[node_bounds[p], node_bounds[p + 1])``, in the dataset's order within the part or the hottest
@@ -7,16 +7,82 @@ first. Adjacency holds store ids, so finding a node's part is a search in ``num_
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+import ctypes
+import mmap
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.host import available_memory
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
-from gnnkit.storage.paging import ReadAhead
+
+# Rows that a thread asks for before it reads the first of them. With fewer the disk is idle at times; more are of no use, and where memory
+# is short they push out what was asked for before it is read: their pages take no more than this part of what is free.
+_WINDOW, _LEAST_WINDOW, _PART_OF_FREE = 2048, 64, 1 / 64
+# Pages that were asked for lately and are not asked for again: so few that the system has not given them up meanwhile.
+_LATELY, _LEAST_LATELY, _PART_LATELY = 1 << 17, 1 << 10, 1 / 4
+_SETTINGS = 4
+# MADV_POPULATE_READ, of Linux from 5.14 on, on all of its machines.
+_POPULATE_READ = 22
+
+
+class ReadAhead:
+    """The way in which kernels ask for the pages of a mapped graph before they read them; decided once, when the graph is opened.
+
+    A graph that fits in memory is left to the system, which fills its cache in a few large reads, and nobody asks for anything. One that
+    does not fit is read page by page: otherwise every row is read from the disk with the 128 KB (8 MB on some systems) around it, which
+    only pushes out what was read before. What is about to be read is asked for together, so that the disk has many pages to read at a time.
+
+    Args:
+        arrays: The graph's arrays; those that are not mapped files count as memory.
+
+    Attributes:
+        table: int64 ``[4 + 2 K]``, read and written by kernels; see ``gnnkit.kernels.native``, which cannot be imported here: it brings
+            the compiler, which reading a store does without.
+    """
+
+    def __init__(self, arrays: Iterable[NDArray[Any]]) -> None:
+        mappings = [(array, mapping) for array in arrays if (mapping := _mapping_of(array)) is not None]
+        self.table = np.zeros(_SETTINGS, np.int64)
+        free = available_memory() if mappings else 0
+        if not hasattr(mmap, "MADV_RANDOM") or sum(array.nbytes for array, _ in mappings) <= free:
+            return
+        for _, mapping in mappings:
+            with contextlib.suppress(OSError):  # a filter of system calls: pages come one at a time, and are right
+                mapping.madvise(mmap.MADV_RANDOM)
+        window = min(_WINDOW, max(_LEAST_WINDOW, int(free * _PART_OF_FREE) // mmap.PAGESIZE))
+        lately = 1 << (min(_LATELY, max(_LEAST_LATELY, int(free * _PART_LATELY) // mmap.PAGESIZE)).bit_length() - 1)
+        self.table = np.zeros(_SETTINGS + 2 * lately, np.int64)
+        self.table[:_SETTINGS] = _address_of_madvise(), mmap.PAGESIZE, window, _advice_of_use()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether pages are asked for."""
+        return bool(self.table[0])
+
+
+@cache
+def _address_of_madvise() -> int:
+    return ctypes.cast(ctypes.CDLL(None).madvise, ctypes.c_void_p).value or 0
+
+
+@cache
+def _advice_of_use() -> int:
+    """The advice by which pages are counted as used; 0 where there is none."""
+    return _POPULATE_READ if sys.platform == "linux" and ctypes.CDLL(None).madvise(None, 0, _POPULATE_READ) == 0 else 0
+
+
+def _mapping_of(array: NDArray[Any]) -> mmap.mmap | None:
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base if isinstance(base, mmap.mmap) else None
 
 
 def placeholder(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -140,3 +206,79 @@ class GraphArrays:
     def neighbor_type(self, edge_type: EdgeType) -> NodeType:
         """The end of an edge type that sampling arrives at."""
         return edge_type[0] if self.edge_dir == "in" else edge_type[2]
+
+
+def dataset_ids(graph: GraphArrays, node_type: NodeType, part: int) -> NDArray[np.int64]:
+    """int64 ``[num_local_nodes]``: the dataset's ids of a part's nodes; ascending unless the hottest come first."""
+    ids = graph.nodes[node_type][part].global_id
+    bounds = graph.node_bounds[node_type]
+    return np.arange(bounds[part], bounds[part + 1]) if ids is None else np.asarray(ids, np.int64)
+
+
+def all_dataset_ids(graph: GraphArrays, node_type: NodeType) -> NDArray[np.int64]:
+    """int64 ``[num_nodes]``: the dataset's id of every store id, also of parts that are not open."""
+    table, num_nodes = graph.store_id[node_type], graph.schema.node_types[node_type].num_nodes
+    ids = np.arange(num_nodes, dtype=np.int64)
+    if table is None:
+        return ids
+    found = np.empty(num_nodes, np.int64)
+    found[table] = ids
+    return found
+
+
+def node_values(graph: GraphArrays, node_type: NodeType, name: str) -> NDArray[Any]:
+    """``[num_nodes, ...]``: one array of all nodes of a type, by the dataset's ids; every part must be open."""
+    spec = graph.schema.node_types[node_type].arrays[name]
+    found = np.empty((graph.schema.node_types[node_type].num_nodes, *spec.row_shape), spec.numpy_dtype)
+    for part, nodes in enumerate(graph.nodes[node_type]):
+        found[dataset_ids(graph, node_type, part)] = nodes.arrays[name]
+    return found
+
+
+def part_edge_ids(graph: GraphArrays, edge_type: EdgeType, part: int) -> NDArray[np.int64]:
+    """int64 ``[num_local_edges]``: the dataset's ids of a part's edges, or their places in the store where it has no ids."""
+    ids = graph.edges[edge_type][part].edge_id
+    bounds = graph.edge_bounds[edge_type]
+    return np.arange(bounds[part], bounds[part + 1]) if ids is None else np.asarray(ids, np.int64)
+
+
+def edge_order(graph: GraphArrays, edge_type: EdgeType, part: int) -> NDArray[np.int64] | None:
+    """int64 ``[num_local_edges]``: a part's edges by the dataset's ids of their owners; None where they lie in this order."""
+    owners = dataset_ids(graph, graph.frontier_type(edge_type), part)
+    if (owners[1:] > owners[:-1]).all():
+        return None
+    return np.argsort(np.repeat(owners, np.diff(graph.edges[edge_type][part].indptr)), kind="stable")
+
+
+class PartNodeRows:
+    """Finds a part's rows of nodes."""
+
+    def __init__(self, graph: GraphArrays, node_type: NodeType, part: int) -> None:
+        self._table = graph.store_id[node_type]
+        self._first, self._end = (int(bound) for bound in graph.node_bounds[node_type][part : part + 2])
+        self._num_nodes = graph.schema.node_types[node_type].num_nodes
+
+    def rows(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """Rows ``[k]`` of the dataset's ids ``[k]``; -1 for ids that the part does not have."""
+        known = (ids >= 0) & (ids < self._num_nodes)
+        numbers = ids if self._table is None else self._table[np.where(known, ids, 0)] if self._num_nodes else ids
+        return np.where(known & (numbers >= self._first) & (numbers < self._end), numbers - self._first, -1)
+
+
+class PartEdgeRows:
+    """Finds a part's rows of edges; sorts their ids when it is first asked."""
+
+    def __init__(self, graph: GraphArrays, edge_type: EdgeType, part: int) -> None:
+        self._edge_ids = part_edge_ids(graph, edge_type, part)
+
+    @cached_property
+    def _order(self) -> NDArray[np.int64]:
+        return np.argsort(self._edge_ids, kind="stable")
+
+    def rows(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """Rows ``[k]`` of the dataset's ids ``[k]``; -1 for ids that the part does not have."""
+        if not len(self._edge_ids):
+            return np.full(len(ids), -1)
+        places = np.searchsorted(self._edge_ids, ids, sorter=self._order)
+        rows = self._order[np.minimum(places, len(self._order) - 1)]
+        return np.where(self._edge_ids[rows] == ids, rows, -1)

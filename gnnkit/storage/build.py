@@ -1,25 +1,34 @@
-"""Building a store from a dataset, or from a store in other parts: streaming, in bounded memory, all or nothing."""
+"""Building stores: of a whole source on one host, or by several hosts that each build their parts.
+
+A record is a manifest of which only the files and the cuts of one piece are there: a part, or what every host has (official splits, keys,
+and the books of renumbered nodes). It is small, and all that hosts without a common disk need of each other.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink, ignore_events
+from gnnkit.files import read_json, why_unwritable, write_whole
 from gnnkit.schema import NodeType
 from gnnkit.source import GraphSource, PartedSource
 from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.files import sync
 from gnnkit.storage.inputs import BuildInput, KeptSourceInput, SourceInput, StoreInput
-from gnnkit.storage.layout import check_buildable
-from gnnkit.storage.manifest import canonical_options, store_fingerprint, write_manifest
-from gnnkit.storage.options import BuildOptions
-from gnnkit.storage.staging import check_replaceable, locked, memory_budget, remove_tree, restore, staged
+from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, BuildOptions, StoreNumbering, check_buildable, part_folder, part_of
+from gnnkit.storage.manifest import Manifest, canonical_options, checksum, manifest_from_json, store_fingerprint, write_manifest
+from gnnkit.storage.staging import check_replaceable, locked, memory_budget, parts_path, remove_tree, restore, staged, take_place
 from gnnkit.storage.store import Store
 from gnnkit.storage.writer import StoreWriter, Written
 
@@ -225,3 +234,310 @@ def _resolved(store: Store, options: BuildOptions) -> BuildOptions:
             f"build it from the dataset with feature_dtype={options.feature_dtype!r}",
         )
     return replace(options, feature_dtype=options.feature_dtype or held)
+
+
+SHARED = "shared"
+_RECORDS = "records"
+
+
+def piece_name(part: int | None) -> str:
+    """Returns the name of a piece: a part, or under None what every host has."""
+    return SHARED if part is None else part_folder(part)
+
+
+@dataclass(frozen=True)
+class PartRecord:
+    """The record of one piece of a store.
+
+    Attributes:
+        part: The part; None for what every host has.
+        assignment: Digest of all nodes' numbers: hosts must have assigned them alike.
+        manifest: The manifest, with the files and the cuts of this piece alone.
+    """
+
+    part: int | None
+    assignment: str
+    manifest: Manifest
+
+    def write(self, folder: Path) -> None:
+        """Writes the record, all at once: from then on the piece counts as built."""
+        value = {**self.manifest.to_json(), "part": self.part, "assignment": self.assignment}
+        value["checksum"] = checksum(value)
+        records = folder / _RECORDS
+        records.mkdir(exist_ok=True)
+        write_whole(records / f"{piece_name(self.part)}.json", json.dumps(value, indent=1) + "\n")
+        sync(records)
+
+
+def records_of(manifest: Manifest, numbering: Mapping[NodeType, StoreNumbering], parts: Mapping[int | None, Any]) -> list[PartRecord]:
+    """The records of the pieces that one host has written.
+
+    Args:
+        manifest: What it knows of the store.
+        numbering: Store ids of each node type.
+        parts: The pieces; only the keys are looked at.
+    """
+    assignment = _digest(numbering)
+    return [PartRecord(part, assignment, _only(manifest, part)) for part in parts]
+
+
+def _digest(numbering: Mapping[NodeType, StoreNumbering]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for node_type, numbers in sorted(numbering.items()):
+        digest.update(repr((node_type, numbers.bounds.tolist())).encode())
+        if numbers.store_id is not None:
+            digest.update(np.ascontiguousarray(numbers.store_id).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _only(manifest: Manifest, part: int | None) -> Manifest:
+    """A manifest with what belongs to one piece."""
+    nothing = (0,) * manifest.num_parts
+    cuts = {t: tuple(row if number == part else nothing for number, row in enumerate(rows)) for t, rows in manifest.cuts.items()}
+    files = {name: entry for name, entry in manifest.files.items() if part_of(name) == part}
+    own = replace(manifest, cuts=cuts, files=files)
+    return own if part is None else replace(own, link_splits={}, keys={})
+
+
+def read_records(folder: Path) -> dict[int | None, PartRecord]:
+    """The records in a folder of parts, by part.
+
+    Raises:
+        StoreError: One of them is damaged, or of another format.
+    """
+    found = {}
+    for path in sorted((folder / _RECORDS).glob("*.json")):
+        if not path.name.startswith("."):  # one that is being written
+            record = _read(path)
+            found[record.part] = record
+    return found
+
+
+def _read(path: Path) -> PartRecord:
+    hint = f"remove {path.parent.parent}, and build its parts again"
+    try:
+        value = read_json(path, root=path.parent)
+        version = value["format_version"] if value["format"] == FORMAT else None
+        if version != FORMAT_VERSION:
+            raise StoreError(f"{path} is of store format {version}, this gnnkit writes {FORMAT_VERSION}", "use one version on all hosts")
+        if value.pop("checksum") != checksum(value):
+            raise ValueError("its checksum differs")
+        part, assignment = value.pop("part"), str(value.pop("assignment"))
+        record = PartRecord(None if part is None else int(part), assignment, manifest_from_json(value))
+        if path.stem != piece_name(record.part):
+            raise ValueError(f"it is that of {piece_name(record.part)}")
+    except StoreError:
+        raise
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        raise StoreError(f"{path} is damaged: {error}", hint) from error
+    return record
+
+
+def merged(records: Mapping[int | None, PartRecord]) -> Manifest:
+    """The manifest of a store, given the records of all its pieces.
+
+    Raises:
+        StoreError: They are of different graphs or assignments.
+    """
+    first = records[None]
+    whole = first.manifest
+    cuts = {edge_type: list(rows) for edge_type, rows in whole.cuts.items()}
+    files = dict(whole.files)
+    for part, record in records.items():
+        _check_alike(first, record)
+        files.update(record.manifest.files)
+        if part is not None:
+            for edge_type, rows in record.manifest.cuts.items():
+                cuts[edge_type][part] = rows[part]
+    return replace(whole, files=files, cuts={edge_type: tuple(rows) for edge_type, rows in cuts.items()})
+
+
+def _check_alike(first: PartRecord, second: PartRecord) -> None:
+    left, right = (_only(record.manifest, -1).to_json() for record in (first, second))
+    differ = [name for name in left if left[name] != right[name]]
+    if first.assignment != second.assignment:
+        differ.append("the numbering of nodes")
+    if differ:
+        raise StoreError(
+            f"{piece_name(first.part)} and {piece_name(second.part)} do not belong together: {', '.join(differ)} differ",
+            "build them with the same versions of gnnkit and its libraries on all hosts",
+        )
+
+
+_BUILD, _WHOLE = "build.json", "store"
+# Whoever puts a store together only renames folders.
+_LOCK_WAIT_S = 60.0
+
+
+def build_parts(
+    job: BuildJob,
+    parts: Iterable[int],
+    events: EventSink = ignore_events,
+    *,
+    finish: bool = False,
+    wait_timeout_s: float = 0.0,
+    memory_bytes: int | None = None,
+) -> Store | None:
+    """Builds some parts of a store, and puts the store together once all parts are there.
+
+    Args:
+        job: The whole store.
+        parts: The parts to build here. Those that are there already are not built again.
+        events: Receives the stages.
+        finish: Puts the store together also where the files of some parts are on other hosts, and only their records here.
+        wait_timeout_s: How long to wait for another process that builds one of these parts.
+        memory_bytes: See ``build_store``.
+
+    Returns:
+        The store, with the parts whose files are here; None while parts are missing.
+
+    Raises:
+        PlanError: There is no such part.
+        StoreError: See ``build_store``; the folder of parts is of another build; or with ``finish``, a part is missing.
+    """
+    path, wanted = job.path.expanduser().absolute(), sorted(set(parts))
+    if unknown := [part for part in wanted if not 0 <= part < job.options.num_parts]:
+        raise PlanError(f"there is no part {unknown[0]} of {job.options.num_parts}", "parts count from 0")
+    folder = parts_path(path)
+    if (store := _finished(path, job.fingerprint, wanted)) is not None:
+        _clear(folder, store)
+        return store
+    check_replaceable(path)
+    try:
+        join_parts(folder, job)
+        _build(job, folder, wanted, events, wait_timeout_s, memory_bytes)
+        store = _put_together(job, path, folder, wanted, finish, events)
+    except (OSError, StoreError) as error:
+        # Somebody else may have built the same parts meanwhile, and the store been put together without ours, its folder of parts gone.
+        if (store := _finished(path, job.fingerprint, wanted)) is not None:
+            return store
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(f"{folder}: {why_unwritable(error, folder)}", "call it again: no part that is finished is lost") from error
+    return _finished(path, job.fingerprint, wanted) if store is None else store
+
+
+def missing_parts(path: Path) -> list[int]:
+    """The parts of a store that several hosts build which nobody has finished yet."""
+    folder = parts_path(path.expanduser().absolute())
+    try:
+        num_parts = int(read_json(folder / _BUILD, root=folder)["num_parts"])
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):
+        return []
+    built = read_records(folder)
+    return [part for part in range(num_parts) if part not in built]
+
+
+def _finished(path: Path, fingerprint: str, parts: list[int]) -> Store | None:
+    """The store, if it has been put together: all of it, or the parts of it that are here; these include ``parts``."""
+    try:
+        here = _parts_in(path)
+    except OSError:
+        return None
+    return existing(path, fingerprint, here) if set(parts) <= set(here) else None
+
+
+def _parts_in(folder: Path) -> list[int]:
+    """The parts whose files are in a folder."""
+    numbers = (entry.name.removeprefix("part") for entry in folder.iterdir() if entry.is_dir() and entry.name.startswith("part"))
+    return sorted(int(number) for number in numbers if number.isdigit())
+
+
+def join_parts(folder: Path, job: BuildJob) -> None:
+    """Makes the folder of parts, or finds that it is this build's.
+
+    Raises:
+        StoreError: It is another's.
+        OSError: It cannot be written.
+    """
+    own = {"fingerprint": job.fingerprint, "num_parts": job.options.num_parts}
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / _BUILD
+    try:
+        if not file.exists():
+            write_whole(file, json.dumps(own) + "\n")
+        found = read_json(file, root=folder)
+    except ValueError:
+        found = None
+    if found != own:
+        raise StoreError(
+            f"{folder} holds parts of another build",
+            f"remove it if nobody needs it any more (rm -r {folder}), or choose another folder with out=...",
+        )
+
+
+def _build(job: BuildJob, folder: Path, parts: list[int], events: EventSink, wait_timeout_s: float, memory_bytes: int | None) -> None:
+    """Builds the parts that are not there yet, and what every host has."""
+    with ExitStack() as locks:
+        for part in parts:
+            locks.enter_context(locked(folder / part_folder(part), wait_timeout_s, events))
+        built = read_records(folder)
+        pieces: list[int | None] = [part for part in parts if part not in built]
+        if None not in built:
+            try:
+                locks.enter_context(locked(folder / SHARED, 0.0, events))
+                pieces.append(None)
+            except StoreError as error:  # it is another host that does it
+                logger.debug("the files that every host has: %s", error)
+        if not pieces:
+            return
+        for piece in pieces:
+            restore(folder / piece_name(piece))
+        with ExitStack() as stages:
+            roots = {piece: stages.enter_context(staged(folder / piece_name(piece))) for piece in pieces}
+            written = job.write(roots, events, memory_bytes)
+        for record in records_of(written.manifest, written.numbering, roots):
+            record.write(folder)
+
+
+def _put_together(job: BuildJob, path: Path, folder: Path, parts: list[int], finish: bool, events: EventSink) -> Store | None:
+    """Makes the store of the pieces, if they are all there."""
+    records = read_records(folder)
+    absent = [part for part in range(job.options.num_parts) if part not in records]
+    if absent or None not in records:
+        if finish:
+            raise _unfinished(path, absent)
+        return None
+    with locked(path, _LOCK_WAIT_S, events):
+        restore(path)
+        if (store := _finished(path, job.fingerprint, parts)) is None:
+            here = [part for part in range(job.options.num_parts) if _place_of(folder, part).is_dir()]
+            if not finish and len(here) < job.options.num_parts:
+                return None
+            _assemble(folder, records, here)
+            take_place(folder / _WHOLE, path)
+            store = Store.open(path, here)
+        _clear(folder, store)
+    return store
+
+
+def _clear(folder: Path, store: Store) -> None:
+    """Removes the folder of parts, unless it holds records of parts that are not on this disk."""
+    if len(store.local_parts) == store.num_parts:
+        with suppress(OSError):  # somebody who came too late makes another lock in it
+            while folder.exists():
+                with suppress(FileNotFoundError):  # somebody has given his lock up meanwhile, and removed its file
+                    remove_tree(folder)
+
+
+def _unfinished(path: Path, absent: list[int]) -> StoreError:
+    what = f"the parts {', '.join(map(str, absent))} of {path} are" if absent else f"what every host has of {path} is"
+    return StoreError(f"{what} not built, or their records are not here", "build them, or copy <store>.parts/records from the other hosts")
+
+
+def _place_of(folder: Path, part: int) -> Path:
+    """Returns the folder of a part's files: still in its piece, or in the store that is being put together."""
+    moved = folder / _WHOLE / part_folder(part)
+    return moved if moved.is_dir() else folder / part_folder(part) / part_folder(part)
+
+
+def _assemble(folder: Path, records: dict[int | None, PartRecord], here: list[int]) -> None:
+    """Moves the files of all pieces into one folder; what has been moved before stays."""
+    manifest, whole = merged(records), folder / _WHOLE
+    whole.mkdir(exist_ok=True)
+    for part in [*here, None]:
+        piece = folder / piece_name(part)
+        for source in sorted(piece.iterdir()) if piece.is_dir() else []:
+            source.rename(whole / source.name)
+    write_manifest(whole, manifest)
+    sync(whole)

@@ -15,9 +15,8 @@ from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import read_json
 from gnnkit.shipped import is_shipped
 from gnnkit.source import GraphSource
-from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, MANIFEST_NAME
+from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, MANIFEST_NAME, BuildOptions
 from gnnkit.storage.manifest import Manifest, read_manifest, store_fingerprint, uncut
-from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.staging import INCOMPLETE, PARTS, REPLACED, incomplete_path, locked, parts_path, remove_tree, restore
 from gnnkit.storage.store import Store
 

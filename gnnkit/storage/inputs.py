@@ -17,8 +17,7 @@ from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits
 from gnnkit.storage.arrays import EdgePart
 from gnnkit.storage.files import write_fully
 from gnnkit.storage.keys import NodeKeys
-from gnnkit.storage.layout import index_dtype
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions, index_dtype
 from gnnkit.storage.store import Store
 
 # Rows of wide arrays are taken in smaller batches than those of narrow ones.

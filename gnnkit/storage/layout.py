@@ -1,4 +1,4 @@
-"""The paths of a store's files, and the names that its types and arrays may have.
+"""The options of a store, its layout on disk, and the numbers that it gives to nodes.
 
     manifest.json
     part<p>/edges/<source>__<relation>__<target>/{indptr,indices[,edge_id][,weight_prefix][,effective_time][,<array>]}.npy
@@ -10,18 +10,108 @@
     keys/<type>/<array>.npy
 
 Arrays of a part are in the order of its nodes and edges; ``gnnkit.storage.arrays`` describes their contents.
+
+Hotness comes in levels, each of twice the visits of the next (``gnnkit.storage.partition.hotness``), and nodes of one level are in the
+dataset's order: those that batches touch most share pages, and neighbours that the dataset keeps together stay together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NewType, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.schema import QUANTIZED, ArraySpec, EdgeType, GraphSchema, NodeType, edge_type_name
+from gnnkit.schema import QUANTIZED, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType, edge_type_name
 from gnnkit.storage.edge_values import TIME_NAME, check_time_attr
-from gnnkit.storage.options import BuildOptions
+
+Partitioner = Literal["contiguous", "random", "ldg", "metis", "frequency"]
+# The dataset says it itself; see ``PartedSource``.
+Given = Literal["given"]
+# ``"column:NAME"``: the array NAME of nodes says it. A type of its own, so that type checkers still find misspelt names of others.
+ByColumn = NewType("ByColumn", str)
+BY_COLUMN = "column:"
+FeatureDtype = Literal["float32", "float16", "bfloat16", "quint8"]
+Order = Literal["dataset", "hotness"]
+# The split that epochs start from unless something else is said.
+TRAIN = "train"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """Everything beside the source that decides a store's bytes; part of its fingerprint.
+
+    Attributes:
+        num_parts: Parts to cut the graph into, at least 1.
+        partition: The way in which nodes are assigned to parts; "column:NAME" takes the values of an array of nodes, "given" the parts of
+            a ``PartedSource``.
+        edge_dir: "in" compresses edges by target (sampling walks against the edges, as in PyG), "out" by source.
+        with_edge: Whether to store the dataset's edge ids (4 or 8 bytes an edge).
+        feature_dtype: Stores floating-point arrays of two dimensions ("x", "edge_attr") in this type; None keeps the source's.
+            "quint8" keeps 8 bits of each number, affine between its column's least and largest; batches give float32.
+        weight: Name of the one-dimensional edge array to prepare for weighted sampling, or None.
+        time_attr: Name of the arrays of integers to prepare for temporal sampling, or None: each node's edges are then stored in the order
+            of their times, which are the edge's own or those of the node at its far end (see ``gnnkit.storage.edge_values``).
+        cache_ratio: Share of all nodes whose features each part replicates from other parts, hottest first.
+        num_neighbors: Fan-out with which "frequency", ``cache_ratio`` and ``order`` measure how hot a node is.
+        input_nodes: The split whose nodes they start from, all nodes where there is no split "train"; None is all nodes.
+        seed: Seed of the partitioners that draw.
+        order: The order of a part's nodes in its files: "dataset", or "hotness", those that batches touch most first, so that they share
+            pages of a store that does not fit in memory. Batches are the same.
+    """
+
+    num_parts: int = 1
+    partition: Partitioner | Given | ByColumn = "contiguous"
+    edge_dir: EdgeDir = "in"
+    with_edge: bool = False
+    feature_dtype: FeatureDtype | None = None
+    weight: str | None = None
+    time_attr: str | None = None
+    cache_ratio: float = 0.0
+    num_neighbors: tuple[int, ...] = (15, 10)
+    seed: int = 0
+    order: Order = "dataset"
+    input_nodes: str | None = TRAIN
+
+    def __post_init__(self) -> None:
+        if isinstance(self.num_parts, bool) or not isinstance(self.num_parts, int) or self.num_parts < 1:
+            raise PlanError(f"num_parts must be a whole number of at least 1, got {self.num_parts!r}", "num_parts=1 keeps the graph whole")
+        methods = (*get_args(Partitioner), *get_args(Given), *([self.partition] if self.part_column else [f"{BY_COLUMN}NAME"]))
+        for name, value, choices in (
+            ("partition", self.partition, methods),
+            ("edge_dir", self.edge_dir, ("in", "out")),
+            ("feature_dtype", self.feature_dtype, (None, *get_args(FeatureDtype))),
+            ("order", self.order, get_args(Order)),
+        ):
+            if value not in choices:
+                known = [str(choice) for choice in choices]
+                raise PlanError(f"{name} must be one of {known}, got {value!r}{near_matches(str(value), known)}")
+        if self.input_nodes is not None and (not isinstance(self.input_nodes, str) or not self.input_nodes):
+            raise PlanError(f"input_nodes must be the name of a split, got {self.input_nodes!r}", "None starts from all nodes")
+        if not 0.0 <= self.cache_ratio <= 1.0:
+            raise PlanError(f"cache_ratio must be between 0 and 1, got {self.cache_ratio!r}", "cache_ratio=0 replicates nothing")
+
+    @property
+    def part_column(self) -> str | None:
+        """The array of nodes whose values are their parts; None where another method assigns them."""
+        named = isinstance(self.partition, str) and self.partition.startswith(BY_COLUMN)
+        return self.partition.removeprefix(BY_COLUMN) or None if named else None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form, with the keys in the order of the fields; "order" and "input_nodes" only where they are not the usual.
+
+        So other stores have the manifest and the fingerprint that they had before there was a choice.
+        """
+        value = {**asdict(self), "num_neighbors": list(self.num_neighbors)}
+        if self.order == "dataset":
+            del value["order"]
+        if self.input_nodes == TRAIN:
+            del value["input_nodes"]
+        return value
+
 
 FORMAT = "gnnkit-store"
 FORMAT_VERSION = 2
@@ -225,3 +315,74 @@ def check_name(what: str, name: str) -> None:
             f"{what} {name!r} cannot be a file name",
             f"use up to {_MAX_NAME_BYTES} printable characters without slashes, not starting with a dot",
         )
+
+
+# Levels of hotness, from 0 for nodes that no batch touches.
+MOST_LEVELS = 64
+
+
+@dataclass(frozen=True)
+class StoreNumbering:
+    """The store ids of one node type.
+
+    Attributes:
+        bounds: int64 ``[num_parts + 1]``: part ``p`` owns the store ids ``[bounds[p], bounds[p + 1])``.
+        store_id: int32 or int64 ``[num_nodes]`` from the dataset's id to the store id; None for the identity.
+        hotness: For each part its number of nodes of each level, hottest first; None where nodes are in the dataset's order.
+    """
+
+    bounds: NDArray[np.int64]
+    store_id: NDArray[Any] | None = None
+    hotness: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the type."""
+        return int(self.bounds[-1])
+
+    def to_store(self, first: int, last: int) -> NDArray[Any]:
+        """Store ids of the dataset ids ``[first, last)``."""
+        return np.arange(first, last) if self.store_id is None else self.store_id[first:last]
+
+    def part_of(self, store_ids: NDArray[Any]) -> NDArray[np.int64]:
+        """The part of each store id."""
+        return np.searchsorted(self.bounds, store_ids, side="right").astype(np.int64) - 1
+
+
+def contiguous(num_nodes: int, num_parts: int) -> StoreNumbering:
+    """Parts of consecutive nodes whose sizes differ by at most one."""
+    return StoreNumbering(np.array([num_nodes * part // num_parts for part in range(num_parts + 1)], np.int64))
+
+
+def from_assignment(
+    node_type: NodeType, num_nodes: int, num_parts: int, part: NDArray[np.integer[Any]], levels: NDArray[np.uint8] | None = None
+) -> StoreNumbering:
+    """The numbering under which part ``part[i]`` owns node ``i``.
+
+    Args:
+        node_type: The nodes' type, for the error.
+        num_nodes: How many there are.
+        num_parts: Parts.
+        part: ``[num_nodes]``, by dataset id.
+        levels: ``[num_nodes]``, how hot each node is, at most ``MOST_LEVELS - 1``; None leaves them in the dataset's order.
+
+    Raises:
+        PlanError: The assignment does not give each node one of the parts.
+    """
+    if part.shape != (num_nodes,) or (num_nodes and not 0 <= int(part.min()) <= int(part.max()) < num_parts):
+        raise PlanError(f"the partitioner did not give each of the {num_nodes} nodes of type {node_type!r} one of {num_parts} parts")
+    bounds = np.concatenate([[0], np.bincount(part, minlength=num_parts).cumsum()]).astype(np.int64)
+    hotness, num_keys = None, num_parts
+    if levels is not None:
+        num_keys *= MOST_LEVELS
+        part = part.astype(np.int16 if num_keys <= np.iinfo(np.int16).max else np.int64) * MOST_LEVELS + (MOST_LEVELS - 1 - levels)
+        counts = np.bincount(part, minlength=num_keys).reshape(num_parts, MOST_LEVELS)
+        hotness = tuple(tuple(row) for row in counts.tolist())
+    if num_nodes == 0 or bool((part[1:] >= part[:-1]).all()):
+        return StoreNumbering(bounds, None, hotness)
+    # NumPy sorts 16-bit integers by radix, in linear time.
+    key = part.astype(np.int16) if num_keys <= np.iinfo(np.int16).max else part
+    dtype = index_dtype(num_nodes)
+    store_id = np.empty(num_nodes, dtype)
+    store_id[np.argsort(key, kind="stable")] = np.arange(num_nodes, dtype=dtype)
+    return StoreNumbering(bounds, store_id, hotness)

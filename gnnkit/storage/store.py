@@ -23,6 +23,7 @@ from gnnkit.storage.keys import NodeKeys
 from gnnkit.storage.layout import (
     EDGE_FILES,
     FEATURE_NAME,
+    BuildOptions,
     book_file,
     cache_file,
     edge_file,
@@ -33,9 +34,7 @@ from gnnkit.storage.layout import (
     split_file,
 )
 from gnnkit.storage.link_splits import map_link_splits
-from gnnkit.storage.manifest import Manifest, read_manifest
-from gnnkit.storage.options import BuildOptions
-from gnnkit.storage.outline import elsewhere, is_outline, outline_files
+from gnnkit.storage.manifest import Manifest, elsewhere, is_outline, outline_files, read_manifest
 from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class Store:
     Arrays stay usable when the store is removed while they are in use.
 
     A host that holds some of the parts opens those only: the files of the others need not be there. One that holds none may have an outline
-    (``gnnkit.storage.outline``).
+    (``gnnkit.storage.manifest``).
 
     Args:
         path: The store's folder.
@@ -357,7 +356,7 @@ class Store:
         """A picture of the degrees of its nodes, the sizes of its parts, and the edges between them.
 
         Returns:
-            A matplotlib figure; its ``data`` are the numbers (``gnnkit.ui.plots.store.StoreNumbers``).
+            A matplotlib figure; its ``data`` are the numbers (``gnnkit.ui.plots.StoreNumbers``).
 
         Raises:
             PlanError: matplotlib is not installed.

@@ -26,9 +26,13 @@ from gnnkit.storage.kernels import bucket_order, count_degrees, count_parts, pla
 from gnnkit.storage.keys import build_keys
 from gnnkit.storage.layout import (
     FEATURE_NAME,
+    BuildOptions,
+    StoreNumbering,
     book_file,
     cache_file,
+    contiguous,
     edge_file,
+    from_assignment,
     index_dtype,
     node_file,
     part_of,
@@ -38,8 +42,6 @@ from gnnkit.storage.layout import (
 )
 from gnnkit.storage.link_splits import build_link_splits
 from gnnkit.storage.manifest import Manifest, write_manifest
-from gnnkit.storage.numbering import StoreNumbering, contiguous, from_assignment
-from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.partition import assign_parts, hot_nodes, hotness_levels, needs_topology
 from gnnkit.storage.partition.topology import edge_rows
 from gnnkit.storage.staging import check_disk, check_memory

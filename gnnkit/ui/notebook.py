@@ -11,7 +11,7 @@ from typing import Any
 from gnnkit.printable import clean
 from gnnkit.ui.cards import render
 from gnnkit.ui.kernel import WIDGET_MIME, CellPort
-from gnnkit.ui.progress_model import Bar, Frame, ProgressLine, bar_details, name_of, outcome, sentence
+from gnnkit.ui.progress import Bar, Frame, ProgressLine, bar_details, name_of, outcome, sentence
 
 # What a cell keeps: enough to read, little enough to be saved in the notebook.
 _MAX_DONE = 8

@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gnnkit.printable import encodable
-from gnnkit.ui.progress_model import Bar, Frame, ProgressLine, fitting_details, name_of, outcome
-from gnnkit.ui.streams import write_now
+from gnnkit.ui.progress import Bar, Frame, ProgressLine, fitting_details, name_of, outcome, write_now
 
 _MARKS = {"done": ("\N{CHECK MARK}", "+", "green"), "failed": ("\N{BALLOT X}", "x", "red"), "stopped": ("\N{EN DASH}", "-", "dim")}
 # rich paints bars red by default, which here means an error.

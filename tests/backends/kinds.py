@@ -14,7 +14,7 @@ from gnnkit import GraphLoader
 from gnnkit.backends.base import Backend
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType, EdgeTypeSchema, GraphSchema, NodeTypeSchema, opposite_edge_type
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions, Order
+from gnnkit.storage.layout import BuildOptions, Order
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
 

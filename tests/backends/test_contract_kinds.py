@@ -13,7 +13,7 @@ from gnnkit import Colocated, GraphLoader, GraphStore, InProcess, serve, unpad
 from gnnkit.backends.base import Backend
 from gnnkit.errors import PlanError
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.options import Order
+from gnnkit.storage.layout import Order
 from gnnkit.storage.store import Store
 from tests.backends.kinds import EDGE_DIRS, GRAPHS, KINDS, built, kind_loader, source_of
 from tests.cluster.serving.networked import two_hosts

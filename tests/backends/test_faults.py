@@ -23,12 +23,12 @@ from torch_geometric.data import Data
 import gnnkit
 from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
 from gnnkit.errors import BatchTimeout, MemoryLimitError, PlanError, SamplingError, StartTimeout, StoreError, WorkerDied
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 from gnnkit.runtime.graph_memory import graph_nbytes
 from gnnkit.runtime.limits import start_memory
 from gnnkit.runtime.remote import RemoteTraceback
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.backends.setups import FAULT_S, descendants, is_gone, loader_of, workers
 from tests.helpers.batches import same
@@ -301,7 +301,7 @@ def test_a_store_that_is_gone(tmp_path: Path) -> None:
     path.rename(tmp_path / "elsewhere")
     with pytest.raises(StoreError, match="store"):
         on_store(path)
-    from gnnkit.loader.graphs import open_store
+    from gnnkit.loader.planned import open_store
 
     graph = open_store(opened)  # opened before it was moved: only the processes miss it
     with on_store(tmp_path / "elsewhere", backend="inprocess") as loader:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from gnnkit.backends.receiver_pool import ReceiverPool
-from gnnkit.backends.server_pool import OwnServers, ServerWorkerPool
+from gnnkit.backends.server_pool import OwnServers, ReceiverPool, ServerWorkerPool
 from gnnkit.errors import GnnkitError, WorkerDied, WorkerStopped
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.runs import RunFolder

@@ -22,10 +22,9 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from gnnkit.bench import advice_tasks, disk_tasks, host_tasks, job_tasks, namespaces, server_tasks, serving_tasks
+from gnnkit.bench import cluster_tasks, limit_tasks, namespaces
 from gnnkit.bench import tasks as bench_tasks
-from gnnkit.bench.contenders import CACHES, CONTENDERS, Arena, environment, why_unavailable
-from gnnkit.bench.graph import BenchGraph
+from gnnkit.bench.contenders import CACHES, CONTENDERS, Arena, BenchGraph, environment, why_unavailable
 from gnnkit.bench.kinds import KINDS, kind_epoch, make_loader
 from gnnkit.bench.lines import LINES, contenders_of, evaluate
 from gnnkit.bench.options import CHECKOUT_PEERS as PEERS
@@ -37,7 +36,7 @@ from gnnkit.cluster import namespaces as hosts_here
 from gnnkit.datasets.synthetic import products_like
 from gnnkit.errors import PlanError
 from gnnkit.events import ignore_events
-from gnnkit.export.proof.report import Difference, VerifyReport
+from gnnkit.export.verify import Difference, VerifyReport
 from gnnkit.storage.store import Store
 from tests.backends.setups import is_gone
 from tests.helpers.machine import ROOT
@@ -140,12 +139,12 @@ def test_the_memory_of_processes_is_told_apart_by_its_use(graph: BenchGraph) -> 
 
 @pytest.mark.slow
 def test_servers_are_measured_from_their_start(graph: BenchGraph) -> None:
-    assert 0 < server_tasks.serve(options(graph.store(), servers=1))["first_batch_s"] < 60
+    assert 0 < cluster_tasks.serve(options(graph.store(), servers=1))["first_batch_s"] < 60
 
 
 @pytest.mark.slow
 def test_splits_take_turns_on_the_same_servers(graph: BenchGraph) -> None:
-    values = server_tasks.splits(options(graph.store(), servers=1, alternate=True, batch_size=10))
+    values = cluster_tasks.splits(options(graph.store(), servers=1, alternate=True, batch_size=10))
     assert values["seeds_per_s"] > 0 and values["workers"] == 1, "one server with one sampling process"
     (splits,) = Store.open(graph.store()).splits.values()
     num_batches = min(map(len, splits.values())) // 10
@@ -161,13 +160,13 @@ def test_whose_turn_it_is(alternate: bool, order: str) -> None:
             taken.append(batch)
             yield batch
 
-    assert server_tasks.go_through([loader("ab"), loader("d"), loader("ef")], alternate=alternate) == [2, 1, 2]
+    assert cluster_tasks.go_through([loader("ab"), loader("d"), loader("ef")], alternate=alternate) == [2, 1, 2]
     assert "".join(taken) == order
 
 
 @pytest.mark.slow
 def test_the_memory_of_servers_is_theirs_and_their_workers(graph: BenchGraph) -> None:
-    values = server_tasks.server_memory(options(graph.store(), servers=1, clients=2))
+    values = cluster_tasks.server_memory(options(graph.store(), servers=1, clients=2))
     assert values["processes"] == 2
     assert 2 * 20e6 < values["own_bytes"] < 2 * 400e6
     assert values["server_bytes"] == values["own_bytes"] + values["graph_bytes"] and values["ring_bytes"] > 0
@@ -203,7 +202,7 @@ def test_footprints_count_every_mapping_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("servers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_single_answers_are_timed_and_compared(graph: BenchGraph, servers: int) -> None:
-    values = serving_tasks.serving(options(graph.store(), servers=servers, fanout=[3, 2], rate=100.0, seconds=0.3))
+    values = cluster_tasks.serving(options(graph.store(), servers=servers, fanout=[3, 2], rate=100.0, seconds=0.3))
     assert values["answers"] == 30 and values["answers_per_s"] > 0
     assert 0 < values["p50_us"] <= values["p99_us"] <= values["longest_us"] and values["alone_p50_us"] > 0
     assert {line.key for line in LINES if line.row == "serving"} <= values.keys()
@@ -216,13 +215,13 @@ def answer(number: int) -> Data:
 def test_a_wrong_answer_has_no_speed() -> None:
     numbers = itertools.count()
     with pytest.raises(RuntimeError, match="another one where 8 threads ask"):
-        serving_tasks.ask_at(lambda number: answer(next(numbers)), [0.0] * 10)
+        cluster_tasks.ask_at(lambda number: answer(next(numbers)), [0.0] * 10)
 
 
 def test_requests_come_whether_or_not_those_before_are_answered() -> None:
-    due = [0.02 * number for number in range(serving_tasks.CALLERS)]
+    due = [0.02 * number for number in range(cluster_tasks.CALLERS)]
     asked: dict[int, float] = {}
-    all_ask = threading.Barrier(serving_tasks.CALLERS)
+    all_ask = threading.Barrier(cluster_tasks.CALLERS)
 
     def ask(number: int) -> Data:
         if number not in asked:  # one thread alone asks once more afterwards
@@ -231,7 +230,7 @@ def test_requests_come_whether_or_not_those_before_are_answered() -> None:
         return answer(number)
 
     began = time.perf_counter()
-    took, alone = serving_tasks.ask_at(ask, due)
+    took, alone = cluster_tasks.ask_at(ask, due)
     assert all(asked[number] >= began + due[number] for number in range(len(due)))
     # Each counts from when it was due, and those before cannot have been due later than that they were asked.
     waited = max(asked.values()) - min(asked.values())
@@ -297,7 +296,7 @@ def test_the_row_of_the_device_says_that_there_is_none(graph: BenchGraph) -> Non
 
 @pytest.mark.parametrize("changes", [{}, pytest.param({"workers": 1}, marks=pytest.mark.slow)])
 def test_loaders_on_a_large_store_are_measured_and_compared(graph: BenchGraph, changes: dict[str, int]) -> None:
-    values = disk_tasks.disk_epoch(options(graph.papers_store(), seconds=0.05, batch_size=16, **changes))
+    values = limit_tasks.disk_epoch(options(graph.papers_store(), seconds=0.05, batch_size=16, **changes))
     assert values["rows_per_s"] > values["seeds_per_s"] > 0 and values["rows_per_batch"] > 16
     assert values["pages_per_s"] >= 0 and values["pages_per_batch"] >= 0
 
@@ -306,17 +305,17 @@ def test_a_wrong_batch_has_no_speed(graph: BenchGraph) -> None:
     """Measured from a disk or over a network: the same comparison."""
     words = options(graph.papers_store(), batch_size=16)
     with make_loader(words) as right, make_loader(words, seed=1) as wrong:
-        host_tasks.check_batches(right, words)
+        cluster_tasks.check_batches(right, words)
         with pytest.raises(RuntimeError, match="not the one that a single process samples"):
-            host_tasks.check_batches(wrong, words)
+            cluster_tasks.check_batches(wrong, words)
 
 
 @pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="Linux has reads past the page cache")
 def test_the_disk_and_rows_that_are_asked_for_ahead(graph: BenchGraph) -> None:
-    probed = disk_tasks.disk_probe(options(graph.papers_store(), seconds=0.02))
+    probed = limit_tasks.disk_probe(options(graph.papers_store(), seconds=0.02))
     assert list(probed["each"]) == ["1", "2", "4", "8", "16", "32", "64", "128", "256"]
     assert probed["pages_per_s"] == max(probed["each"].values()) == probed["each"][str(probed["depth"])] > 0
-    ahead = disk_tasks.disk_ahead(options(graph.papers_store(), seconds=1.0, batch_size=16))
+    ahead = limit_tasks.disk_ahead(options(graph.papers_store(), seconds=1.0, batch_size=16))
     assert ahead["rows_per_s"] > 0 and ahead["pages_per_s"] >= 0
 
 
@@ -511,47 +510,47 @@ def test_what_following_advice_gains_is_measured(graph: BenchGraph) -> None:
     words = options(graph.store(), batch_size=10)
 
     def make(stack: contextlib.ExitStack) -> tuple[Any, Any]:
-        return stack.enter_context(make_loader(words).pipeline), advice_tasks.Waiting(0.03)
+        return stack.enter_context(make_loader(words).pipeline), limit_tasks.Waiting(0.03)
 
-    values = advice_tasks.gain_of("consumer", make, 0.3)
+    values = limit_tasks.gain_of("consumer", make, 0.3)
     assert values["gain"] == values["after"] / values["before"] > 1.2 and values["change"] == "{}"
     assert "make the training step faster" in values["sentence"]
     with pytest.raises(RuntimeError, match="the bottleneck is 'disk', and the loader says 'consumer'"):
-        advice_tasks.gain_of("disk", make, 0.3)
+        limit_tasks.gain_of("disk", make, 0.3)
 
 
 @pytest.mark.slow
 def test_a_slow_loop_body_is_found_out(graph: BenchGraph) -> None:
-    values = advice_tasks.bottleneck(options(graph.store(), bottleneck="consumer", fanout=[30, 30], batch_size=40, look=0.3))
+    values = limit_tasks.bottleneck(options(graph.store(), bottleneck="consumer", fanout=[30, 30], batch_size=40, look=0.3))
     assert values["gain"] > 0 and "make the training step faster" in values["sentence"]
 
 
 def test_pages_of_a_store_are_dropped_again_and_again(graph: BenchGraph) -> None:
     with contextlib.ExitStack() as stack:
-        loader, body = advice_tasks.dropped_cache(options(graph.store(with_edge=True)), stack)  # of which nobody has made a copy
-        assert body is None and advice_tasks.run(loader, 0.2, body) > 0
+        loader, body = limit_tasks.dropped_cache(options(graph.store(with_edge=True)), stack)  # of which nobody has made a copy
+        assert body is None and limit_tasks.run(loader, 0.2, body) > 0
         assert loader.status().graph_bytes == 0, "nothing but the store's files is read"
         arrays = [array for array in loader.graph.arrays.each() if array.nbytes]
-        assert arrays and all(isinstance(advice_tasks.map_of(array), mmap.mmap) for array in arrays)
-    assert advice_tasks.map_of(np.zeros(3)) is None
+        assert arrays and all(isinstance(limit_tasks.map_of(array), mmap.mmap) for array in arrays)
+    assert limit_tasks.map_of(np.zeros(3)) is None
 
 
 @pytest.mark.slow
 def test_autotune_is_compared_with_the_whole_grid(graph: BenchGraph) -> None:
-    values = advice_tasks.autotuned(options(graph.store(), seconds=1.0, look=0.2))
+    values = limit_tasks.autotuned(options(graph.store(), seconds=1.0, look=0.2))
     assert values["cells"] >= 12 and 0 < values["time_share"] < 1 and values["speed_share"] > 0
     assert "num_threads" in values["chosen"] and "num_threads" in values["best"]
 
 
 def test_every_bottleneck_has_a_line() -> None:
     lines = [line for line in LINES if line.row == "advice"]
-    assert [line.contender for line in lines] == [f"advice-{name}" for name in advice_tasks.BOTTLENECKS]
+    assert [line.contender for line in lines] == [f"advice-{name}" for name in limit_tasks.BOTTLENECKS]
     assert {line.contender for line in LINES if line.row == "autotune"} == {"autotune"} <= CONTENDERS.keys()
 
 
 @pytest.mark.slow
 def test_a_launch_is_timed_to_its_first_step(graph: BenchGraph) -> None:
-    values = job_tasks.launched(options(graph.store(), batch_size=10))
+    values = cluster_tasks.launched(options(graph.store(), batch_size=10))
     assert 0 < values["returned_s"] < values["first_step_s"]
     assert line_of("launch").key in values
 
@@ -559,7 +558,7 @@ def test_a_launch_is_timed_to_its_first_step(graph: BenchGraph) -> None:
 @pytest.mark.slow
 def test_verifying_a_job_is_timed(graph: BenchGraph) -> None:
     # Ranks start in the same way, however many there are.
-    values = job_tasks.verified(options(graph.store(), batch_size=1024, nodes=1, procs_per_node=1))
+    values = cluster_tasks.verified(options(graph.store(), batch_size=1024, nodes=1, procs_per_node=1))
     assert values["verify_s"] > 0 and (values["batches"], values["ranks"]) == (100, 1)
     assert values["batch_size"] == len(np.load(graph.arrays / "train.npy")) // 100
     assert line_of("verify").key in values
@@ -569,7 +568,7 @@ def test_verifying_a_job_is_timed(graph: BenchGraph) -> None:
 def test_a_job_that_gives_other_batches_has_no_time(batches: int, differences: tuple[Difference, ...]) -> None:
     report = VerifyReport("job", "launch.sh", 2, 2, batches, 100, 900, (), differences, 9.0)
     with contextlib.nullcontext() if batches == 100 and not differences else pytest.raises(RuntimeError, match="100 equal batches"):
-        job_tasks.check_equal(report)
+        cluster_tasks.check_equal(report)
 
 
 def burn(seconds: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnnkit import BuildOptions, GraphLoader, InProcess, datasets, partition
-from gnnkit.capacity.estimate import (
+from gnnkit.capacity import (
     BatchSize,
     Cluster,
     Rates,
@@ -23,7 +23,7 @@ from gnnkit.capacity.estimate import (
     sized_graph,
 )
 from gnnkit.cli.app import run
-from gnnkit.datasets.registry import published_graph, published_names
+from gnnkit.datasets.ogb import published_graph, published_names
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.loader.inputs import resolve_fan_outs
 from gnnkit.storage.store import Store

@@ -14,9 +14,8 @@ import pytest
 
 from gnnkit import GraphLoader, InProcess, datasets
 from gnnkit.bench.memory_groups import memory_group
-from gnnkit.capacity.disk import PageReads, StoreDisk
-from gnnkit.capacity.estimate import Cluster, Rates, asked, batch_of, estimate, sized_graph
-from gnnkit.storage.options import BuildOptions, Order
+from gnnkit.capacity import Cluster, PageReads, Rates, StoreDisk, asked, batch_of, estimate, sized_graph
+from gnnkit.storage.layout import BuildOptions, Order
 from gnnkit.storage.store import Store
 from tests.helpers.system import pretend_free_memory
 

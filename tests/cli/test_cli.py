@@ -22,7 +22,7 @@ from gnnkit.cli.app import run
 from gnnkit.datasets.synthetic import products_like
 from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import default_store_dir, find_or_build
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import homogeneous_source
 

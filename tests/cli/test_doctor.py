@@ -14,9 +14,8 @@ import pytest
 
 import gnnkit
 from gnnkit import Colocated, GraphStore
-from gnnkit.cli.checks import backends, machine, software, trial
-from gnnkit.cli.checks.row import Check
-from gnnkit.cli.doctor import report
+from gnnkit.cli import doctor, trial
+from gnnkit.cli.doctor import Check, report
 from gnnkit.vendor.glt import GltKind, GltStatus
 from tests.helpers.system import pretend_free_disk, pretend_free_memory, pretend_processors
 
@@ -57,7 +56,7 @@ def test_the_worst_row_decides_the_exit_code(capfd: pytest.CaptureFixture[str], 
 @pytest.mark.parametrize(("free", "verdict"), [(20e9, "ok"), (2e9, "warning"), (0.5e9, "error")])
 def test_memory(monkeypatch: pytest.MonkeyPatch, free: float, verdict: str) -> None:
     pretend_free_memory(monkeypatch, int(free))
-    row = machine.memory()
+    row = doctor.memory()
     assert row.verdict == verdict
     assert bool(row.fix) == (verdict != "ok")
 
@@ -65,31 +64,31 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, free: float, verdict: str) -> N
 @pytest.mark.parametrize(("free", "verdict"), [(64e9, "ok"), (1e9, "warning"), (0.1e9, "error")])
 def test_disk(monkeypatch: pytest.MonkeyPatch, free: float, verdict: str) -> None:
     pretend_free_disk(monkeypatch, int(free))
-    assert machine.disk().verdict == verdict
+    assert doctor.disk().verdict == verdict
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-    row = machine.disk()
+    row = doctor.disk()
     assert row.verdict == "error" and "GNNKIT_HOME" in row.fix
 
 
 def test_docker_s_shared_memory_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_free_disk(monkeypatch, 64 << 20)
-    row = machine.shared_memory()
+    row = doctor.shared_memory()
     assert row.verdict == "warning" and "--shm-size" in row.fix
 
 
 @pytest.mark.parametrize(("count", "verdict"), [(1, "warning"), (2, "ok")])
 def test_processors(monkeypatch: pytest.MonkeyPatch, count: int, verdict: str) -> None:
     pretend_processors(monkeypatch, count)
-    assert machine.processors().verdict == verdict
+    assert doctor.processors().verdict == verdict
 
 
 @pytest.mark.parametrize(("hard", "verdict"), [(1024, "warning"), (4096, "ok"), (-1, "ok")])
 def test_open_files(monkeypatch: pytest.MonkeyPatch, hard: int, verdict: str) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda which: (256, hard))
-    assert machine.open_files().verdict == verdict
+    assert doctor.open_files().verdict == verdict
 
 
 def versions(monkeypatch: pytest.MonkeyPatch, **installed: str | None) -> None:
@@ -107,13 +106,13 @@ def versions(monkeypatch: pytest.MonkeyPatch, **installed: str | None) -> None:
 @pytest.mark.parametrize(("version", "verdict"), [(None, "error"), ("2.2.1", "error"), ("2.3.0", "ok"), ("2.13.0+cpu", "ok")])
 def test_torch(monkeypatch: pytest.MonkeyPatch, version: str | None, verdict: str) -> None:
     versions(monkeypatch, torch=version)
-    assert software.torch().verdict == verdict
+    assert doctor.torch().verdict == verdict
 
 
 @pytest.mark.parametrize("name", ["torch_geometric", "ogb"])
 def test_missing_packages(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     versions(monkeypatch, **{name: None})
-    row = getattr(software, name)()
+    row = getattr(doctor, name)()
     assert row.verdict in ("warning", "error") and "pip install" in row.fix
 
 
@@ -128,7 +127,7 @@ def test_missing_packages(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def test_glt_is_said_to_be_native_python_only_or_absent(monkeypatch: pytest.MonkeyPatch, kind: GltKind, words: list[str]) -> None:
     versions(monkeypatch)
     found = GltStatus(kind, "0.2.4", "it does not fit", "" if kind == "native" else "pip install it")
-    row = software.glt_row(found)
+    row = doctor.glt_row(found)
     assert row.verdict == "ok" and all(word in row.value for word in words) and row.fix == found.fix
 
 
@@ -141,23 +140,23 @@ def test_glt_that_cannot_be_looked_at_is_a_warning(tmp_path: Path, monkeypatch: 
     (tmp_path / "graphlearn_torch").mkdir()
     (tmp_path / "graphlearn_torch" / "__init__.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    row = software.glt(timeout_s=0.5 if "time" in torch else 60)
+    row = doctor.glt_library(timeout_s=0.5 if "time" in torch else 60)
     assert row.verdict == "warning" and word in row.value and row.fix
 
 
 def test_glt_here_is_what_the_loaders_find() -> None:
     from gnnkit.vendor.glt import status
 
-    assert software.glt().value.startswith(status().kind.replace("-", " "))
+    assert doctor.glt_library().value.startswith(status().kind.replace("-", " "))
 
 
 @pytest.mark.glt
 @pytest.mark.slow(seconds=30)
 def test_glt_is_native_in_the_second_environment_and_samples(glt_interpreter: Path) -> None:
     code = (
-        "from gnnkit.cli.checks import backends, software\n"
-        "glt = software.glt(); assert backends.without_trial('Glt', [], glt) is None\n"
-        "with backends.trials(['Glt']) as outcomes: row = outcomes.row('Glt')\n"
+        "from gnnkit.cli import doctor\n"
+        "glt = doctor.glt_library(); assert doctor.without_trial('Glt', [], glt) is None\n"
+        "with doctor.trials(['Glt']) as outcomes: row = outcomes.row('Glt')\n"
         "print(glt.value); print(row.value)"
     )
     done = subprocess.run([str(glt_interpreter), "-c", code], capture_output=True, text=True, timeout=240)
@@ -171,7 +170,7 @@ def rows_of_trials(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, tim
     """The rows of two trials that a script of ours makes."""
     (folder / "gnnkit_doctor_trial.py").write_text(f"import json, os, signal, sys, time\n{text}\n")
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    with backends.trials(["InProcess", "Colocated"], timeout_s=timeout_s, module="gnnkit_doctor_trial") as outcomes:
+    with doctor.trials(["InProcess", "Colocated"], timeout_s=timeout_s, module="gnnkit_doctor_trial") as outcomes:
         return [outcomes.row("InProcess"), outcomes.row("Colocated")]
 
 
@@ -220,12 +219,12 @@ def test_a_trial_s_error_is_its_reason(capfd: pytest.CaptureFixture[str]) -> Non
 def test_a_backend_that_is_not_tried_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [Check("torch", "not installed", "error", "pip install torch")]
     glt = Check("torch/GLT pairing", "python only: most of it", "ok", "install it")
-    rows = {row.name.removeprefix("backend "): row for row in backends.backends(broken, glt)}
+    rows = {row.name.removeprefix("backend "): row for row in doctor.backends(broken, glt)}
     assert (rows["InProcess"].verdict, rows["InProcess"].fix) == ("error", "pip install torch")
     assert rows["InProcess"].value.startswith("no: torch")
-    assert {*backends.BACKENDS} - {backends.SEVERAL_HOSTS} <= {*gnnkit.__all__}
-    row = backends.without_trial("Glt", [], glt)
+    assert {*doctor.BACKENDS} - {doctor.SEVERAL_HOSTS} <= {*gnnkit.__all__}
+    row = doctor.without_trial("Glt", [], glt)
     assert row is not None and (row.verdict, row.fix) == ("no", "install it")
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert backends.without_trial("Colocated", [], glt) == Check("backend Colocated", "no: it needs Linux, this is darwin", "no")
-    assert backends.without_trial("InProcess", [], glt) is None
+    assert doctor.without_trial("Colocated", [], glt) == Check("backend Colocated", "no: it needs Linux, this is darwin", "no")
+    assert doctor.without_trial("InProcess", [], glt) is None

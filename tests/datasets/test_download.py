@@ -23,9 +23,7 @@ import pytest
 
 from gnnkit.datasets import download as unzip
 from gnnkit.datasets.download import RetryPolicy, download
-from gnnkit.datasets.ogb import open_ogb
-from gnnkit.datasets.ogb_fetch import archive_url, fetch
-from gnnkit.datasets.registry import ogb_info
+from gnnkit.datasets.ogb import archive_url, fetch, ogb_info, open_ogb
 from gnnkit.errors import DatasetError, MemoryLimitError
 from gnnkit.events import Event, Stage, ignore_events
 from gnnkit.files import give_up_lock, take_lock

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnkit.datasets import ogb_table
-from gnnkit.datasets.ogb import evaluator, open_ogb
+from gnnkit.datasets.ogb import evaluator, ogb_info, ogb_names, open_ogb
 from gnnkit.datasets.ogb_table import CsvTable
-from gnnkit.datasets.registry import ogb_info, ogb_names
 from gnnkit.errors import DatasetError
 from gnnkit.events import Event
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE as EDGES

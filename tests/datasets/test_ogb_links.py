@@ -24,13 +24,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gnnkit import GraphLoader
-from gnnkit.datasets.ogb import evaluator, open_ogb
-from gnnkit.datasets.ogb_pickle import read_saved
-from gnnkit.datasets.registry import ogb_info, ogb_names
+from gnnkit.datasets.ogb import evaluator, ogb_info, ogb_names, open_ogb
+from gnnkit.datasets.ogb_binary import read_saved
 from gnnkit.errors import DatasetError
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE as EDGES
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from tests.datasets.reading import read_edge_array, read_edges, read_everything, read_node_array
 from tests.helpers.ogb_link_trees import LINK_NAMES, save_splits, write_link_tree
 from tests.helpers.ogb_trees import rewrite

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnkit.datasets.pipeline import overlap, read_ahead
+from gnnkit.datasets.streaming import overlap, read_ahead
 from tests.helpers.interrupted_starts import interrupt_the_start_of
 from tests.helpers.waiting import wait_until
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from gnnkit.datasets.derived import UndirectedSource
 from gnnkit.datasets.ogb import open_ogb
-from gnnkit.datasets.undirected import UndirectedSource
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import Event
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE as EDGES

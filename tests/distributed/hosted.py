@@ -10,7 +10,7 @@ import sys
 import torch.distributed as dist
 
 from gnnkit.distributed import DistDataset, DistNeighborLoader, resolve_runtime
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 
 dist.init_process_group("gloo")
 dataset = DistDataset.from_store(sys.argv[1], resolve_runtime().node_rank)

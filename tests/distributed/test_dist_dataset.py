@@ -20,7 +20,7 @@ from gnnkit.errors import DatasetError, PlanError, StoreError
 from gnnkit.events import ignore_events
 from gnnkit.storage.build import build_store
 from gnnkit.storage.glt_format import write_glt_partitions
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
 

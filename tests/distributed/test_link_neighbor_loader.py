@@ -120,7 +120,7 @@ def test_labels_of_a_typed_ring(edge_dir: str, tmp_path: Path) -> None:
 
 def test_all_edges_are_dealt(tmp_path: Path) -> None:
     """Those of each part, to the processes of its host."""
-    from gnnkit.distributed.sampler_inputs import local_links
+    from gnnkit.distributed.glt_records import local_links
 
     store, found = stored(ring(), tmp_path, 2), []
     for part in range(2):

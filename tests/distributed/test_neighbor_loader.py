@@ -30,7 +30,7 @@ from gnnkit.distributed import (
 from gnnkit.errors import LoaderClosed, PlanError, StoreError, WorkerDied
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from tests.backends.setups import descendants, is_gone
 from tests.distributed.loading import (
     NEGATIVE,
@@ -510,7 +510,7 @@ def test_a_worker_that_dies_is_an_error_and_the_next_epoch_is_whole(datasets: di
 def test_hosts_hold_the_parts_of_their_numbers(tmp_path: Path) -> None:
     from gnnkit.backends.inprocess import InProcess
     from gnnkit.distributed import BaseDistLoader, NodeSamplerInput
-    from gnnkit.distributed.loader_plan import make_plan
+    from gnnkit.distributed.loader_options import make_plan
 
     store = stored(ring(), tmp_path, 2)
     for host in range(2):

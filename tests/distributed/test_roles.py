@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gnnkit.distributed.context import DistContext, DistRole, client_context, server_context
+from gnnkit.distributed.graph_client import DistContext, DistRole, client_context, server_context
+from gnnkit.distributed.life_cycle import Role, find_role
 from gnnkit.distributed.process_group import DEFAULT_PORT, read_ip_config
-from gnnkit.distributed.roles import Role, find_role
 from gnnkit.errors import PlanError
 from gnnkit.vendor import glt
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 from gnnkit.storage.glt_format import write_glt_partitions
 from tests.distributed.loading import needs_glt, ring, stored, typed_ring
 from tests.distributed.ranks import TORCHRUN_VARIABLES

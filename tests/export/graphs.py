@@ -9,7 +9,7 @@ import numpy as np
 
 from gnnkit.schema import ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges
 
 NUM_NODES, NUM_CLASSES = 200, 5

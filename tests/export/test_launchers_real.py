@@ -35,7 +35,7 @@ import signal
 
 import torch
 import torch.distributed as dist
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 
 
 def train(loader, ctx):

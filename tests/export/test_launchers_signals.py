@@ -18,7 +18,7 @@ import pytest
 
 from gnnkit import GraphLoader
 from gnnkit.export.job import STAGE
-from gnnkit.export.staging import stage_script
+from gnnkit.export.job_files import stage_script
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.export.graphs import make_store
 from tests.export.jobs import SERVED, job, write_files

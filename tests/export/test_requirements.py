@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from gnnkit import GraphLoader
-from gnnkit.export.requirements import requirements_text
+from gnnkit.export.job_files import requirements_text
 from tests.export.graphs import make_store
 from tests.helpers.machine import ROOT
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from gnnkit.errors import PlanError
-from gnnkit.export.checks import file_source
-from gnnkit.export.source import function_source
+from gnnkit.export.source import file_source, function_source
 
 Load = Callable[..., ModuleType]
 
@@ -346,7 +345,7 @@ def test_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_constant_is_written_as_python_reads_it_back() -> None:
-    from gnnkit.export.names import literal_text
+    from gnnkit.export.code import literal_text
 
     for value in (1, -1.5, 1e300, "a'b\"\n", b"\x00", None, True, (1,), [], {}, set(), {1, 2}, {"a": [{"b": (1, 2)}]}, 1j):
         text = literal_text(value)

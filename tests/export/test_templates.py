@@ -13,7 +13,7 @@ import pytest
 
 from gnnkit import GraphLoader
 from gnnkit.errors import PlanError
-from gnnkit.export.names import is_installed
+from gnnkit.export.code import is_installed
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.running import load_train, run_training
 from tests.export.graphs import make_store, make_typed_store

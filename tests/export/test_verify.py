@@ -24,7 +24,7 @@ from gnnkit.host import available_cpus
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.runs import runs_root
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import OPTIONS, source
 

@@ -18,13 +18,12 @@ from torch_geometric.data import Data, HeteroData
 
 from gnnkit import GraphLoader
 from gnnkit.errors import PlanError, StartTimeout, StoreError, WorkerDied
-from gnnkit.export.proof.report import VerifyReport, compare
-from gnnkit.export.proof.run import Command, running
 from gnnkit.export.proof.slurm import slurm_variables
-from gnnkit.export.proof.trial import TrialSize, fitting, read_job
+from gnnkit.export.proof.trial import Command, TrialSize, fitting, read_job, running
 from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, read_record, record
+from gnnkit.export.verify import VerifyReport, compare
 from gnnkit.jobs.environment import find_place
-from gnnkit.loader.digest import batches_digest, value_digests
+from gnnkit.loader.inspection import batches_digest, value_digests
 from gnnkit.runtime.process_status import start_ticks
 from tests.helpers.system import pretend_free_memory, pretend_processors
 from tests.helpers.waiting import wait_until
@@ -226,7 +225,7 @@ def test_nothing_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
     folder, code = (
         tmp_path / "scratch",
         (
-            "import os, sys, time; from pathlib import Path; from gnnkit.export.proof.run import Command, running\n"
+            "import os, sys, time; from pathlib import Path; from gnnkit.export.proof.trial import Command, running\n"
             "folder = Path(sys.argv[1]); folder.mkdir()\n"
             "c = Command('script', ['bash', '-c', sys.argv[2]], dict(os.environ), folder.parent, folder / 'log', None)\n"
             "with running([c], 0, folder, folder):\n"

@@ -20,17 +20,16 @@ import numpy as np
 import psutil
 
 from gnnkit import GraphLoader
+from gnnkit.cluster.membership import SERVING_VERSION
 from gnnkit.cluster.parts.gate import first_line, second_line
-from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION, rows_to_args
-from gnnkit.cluster.service_client import ServiceClient
+from gnnkit.cluster.service_client import PROTOCOL_VERSION, ServiceClient, rows_to_args
 from gnnkit.cluster.serving.codec import encode
-from gnnkit.cluster.serving.membership import SERVING_VERSION
-from gnnkit.runtime.shared_block import SharedBlock
+from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.wire import Wire
 from gnnkit.sampling.owners import RowsRequest
 from gnnkit.serving import GraphStoreServers, serve
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.cluster.parts.services import CALL, HEAD, Speaker, said_of, told
 from tests.cluster.serving.setups import ANSWER_S, Caller, Trainer, hear, server_pids, worker_pids

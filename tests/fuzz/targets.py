@@ -25,9 +25,11 @@ import numpy as np
 import torch
 
 from gnnkit import GraphLoader
-from gnnkit.capacity.estimate import from_bench
+from gnnkit.capacity import from_bench
+from gnnkit.cluster.membership import Membership, ServerMember, members_of
 from gnnkit.cluster.network_wire import Broken, Failed, NetworkWire, OutOfTime, Request
-from gnnkit.cluster.parts.protocol import (
+from gnnkit.cluster.parts.service import Answers, Stream, lease_calls
+from gnnkit.cluster.service_client import (
     answer_from_value,
     expand_to_args,
     picks_from_value,
@@ -35,30 +37,26 @@ from gnnkit.cluster.parts.protocol import (
     question_to_args,
     rows_to_args,
 )
-from gnnkit.cluster.parts.service import Answers, Stream, lease_calls
 from gnnkit.cluster.serving.codec import decode, encode, from_pieces, to_pieces
-from gnnkit.cluster.serving.membership import Membership, ServerMember, members_of
 from gnnkit.cluster.serving.network_calls import walk_from_value
 from gnnkit.cluster.serving.spec import read_token
-from gnnkit.datasets.npz_member import npz_members
 from gnnkit.datasets.ogb import open_ogb
-from gnnkit.datasets.ogb_pickle import read_saved
+from gnnkit.datasets.ogb_binary import npz_members, read_saved
 from gnnkit.distributed.process_group import read_ip_config
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.export.recording import read_record as read_recording
 from gnnkit.export.writer import read_record as read_export
-from gnnkit.jobs.checkpoint import Checkpoints
+from gnnkit.jobs.context import Checkpoints
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.remote import error_from_json, error_to_json, layout_from_json, layout_to_json
 from gnnkit.runtime.runs import RunFolder, find_runs, logs_of
 from gnnkit.runtime.wire import Wire, in_memory
 from gnnkit.sampling.owners import BadRequest, Expansion, Question, RowsRequest
-from gnnkit.storage.build import build_store
+from gnnkit.storage.build import build_store, missing_parts, read_records
 from gnnkit.storage.catalog import list_stores
-from gnnkit.storage.glt_format.read import read_pickled_tensors, read_plain_pickle, read_tensor
-from gnnkit.storage.host_build import missing_parts, read_records
+from gnnkit.storage.glt_format import read_pickled_tensors, read_plain_pickle, read_tensor
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import checksum
-from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
 from gnnkit.ui.runs import run_facts
 from gnnkit.waiting import Deadline
@@ -355,7 +353,7 @@ def build_records(root: Path) -> tuple[bytes, Callable[[bytes], None]]:
 
 def checkpoints(root: Path) -> tuple[bytes, Callable[[bytes], None]]:
     """A checkpoint whose name fits its content."""
-    from gnnkit.jobs.checkpoint import digest_of
+    from gnnkit.jobs.context import digest_of
 
     model = torch.nn.Linear(3, 2)
     content = Checkpoints(root).write({"model": model}, {"epoch": 1, "position": 3}).read_bytes()

@@ -11,7 +11,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit.plan import NeighborSampling
-from gnnkit.sampling.walked import SampleRequest
+from gnnkit.sampling.subgraph import SampleRequest
 from tests import reference_sampler
 from tests.helpers.graphs import ArraySource
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gnnkit.loader.transfer import DeviceTransfer
+from gnnkit.loader.epoch import DeviceTransfer
 
 
 def pretend_copies_overlap(monkeypatch: pytest.MonkeyPatch) -> None:

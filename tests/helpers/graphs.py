@@ -147,7 +147,7 @@ def random_edges(rng: np.random.Generator, num_sources: int, num_targets: int, n
 def split_store(folder: Path) -> Path:
     """Builds a store of 2000 nodes with features, of which 1000 are to train with and 500 to validate; its folder."""
     from gnnkit.storage.build import build_store
-    from gnnkit.storage.options import BuildOptions
+    from gnnkit.storage.layout import BuildOptions
 
     num_nodes, rng = 2000, np.random.default_rng(0)
     splits = {"train": np.arange(0, num_nodes, 2), "valid": np.arange(1, num_nodes, 4)}

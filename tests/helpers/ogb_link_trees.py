@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gnnkit.datasets.registry import ogb_info
+from gnnkit.datasets.ogb import ogb_info
 from tests.helpers.ogb_trees import write_csv
 
 LINK_NAMES = ("ogbl-biokg", "ogbl-citation2", "ogbl-collab", "ogbl-ddi", "ogbl-ppa", "ogbl-vessel", "ogbl-wikikg2")

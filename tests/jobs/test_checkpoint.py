@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from gnnkit.errors import PlanError
-from gnnkit.jobs.checkpoint import Checkpoints
+from gnnkit.jobs.context import Checkpoints
 from tests.helpers.machine import ROOT
 
 DEADLINE_S = 120
@@ -107,7 +107,7 @@ def test_a_writer_that_is_killed_leaves_the_one_before(tmp_path: Path) -> None:
     code = """
 import os, signal, sys
 from pathlib import Path
-import gnnkit.jobs.checkpoint as checkpoint
+import gnnkit.jobs.context as checkpoint
 from tests.jobs.test_checkpoint import LOADER, Number
 checkpoint.sync = lambda path: os.kill(os.getpid(), signal.SIGKILL)
 checkpoint.Checkpoints(Path(sys.argv[1])).write({"number": Number(2)}, LOADER)

@@ -23,7 +23,7 @@ from gnnkit.jobs.launching.packing import pack_code, pack_result, unpack_code, u
 from gnnkit.runtime.remote import RemoteTraceback
 from gnnkit.runtime.runs import find_runs, logs_of, select, stop_run
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from tests.helpers.graphs import homogeneous_source, random_edges
 from tests.helpers.waiting import wait_until
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gnnkit.jobs.checkpoint import Checkpoints
+from gnnkit.jobs.context import Checkpoints
 from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import build, expected
 from tests.export.test_launchers_real import ONE_PER_HOST, export, script
@@ -42,7 +42,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 
 
 {inspect.getsource(Steps)}

@@ -16,7 +16,7 @@ import json, os, time
 import gnnkit, torch
 from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
 from gnnkit.datasets import products_like
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 from torch_geometric.data import Data
 from gnnkit.ui import progress
 class Recorder:

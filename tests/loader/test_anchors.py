@@ -19,7 +19,7 @@ from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
 from gnnkit.errors import PlanError
 from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import LabelLists, LoaderPlan
-from gnnkit.sampling.walked import SampleRequest
+from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.storage.store import Store
 from tests.cluster.parts.several_hosts import sampled, sampler_on, spread_samplers
 from tests.cluster.serving.networked import two_hosts

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 
 
 def homogeneous() -> Data:

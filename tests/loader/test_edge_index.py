@@ -14,7 +14,7 @@ from torch_geometric.utils import trim_to_layer
 
 from gnnkit import GraphLoader, InProcess
 from gnnkit.errors import PlanError
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 from tests.backends.kinds import EDGE_DIRS, GRAPHS, KINDS, built, kind_loader, source_of
 from tests.loader.graphs import make
 

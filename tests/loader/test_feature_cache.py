@@ -16,8 +16,7 @@ import gnnkit
 from gnnkit import GraphLoader, InProcess
 from gnnkit.errors import MemoryLimitError, PlanError
 from gnnkit.loader import feature_cache
-from gnnkit.loader.feature_cache import hottest
-from gnnkit.loader.footprint import footprint
+from gnnkit.loader.feature_cache import footprint, hottest
 from gnnkit.plan import LoaderPlan
 from gnnkit.sampling.cached import CachedNodes, as_words
 from gnnkit.sampling.tables import address_of

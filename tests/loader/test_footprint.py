@@ -13,7 +13,7 @@ import torch
 import gnnkit
 from gnnkit import GraphLoader
 from gnnkit.errors import LoaderClosed, PlanError
-from gnnkit.loader.footprint import Footprint, footprint
+from gnnkit.loader.feature_cache import Footprint, footprint
 from tests.loader.graphs import make, plain, typed
 
 

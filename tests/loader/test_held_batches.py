@@ -147,10 +147,10 @@ import torch
 from torch_geometric.data import Data
 from gnnkit import GraphLoader
 from gnnkit.errors import MemoryLimitError
-from gnnkit.runtime import buffers
+from gnnkit.runtime import ring
 
 process, start = psutil.Process(), psutil.Process().memory_info().rss
-buffers.available_memory = lambda: max(0, start + (600 << 20) - process.memory_info().rss)  # a machine with 600 MB to spare
+ring.available_memory = lambda: max(0, start + (600 << 20) - process.memory_info().rss)  # a machine with 600 MB to spare
 data = Data(x=torch.ones(20_000, 256), edge_index=torch.randint(0, 20_000, (2, 200_000)))
 held = []
 with GraphLoader.from_pyg(data, num_neighbors=[5, 5], batch_size=512, progress=False) as loader:

@@ -14,7 +14,7 @@ from gnnkit import Colocated, GraphLoader, GraphStore
 from gnnkit.errors import PlanError
 from gnnkit.schema import reverse_edge_type
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from tests.helpers.graphs import homogeneous_source, random_edges
 
 CITES, ON, HAS = ("paper", "cites", "paper"), ("tag", "on", "paper"), ("paper", "has", "tag")

@@ -11,7 +11,7 @@ import torch
 import gnnkit
 from gnnkit import GraphLoader
 from gnnkit.errors import PlanError
-from gnnkit.loader.neighborhood import Neighborhood, neighborhood
+from gnnkit.loader.inspection import Neighborhood, neighborhood
 from tests.loader.graphs import make, plain, typed
 from tests.loader.test_anchors import OPTIONS, anchors_of, labelled_shop
 

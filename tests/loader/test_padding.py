@@ -18,7 +18,7 @@ from torch_geometric.utils import trim_to_layer
 import gnnkit
 from gnnkit import Glt, GraphLoader, InProcess, unpad
 from gnnkit.errors import PlanError
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 from gnnkit.plan import LoaderPlan
 from tests.backends.kinds import built, kind_loader, source_of
 from tests.helpers.batches import same, to_pyg

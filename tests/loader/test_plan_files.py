@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as npst
 
 from gnnkit import BuildOptions, Colocated, Glt, GraphLoader, GraphStore, InProcess, partition
 from gnnkit.errors import PlanError, StoreError
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 from gnnkit.plan import (
     PLAN_VERSION,
     AnchorLabels,
@@ -276,7 +276,7 @@ def digest(store: Store) -> str:
 READER = """
 import sys
 from gnnkit import GraphLoader
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 with GraphLoader.from_plan(sys.argv[1], progress=False) as loader:
     print(batches_digest(loader))
 """

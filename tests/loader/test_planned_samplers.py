@@ -11,7 +11,7 @@ import pytest
 from gnnkit import HGT, PPR, Glt, GraphLoader, Labor, LayerWise
 from gnnkit.errors import PlanError
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.backends.kinds import BUYS, KNOWS, REV_BUYS, source_of
 from tests.helpers.batches import same

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gnnkit.errors import PlanError
-from gnnkit.loader.history import BatchRecord, Records
-from gnnkit.loader.timeline import CONSUMER_STEPS, timeline
+from gnnkit.loader.history import CONSUMER_STEPS, BatchRecord, Records, timeline
 from tests.loader.graphs import make
 
 NOTHING = dict.fromkeys(CONSUMER_STEPS, 0.0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from gnnkit.loader.transfer import DeviceTransfer
+from gnnkit.loader.epoch import DeviceTransfer
 from tests.loader.graphs import make
 
 

@@ -41,7 +41,7 @@ REASONS = {
     ("tests/examples/recorded.py", "gnnkit.GraphLoader"): "an example runs as it is, and prints no seeds",
     (
         "tests/helpers/devices.py",
-        "gnnkit.loader.transfer.DeviceTransfer.looks_ahead",
+        "gnnkit.loader.epoch.DeviceTransfer.looks_ahead",
     ): "without a GPU nothing copies while the loop works",
     (
         "tests/security/test_large_requests.py",

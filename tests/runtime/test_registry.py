@@ -16,9 +16,9 @@ from gnnkit import Colocated
 from gnnkit.errors import PlanError
 from gnnkit.host import memory_kills
 from gnnkit.runtime import supervisor as obituary
+from gnnkit.runtime.entry import RSS, SEEN_NS, Vitals
 from gnnkit.runtime.process_status import start_ticks, wait_for_end
 from gnnkit.runtime.runs import RunFolder, checked_folder, runs, sweep, tail, with_tail
-from gnnkit.runtime.vitals import RSS, SEEN_NS, Vitals
 
 
 def record_of(root: Path, name: str, **values: object) -> Path:
@@ -149,7 +149,7 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
 _WRITES = """
 import os, sys, time
 import numpy as np
-from gnnkit.runtime.vitals import ParentWatch
+from gnnkit.runtime.entry import ParentWatch
 ParentWatch(-1, os.getppid(), np.zeros(8, np.int64)).start()
 for i in range(1000):
     time.sleep(0.001)

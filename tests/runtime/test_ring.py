@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnkit.runtime.graph_memory import SharedGraph, share
-from gnnkit.runtime.ring import Ring, slot_size
-from gnnkit.runtime.shared_block import HUGE_PAGE, SharedBlock
+from gnnkit.runtime.ring import HUGE_PAGE, Ring, SharedBlock, slot_size
 from gnnkit.storage.arrays import GraphArrays
 from tests.helpers.batches import to_pyg
 from tests.helpers.graphs import random_source

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnkit.runtime.shared_block import HUGE_PAGE, SharedBlock
+from gnnkit.runtime.ring import HUGE_PAGE, SharedBlock
 from gnnkit.runtime.worker import WorkerRing, WorkerSlot
 
 

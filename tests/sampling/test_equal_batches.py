@@ -11,7 +11,7 @@ import pytest
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit import GraphLoader, InProcess
-from gnnkit.storage.options import Partitioner
+from gnnkit.storage.layout import Partitioner
 from tests.helpers.batches import expected_epoch, same, to_pyg
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
 

@@ -16,13 +16,12 @@ from gnnkit.plan import InputLinks, NegativeSampling, NeighborSampling
 from gnnkit.runtime.batches import LinkArrays
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.collate import collate, contents_of
-from gnnkit.sampling.sampler import BatchSampler
+from gnnkit.sampling.kinds import BatchSampler
 from gnnkit.sampling.structure import WalkedRequest
-from gnnkit.sampling.subgraph import SampledSubgraph
-from gnnkit.sampling.walked import SampleRequest
+from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
 from gnnkit.schema import find_reverse
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from tests import reference_links
 from tests.cluster.parts.several_hosts import sampled, sampler_on, spread_samplers
 from tests.helpers.batches import to_reference

@@ -15,11 +15,10 @@ from torch_geometric.data import Data, HeteroData
 
 from gnnkit import PPR, Colocated, GraphLoader
 from gnnkit.plan import InputNodes
-from gnnkit.sampling.subgraph import EdgeKey, NodeKey
-from gnnkit.sampling.walked import SampleRequest
+from gnnkit.sampling.subgraph import EdgeKey, NodeKey, SampleRequest
 from gnnkit.schema import EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from tests import reference_ppr, reference_sampler
 from tests.cluster.parts.several_hosts import sampled, spread_samplers
 from tests.helpers.batches import same, to_pyg, to_reference

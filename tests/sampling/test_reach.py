@@ -18,11 +18,11 @@ from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import BadRequest, Expansion, Question
 from gnnkit.sampling.remote import PartMap, RemoteGraphAccess
 from gnnkit.sampling.structure import WalkedRequest
+from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.sampling.walked import SampleRequest
 from gnnkit.schema import find_reverse
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests import reference_rooted, reference_sampler
 from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on, spread_samplers

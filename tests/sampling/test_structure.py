@@ -14,13 +14,12 @@ from hypothesis import HealthCheck, given, settings
 
 from gnnkit.errors import SamplingError
 from gnnkit.sampling.collate import collate, contents_of
+from gnnkit.sampling.kinds import BatchSampler
 from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.remote import PartMap, receiving_sampler, spread_sampler
-from gnnkit.sampling.sampler import BatchSampler
 from gnnkit.sampling.structure import Structure, WalkedRequest
-from gnnkit.sampling.subgraph import BatchLayout, EdgeKey, Field, NodeKey, SampledSubgraph
+from gnnkit.sampling.subgraph import BatchLayout, EdgeKey, Field, NodeKey, SampledSubgraph, SampleRequest
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.build import build_store
 from gnnkit.storage.store import Store
 from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, part_of_graph, sampled, sampler_on

@@ -15,9 +15,9 @@ import pytest
 
 from gnnkit import Colocated, GraphLoader
 from gnnkit.errors import StoreError
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import OPTIONS, build, expected
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges

@@ -23,7 +23,7 @@ from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import Expansion, Question
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.cluster.parts.services import LAST, TOKEN, Service, Speaker, owners_of
 from tests.helpers.graphs import homogeneous_source, random_edges

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from gnnkit.errors import GnnkitError, PlanError
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.remote import error_from_json
-from gnnkit.runtime.shared_block import SharedBlock
+from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.wire import Wire, from_memory
 from gnnkit.serving import GraphStoreServers, serve
 from gnnkit.storage.store import Store

@@ -23,8 +23,8 @@ from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import RunFolder, find_runs
 from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import list_stores
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import checksum
-from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
 from gnnkit.ui.runs import runs_card
 from tests.helpers.graphs import homogeneous_source, random_edges

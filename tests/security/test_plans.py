@@ -15,7 +15,7 @@ import pytest
 from gnnkit import GraphLoader
 from gnnkit.errors import PlanError
 from gnnkit.partitioning import partition
-from gnnkit.plan.encoding import array_from_json, array_to_json
+from gnnkit.plan.files import array_from_json, array_to_json
 from tests.loader.graphs import plain
 
 

@@ -20,7 +20,7 @@ from gnnkit.events import Event
 from gnnkit.storage import staging
 from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import prune
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import random_source
 from tests.storage.checks import FAST_FOLDER, assert_holds

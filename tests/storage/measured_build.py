@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.build import build_store, repartition
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 
 ROWS, NODE_ROWS = 1 << 16, 1 << 10
 

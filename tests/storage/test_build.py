@@ -14,7 +14,7 @@ from gnnkit.events import Event
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.storage.build import build_store, repartition
 from gnnkit.storage.convert import bfloat16_to_float32, float32_to_bfloat16
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
 from tests.storage.checks import assert_holds, fast_folder, files_of

@@ -25,7 +25,7 @@ from gnnkit.storage.catalog import (
     prune,
     remove_store,
 )
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
 from tests.storage.checks import assert_holds

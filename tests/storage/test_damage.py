@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from gnnkit.errors import StoreError
 from gnnkit.events import Event
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import FORMAT_VERSION
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import FORMAT_VERSION, BuildOptions
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import homogeneous_source, random_edges, random_source
 from tests.storage.checks import assert_holds, fast_folder

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.writer import DegreeCounts, edge_degrees
 from tests.helpers.graphs import random_source
 from tests.storage.checks import fast_folder

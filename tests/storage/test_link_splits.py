@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from gnnkit.cli.app import run
 from gnnkit.errors import DatasetError, PlanError, StoreError
 from gnnkit.storage.build import build_store, repartition
-from gnnkit.storage.options import BuildOptions
-from gnnkit.storage.outline import keep_outline, outline_files
+from gnnkit.storage.layout import BuildOptions
+from gnnkit.storage.manifest import keep_outline, outline_files
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, random_source
 from tests.storage.checks import assert_holds, fast_folder, files_of

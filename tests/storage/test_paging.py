@@ -18,8 +18,8 @@ import pytest
 
 from gnnkit import GraphLoader, InProcess
 from gnnkit.datasets import products_like
-from gnnkit.storage import paging
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage import arrays as paging
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.backends.kinds import KINDS, built, kind_loader, source_of
 from tests.helpers.batches import same

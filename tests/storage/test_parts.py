@@ -16,7 +16,7 @@ import pytest
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.runtime.graph_memory import SharedGraph, graph_nbytes, share
 from gnnkit.storage.build import build_store, repartition
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import random_source
 from tests.helpers.machine import ROOT

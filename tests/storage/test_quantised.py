@@ -28,8 +28,8 @@ from gnnkit.schema import (
 )
 from gnnkit.storage.build import build_store, repartition
 from gnnkit.storage.convert import dequantize_rows, float32_to_bfloat16
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import write_manifest
-from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
 from tests.storage.checks import fast_folder, files_of

@@ -21,7 +21,7 @@ from gnnkit.schema import GraphSchema, NodeTypeSchema
 from gnnkit.storage import staging as resources
 from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import find_or_build, list_stores, prune, store_path
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, random_source
 from tests.helpers.system import pretend_free_memory

@@ -17,8 +17,8 @@ from gnnkit.errors import PlanError, StoreError
 from gnnkit.runtime.graph_memory import SharedGraph, share
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, ArraySpec, EdgeTypeSchema, GraphSchema, NodeTypeSchema
 from gnnkit.storage.build import build_store, repartition
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import write_manifest
-from gnnkit.storage.options import BuildOptions
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges, spec_of
 from tests.storage.checks import assert_holds, effective_times, fast_folder, files_of

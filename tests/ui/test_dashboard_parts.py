@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gnnkit.loader.history import BatchRecord
 from gnnkit.ui.cards import MAX_HTML_BYTES
-from gnnkit.ui.dashboard.facts import (
+from gnnkit.ui.dashboard.live import Liveness
+from gnnkit.ui.dashboard.observer import (
     HEIGHT,
     SECONDS,
     WIDTH,
@@ -27,9 +28,8 @@ from gnnkit.ui.dashboard.facts import (
     line_points,
     whole_percents,
 )
-from gnnkit.ui.dashboard.live import Liveness
-from gnnkit.ui.dashboard.page import board, number, page, process_table, to_block
-from gnnkit.ui.progress_model import Bar
+from gnnkit.ui.dashboard.places import board, number, page, process_table, to_block
+from gnnkit.ui.progress import Bar
 from tests.ui.test_cards import NASTY, Reader
 
 

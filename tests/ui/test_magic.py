@@ -15,7 +15,7 @@ import pytest
 from gnnkit.errors import PlanError
 from gnnkit.runtime import runs
 from gnnkit.runtime.runs import RunFolder
-from gnnkit.ui import magic
+from gnnkit.ui import ipython
 from gnnkit.ui.cards import MAX_HTML_BYTES, Card
 from tests.ui.kernels import Cell, Kernel
 
@@ -89,7 +89,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def text_of(line: str) -> str:
-    card = magic.run_line(line)
+    card = ipython.run_line(line)
     assert isinstance(card, Card)
     return card.to_block()
 
@@ -97,16 +97,16 @@ def text_of(line: str) -> str:
 def test_without_runs(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no runs" in text_of("ps") and "no run has processes" in text_of("stop --all")
     assert "nothing to clean up" in text_of("cleanup --failed --elsewhere")
-    assert magic.run_line("") is None and magic.run_line("logs --help") is None
+    assert ipython.run_line("") is None and ipython.run_line("logs --help") is None
     assert "--lines" in capsys.readouterr().out
     with pytest.raises(PlanError, match="there are no runs with logs"):
-        magic.run_line("logs")
+        ipython.run_line("logs")
 
 
 def test_many_runs_fit_on_a_card(root: Path) -> None:
     """And say how many more there are."""
     made = [RunFolder(root, {"store": "/a/long/path" * 10}) for _ in range(60)]
-    card = magic.run_line("ps")
+    card = ipython.run_line("ps")
     assert (
         card is not None
         and len(card.to_html().encode()) < MAX_HTML_BYTES
@@ -132,13 +132,13 @@ def test_what_was_left_behind(root: Path) -> None:
 )
 def test_lines_that_make_no_sense(root: Path, line: str) -> None:
     with pytest.raises(PlanError):
-        magic.run_line(line)
+        ipython.run_line(line)
 
 
 def test_completions(root: Path) -> None:
     run = RunFolder(root, {})
-    assert magic.completions("%gnnkit") == magic.completions("%gnnkit lo") == ["ps", "logs", "stop", "cleanup"]
-    assert magic.completions("%gnnkit logs ") == ["--rank", "--lines", run.path.name]
-    assert magic.completions(f"%gnnkit stop {run.path.name} ") == ["--all"] and str(os.getpid()) in run.path.name
-    assert magic.completions("%gnnkit nonsense ") == []
+    assert ipython.completions("%gnnkit") == ipython.completions("%gnnkit lo") == ["ps", "logs", "stop", "cleanup"]
+    assert ipython.completions("%gnnkit logs ") == ["--rank", "--lines", run.path.name]
+    assert ipython.completions(f"%gnnkit stop {run.path.name} ") == ["--all"] and str(os.getpid()) in run.path.name
+    assert ipython.completions("%gnnkit nonsense ") == []
     run.close()

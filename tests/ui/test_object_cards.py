@@ -15,7 +15,7 @@ import gnnkit
 from gnnkit import GraphLoader
 from gnnkit.errors import PlanError
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from gnnkit.ui.cards import MAX_HTML_BYTES
 from gnnkit.ui.options import set_options

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnkit.events import Event, Stage
-from gnnkit.ui.progress import ProgressReporter
-from gnnkit.ui.progress_model import Frame
+from gnnkit.ui.progress import Frame, ProgressReporter
 from tests.helpers.machine import in_time
 
 

@@ -225,8 +225,7 @@ def test_a_forked_child_does_not_draw() -> None:
 
 
 def test_plain_lines_come_at_tenths_or_every_half_minute() -> None:
-    from gnnkit.ui.progress import ProgressReporter
-    from gnnkit.ui.streams import PlainRenderer
+    from gnnkit.ui.progress import PlainRenderer, ProgressReporter
 
     now, written = [0.0], io.StringIO()
     sink = ProgressReporter(PlainRenderer(written.write, clock=lambda: now[0]), clock=lambda: now[0], background=False)

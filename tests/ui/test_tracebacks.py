@@ -9,8 +9,8 @@ import pytest
 from gnnkit.errors import PlanError, TrainingFailed, WorkerDied, interruptible, note_interrupt
 from gnnkit.events import Event, Stage
 from gnnkit.runtime.remote import RemoteTraceback
+from gnnkit.ui.ipython import report_of
 from gnnkit.ui.options import set_options
-from gnnkit.ui.tracebacks import report_of
 from tests.ui.kernels import Kernel
 
 SETUP = """
@@ -64,7 +64,7 @@ def test_the_full_traceback_is_an_option_away(kernel: Kernel) -> None:
     kernel.run(UNKNOWN, may_fail=True)
     cell = kernel.run("with gnnkit.set_options(tracebacks='full'):\n    get_ipython().run_line_magic('tb', '')", may_fail=True)
     shown = cell.traceback or cell.stdout + cell.stderr
-    assert "opening.py" in shown and "registry.py" in shown and "Traceback" in shown
+    assert "opening.py" in shown and "ogb.py" in shown and "Traceback" in shown
     kernel.run("gnnkit.set_options(tracebacks='full')")
     cell = kernel.run("fail()", may_fail=True)
     assert not cell.displays and cell.traceback.count("Cell In[") >= 2 and "ValueError" in cell.traceback

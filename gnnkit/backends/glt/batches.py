@@ -1,20 +1,247 @@
-"""From graphlearn-torch's message to a batch as every backend gives it: one block of memory and its layout, in the dataset's ids."""
+"""Graphlearn-torch's samplers, and what they sample as batches of gnnkit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ctypes
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gnnkit.backends.glt.data import N_ID, Columns
 from gnnkit.errors import SamplingError
 from gnnkit.plan import LoaderPlan
+from gnnkit.runtime.remote import error_to_json
 from gnnkit.sampling.subgraph import BatchKey, BatchLayout, EdgeKey, LayoutBuilder, NodeKey
 from gnnkit.schema import ArraySpec, EdgeType, NodeType, edge_type_name, reverse_edge_type
 from gnnkit.storage.arrays import GraphArrays
+from gnnkit.units import format_bytes
+from gnnkit.vendor import glt
+
+_TABLE = Path("/proc/sysvipc/shm")
+_IPC_RMID = 0
+
+
+def forget_segments() -> None:
+    """Marks every segment that this process has made to be removed with its last user; processes may go on attaching them (Linux)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for line in _TABLE.read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[4]) == os.getpid():
+            libc.shmctl(int(fields[1]), _IPC_RMID, None)
+
+
+Sampler: Any = glt.attribute("distributed.DistNeighborSampler")
+SeedsInput: Any = glt.attribute("sampler.NodeSamplerInput")
+Output: Any = glt.attribute("sampler.SamplerOutput")
+Channel: Any = glt.attribute("channel.ShmChannel")
+
+# Keys of messages that graphlearn-torch's own do not have: which batch it is, and why there is none.
+TAG, ERROR = "#GNNKIT.TAG", "#GNNKIT.ERROR"
+# The native queue's own bookkeeping, for each message and each tensor in it.
+_MESSAGE_BYTES, _TENSOR_BYTES = 4096, 512
+_TAG_LENGTH = 2
+_WAIT_MS = 200
+
+
+def job(tag: tuple[int, int], seeds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A batch to sample, as it is put into a worker's queue: int64 ``[2 + num_seeds]``."""
+    return np.concatenate([np.asarray(tag, np.int64), seeds])
+
+
+class TaggedSeeds(SeedsInput):  # type: ignore[misc]
+    """The seeds of one batch, and which one it is.
+
+    Args:
+        node: int64 ``[k]``.
+        input_type: Their type; None in a homogeneous graph.
+        tag: int64 ``[2]``.
+    """
+
+    def __init__(self, node: torch.Tensor, input_type: str | None, tag: torch.Tensor) -> None:
+        super().__init__(node, input_type)
+        self.tag = tag
+
+
+class SeedList:
+    """Stands where graphlearn-torch's workers expect the list of all seeds: what is asked of it are jobs, not places in a list.
+
+    Its workers receive it when they start, which is when their sampler is replaced.
+
+    Args:
+        input_type: The seeds' type; None in a homogeneous graph.
+        channel_bytes: Size of the channel.
+    """
+
+    def __init__(self, input_type: str | None, channel_bytes: int) -> None:
+        self.input_type, self.channel_bytes = input_type, channel_bytes
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        TaggedSampler.channel_bytes = self.channel_bytes
+        install()
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, jobs: torch.Tensor) -> TaggedSeeds:
+        """The job ``[1, 2 + k]`` that a worker has taken from its queue."""
+        assert len(jobs) == 1, "graphlearn-torch's batch size is 1 job"
+        return TaggedSeeds(jobs[0, _TAG_LENGTH:], self.input_type, jobs[0, :_TAG_LENGTH].clone())
+
+    def share_memory(self) -> SeedList:
+        """Itself: there is nothing to share."""
+        return self
+
+    def to(self, device: object) -> SeedList:
+        """Itself, likewise."""
+        return self
+
+
+class TaggedSampler(Sampler):  # type: ignore[misc]
+    """graphlearn-torch's sampler; a batch that fails becomes a message, and every message says which batch it is."""
+
+    channel_bytes = 0
+
+    def __init__(self, *args: Any, seed: int | None = None, **kwargs: Any) -> None:
+        rank = glt.attribute("distributed.get_context")().rank
+        # Its workers would all draw alike (GLT-9).
+        super().__init__(*args, seed=None if seed is None else (seed * 1000003 + rank) % (1 << 31), **kwargs)
+        self.max_input_size: int = 0
+        self.sampler._max_sampled_nodes = self._most_nodes
+
+    async def _send_adapter(self, async_func: Callable[..., Any], inputs: TaggedSeeds) -> None:
+        try:
+            message = self._checked(await self._colloate_fn(await async_func(inputs)))
+        except BaseException as error:  # it would be logged, and the batch missing (GLT-8)
+            text = json.dumps(error_to_json(error)).encode()
+            message = {ERROR: torch.frombuffer(bytearray(text), dtype=torch.uint8)}
+        message[TAG] = inputs.tag
+        self.channel.send(message)
+
+    def _checked(self, message: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        # The channel ignores strides, and never recovers from a message that does not fit (GLT-12).
+        found = {key: value.cpu().contiguous() for key, value in message.items()}
+        nbytes = sum(value.nbytes + _TENSOR_BYTES for value in found.values()) + _MESSAGE_BYTES
+        if nbytes > self.channel_bytes:
+            raise SamplingError(
+                f"a batch of {format_bytes(nbytes)} does not fit the channel of {format_bytes(self.channel_bytes)}",
+                "raise channel_size, or lower batch_size or num_neighbors",
+            )
+        return found
+
+    def _most_nodes(self, num_seeds: int) -> Any:
+        """Nodes that a batch may have at most, by type; graphlearn-torch's own bound is no number where a fan-out is -1 (GLT-13)."""
+        if self.dist_graph.data_cls == "homo":
+            return min(_bound(num_seeds, self.num_neighbors), max(num_seeds, self._num_nodes(None)))
+        found: dict[str, int] = dict.fromkeys(self.data.node_pb, num_seeds)
+        for edge_type, fan_outs in self.num_neighbors.items():
+            for node_type in {edge_type[0], edge_type[2]}:
+                found[node_type] += _bound(num_seeds, fan_outs)
+        return {node_type: min(bound, max(num_seeds, self._num_nodes(node_type))) for node_type, bound in found.items()}
+
+    def _num_nodes(self, node_type: str | None) -> int:
+        book = self.data.node_pb if node_type is None else self.data.node_pb[node_type]
+        return len(book) if isinstance(book, torch.Tensor) else int(book.partition_bounds[-1])
+
+    async def _sample_from_nodes(self, inputs: TaggedSeeds) -> Any:
+        """As its base's, which fails in a homogeneous graph where no seed has a neighbour (GLT-11)."""
+        if self.dist_graph.data_cls != "homo":
+            return await super()._sample_from_nodes(inputs)
+        self.max_input_size = max(self.max_input_size, inputs.node.numel())
+        inducer = self._acquire_inducer()
+        sources = batch = inducer.init_node(inputs.node.to(self.device))
+        none = torch.empty(0, dtype=torch.int64, device=self.device)
+        nodes, rows, cols, edges = [batch], [none], [none], [none]
+        num_nodes, num_edges = [batch.size(0)], []
+        for fan_out in self.num_neighbors:
+            found = await self._sample_one_hop(sources, fan_out, None)
+            if found.nbr.numel() == 0:
+                break
+            sources, new_rows, new_cols = inducer.induce_next(sources, found.nbr, found.nbr_num)
+            nodes.append(sources)
+            rows.append(new_rows)
+            cols.append(new_cols)
+            if self.with_edge:
+                edges.append(found.edge)
+            num_nodes.append(sources.size(0))
+            num_edges.append(new_cols.size(0))
+        self.inducer_pool.put(inducer)
+        return Output(
+            node=torch.cat(nodes),
+            row=torch.cat(rows),
+            col=torch.cat(cols),
+            edge=torch.cat(edges) if self.with_edge else None,
+            batch=batch,
+            num_sampled_nodes=num_nodes,
+            num_sampled_edges=num_edges,
+            metadata={},
+        )
+
+
+def _bound(num_seeds: int, fan_outs: list[int]) -> int:
+    if min(fan_outs, default=0) < 0:
+        return 1 << 62
+    bound = width = num_seeds
+    for fan_out in fan_outs:
+        width *= fan_out
+        bound += width
+    return bound
+
+
+class VolatileChannel(Channel):  # type: ignore[misc]
+    """graphlearn-torch's channel, whose memory goes with the last process that has it (GLT-12)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        forget_segments()
+
+
+def install() -> None:
+    """Has graphlearn-torch use these classes where it makes samplers and channels."""
+    producer: Any = glt.attribute("distributed.dist_sampling_producer")
+    producer.DistNeighborSampler = TaggedSampler
+    for module in ("dist_loader", "dist_server"):
+        loaded: Any = glt.attribute(f"distributed.{module}")
+        loaded.ShmChannel = VolatileChannel
+
+
+# What a client has its servers do, by graphlearn-torch's RPC.
+
+
+def submit(producer_id: int, worker: int, jobs: list[NDArray[np.int64]]) -> None:
+    """Puts jobs into the queue of one of a server's workers."""
+    server: Any = glt.attribute("distributed.dist_server").get_server()
+    enqueue(server._producer_pool[producer_id], worker, jobs)
+
+
+def fetch(producer_id: int) -> dict[str, torch.Tensor] | None:
+    """A copy of the next message of a producer; None where there is none yet."""
+    server: Any = glt.attribute("distributed.dist_server").get_server()
+    message = receive(server._msg_buffer_pool[producer_id])
+    return None if message is None else {key: value.clone() for key, value in message.items()}
+
+
+def enqueue(producer: Any, worker: int, jobs: list[NDArray[np.int64]]) -> None:
+    """Puts jobs into the queue of one of a producer's workers."""
+    command: Any = glt.attribute("distributed.dist_sampling_producer.MpCommand")
+    producer._task_queues[worker].put((command.SAMPLE_ALL, jobs))
+
+
+def receive(channel: Any) -> dict[str, torch.Tensor] | None:
+    """The next message of a channel, in the channel's own memory, which it occupies until it is dropped; None where there is none yet."""
+    try:
+        message: dict[str, torch.Tensor] = channel.recv(timeout_ms=_WAIT_MS)
+    except glt.attribute("channel.QueueTimeoutError"):
+        return None
+    return message
+
 
 _Message = Mapping[str, NDArray[Any]]
 _NO_IDS = np.empty(0, np.int64)

@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from gnnkit.schema import ArraySpec, EdgeType, NodeType
-from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.arrays import GraphArrays, edge_order
 from gnnkit.storage.convert import plain_rows, plain_spec
-from gnnkit.storage.part_ids import edge_order
 from gnnkit.vendor import glt
 
 _WORD = 4

@@ -9,8 +9,7 @@ import multiprocessing
 import os
 from typing import TYPE_CHECKING
 
-from gnnkit.runtime.entry import run
-from gnnkit.runtime.vitals import die_with_parent
+from gnnkit.runtime.entry import die_with_parent, run
 
 if TYPE_CHECKING:
     from gnnkit.backends.glt.loop import GltLoop

@@ -1,4 +1,4 @@
-"""The work of a process that runs graphlearn-torch: it joins the others, follows its loader's messages, and hands batches over."""
+"""The loop of a process that runs graphlearn-torch, and what it sets up."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import mmap
 import multiprocessing
 import os
 import queue
+import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,23 +22,162 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gnnkit.backends.glt import sampler as glt_sampler
-from gnnkit.backends.glt.batches import MessageReader, NodeRequest, write
-from gnnkit.backends.glt.sampler import ERROR, TAG, job
-from gnnkit.backends.glt.setup import EngineOptions, GltPlace, direct_seeds, listen, part_dataset, sampling_config
+from gnnkit.backends.glt import batches
+from gnnkit.backends.glt.batches import ERROR, TAG, MessageReader, NodeRequest, SeedList, job, write
+from gnnkit.backends.glt.data import IdScheme, PartBuilder, unwrapped
+from gnnkit.cluster.hosts import environment_int
 from gnnkit.errors import StartTimeout, StoreError, WorkerDied
-from gnnkit.plan import InputNodes, LoaderPlan
+from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling
 from gnnkit.runtime.batches import BatchList
+from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.graph_memory import GraphHandle, SharedGraph
 from gnnkit.runtime.remote import error_to_json, layout_to_json
 from gnnkit.runtime.runs import with_tail
 from gnnkit.runtime.supervisor import describe_end
-from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Message, Wire, from_memory
-from gnnkit.sampling.walked import SampleRequest
+from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.store import Store
 from gnnkit.vendor import glt
+
+_JOIN_S = 600.0
+
+
+@dataclass(frozen=True)
+class GltPlace:
+    """The place of a process among those that sample together.
+
+    Attributes:
+        part: The part that it holds, which is its number among the holders of parts.
+        num_parts: Number of parts, and of their holders.
+        samplers: Address and port at which sampling workers find each other.
+        group: Address and port at which servers and clients do; None without servers.
+        client: Which client it is or serves.
+        num_clients: Number of clients; 0 without servers.
+    """
+
+    part: int
+    num_parts: int
+    samplers: tuple[str, int]
+    group: tuple[str, int] | None
+    client: int
+    num_clients: int
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> GltPlace:
+        """A place as ``gnnkit.backends.glt.stream`` describes it."""
+        fields: Any = {name: tuple(part) if isinstance(part, list) else part for name, part in value.items()}
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """The user's options for graphlearn-torch's engine: see ``gnnkit.Glt``."""
+
+    plan: LoaderPlan
+    num_workers: int
+    graph_mode: Any
+    worker_concurrency: int
+    channel_bytes: int
+    rpc_timeout_s: float
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """The device of each worker: those of one trainer share its GPU."""
+        device = torch.device("cpu") if self.gpu is None else torch.device("cuda", self.gpu)
+        return [device] * self.num_workers
+
+    @property
+    def gpu(self) -> int | None:
+        """The trainer's GPU; None where sampling runs on the CPU."""
+        return None if self.graph_mode == "CPU" else (environment_int("LOCAL_RANK") or 0) % torch.cuda.device_count()
+
+
+def listen(address: str, port: int) -> tuple[Any, int]:
+    """A rendezvous store on one address: torch's own would listen on every interface.
+
+    Args:
+        address: The address.
+        port: The port; 0 is a free one.
+
+    Returns:
+        The store, which ends with its last reference, and the port.
+
+    Raises:
+        OSError: The address or the port is not to be had.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    end = socket.socket(family)
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    end.bind((address, port))
+    end.listen(128)
+    port = int(end.getsockname()[1])
+    distributed: Any = torch.distributed
+    store = distributed.TCPStore(
+        address,
+        port,
+        is_master=True,
+        timeout=timedelta(seconds=_JOIN_S),
+        wait_for_workers=False,
+        master_listen_fd=end.detach(),
+        use_libuv=False,
+    )
+    return store, port
+
+
+def part_dataset(graph: GraphArrays, part: int, options: EngineOptions) -> Any:
+    """A ``DistDataset`` of graphlearn-torch's with one part's edges and features, in the store's ids."""
+    builder = PartBuilder(IdScheme(graph, of_dataset=False), part, options.graph_mode, options.gpu)
+    schema, homogeneous = graph.schema, graph.schema.is_homogeneous
+    reader, used = MessageReader(options.plan, graph), fan_outs(options.plan, graph)
+    nodes = {t: builder.node_table(t) for t in schema.node_types} if reader.needs_nodes else None
+    rows = {t: builder.edge_table(t, with_edge=options.plan.sampling.with_edge) for t in used} if reader.needs_edges else None
+    return glt.attribute("distributed.DistDataset")(
+        graph.num_parts,
+        part,
+        graph_partition=unwrapped({t: builder.edges(t) for t in used}, homogeneous=homogeneous),
+        node_feature_partition=None if nodes is None else unwrapped(nodes, homogeneous=homogeneous),
+        edge_feature_partition=None if rows is None else unwrapped(rows, homogeneous=homogeneous),
+        # Labels are among the features; of typed graphs it asks for some, whatever they are (GLT-10).
+        whole_node_labels=None if homogeneous else {"": torch.empty(0)},
+        node_pb=unwrapped({t: builder.node_book(t) for t in schema.node_types}, homogeneous=homogeneous),
+        edge_pb=unwrapped({t: builder.edge_book(t) for t in used}, homogeneous=homogeneous),
+        edge_dir=graph.edge_dir,
+    )
+
+
+def fan_outs(plan: LoaderPlan, graph: GraphArrays) -> dict[Any, list[int]]:
+    """Fan-outs by edge type; types of which nothing is sampled are left out where others remain."""
+    sampling = plan.sampling
+    assert isinstance(sampling, NeighborSampling), "Glt() has refused everything else"
+    found = {t: list(sampling.num_neighbors.get(t, (0,) * sampling.num_hops)) for t in graph.schema.edge_types}
+    return {t: fans for t, fans in found.items() if any(fans)} or found
+
+
+def sampling_config(options: EngineOptions, graph: GraphArrays) -> Any:
+    """Returns the configuration of graphlearn-torch's samplers."""
+    fans, batching = fan_outs(options.plan, graph), options.plan.batching
+    return glt.attribute("sampler.SamplingConfig")(
+        sampling_type=glt.attribute("sampler.SamplingType").NODE,
+        num_neighbors=unwrapped(fans, homogeneous=graph.schema.is_homogeneous),
+        batch_size=1,  # one job, with as many seeds as it holds
+        shuffle=True,  # which has its workers wait for jobs rather than for the start of an epoch
+        drop_last=False,
+        with_edge=MessageReader(options.plan, graph).needs_edges,
+        collect_features=True,
+        with_neg=False,
+        with_weight=False,
+        edge_dir=graph.edge_dir,
+        seed=(batching.seed * 31 + batching.rank) % (1 << 31),
+    )
+
+
+def direct_seeds(options: EngineOptions, graph: GraphArrays) -> SeedList:
+    """Returns the object that graphlearn-torch receives in place of a list of seeds."""
+    inputs = options.plan.inputs
+    assert isinstance(inputs, InputNodes), "Glt() has refused everything else"
+    return SeedList(None if graph.schema.is_homogeneous else inputs.node_type, options.channel_bytes)
+
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +212,7 @@ class WorkerEngine:
     """
 
     def __init__(self, graph: GraphArrays, place: GltPlace, options: EngineOptions) -> None:
-        glt_sampler.install()
+        batches.install()
         self.lanes = options.num_workers
         glt.attribute("distributed.init_worker_group")(place.num_parts, place.part, _GROUP)
         worker_options = glt.attribute("distributed.MpDistSamplingWorkerOptions")(
@@ -86,11 +228,11 @@ class WorkerEngine:
 
     def submit(self, lane: int, jobs: Sequence[NDArray[np.int64]]) -> None:
         """See ``GltEngine``."""
-        glt_sampler.enqueue(self._loader._mp_producer, lane, list(jobs))
+        batches.enqueue(self._loader._mp_producer, lane, list(jobs))
 
     def receive(self) -> dict[str, torch.Tensor] | None:
         """See ``GltEngine``."""
-        return glt_sampler.receive(self._loader._channel)
+        return batches.receive(self._loader._channel)
 
 
 def _sampler_options(place: GltPlace, options: EngineOptions) -> dict[str, Any]:
@@ -108,7 +250,7 @@ def _sampler_options(place: GltPlace, options: EngineOptions) -> dict[str, Any]:
 def serve(graph: GraphArrays, place: GltPlace, options: EngineOptions) -> None:
     """Makes this process one of graphlearn-torch's servers; returns once all servers and clients have met."""
     assert place.group is not None, "servers have a group"
-    glt_sampler.install()
+    batches.install()
     dataset = part_dataset(graph, place.part, options)
     glt.attribute("distributed.init_server")(
         place.num_parts,
@@ -166,7 +308,7 @@ class ClientEngine:
         server, worker = divmod(lane, self._workers)
         with self._lock:
             self._open[server] += len(jobs)
-        future = self._request(server, glt_sampler.submit, self._loader._producer_id_list[server], worker, list(jobs))
+        future = self._request(server, batches.submit, self._loader._producer_id_list[server], worker, list(jobs))
         future.add_done_callback(lambda done: self._failed(server, done))
         self._answers.put({})  # has whoever waits for an answer ask for this one
 
@@ -190,7 +332,7 @@ class ClientEngine:
         return answer or None
 
     def _ask(self, server: int) -> None:
-        future = self._request(server, glt_sampler.fetch, self._loader._producer_id_list[server])
+        future = self._request(server, batches.fetch, self._loader._producer_id_list[server])
         future.add_done_callback(lambda done: self._take(server, done))
 
     def _take(self, server: int, done: Any) -> None:

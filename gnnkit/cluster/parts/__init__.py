@@ -8,7 +8,7 @@ One process per host, ``python -m gnnkit.cluster.parts``, started like a samplin
            port), ``token``, ``host`` (this one's number), ``graph`` (description of a shared copy, whose descriptor comes with
            the message, or None)
 ``graph``  a shared copy to move over to: its descriptor and ``description``
-``attend`` ``peers``, ``{"<host>": address}``: the services that this host needs; they are told so (``gnnkit.cluster.leases``)
+``attend`` ``peers``, ``{"<host>": address}``: the services that this host needs; they are told so (``gnnkit.cluster.membership``)
 ``stop``   ends it
 ========== ==================================================================================================================
 

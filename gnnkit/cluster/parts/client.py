@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gnnkit.cluster.network_wire import Broken, Failed, NetworkWire, OutOfTime, Request, TokenRefused, connect
-from gnnkit.cluster.parts.protocol import (
+from gnnkit.cluster.service_client import (
     answer_from_value,
     expand_to_args,
     picks_from_value,
     question_to_args,
+    remote_error,
     rows_to_args,
 )
-from gnnkit.cluster.service_client import remote_error
 from gnnkit.cluster.serving.codec import padded
 from gnnkit.errors import HostUnreachable, SamplingError
 from gnnkit.sampling.owners import Answer, BadRequest, Expansion, Picks, Question, RowsRequest

@@ -1,4 +1,4 @@
-"""The gate at a service's port: strangers are sent away before anything else of theirs is read.
+"""The gate: the listener at the port of a server or part service, which admits who has shown the token.
 
 Whoever connects says a line with a proof that he has the token, then agrees on encryption where the service has a certificate, and says
 a second line, with another proof and his name: what was overheard before encryption began is of no use behind it. Then the connection
@@ -10,6 +10,7 @@ Strangers hold at most ``MOST_PENDING`` connections with ``MOST_SAID`` bytes eac
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import logging
@@ -22,10 +23,34 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gnnkit.cluster.admitting import BACKLOG, MOST_PENDING, MOST_SAID, PAUSE_S, PENDING_S, next_connection
 from gnnkit.host import allow_open_files
 
 logger = logging.getLogger(__name__)
+
+# What a peer may send, in bytes, and how long it may take, until it has shown who it is.
+MOST_SAID, PENDING_S = 4096, 5.0
+# The most of them at a time, of which the one that has been there longest makes room for another; and those that the system keeps.
+MOST_PENDING, BACKLOG = 64, 128
+# Before the system is asked again whether it has room for another connection.
+PAUSE_S = 0.2
+
+
+def next_connection(listener: socket.socket) -> socket.socket | None:
+    """Accepts the next connection that waits, not blocking; None where none waits.
+
+    Raises:
+        OSError: The system has no room for another one, which is logged: ask again after ``PAUSE_S``.
+    """
+    try:
+        end, _ = listener.accept()
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            logger.warning("nobody can be let in: %s", error)
+            raise
+        return None
+    end.setblocking(False)
+    return end
+
 
 _DESCRIPTORS = 1 << 16
 # A peer that vanishes without a word is noticed after a minute: seconds until the system asks, between two questions, and questions.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from gnnkit.cluster.leases import LeaseRenewal
+from gnnkit.cluster.membership import LeaseRenewal
 from gnnkit.cluster.parts.client import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer, lease_calls
 from gnnkit.cluster.service_client import lease_renewal
 from gnnkit.errors import StoreError
+from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.sampling.kinds import warm
 from gnnkit.storage.store import Store

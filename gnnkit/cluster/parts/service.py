@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gnnkit.cluster.network_wire import BEAT_S, Gone, Head, Kind, NetworkWire, error_body
 from gnnkit.cluster.parts.gate import PortGate
-from gnnkit.cluster.parts.protocol import (
+from gnnkit.cluster.service_client import (
     PROTOCOL_VERSION,
     answer_to_value,
     expand_from_args,

@@ -11,10 +11,9 @@ from gnnkit.cluster.parts.client import Peer, RemoteOwners, keep_freed_memory
 from gnnkit.cluster.service_client import lease_renewal
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.process_status import start_ticks
-from gnnkit.sampling.kinds import warm
+from gnnkit.sampling.graph_access import NodeScratch
+from gnnkit.sampling.kinds import BatchSampler, warm
 from gnnkit.sampling.remote import PartMap, hot_rows, spread_sampler
-from gnnkit.sampling.sampler import BatchSampler
-from gnnkit.sampling.scratch import NodeScratch
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.store import Store

@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnnkit.cluster.membership import SERVING_VERSION
 from gnnkit.cluster.serving.codec import decode, encode
 from gnnkit.cluster.serving.listener import socket_name
-from gnnkit.cluster.serving.membership import SERVING_VERSION
 from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, required, token_for
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, StartTimeout, StoreError, WorkerDied
 from gnnkit.events import EventSink, Stage
+from gnnkit.runtime.entry import UNSEEN, Signs, Vitals
 from gnnkit.runtime.process_status import ProcessStatus, look_at, process_state
 from gnnkit.runtime.remote import error_from_json
+from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.runs import with_tail
-from gnnkit.runtime.shared_block import SharedBlock
 from gnnkit.runtime.supervisor import Exit
-from gnnkit.runtime.vitals import UNSEEN, Signs, Vitals
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.waiting import Deadline
 

@@ -16,12 +16,12 @@ from gnnkit.cluster.serving.listener import own_folder, remove_sockets
 from gnnkit.cluster.serving.spec import TOKEN_NAME, UNIX_PREFIX, ServerSpec, has_any_port, settle_token
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.events import Event, EventSink, Stage, ignore_events
+from gnnkit.runtime.entry import Vitals
 from gnnkit.runtime.process_status import ProcessStatus, look_at
 from gnnkit.runtime.remote import fresh
+from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.runs import new_run, sweep, tail, with_tail
-from gnnkit.runtime.shared_block import SharedBlock
 from gnnkit.runtime.supervisor import ChildProcess, Exit, Supervisor, SupervisorOptions, supervise
-from gnnkit.runtime.vitals import Vitals
 from gnnkit.runtime.wire import Message, Waker
 from gnnkit.waiting import Deadline
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from gnnkit.cluster.admitting import BACKLOG, MOST_PENDING, MOST_SAID, PAUSE_S, PENDING_S, next_connection
+from gnnkit.cluster.membership import SERVING_VERSION
+from gnnkit.cluster.parts.gate import BACKLOG, MOST_PENDING, MOST_SAID, PAUSE_S, PENDING_S, next_connection
 from gnnkit.cluster.serving.codec import decode, encode
-from gnnkit.cluster.serving.membership import SERVING_VERSION
 from gnnkit.cluster.serving.pool import ServedWorkers
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.files import why_unwritable

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.cluster.serving.listener import ClientListener, ClientSessions
 from gnnkit.cluster.serving.pool import ServedWorkers, ServedWorkersOptions
 from gnnkit.errors import StoreError
+from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Message, Waker, Wire
 from gnnkit.storage.layout import FORMAT_VERSION
 from gnnkit.storage.manifest import read_manifest

@@ -13,13 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gnnkit.cluster.hosts import Hosts, join_address
-from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseTable
+from gnnkit.cluster.hosts import Hosts, PlacementOption, join_address, place
+from gnnkit.cluster.membership import BEAT_S, CLIENT_PREFIX, LeaseTable, Membership, ServerMember, hosts_of, new_start
 from gnnkit.cluster.parts.client import keep_freed_memory
 from gnnkit.cluster.parts.service import Answers, PartServer
-from gnnkit.cluster.placing import PlacementOption, place
 from gnnkit.cluster.service_client import ServiceClient, Unreachable
-from gnnkit.cluster.serving.membership import BEAT_S, Membership, ServerMember, hosts_of, new_start
 from gnnkit.cluster.serving.network_calls import NetworkCalls
 from gnnkit.cluster.serving.spec import meeting_address, own_address
 from gnnkit.errors import GnnkitError, StartTimeout

@@ -18,25 +18,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.cluster.leases import CLIENT_PREFIX, LeaseTable
+from gnnkit.cluster.membership import CLIENT_PREFIX, LeaseTable, Membership, ServerMember, check_version
 from gnnkit.cluster.network_wire import NotYet
-from gnnkit.cluster.parts.protocol import ids_of
 from gnnkit.cluster.parts.service import Answer, Answers, Stream, lease_calls
-from gnnkit.cluster.serving.membership import Membership, ServerMember, check_version
+from gnnkit.cluster.service_client import ids_of
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, StartTimeout
 from gnnkit.files import open_regular
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
-from gnnkit.runtime.ring import Ring, slot_size
-from gnnkit.runtime.shared_block import mapped
+from gnnkit.runtime.ring import Ring, mapped, slot_size
 from gnnkit.runtime.wire import Message, in_memory
 from gnnkit.sampling.owners import BadRequest
 from gnnkit.sampling.structure import Structure
 from gnnkit.storage.layout import MANIFEST_NAME
-from gnnkit.storage.manifest import Manifest
-from gnnkit.storage.outline import outline_files
+from gnnkit.storage.manifest import Manifest, outline_files
 from gnnkit.storage.store import Store
 from gnnkit.waiting import Deadline
 

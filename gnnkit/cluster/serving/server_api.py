@@ -1,30 +1,568 @@
-"""The calls that a server answers: by name, from its store and with its workers. Nothing else can be called, and no code travels."""
+"""The server API: the calls that a server answers by name, those that sample among them."""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import itertools
+import json
 import logging
 import queue
+import secrets
 import socket
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.cluster.serving.sampling_api import Reply, SamplingApi
 from gnnkit.cluster.serving.store_api import StoreApi
-from gnnkit.errors import DatasetError, GnnkitError, PlanError, SamplingError, near_matches
+from gnnkit.errors import DatasetError, GnnkitError, MemoryLimitError, PlanError, SamplingError, near_matches
+from gnnkit.plan import Batching, InputLinks, InputNodes, LoaderPlan, NeighborSampling, PPRSampling, Sampling, num_batches
+from gnnkit.runtime.remote import error_from_json, fresh
+from gnnkit.runtime.ring import mapped
+from gnnkit.runtime.scheduler import Scheduler
+from gnnkit.runtime.wire import Message
+from gnnkit.samplers import PPR, channel_ratios
+from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType, is_label_edge_type
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
     from gnnkit.cluster.serving.pool import ServedWorkers
+
+
+def plan_of(store: Store, config: Mapping[str, Any], node_type: NodeType | None, ids: NDArray[Any]) -> LoaderPlan:
+    """Makes a plan for a store from a configuration and seeds.
+
+    Args:
+        store: The store.
+        config: ``num_neighbors`` (a list, or a list by edge type), ``batch_size``, ``shuffle``, ``drop_last``, ``with_edge``,
+            ``with_weight``, ``edge_dir`` and ``seed``, as in graphlearn-torch's ``SamplingConfig``; possibly ``ppr``, the fields of a
+            ``PPR`` that samples in the place of ``num_neighbors``, its channels as pairs of a list of edge types and a share.
+        node_type: The seeds' type; None for a homogeneous graph.
+        ids: Integers ``[n]``: the seeds.
+
+    Raises:
+        PlanError: Something is missing, unusable or does not fit the store.
+    """
+    try:
+        batching = Batching(config["batch_size"], bool(config["shuffle"]), bool(config["drop_last"]), seed=config["seed"] or 0)
+        sampling = _sampling(store, config)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise PlanError(f"the sampling configuration cannot be read: {type(error).__name__}: {error}") from error
+    owner = HOMOGENEOUS_NODE_TYPE if node_type is None else node_type
+    seeds = np.asarray(ids, np.int64)
+    store.to_store_ids(owner, seeds)  # an unknown type or an id out of range is found here, and not by a worker
+    inputs = InputNodes(owner, f"node/{owner}/ids", ids=seeds)
+    return LoaderPlan(store.reference, inputs, sampling, batching)
+
+
+def _sampling(store: Store, config: Mapping[str, Any]) -> Sampling:
+    if config["edge_dir"] != store.edge_dir:
+        raise PlanError(
+            f"edge_dir={config['edge_dir']!r}, and the servers' store is compressed for {store.edge_dir!r}",
+            f"sample along edge_dir={store.edge_dir!r}, or serve a store that was built with edge_dir={config['edge_dir']!r}",
+        )
+    weight = store.options.weight
+    if config["with_weight"] and weight is None:
+        raise PlanError(
+            f"with_weight=True, and the servers' store {str(store.path)!r} was built without weights",
+            "build it with weight=<name of an edge array>, or leave with_weight out",
+        )
+    with_edge = bool(config["with_edge"])
+    if with_edge and not store.options.with_edge:
+        raise PlanError(
+            f"with_edge=True, and the servers' store {str(store.path)!r} holds no edge ids", "build it with with_edge=True, or leave it out"
+        )
+    weight = weight if config["with_weight"] else None
+    if config.get("ppr") is not None:
+        return _ppr(config["ppr"]).sampling(store.schema, edge_dir=store.edge_dir, weight=weight, time_attr=None, with_edge=with_edge)
+    return NeighborSampling(_fan_outs(store, config["num_neighbors"]), False, store.edge_dir, weight, with_edge)
+
+
+def _ppr(words: Mapping[str, Any]) -> PPR:
+    return PPR(**{**words, "typed_channel_ratios": channel_ratios(words["typed_channel_ratios"] or ())})
+
+
+def _fan_outs(store: Store, given: Any) -> dict[EdgeType, tuple[int, ...]]:
+    """For every type of the store; labels are not walked along, and neither is what a dict leaves out."""
+    known = store.schema.edge_types
+    by_type = given if isinstance(given, Mapping) else {edge_type: given for edge_type in known if not is_label_edge_type(edge_type)}
+    unknown = [edge_type for edge_type in by_type if edge_type not in known]
+    if unknown:
+        raise PlanError(f"num_neighbors names the unknown edge type {unknown[0]}", f"known: {list(known)}")
+    found = {edge_type: tuple(int(number) for number in by_type[edge_type]) for edge_type in by_type}
+    lengths = {len(fan_out) for fan_out in found.values()}
+    if len(lengths) != 1 or 0 in lengths or any(number < -1 for fan_out in found.values() for number in fan_out):
+        raise PlanError(f"num_neighbors must have one number of at least -1 per hop for each type, got {given!r}")
+    nothing = (0,) * lengths.pop()
+    return {edge_type: found.get(edge_type, nothing) for edge_type in known}
+
+
+# Called once with a value or an error.
+Reply: TypeAlias = Callable[[Any], None]
+# What a fetch is answered with once there is nothing more to come.
+OVER = (None, True)
+
+
+@dataclass(frozen=True)
+class WaitingRequest:
+    """Somebody who waits for a batch.
+
+    Attributes:
+        client: Who.
+        reply: Takes the answer.
+    """
+
+    client: str
+    reply: Reply
+
+
+@dataclass(frozen=True)
+class Order:
+    """A batch for a worker to sample.
+
+    Attributes:
+        rank: The worker.
+        number: The request's number.
+        epoch: The epoch.
+        batch: Index in its list of batches.
+    """
+
+    rank: int
+    number: int
+    epoch: int
+    batch: int
+
+
+class ServedStream:
+    """One registered input. Only the server's main thread uses it.
+
+    Batches come in the order of the epoch's list; several clients that fetch from one channel divide them among themselves, each batch
+    going to whoever asks next. Not more than ``capacity`` batches are sampled ahead, however long nobody fetches.
+
+    Args:
+        number: What workers know it by.
+        digest: What was registered, to compare with.
+        plan: Its plan, whose seeds are ids.
+        capacity: Batches under way or waiting to be fetched, at most.
+        frame: What goes with every batch.
+
+    Attributes:
+        number: See above.
+        digest: See above.
+        plan: See above.
+        holders: Clients that have registered it and not destroyed it.
+        epoch: The epoch that is under way or ran last; -1 before the first.
+    """
+
+    def __init__(self, number: int, digest: str, plan: LoaderPlan, capacity: int, frame: Mapping[str, Any]) -> None:
+        self.number, self.digest, self.plan = number, digest, plan
+        self.holders: set[str] = set()
+        self.epoch = -1
+        self._frame = frame
+        self._scheduler: Scheduler[Any] = Scheduler(capacity)
+        self._orders: dict[int, tuple[int, int]] = {}
+        self._waiting: deque[WaitingRequest] = deque()
+        self._requests = 0
+        self._failure: GnnkitError | None = None
+
+    def begin(self, epoch: int) -> None:
+        """Starts an epoch, unless it or a newer one has been started. Whoever waits for the one before hears that it is over."""
+        if epoch <= self.epoch:
+            return
+        self._orders.clear()
+        self._answer_all(OVER)
+        self.epoch, self._failure = epoch, None
+        inputs, batching = self.plan.inputs, self.plan.batching
+        assert not isinstance(inputs, InputLinks) and inputs.ids is not None, "an input is registered with its ids"
+        self._scheduler.begin(epoch, num_batches(len(inputs.ids), batching.batch_size, batching.drop_last))
+
+    def fetch(self, waiting: WaitingRequest, epoch: int | None) -> None:
+        """Answers with the next batch, now or later; with ``OVER`` where there is none, or the epoch that is meant has gone by."""
+        if epoch is not None and epoch != self.epoch:
+            waiting.reply(OVER)
+            return
+        self._waiting.append(waiting)
+        self._serve()
+
+    def assign(self, ready: Collection[int]) -> Iterator[Order]:
+        """Yields what is to be sampled now, assigned to the workers with least to do."""
+        if ready:  # there is somebody again
+            self._failure = None
+        while ready and self._scheduler.next_step() is not None:
+            rank = min(sorted(ready), key=lambda rank: len(self._scheduler.assigned_to(rank)))
+            self._requests += 1
+            generation, batch = self._orders[self._requests] = self._scheduler.assign(rank)
+            yield Order(rank, self._requests, self.epoch, batch)
+
+    def take(self, message: Message) -> None:
+        """Handles what a worker says to this channel."""
+        order = self._orders.pop(message.body.get("number", 0), None)
+        if order is None:  # of an epoch that has gone by
+            message.close()
+            return
+        generation, batch = order
+        failed = "error" in message.body
+        # It is mapped at once: what waits to be fetched takes no descriptor.
+        found = error_from_json(message.body["error"], f"sampling batch {batch}") if failed else self._batch(message)
+        self._scheduler.complete(generation, batch, found)
+        self._serve()
+
+    def lost(self, rank: int) -> None:
+        """A worker has gone; what it was sampling is assigned again."""
+        gone = set(self._scheduler.lost(rank))
+        self._orders = {number: order for number, order in self._orders.items() if order not in gone}
+
+    def fail(self, error: GnnkitError) -> None:
+        """Nobody samples any more: the epoch cannot go on."""
+        self._failure = error
+        self._serve()
+
+    def leave(self, client: str) -> None:
+        """Forgets a client; if it waits, it hears that there is nothing more to come."""
+        self.holders.discard(client)
+        gone = [waiting for waiting in self._waiting if waiting.client == client]
+        self._waiting = deque(waiting for waiting in self._waiting if waiting.client != client)
+        for waiting in gone:
+            waiting.reply(OVER)
+
+    def close(self) -> None:
+        """Gives everything up; whoever waits hears that there is nothing more to come."""
+        self._orders.clear()
+        self._scheduler.begin(self.epoch, 0)
+        self._answer_all(OVER)
+
+    def _serve(self) -> None:
+        while self._waiting:
+            if self._scheduler.is_over:
+                self._answer_all(OVER)
+            elif self._scheduler.delivered in self._scheduler.results:
+                self._waiting.popleft().reply(self._scheduler.hand_out())
+            elif self._failure is not None:
+                self._answer_all(self._failure)
+            else:
+                return
+
+    def _batch(self, message: Message) -> Any:
+        layout = message.body["layout"]
+        try:
+            block = mapped(message.fds.pop(0))[: layout["nbytes"]]
+        except OSError as error:
+            return MemoryLimitError(f"a batch of {layout['nbytes'] / 1e6:.0f} MB cannot be mapped: {error}", "lower batch_size")
+        return {"frame": dict(self._frame), "epoch": self.epoch, "layout": layout, "block": block}, False
+
+    def _answer_all(self, answer: Any) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for one in waiting:
+            one.reply(fresh(answer) if isinstance(answer, GnnkitError) else answer)
+
+
+# Numbers stay exact wherever they may be taken for floats.
+_NUMBER_BITS, _COUNT_BITS = 32, 20
+_NO_SEEDS: NDArray[np.int64] = np.empty(0, np.int64)
+
+
+@dataclass(eq=False)
+class _Backend:
+    """A configuration under a name."""
+
+    number: int
+    key: str
+    digest: str
+    ppr: Any
+    is_ready: bool = False
+    waiting: list[tuple[str, Reply]] = field(default_factory=list)
+    holders: set[str] = field(default_factory=set)
+    channels: dict[str, int] = field(default_factory=dict)  # by worker key
+
+
+class SamplingApi:
+    """Answers calls about sampling. Only the server's main thread uses it; replies may come later, each once.
+
+    Args:
+        store: The store that the workers sample.
+        pool: The workers.
+        ends_with_clients: Whether the server ends when its clients have left.
+    """
+
+    def __init__(self, store: Store, pool: ServedWorkers, *, ends_with_clients: bool = False) -> None:
+        self._store, self._pool, self._ends_with_clients = store, pool, ends_with_clients
+        self._backends: dict[int, _Backend] = {}
+        self._channels: dict[int, ServedStream] = {}
+        self._destroyed: set[int] = set()
+        # Nothing that was known to a server before it was started anew is anything now.
+        first = secrets.randbits(_NUMBER_BITS) << _COUNT_BITS
+        self._backend_numbers, self._nameless, self._channel_numbers = itertools.count(first), itertools.count(1), itertools.count(first)
+        pool.handlers.append(self)
+
+    # Calls ------------------------------------------------------------------------------------------------------------------
+
+    def init_backend(self, client: str, reply: Reply, key: str, config: Mapping[str, Any]) -> None:
+        """The number of the backend ``key``, once there are workers for it; made by whoever asks first.
+
+        Raises:
+            PlanError: It exists with another configuration, or the configuration does not fit the store.
+        """
+        digest = _digest_of(self._plan(config, next(iter(self._store.schema.node_types)), _NO_SEEDS))
+        backend = next((found for found in self._backends.values() if found.key == key), None)
+        if backend is None:
+            backend = _Backend(next(self._backend_numbers), key, digest, config.get("ppr"))
+            self._backends[backend.number] = backend
+        elif backend.digest != digest:
+            raise PlanError(f"the sampling backend {key!r} exists with another configuration", "give it another backend_key")
+        backend.holders.add(client)
+        backend.waiting.append((client, reply))
+        self._revive()
+        self._answer_ready(backend)
+
+    def register(
+        self,
+        client: str,
+        reply: Reply,
+        backend: int,
+        worker_key: str,
+        config: Mapping[str, Any],
+        node_type: NodeType | None,
+        ids: NDArray[Any],
+        capacity: int,
+    ) -> None:
+        """The number of the channel of an input; clients that register the same under one name share its batches.
+
+        Raises:
+            PlanError: There is no such backend, its configuration is another one, or the name stands for another input.
+        """
+        found = self._backends.get(backend)
+        if found is None or not found.is_ready:
+            raise PlanError(f"there is no sampling backend {backend}", "init_sampling_backend gives its number")
+        # An input has no options of a sampler, which are its backend's.
+        plan = self._plan({**config, "ppr": found.ppr}, node_type, ids)
+        if _digest_of(plan) != found.digest:
+            raise PlanError(
+                f"the input {worker_key!r} has another configuration than its sampling backend {found.key!r}",
+                "use one sampling_config for both",
+            )
+        digest, number = _digest([plan.inputs.to_json(), capacity]), found.channels.get(worker_key)
+        if number is None:
+            number = self._open(found, worker_key, plan, digest, capacity)
+        elif self._channels[number].digest != digest:
+            raise PlanError(
+                f"the worker_key {worker_key!r} stands for another input already",
+                "clients that share a worker_key register the same input; give this one another",
+            )
+        self._channels[number].holders.add(client)
+        reply(number)
+
+    def create(
+        self,
+        client: str,
+        reply: Reply,
+        worker_key: str | None,
+        config: Mapping[str, Any],
+        node_type: NodeType | None,
+        ids: NDArray[Any],
+        capacity: int,
+    ) -> None:
+        """A backend and an input in one: graphlearn-torch's producer, shared by those who give the same ``worker_key``.
+
+        Raises:
+            PlanError: As ``init_backend`` and ``register``.
+        """
+        key = f"producer of {client} {next(self._nameless)}" if worker_key is None else f"producer {worker_key}"
+
+        def go_on(backend: Any) -> None:
+            try:
+                if isinstance(backend, Exception):
+                    raise backend
+                self.register(client, reply, backend, key, config, node_type, ids, capacity)
+            except GnnkitError as error:
+                reply(error)
+
+        self.init_backend(client, go_on, key, config)
+
+    def start_epoch(self, client: str, reply: Reply, channel: int, epoch: int) -> None:
+        """Starts an epoch of a channel; an epoch that was started before, or an older one, is left as it is.
+
+        Raises:
+            PlanError: There never was such a channel, or its client was taken for gone; destroyed ones are no error.
+        """
+        found = self._channels.get(channel)
+        if found is None and channel not in self._destroyed:
+            raise _unknown(channel)
+        if found is not None:
+            self._revive()
+            found.begin(epoch)
+            self._deal(found)
+        reply(None)
+
+    def fetch(self, client: str, reply: Reply, channel: int, epoch: int | None = None) -> None:
+        """The next batch of a channel and False; None and True where there is none.
+
+        Raises:
+            PlanError: Nothing is known of the channel, and so not whether that is the end of ``epoch``; see ``start_epoch``.
+        """
+        found = self._channels.get(channel)
+        if found is None:
+            if epoch is not None and channel not in self._destroyed:
+                raise _unknown(channel)
+            reply(OVER)
+            return
+        found.fetch(WaitingRequest(client, reply), epoch)
+        self._deal(found)
+
+    def destroy(self, client: str, reply: Reply, channel: int) -> None:
+        """Gives a channel up for a client; it ends with the last one that holds it, and so does its backend."""
+        found = self._channels.get(channel)
+        if found is not None:
+            self._destroyed.add(channel)
+            self._release(channel, found, client)
+        reply(None)
+
+    def give_up(self, client: str, reply: Reply) -> None:
+        """Gives up everything of a client that stays; says how many backends that were, and whether the server ends with its clients."""
+        channels = {number for number, channel in self._channels.items() if client in channel.holders}
+        held = [backend for backend in self._backends.values() if client in backend.holders or channels & {*backend.channels.values()}]
+        self.left(client)
+        reply({"backends": len(held), "ends_with_clients": self._ends_with_clients})
+
+    def left(self, client: str) -> None:
+        """A client has gone, or gives everything up: what it still waits for does not come."""
+        for number, channel in list(self._channels.items()):
+            channel.leave(client)
+            if not channel.holders:
+                self._release(number, channel, client)
+        for backend in list(self._backends.values()):
+            backend.holders.discard(client)
+            gone = [reply for who, reply in backend.waiting if who == client]
+            backend.waiting = [(who, reply) for who, reply in backend.waiting if who != client]
+            self._tidy(backend)
+            for reply in gone:
+                reply(PlanError(f"the sampling backend {backend.key!r} was given up while it was awaited", "ask for it again"))
+
+    def close(self) -> None:
+        """Ends every channel."""
+        for number, channel in list(self._channels.items()):
+            channel.holders.clear()
+            self._release(number, channel, "")
+        self._backends.clear()
+
+    # What workers say ---------------------------------------------------------------------------------------------------------
+
+    def on_message(self, rank: int, message: Message) -> None:
+        """See ``gnnkit.cluster.serving.pool.Handler``."""
+        number = message.body["c"]
+        channel = next((found for found in self._channels.values() if found.number == number), None)
+        if channel is None or message.kind not in ("done", "error"):
+            message.close()
+            return
+        channel.take(message)
+        self._deal(channel)
+
+    def on_ready(self, rank: int) -> None:
+        """See ``gnnkit.cluster.serving.pool.Handler``."""
+        for channel in self._channels.values():
+            self._introduce(rank, channel)
+            self._deal(channel)
+        for backend in list(self._backends.values()):
+            self._answer_ready(backend)
+
+    def on_lost(self, rank: int, error: GnnkitError) -> None:
+        """See ``gnnkit.cluster.serving.pool.Handler``: others do its work; where nobody is left, whoever waits hears why."""
+        for channel in self._channels.values():
+            channel.lost(rank)
+            self._deal(channel)
+        if not self._pool.is_over:
+            return
+        for channel in self._channels.values():
+            channel.fail(error)
+        for backend in list(self._backends.values()):
+            waiting, backend.waiting = backend.waiting, []
+            for _, reply in waiting:
+                reply(fresh(error))
+            if not backend.is_ready:  # the next one to ask tries again
+                del self._backends[backend.number]
+
+    # ----------------------------------------------------------------------------------------------------------------------------
+
+    def _revive(self) -> None:
+        if self._pool.is_over:
+            self._pool.start()
+
+    def _answer_ready(self, backend: _Backend) -> None:
+        if not self._pool.ready:
+            return
+        backend.is_ready = True
+        waiting, backend.waiting = backend.waiting, []
+        for _, reply in waiting:
+            reply(backend.number)
+
+    def _plan(self, config: Mapping[str, Any], node_type: NodeType | None, ids: NDArray[Any]) -> LoaderPlan:
+        return plan_of(self._store, config, node_type, ids)
+
+    def _open(self, backend: _Backend, worker_key: str, plan: LoaderPlan, digest: str, capacity: int) -> int:
+        channel = ServedStream(self._pool.open_channel(self), digest, plan, max(1, capacity), self._frame(plan))
+        number = next(self._channel_numbers)
+        self._channels[number], backend.channels[worker_key] = channel, number
+        for rank in self._pool.ready:
+            self._introduce(rank, channel)
+        return number
+
+    def _frame(self, plan: LoaderPlan) -> dict[str, Any]:
+        """Returns the properties that all messages of a plan share: types, direction and kind of sampling."""
+        schema = self._store.schema
+        nodes, edges = (None, None) if schema.is_homogeneous else (list(schema.node_types), list(schema.edge_types))
+        by_ppr = isinstance(plan.sampling, PPRSampling)
+        types = {"node_types": nodes, "edge_types": edges, "input_type": plan.inputs.input_type}
+        return {**types, "edge_dir": plan.sampling.edge_dir, "by_ppr": by_ppr}
+
+    def _introduce(self, rank: int, channel: ServedStream) -> None:
+        self._pool.send(rank, "open", c=channel.number, plan=channel.plan.to_json(), trial=None)
+
+    def _deal(self, channel: ServedStream) -> None:
+        for order in channel.assign(self._pool.ready):
+            self._pool.send(order.rank, "now", c=channel.number, number=order.number, epoch=order.epoch, batch=order.batch)
+
+    def _release(self, number: int, channel: ServedStream, client: str) -> None:
+        channel.leave(client)
+        if channel.holders:
+            return
+        channel.close()
+        del self._channels[number]
+        for rank in self._pool.ready:
+            self._pool.send(rank, "close", c=channel.number)
+        self._pool.close_channel(channel.number)
+        for backend in list(self._backends.values()):
+            kept = {key: held for key, held in backend.channels.items() if held != number}
+            if len(kept) < len(backend.channels):
+                backend.channels = kept
+                if not kept:  # its last input
+                    backend.holders.clear()
+                self._tidy(backend)
+
+    def _tidy(self, backend: _Backend) -> None:
+        if not backend.channels and not backend.holders and not backend.waiting:
+            self._backends.pop(backend.number, None)
+
+
+def _unknown(channel: int) -> PlanError:
+    hint = "register the input again: the server was started anew, or had not heard of this client for long"
+    return PlanError(f"the channel {channel} is unknown", hint)
+
+
+def _digest_of(plan: LoaderPlan) -> str:
+    """Of what all inputs of a backend have in common."""
+    return _digest([plan.sampling.to_json(), asdict(plan.batching)])
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +705,7 @@ def ids_in_file(path: str) -> NDArray[np.int64]:
     Raises:
         DatasetError: There is no such file, or it holds something else.
     """
-    from gnnkit.storage.glt_format.read import read_ids  # imports torch
+    from gnnkit.storage.glt_format import read_ids  # imports torch
 
     file = Path(path)
     if not file.is_file():

@@ -13,9 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gnnkit.cluster.hosts import checked_address, interface_address, is_loopback, join_address, source_address, split_address
+from gnnkit.cluster.hosts import (
+    PlacementOption,
+    check_placement,
+    checked_address,
+    interface_address,
+    is_loopback,
+    join_address,
+    source_address,
+    split_address,
+)
 from gnnkit.cluster.part_service import require_free
-from gnnkit.cluster.placing import PlacementOption, check_placement
 from gnnkit.errors import PlanError
 from gnnkit.files import open_regular, why_unwritable
 

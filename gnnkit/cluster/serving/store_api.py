@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.schema import NEGATIVE_LABELS, POSITIVE_LABELS, EdgeType, NodeType, is_label_edge_type, opposite_label_types
+from gnnkit.storage.arrays import all_dataset_ids, dataset_ids, part_edge_ids
 from gnnkit.storage.convert import plain_rows, plain_spec
-from gnnkit.storage.part_ids import all_dataset_ids, dataset_ids, part_edge_ids
 from gnnkit.storage.store import Store
 
 

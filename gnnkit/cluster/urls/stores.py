@@ -1,28 +1,68 @@
-"""Stores at URLs: fetched into the folder of stores part by part, and put there."""
+"""Stores and tables at URLs, and the folder in which what was fetched is kept."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
-from gnnkit.cluster.urls.cache import latest, record_folder
-from gnnkit.cluster.urls.transfer import Move, Transfer, Unreachable
-from gnnkit.errors import PlanError, StoreError, interruptible
+from gnnkit.cluster.urls.transfer import Move, RemoteFile, Transfer, Unreachable
+from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError, interruptible
 from gnnkit.events import Event, EventSink, Stage, ignore_events
-from gnnkit.files import read_bounded, why_unwritable, write_whole
+from gnnkit.files import read_bounded, read_json, why_unwritable, write_whole
 from gnnkit.plan import StoreRef
-from gnnkit.storage.catalog import default_store_dir, named_path
+from gnnkit.storage.catalog import default_root, default_store_dir, named_path
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import MANIFEST_NAME, part_folder, part_of
-from gnnkit.storage.manifest import Manifest, parse_manifest, read_manifest, write_manifest
-from gnnkit.storage.outline import is_outline
+from gnnkit.storage.manifest import Manifest, is_outline, parse_manifest, read_manifest, write_manifest
 from gnnkit.storage.staging import check_disk, disown, locked, remove_tree, restore, resumed, take_place
 from gnnkit.storage.store import Store
 from gnnkit.units import format_bytes
-from gnnkit.urls import check_url
+from gnnkit.urls import OFFLINE_VARIABLE, check_url, is_offline
+
+R = TypeVar("R")
+
+
+def record_folder(url: str) -> Path:
+    """The folder of what is known of a URL."""
+    return default_root() / "urls" / hashlib.sha256(url.encode()).hexdigest()[:32]
+
+
+def latest(url: str, ask: Callable[[], R], known: R | None, error: type[GnnkitError], events: EventSink) -> tuple[R, Unreachable | None]:
+    """Returns what there is at a URL: as its server says, or as it was the last time where the server cannot be asked.
+
+    Args:
+        url: The URL.
+        ask: Asks the server.
+        known: What it said the last time; None where it was never asked.
+        error: The class of errors.
+        events: Receives a message where the last time's is taken because the server cannot be reached.
+
+    Returns:
+        What there is, and why the server could not be asked, or None.
+
+    Raises:
+        GnnkitError: The server refuses, or cannot be asked and never was.
+    """
+    if is_offline():
+        cut = Unreachable(error(f"{url} is not in the cache of this machine, and nothing may be fetched ({OFFLINE_VARIABLE} is set)"))
+    else:
+        try:
+            return ask(), None
+        except Unreachable as unreachable:
+            cut = unreachable
+    if known is None:
+        raise cut.error
+    if not is_offline():
+        events(Event("message", "download", url, text=f"{cut.error.message}; what was fetched before is used"))
+    return known, cut
+
 
 # Another process fetches the same store: hours are waited for, a hung one not for ever.
 _WAIT_TIMEOUT_S = 3600.0
@@ -279,3 +319,87 @@ def _is_pushed(transfer: Transfer, manifest: Manifest, url: str, there: dict[str
         name = "a damaged store" if found is None else f"another store, of {found.name!r}"
         raise StoreError(f"{url} holds {name}", "choose another prefix, or overwrite=True to replace it")
     return False
+
+
+_LISTING = "files.json"
+
+
+@interruptible("fetching tables")
+def fetch_tables(url: str, what: str, is_table: Callable[[str], bool], events: EventSink) -> list[tuple[str, str]]:
+    """Fetches the files of a table.
+
+    Args:
+        url: The URL of a file, a folder or a glob.
+        what: Whose table it is, for errors: "nodes 'user'".
+        is_table: Whether a file's name is that of a table; others in a folder are left out.
+        events: Receives the stage "download", in bytes.
+
+    Returns:
+        The files on this disk, in the order of their names, each with its own URL.
+
+    Raises:
+        PlanError: The URL cannot be used.
+        DatasetError: There is no such file, the server cannot be reached, or a file was replaced meanwhile.
+        StoreError: There is too little disk, or another process has been fetching the same for an hour.
+    """
+    url = check_url(url, what)
+    folder = record_folder(url)
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(locked(folder, _WAIT_TIMEOUT_S, events, "fetched"))
+            folder.mkdir(parents=True, exist_ok=True)
+            known, transfer = _known_files(folder), []
+
+            def ask() -> list[RemoteFile]:
+                transfer.append(stack.enter_context(Transfer(url, DatasetError)))
+                return [file for file in transfer[0].find(url) if is_table(file.url)]
+
+            files, cut = latest(url, ask, known, DatasetError, events)
+            if not files:
+                raise DatasetError(f"{what}: there is no table at {url}", "a glob has * in it; suffixes are those of the how-to on tables")
+            missing = [file for file in files if not _place(folder, file).exists()]
+            if missing and cut is not None:
+                raise cut.error
+            if missing:
+                _fetch_files(transfer[0], url, folder, missing, events)
+            if cut is None:
+                _forget_others(folder, files)
+                write_whole(folder / _LISTING, json.dumps([asdict(file) for file in files]))
+            return [(str(_place(folder, file)), file.url) for file in files]
+    except OSError as error:
+        hint = "free some space, or set GNNKIT_HOME to a folder on another disk"
+        raise DatasetError(f"{folder} cannot be written: {why_unwritable(error, folder)}", hint) from error
+
+
+def _fetch_files(transfer: Transfer, url: str, folder: Path, files: list[RemoteFile], events: EventSink) -> None:
+    total = sum(file.size for file in files)
+    check_disk(folder, total, f"fetching {url}")
+    moves = [Move(file.url, str(_place(folder, file)), file.size, version=file.version) for file in files]
+    with Stage(events, "download", label=url, unit="B", total=float(total)) as stage:
+        stage.message(f"{url}: {format_bytes(total)} to {folder}")
+        try:
+            transfer.get(moves, stage)
+        except Unreachable as cut:
+            raise cut.error from cut
+
+
+def _place(folder: Path, file: RemoteFile) -> Path:
+    """The place of a file of this content: another version of it has another place."""
+    digest = hashlib.sha256(json.dumps(asdict(file), sort_keys=True).encode()).hexdigest()[:16]
+    return folder / f"{digest}-{os.path.basename(file.url)[-100:]}"
+
+
+def _known_files(folder: Path) -> list[RemoteFile] | None:
+    """The files that were there the last time; None where nobody has asked, or the record is of no use."""
+    try:
+        return [RemoteFile(str(file["url"]), int(file["size"]), str(file["version"])) for file in read_json(folder / _LISTING, root=folder)]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _forget_others(folder: Path, files: list[RemoteFile]) -> None:
+    """Removes what an earlier version of the table has left."""
+    kept = {_LISTING, *(_place(folder, file).name for file in files)}
+    for path in folder.iterdir():
+        if path.name not in kept:
+            path.unlink()

@@ -9,11 +9,10 @@ from typing import Any
 
 from gnnkit.errors import GnnkitError
 from gnnkit.events import Stage
-from gnnkit.runtime.entry import Loop, run
+from gnnkit.runtime.entry import Loop, ParentWatch, run
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import new_run, with_tail
 from gnnkit.runtime.supervisor import Exit, Supervisor, SupervisorOptions
-from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Message, Waker, Wire, from_memory, in_memory
 from gnnkit.waiting import SLICE_S, Deadline
 

@@ -19,8 +19,8 @@ from fsspec.callbacks import Callback
 from gnnkit.datasets.download import PATIENT, pause
 from gnnkit.errors import DatasetError, GnnkitError
 from gnnkit.files import MOST_TEXT_BYTES, why_unwritable
+from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import Wire, from_memory, in_memory
 from gnnkit.storage.files import file_crc32
 from gnnkit.urls import packages_for

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gnnkit.datasets.spool import ArrayFile
+from gnnkit.datasets.streaming import ArrayFile
 from gnnkit.datasets.tables.columns import column_of, is_text, plain_type
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.reading import Piece, Table

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.datasets.spool import ArrayFile
+from gnnkit.datasets.streaming import ArrayFile
 from gnnkit.datasets.tables.digests import ChainedDigest, PieceDigest
 from gnnkit.errors import DatasetError
 from gnnkit.schema import ArraySpec

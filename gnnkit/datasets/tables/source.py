@@ -1,8 +1,9 @@
-"""``gnnkit.tables``: tables of nodes and of edges as a source that stores are built from."""
+"""``gnnkit.tables``: tables of nodes and of edges as a source that stores are built from, given as arguments or named by a file."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gnnkit.datasets.pipeline import overlap
-from gnnkit.datasets.spool import ArrayFile
+from gnnkit.datasets.streaming import ArrayFile, overlap
 from gnnkit.datasets.tables.columns import Codes, Column, Recoding, column_of
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, KeyTable, key_column, key_kind, parts_for, resolve
@@ -26,6 +26,7 @@ from gnnkit.datasets.tables.reading import Table
 from gnnkit.datasets.tables.rows import Place, Rows, Scratch
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.events import EventSink, Stage, ignore_events
+from gnnkit.files import read_bounded
 from gnnkit.host import available_cpus, available_memory
 from gnnkit.schema import (
     ArraySpec,
@@ -39,10 +40,12 @@ from gnnkit.schema import (
 from gnnkit.source import LinkSplits
 from gnnkit.storage.keys import NodeKeys, words_of
 from gnnkit.storage.layout import LABEL_NAME
+from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
     from gnnkit.datasets.tables.hosts import TableEngine
     from gnnkit.storage.store import Store
+
 
 Columns: TypeAlias = "str | Sequence[str]"
 _SPLITS = {"val": "valid", "validation": "valid"}
@@ -774,3 +777,88 @@ class TableSource:
         with ThreadPoolExecutor(2, "gnnkit-digests") as pool:
             for edges in self.edge_chunks(edge_type):
                 list(pool.map(ChainedDigest.update, digests, edges))
+
+
+_YAML = (".yaml", ".yml")
+
+
+def open_described(
+    path: str | Path, events: EventSink = ignore_events, *, engine: TableEngine | None = None, scratch_dir: Path | None = None
+) -> TableSource:
+    """The graph of a file: a YAML file with the arguments of ``gnnkit.tables``, or a table of edges.
+
+    In YAML, an edge type is "user,buys,item", and paths are relative to the file.
+
+    Args:
+        path: The file; of a table of edges its URL, too.
+        events: Receives progress.
+        engine: See ``gnnkit.tables``.
+        scratch_dir: See ``gnnkit.tables``.
+
+    Raises:
+        PlanError: The file names an argument that there is not, or see ``gnnkit.tables``.
+        DatasetError: See ``gnnkit.tables``.
+    """
+    table, path = path, Path(path)
+    if path.suffix.lower() not in _YAML:
+        return tables(table, name=path.name.partition(".")[0], engine=engine, scratch_dir=scratch_dir, events=events)
+    import yaml
+
+    try:
+        given = yaml.safe_load(read_bounded(path))
+    except (yaml.YAMLError, ValueError, OSError) as error:
+        raise DatasetError(f"{path} cannot be read: {error}") from error
+    if not isinstance(given, dict) or "edges" not in given:
+        raise PlanError(f"{path} names no edges", "it holds the arguments of gnnkit.tables, edges at least")
+    return tables_from_text(given, path.parent, events, default_name=path.stem, engine=engine, scratch_dir=scratch_dir)
+
+
+def tables_from_text(
+    given: Mapping[str, Any],
+    folder: Path,
+    events: EventSink,
+    *,
+    default_name: str = "tables",
+    engine: TableEngine | None = None,
+    scratch_dir: Path | None = None,
+) -> TableSource:
+    """``gnnkit.tables`` with arguments as a file or a command line has them.
+
+    Args:
+        given: The arguments; an edge type is "user,buys,item".
+        folder: Where relative paths begin.
+        events: Receives progress.
+        default_name: The graph's name where none is given.
+        engine: See ``gnnkit.tables``.
+        scratch_dir: See ``gnnkit.tables``.
+
+    Raises:
+        PlanError: There is no such argument.
+    """
+    known = [name for name in inspect.signature(tables).parameters if name not in ("events", "scratch_dir", "memory_bytes", "engine")]
+    for name in given:
+        if name not in known:
+            raise PlanError(f"gnnkit.tables has no argument {name!r}{near_matches(str(name), known)}", f"arguments: {', '.join(known)}")
+    arguments = {name: forms_from_text(value, folder) if name in ("nodes", "edges") else _typed(value) for name, value in given.items()}
+    return tables(**{"name": default_name, **arguments}, engine=engine, scratch_dir=scratch_dir, events=events)
+
+
+def forms_from_text(value: Any, folder: Path) -> Any:
+    """Tables as a file or a command line names them: ``{"user,buys,item": path}``, or a path; relative ones begin in ``folder``."""
+    value = _typed(value)
+    return {key: _located(form, folder) for key, form in value.items()} if isinstance(value, dict) else _located(value, folder)
+
+
+def _typed(value: Any) -> Any:
+    """A mapping with edge types as tuples."""
+    if not isinstance(value, dict):
+        return value
+    return {tuple(word.strip() for word in key.split(",")) if isinstance(key, str) and "," in key else key: v for key, v in value.items()}
+
+
+def _located(form: Any, folder: Path) -> Any:
+    if isinstance(form, dict):
+        return {key: _located(each, folder) for key, each in form.items()}
+    if isinstance(form, list):
+        return [_located(each, folder) for each in form]
+    return str(folder / Path(form).expanduser()) if isinstance(form, str) and not is_url(form) else form

@@ -11,6 +11,6 @@ from gnnkit.export.launchers.base import find_launcher as find_launcher
 from gnnkit.export.launchers.kubernetes import Kubernetes as Kubernetes
 from gnnkit.export.launchers.slurm import Slurm as Slurm
 from gnnkit.export.launchers.torchrun import Torchrun as Torchrun
-from gnnkit.export.proof.run import Command as Command
+from gnnkit.export.proof.trial import Command as Command
 from gnnkit.export.proof.trial import JobTrial as JobTrial
 from gnnkit.export.proof.trial import Node as Node

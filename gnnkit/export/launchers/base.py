@@ -9,8 +9,7 @@ from typing import ClassVar, TypeVar
 
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.export.job import ExportJob, Instructions
-from gnnkit.export.proof.run import Command
-from gnnkit.export.proof.trial import JobTrial
+from gnnkit.export.proof.trial import Command, JobTrial
 
 # The group of entry points in which an installed package names its launchers.
 GROUP = "gnnkit.launchers"
@@ -20,9 +19,9 @@ _OWN = {
     "torchrun": f"{_HERE}.torchrun:Torchrun",
     "slurm": f"{_HERE}.slurm:Slurm",
     "kubernetes": f"{_HERE}.kubernetes:Kubernetes",
-    "trainjob": f"{_HERE}.trainjob:TrainJob",
+    "trainjob": f"{_HERE}.kubernetes:TrainJob",
     "skypilot": f"{_HERE}.skypilot:SkyPilot",
-    "ray": "gnnkit.ray.launcher:RayTrain",
+    "ray": "gnnkit.ray.options:RayTrain",
 }
 
 _Kind = TypeVar("_Kind")

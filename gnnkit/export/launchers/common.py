@@ -8,8 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.export.job import ExportJob, Port
-from gnnkit.export.proof.run import Command
-from gnnkit.export.proof.trial import JobTrial
+from gnnkit.export.proof.trial import Command, JobTrial
 
 if TYPE_CHECKING:
     import jinja2

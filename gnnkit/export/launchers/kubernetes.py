@@ -1,10 +1,14 @@
-"""A job for Kubernetes: ``job.yaml`` with a JobSet, its objects, and the scripts that its pods run."""
+"""Jobs for Kubernetes: a JobSet, or Kubeflow's TrainJob, its objects, the scripts that its pods run, and the pods on trial."""
 
 from __future__ import annotations
 
 import posixpath
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
+from gnnkit.errors import PlanError
 from gnnkit.export.job import PLAN, TRAIN, ExportJob, Instructions, InstructionStep, Port
 from gnnkit.export.launchers.base import Launcher
 from gnnkit.export.launchers.common import (
@@ -27,9 +31,74 @@ from gnnkit.export.launchers.common import (
     trainer_gib,
     trainer_shm_gib,
 )
-from gnnkit.export.launchers.pods import JOB_YAML, container_commands
-from gnnkit.export.proof.run import Command
-from gnnkit.export.proof.trial import JobTrial
+from gnnkit.export.proof.trial import Command, JobTrial, Node
+from gnnkit.files import read_text
+
+JOB_YAML = "job.yaml"
+
+
+def container_commands(trial: JobTrial) -> list[Command]:
+    """Returns the commands of the containers in a job's ``job.yaml``, as they run for each of its nodes.
+
+    Raises:
+        PlanError: The file cannot be used.
+    """
+    containers = _containers(trial.nodes[0].folder / JOB_YAML)
+    made = []
+    for serves, nodes in ((True, trial.storage_nodes), (False, trial.nodes)):
+        for node in nodes:
+            if serves not in containers:
+                raise PlanError(f"{JOB_YAML} has no container for {'storage servers' if serves else 'ranks'}", "export the job again")
+            container = containers[serves]
+            pod = f"{trial.job.name}-storage-{node.rank}" if serves else f"{trial.job.name}-node-0-{node.rank}"
+            variables = _pod_variables(container, node, pod, trial.environment)
+            words = [_in_folder(word, node.folder) for word in (*container.get("command", ()), *container.get("args", ()))]
+            made.append(trial.command(node, shlex.join(container.get("command", ())) + f" in {JOB_YAML},", words, variables))
+    return made
+
+
+def _containers(file: Path) -> dict[bool, dict[str, Any]]:
+    """The containers of objects that have pods: ``True`` is that of storage servers, ``False`` that of ranks."""
+    import yaml
+
+    found: dict[bool, dict[str, Any]] = {}
+    try:
+        for document in yaml.safe_load_all(read_text(file)):
+            spec = (document or {}).get("spec", {})
+            # A JobSet, or the runtime of a TrainJob, whose template is one; else a StatefulSet, or nothing with pods.
+            job_set = spec["template"]["spec"] if "mlPolicy" in spec else spec
+            serves = "replicatedJobs" not in job_set
+            pods = spec if serves else job_set["replicatedJobs"][0]["template"]["spec"]
+            if "template" in pods:
+                (found[serves],) = pods["template"]["spec"]["containers"]
+    except (OSError, yaml.YAMLError, LookupError, TypeError, AttributeError, ValueError) as error:
+        raise PlanError(f"{file.name} cannot be used: {error}", "export the job again") from error
+    return found
+
+
+def _pod_variables(container: Mapping[str, Any], node: Node, pod: str, known: Mapping[str, str]) -> dict[str, str]:
+    """A container's variables as a pod would have them; those of this machine, such as folders, stay what they are here."""
+    fields = {
+        "metadata.annotations['batch.kubernetes.io/job-completion-index']": str(node.rank),
+        "metadata.annotations['jobset.sigs.k8s.io/restart-attempt']": "0",
+        "metadata.name": pod,
+        "status.podIP": node.address,
+    }
+    variables = {"HOSTNAME": pod}
+    for entry in container.get("env", ()):
+        name, source = entry["name"], entry.get("valueFrom", {})
+        if "fieldRef" in source:
+            variables[name] = fields.get(source["fieldRef"]["fieldPath"], "")
+        elif name not in known and "value" in entry and not str(entry["value"]).startswith("/"):
+            variables[name] = str(entry["value"])
+    return variables
+
+
+def _in_folder(word: str, folder: Path) -> str:
+    """A path in a pod's home as it is here."""
+    here = folder / Path(word).name
+    return str(here) if word.startswith("/") and here.exists() else word
+
 
 # Label of the claims alone: `kubectl apply -l` makes them before everything else.
 CLAIMS = "app.kubernetes.io/component=claim"
@@ -440,3 +509,37 @@ def _settings(job: ExportJob) -> dict[str, str]:
     if job.num_servers:
         settings["STORAGE_PORT"] = f"port of the first server of each storage pod; {STORAGE_PORT}"
     return {name: f"{meaning} (under `env` of `{JOB_YAML}`)" for name, meaning in settings.items()}
+
+
+_GROUP = "trainer.kubeflow.org"
+# Tells Trainer which of a runtime's jobs has the nodes that train; their container has to be called "node".
+_TRAINER_STEP = {f"{_GROUP}/trainjob-ancestor-step": "trainer"}
+
+
+class TrainJob(Kubernetes):
+    """A TrainJob of Kubeflow Trainer v2, whose controller makes the JobSet; for the rest as ``Kubernetes``."""
+
+    title = "Kubeflow Trainer"
+    kind = "TrainJob"
+    needs = (
+        "The cluster needs [Kubeflow Trainer](https://www.kubeflow.org/docs/components/trainer) 2, which has the JobSet controller with it."
+        f" `kubectl get crd trainjobs.{_GROUP}` says whether it is there."
+    )
+    about_files = {**Kubernetes.about_files, JOB_YAML: "the job for Kubeflow Trainer"}
+
+    def starters(self, job: ExportJob) -> list[dict[str, Any]]:
+        """Returns the TrainingRuntime, which is this job's own and needs no administrator, and the TrainJob that refers to it."""
+        spec = job_set(job)["spec"]
+        spec["replicatedJobs"][0]["template"] = {"metadata": {"labels": _TRAINER_STEP}, **spec["replicatedJobs"][0]["template"]}
+        meta = {"name": job.name, "labels": labels_of(job)}
+        # A policy without a framework: launch.sh gives torchrun its arguments itself.
+        runtime = {"mlPolicy": {"numNodes": job.nodes}, "template": {"spec": spec}}
+        return [
+            {"apiVersion": f"{_GROUP}/v1alpha1", "kind": "TrainingRuntime", "metadata": meta, "spec": runtime},
+            {
+                "apiVersion": f"{_GROUP}/v1alpha1",
+                "kind": "TrainJob",
+                "metadata": meta,
+                "spec": {"runtimeRef": {"apiGroup": _GROUP, "kind": "TrainingRuntime", "name": job.name}},
+            },
+        ]

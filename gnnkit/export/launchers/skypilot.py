@@ -21,8 +21,7 @@ from gnnkit.export.launchers.common import (
     render,
     trainer_gib,
 )
-from gnnkit.export.proof.run import Command
-from gnnkit.export.proof.trial import JobTrial
+from gnnkit.export.proof.trial import Command, JobTrial
 from gnnkit.files import read_text
 
 SKY_YAML = "sky.yaml"

@@ -19,9 +19,8 @@ from gnnkit.export.launchers.common import (
     storage_ports,
     trainer_gib,
 )
-from gnnkit.export.proof.run import Command
 from gnnkit.export.proof.slurm import TRIAL, TRIAL_VARIABLE
-from gnnkit.export.proof.trial import JobTrial, write_command
+from gnnkit.export.proof.trial import Command, JobTrial, write_command
 
 SBATCH = "job.sbatch"
 _STAND_IN = "gnnkit.export.proof.slurm"

@@ -21,8 +21,7 @@ from gnnkit.export.launchers.common import (
     storage_examples,
     storage_ports,
 )
-from gnnkit.export.proof.run import Command
-from gnnkit.export.proof.trial import JobTrial
+from gnnkit.export.proof.trial import Command, JobTrial
 
 
 class Torchrun(Launcher):

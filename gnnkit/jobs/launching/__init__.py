@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnkit.jobs.launching.starting import RunHandle as RunHandle
-from gnnkit.jobs.launching.starting import launch as launch
+from gnnkit.jobs.launching.engine import RunHandle as RunHandle
+from gnnkit.jobs.launching.engine import launch as launch
 
 __all__ = ["RunHandle", "launch"]

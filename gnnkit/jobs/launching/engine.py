@@ -1,17 +1,28 @@
-"""Engines: what starts the ranks of ``gnnkit.launch``, on this machine or elsewhere."""
+"""``gnnkit.launch``, the engines that start ranks, and the handle of the run that it returns."""
 
 from __future__ import annotations
 
+import inspect
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
 
-from gnnkit.errors import GnnkitError
+from gnnkit.backends.base import check_count
+from gnnkit.errors import GnnkitError, PlanError, interruptible
 from gnnkit.events import EventSink
 from gnnkit.jobs.environment import check_present
-from gnnkit.jobs.launching.job import Job, LaunchInputs, LaunchSpec, RunStatus, made_directory
+from gnnkit.jobs.launching.job import Job, LaunchInputs, LaunchSpec, RunState, RunStatus, extra_of, fair_threads, made_directory
+from gnnkit.jobs.launching.packing import pack_code, unpack_result
+from gnnkit.rendering import Shown
+from gnnkit.waiting import Deadline
+
+if TYPE_CHECKING:
+    from gnnkit.graph_loader import GraphLoader
+    from gnnkit.jobs.context import TrainContext
+    from gnnkit.ui.cards import Card
 
 
 class LaunchedRanks(Protocol):
@@ -87,3 +98,246 @@ class LocalEngine(Engine):
         """Starts a process for each rank."""
         check_present(spec.device)
         return Job(spec, inputs, events)
+
+
+# Between two looks: whatever changes wakes at once.
+_SLICE_S = 0.2
+_NUM_PROCS = 2
+
+
+class RunHandle(Shown):
+    """A run of ranks; made by ``gnnkit.launch``. All methods may be called from any thread.
+
+    Nothing depends on it: the run goes on when it is dropped, until it is done or this process ends.
+
+    Args:
+        job: The ranks.
+    """
+
+    def __init__(self, job: LaunchedRanks) -> None:
+        self._job = job
+        self._values: dict[int, Any] = {}
+
+    @property
+    def status(self) -> RunStatus:
+        """The state of the run and of each rank."""
+        return self._job.status()
+
+    @property
+    def state(self) -> RunState:
+        """Says "starting", "running", "restarting", "done", "failed" or "stopped"."""
+        return self._job.status().state
+
+    @property
+    def error(self) -> GnnkitError | None:
+        """The error that it has failed with; None where it has not failed."""
+        with self._job.changed:
+            return self._job.error
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits until the run has ended, well or not. An interrupt ends the wait, and the run goes on.
+
+        Args:
+            timeout_s: Most seconds to wait; None waits for as long as it runs.
+
+        Returns:
+            Whether it has ended.
+        """
+        deadline = Deadline(timeout_s)
+        job = self._job
+        with interruptible(f"the wait for the run {job.status().run}"), job.changed:
+            while not job.has_ended:
+                if deadline.has_passed:
+                    return False
+                job.changed.wait(deadline.within(_SLICE_S))
+        return True
+
+    def result(self) -> Any:
+        """Waits for the function's result on rank 0 and returns it. An interrupt ends the wait, and the run goes on.
+
+        Raises:
+            TrainingFailed: The function has raised; the rank's traceback is ``__cause__``.
+            WorkerDied: A rank has died.
+            WorkerStopped: The run was stopped.
+            StartTimeout: A rank did not come to its function in time, or could not be started.
+            GnnkitError: Another error of gnnkit, the first that a rank has raised.
+        """
+        return self._value(0)
+
+    def results(self) -> list[Any]:
+        """Waits for the function's results on all ranks and returns them by rank; see ``result``."""
+        return [self._value(rank) for rank in range(self._job.spec.num_procs)]
+
+    def logs(self, rank: int) -> str:
+        """Returns a rank's output: that of its function, and its error.
+
+        Args:
+            rank: The rank.
+
+        Raises:
+            PlanError: There is no such rank.
+        """
+        count = self._job.spec.num_procs
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < count:
+            raise PlanError(f"there is no rank {rank!r}", f"ranks are 0 to {count - 1}")
+        return self._job.log(rank)
+
+    def stop(self) -> None:
+        """Ends all ranks, and what they have started; returns once they are gone. Safe to call twice."""
+        self._job.stop()
+
+    def __enter__(self) -> RunHandle:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.stop()
+
+    def _value(self, rank: int) -> Any:
+        self.wait()
+        job = self._job
+        with job.changed:
+            error, packed = job.error, job.results.get(rank)
+        if error is not None:
+            raise error
+        if rank not in self._values:  # unpacking may take long: nobody waits for the lock meanwhile
+            assert packed is not None, "a run that has ended well has every rank's result"
+            self._values.setdefault(rank, unpack_result(packed))
+        return self._values[rank]
+
+    def _card(self) -> Card:
+        from gnnkit.jobs.launching.card import launch_card
+
+        return launch_card(self._job.spec.title, self._job.status(), None if self.error is None else _trace(self.error))
+
+
+def _trace(error: BaseException) -> str:
+    import traceback
+
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+
+
+def launch(  # noqa: PLR0913 - every one is a word of the user's
+    train_fn: Callable[[GraphLoader, TrainContext], Any],
+    loader: GraphLoader,
+    num_procs: int | None = None,
+    *,
+    engine: Engine | str | None = None,
+    device: Any = None,
+    directory: str | Path | None = None,
+    max_restarts: int = 0,
+    threads_per_proc: int | None = None,
+    start_timeout_s: float = 120.0,
+    log_dir: str | Path | None = None,
+    progress: bool | str = "auto",
+) -> RunHandle:
+    """Runs ``train_fn(loader, ctx)`` in several ranks on this machine, and returns at once. ``docs/launching.md`` describes it.
+
+    Each rank is a fresh process with a loader of its own, which gives the rank's share of the same batches as the loader here, sampled as
+    its plan says; the ranks are in one process group. They run until they are done, ``stop()``, or the end of this process, however that
+    comes.
+
+    Args:
+        train_fn: The function; it and what it uses may be defined in a notebook's cell.
+        loader: Whose batches the ranks have. It stays as it is, and may go on being used.
+        num_procs: Ranks; None is as many as the engine says, or 2.
+        engine: What starts the ranks: an engine, or the name of one that an installed package adds (``docs/launchers.md``). None starts
+            them on this machine.
+        device: Where ranks compute: "cpu", "cuda" (a GPU for each, or all on the one there is), "cuda:<index>" (all on this one); None is
+            "cuda" where there are GPUs.
+        directory: ``ctx.directory``, for checkpoints; None is one that is removed when the run has ended well.
+        max_restarts: How often, in all, a rank that dies or raises has all ranks started again; ``ctx.restore(...)`` then goes on.
+        threads_per_proc: Threads of torch in each rank; None: the processors divided by the ranks.
+        start_timeout_s: Seconds that a rank may take until its function is called.
+        log_dir: Folder for logs; None: ``$GNNKIT_HOME``, the user's runtime or state folder, or the temporary one.
+        progress: How progress is shown; False shows nothing.
+
+    Raises:
+        PlanError: A value is unusable, the function cannot be sent to another process, or another launch runs in ``directory``.
+        LoaderClosed: The loader is closed.
+    """
+    from gnnkit.graph_loader import GraphLoader
+    from gnnkit.ui.progress import make_sink
+
+    if not callable(train_fn):
+        raise PlanError(f"train_fn must be a function of a loader and a context, got {train_fn!r}", "def train(loader, ctx): ...")
+    _check_arguments(train_fn)
+    if not isinstance(loader, GraphLoader):
+        raise PlanError(f"loader must be a GraphLoader, got {type(loader).__name__}", "launch(train, loader, num_procs=2)")
+    loader.pipeline.check_open()
+    starter = _engine(engine)
+    num_procs = _count(num_procs, starter)
+    sink, code = make_sink(progress), pack_code(train_fn, loader.pipeline.transform, extra_of(loader))
+    inputs = LaunchInputs(loader, num_procs)
+    folder = starter.directory(directory)
+    if folder is not None:
+        _check_unused(folder)
+    spec = LaunchSpec(
+        title=str(getattr(train_fn, "__name__", type(train_fn).__name__)),
+        code=code,
+        num_procs=num_procs,
+        device="auto" if device is None else str(device),
+        directory=folder,
+        max_restarts=max_restarts,
+        threads=fair_threads(num_procs) if threads_per_proc is None else threads_per_proc,
+        start_timeout_s=start_timeout_s,
+        log_dir=None if log_dir is None else str(log_dir),
+    )
+    return RunHandle(starter.start(spec, inputs, sink))
+
+
+def _engine(engine: Engine | str | None) -> Engine:
+    if engine is None:
+        return LocalEngine()
+    if isinstance(engine, Engine):
+        return engine
+    from gnnkit.export.launchers.base import find_launcher  # reads what is installed
+
+    return find_launcher(engine, Engine, "engine")  # type: ignore[type-abstract]
+
+
+def _count(num_procs: int | None, engine: Engine) -> int:
+    """Returns how many ranks there are to be.
+
+    Raises:
+        PlanError: It is no such number, or the engine says another.
+    """
+    said = engine.num_procs
+    if num_procs is None:
+        num_procs = _NUM_PROCS if said is None else said
+    check_count("num_procs", num_procs, 1)
+    if said is not None and num_procs != said:
+        raise PlanError(f"num_procs={num_procs}, and {engine!r} starts {said}", "say it once")
+    return num_procs
+
+
+def _check_arguments(train_fn: Callable[..., Any]) -> None:
+    """Refuses a function that ranks could not call, before they have started for it.
+
+    Raises:
+        PlanError: It does not take a loader and a context.
+    """
+    try:
+        signature = inspect.signature(train_fn)
+    except (TypeError, ValueError):  # of a callable that does not say: a rank will
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        name = getattr(train_fn, "__name__", type(train_fn).__name__)
+        raise PlanError(f"{name}{signature} cannot be called with a loader and a context: {error}", "def train(loader, ctx): ...") from None
+
+
+def _check_unused(folder: str) -> None:
+    """Refuses a folder that living ranks write their checkpoints to.
+
+    Raises:
+        PlanError: Another launch runs there.
+    """
+    from gnnkit.runtime.runs import find_runs
+
+    for run in find_runs():
+        if run.state == "running" and run.alive and run.folders[0][1].get("directory") == folder:
+            raise PlanError(
+                f"another launch, {run.id} of {run.program} (pid {run.owner.pid}), runs in {folder!r}",
+                f"stop it: run.stop() or gnnkit stop {run.id}; or give another directory",
+            )

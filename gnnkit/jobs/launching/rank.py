@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.launching.packing import pack_result, unpack_code
+from gnnkit.runtime.entry import ParentWatch
 from gnnkit.runtime.remote import error_to_json
-from gnnkit.runtime.vitals import ParentWatch
 from gnnkit.runtime.wire import PARENT_WAIT_S, Message, Wire, from_memory, in_memory
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _remember(address: str, token: str) -> None:
 
 def carry_extra(store: str, extra: Any) -> GraphHandle:
     """A graph that was in memory has attributes that no store holds; loaders of this process get them with it."""
-    from gnnkit.loader.graphs import open_store
+    from gnnkit.loader.planned import open_store
     from gnnkit.storage.store import Store
 
     handle = open_store(Store.open(store))

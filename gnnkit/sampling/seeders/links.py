@@ -16,9 +16,8 @@ from gnnkit.kernels.keys import PURPOSE_NEGATIVES, fold
 from gnnkit.kernels.stream import bounded, draw_u64, fold_u64
 from gnnkit.plan import InputLinks, NeighborSampling, Sampling
 from gnnkit.sampling.graph_access import GraphAccess
-from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey
+from gnnkit.sampling.subgraph import BatchKey, EdgeKey, ExcludedEdges, NodeKey, SampleRequest, WalkSeeds, time_limits
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.sampling.walked import ExcludedEdges, SampleRequest, WalkSeeds, time_limits
 from gnnkit.schema import find_reverse
 
 # Intrinsics have no type hints, so what they return is Any to mypy.

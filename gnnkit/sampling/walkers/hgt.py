@@ -15,7 +15,7 @@ from gnnkit.plan import HGTSampling
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.owners import Expansion
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
-from gnnkit.sampling.walked import Walked, WalkedEdges, WalkSeeds
+from gnnkit.sampling.subgraph import Walked, WalkedEdges, WalkSeeds
 from gnnkit.sampling.walkers.layer_seen import SeenNodes, extended, seen_nodes
 from gnnkit.schema import is_label_edge_type
 

@@ -15,8 +15,7 @@ from gnnkit.plan import LayerSampling
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.owners import Expansion
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR, WEIGHTED
-from gnnkit.sampling.subgraph import BatchKey, EdgeKey
-from gnnkit.sampling.walked import Walked, WalkedEdges, WalkSeeds
+from gnnkit.sampling.subgraph import BatchKey, EdgeKey, Walked, WalkedEdges, WalkSeeds
 from gnnkit.sampling.walkers.layer_seen import SeenNodes, seen_nodes
 from gnnkit.schema import is_label_edge_type
 

@@ -20,9 +20,8 @@ from gnnkit.sampling.exclusion import mark_kept
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.owners import Expansion, Picks
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
-from gnnkit.sampling.subgraph import BatchKey, EdgeKey
+from gnnkit.sampling.subgraph import BatchKey, EdgeKey, ExcludedEdges, Walked, WalkedEdges, WalkSeeds
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.sampling.walked import ExcludedEdges, Walked, WalkedEdges, WalkSeeds
 from gnnkit.schema import EdgeType
 
 # Intrinsics have no type hints, so what they return is Any to mypy.

@@ -17,9 +17,8 @@ from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.numbering import BatchNumbering
 from gnnkit.sampling.owners import Expansion, Picks
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
-from gnnkit.sampling.subgraph import BatchKey, NodeKey
+from gnnkit.sampling.subgraph import BatchKey, NodeKey, Walked, WalkedEdges, WalkSeeds
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.sampling.walked import Walked, WalkedEdges, WalkSeeds
 from gnnkit.schema import EdgeType
 
 

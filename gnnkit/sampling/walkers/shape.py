@@ -16,7 +16,7 @@ from gnnkit.kernels.jit import allocating_helper, kernel
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.graph_access import GraphAccess
 from gnnkit.sampling.passes import FRONTIER, NEIGHBOR
-from gnnkit.sampling.walked import Walked, WalkedEdges, WalkSeeds
+from gnnkit.sampling.subgraph import Walked, WalkedEdges, WalkSeeds
 from gnnkit.schema import EdgeType, find_reverse, is_label_edge_type
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage
 from gnnkit.schema import EdgeType, GraphSchema, NodeType
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 
 if TYPE_CHECKING:
     from gnnkit.storage.arrays import GraphArrays
@@ -89,13 +89,13 @@ def _assign(
     stage: Stage,
 ) -> dict[NodeType, NDArray[np.int32]]:
     if options.partition == "contiguous":
-        from gnnkit.storage.partition import contiguous
+        from gnnkit.storage.partition import balance as contiguous
 
-        return contiguous.assign(schema, options.num_parts)
+        return contiguous.assign_contiguous(schema, options.num_parts)
     if options.partition == "random":
-        from gnnkit.storage.partition import random
+        from gnnkit.storage.partition import balance as random
 
-        return random.assign(schema, options.num_parts, options.seed)
+        return random.assign_random(schema, options.num_parts, options.seed)
     if options.part_column is not None:
         from gnnkit.storage.partition import column
 
@@ -122,7 +122,7 @@ def hot_nodes(
     splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] | None = None,
 ) -> list[dict[NodeType, NDArray[np.int64]]]:
     """Per part, the hottest ``cache_ratio * num_nodes`` dataset ids of other parts; see ``cache.hot_nodes``."""
-    from gnnkit.storage.partition import cache
+    from gnnkit.storage.partition import hotness as cache
 
     return cache.hot_nodes(graph, assignment, options, splits)
 

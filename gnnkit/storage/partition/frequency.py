@@ -14,7 +14,7 @@ from gnnkit.events import Stage
 from gnnkit.kernels.jit import lazy_kernel
 from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.partition.balance import contiguous_parts, equal_sizes
 from gnnkit.storage.partition.hotness import Splits, expected_visits, input_seeds
 from gnnkit.storage.partition.topology import to_dataset_order

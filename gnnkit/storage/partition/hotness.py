@@ -1,4 +1,4 @@
-"""Computes how hot a node is: how often sampling is expected to visit it in one epoch over given seeds.
+"""How often batches are expected to visit a node, and the rows that are replicated by it.
 
 graphlearn-torch estimates the probability that a node is visited at all. Over an epoch that is close to one for most nodes of
 a part, hot or not; the expected number of visits keeps them apart. It follows from the graph without a single draw: a node
@@ -9,6 +9,7 @@ Fixed-point integers, so that every machine ranks alike.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from gnnkit.errors import PlanError
 from gnnkit.kernels.jit import lazy_kernel
 from gnnkit.schema import NodeType
 from gnnkit.storage.arrays import GraphArrays
-from gnnkit.storage.options import TRAIN
+from gnnkit.storage.layout import TRAIN, BuildOptions
 from gnnkit.storage.partition.topology import edge_rows, to_dataset_order
 
 Splits = Mapping[NodeType, Mapping[str, NDArray[np.int64]]]
@@ -164,3 +165,41 @@ def _spread(
             share = visits // degree * fan_out + visits % degree * fan_out // degree
         for j in range(indptr[row], indptr[row + 1]):
             target[indices[j]] = min(target[indices[j]] + share, limit)
+
+
+def hot_nodes(
+    graph: GraphArrays, assignment: Mapping[NodeType, NDArray[Any]], options: BuildOptions, splits: Splits | None = None
+) -> list[dict[NodeType, NDArray[np.int64]]]:
+    """The nodes of other parts that each part's own training seeds visit most.
+
+    Args:
+        graph: The graph, in any number of parts.
+        assignment: ``{node type: [num_nodes]}``, each node's part by dataset id.
+        options: ``num_parts``, ``num_neighbors``, ``input_nodes`` and ``cache_ratio`` are read.
+        splits: See ``input_seeds``.
+
+    Returns:
+        Per part ``{node type: int64 [k]}``: dataset ids, ascending, at most ``cache_ratio * num_nodes`` of the type's nodes;
+        nodes that no seed of the part can reach are left out.
+
+    Raises:
+        PlanError: A split does not fit the graph.
+    """
+    seeds = input_seeds(graph, splits, options.input_nodes)
+    limits = {name: int(options.cache_ratio * t.num_nodes) for name, t in graph.schema.node_types.items()}
+    if options.num_parts == 1 or not any(limits.values()):
+        return [{name: np.empty(0, dtype=np.int64) for name in limits} for _ in range(options.num_parts)]
+    chosen = []
+    for part in range(options.num_parts):
+        own_seeds = {name: ids[assignment[name][ids] == part] for name, ids in seeds.items()}
+        visits = expected_visits(graph, own_seeds, options.num_neighbors)
+        chosen.append(
+            {name: _hottest(to_dataset_order(graph, name, visits[name]), assignment[name] != part, limit) for name, limit in limits.items()}
+        )
+    return chosen
+
+
+def _hottest(visits: NDArray[np.int64], foreign: NDArray[np.bool_], limit: int) -> NDArray[np.int64]:
+    candidates = np.flatnonzero(foreign & (visits > 0))
+    order = np.argsort(-visits[candidates], kind="stable")
+    return np.sort(candidates[order[:limit]]).astype(np.int64)

@@ -17,10 +17,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gnnkit.errors import PlanError
-from gnnkit.ui.dashboard.facts import Snapshot
-from gnnkit.ui.dashboard.observer import Observer
-from gnnkit.ui.dashboard.page import to_block
-from gnnkit.ui.dashboard.places import Actions, Display, HtmlPlace, WidgetPlace, to_bundle
+from gnnkit.ui.dashboard.observer import Observer, Snapshot
+from gnnkit.ui.dashboard.places import Actions, Display, HtmlPlace, WidgetPlace, to_block, to_bundle
 from gnnkit.ui.kernel import CellPort, renders_live, renders_widgets, running_shell, takes_clicks
 from gnnkit.ui.options import get_options, resolve_progress
 

@@ -18,7 +18,7 @@ from typing import Any
 from gnnkit import GraphLoader
 from gnnkit.backends import backend_from_json
 from gnnkit.errors import GnnkitError
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 
 loaders: dict[str, GraphLoader] = {}
 running: dict[str, Iterator[Any]] = {}

@@ -20,9 +20,9 @@ import numpy as np
 import psutil
 
 from gnnkit import GraphLoader
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.distributed.ranks import TORCHRUN_VARIABLES
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_edges

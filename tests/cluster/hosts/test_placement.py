@@ -11,8 +11,7 @@ import pytest
 
 from gnnkit import Colocated, GraphLoader
 from gnnkit.backends import backend_from_json
-from gnnkit.cluster.hosts import Hosts, find_hosts, join_address, listening_address, split_address
-from gnnkit.cluster.placing import place
+from gnnkit.cluster.hosts import Hosts, find_hosts, join_address, listening_address, place, split_address
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.plan import LoaderPlan, Placement
 from gnnkit.storage.store import Store

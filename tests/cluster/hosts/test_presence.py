@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gnnkit.cluster.leases import LeaseRenewal, LeaseTable
+from gnnkit.cluster.membership import LeaseRenewal, LeaseTable
 from gnnkit.errors import PlanError, StartTimeout
 from tests.helpers.waiting import wait_until
 

@@ -16,12 +16,12 @@ from gnnkit.cluster.parts.client import Peer, RemoteOwners
 from gnnkit.cluster.parts.gate import first_line, second_line
 from gnnkit.cluster.serving.codec import to_pieces
 from gnnkit.plan import NeighborSampling
+from gnnkit.runtime.entry import Vitals
 from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.supervisor import ChildProcess, end_all
-from gnnkit.runtime.vitals import Vitals
+from gnnkit.sampling.kinds import BatchSampler
 from gnnkit.sampling.remote import PartMap, hot_rows, spread_sampler
-from gnnkit.sampling.sampler import BatchSampler
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.store import Store
 from tests.cluster.parts.several_hosts import inputs_of

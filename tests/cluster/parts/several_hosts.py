@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.plan import InputNodes, Inputs, NeighborSampling
+from gnnkit.sampling.kinds import BatchSampler, local_sampler
 from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import Answer, Expansion, Picks, Question, RowsRequest
 from gnnkit.sampling.remote import PartMap, spread_sampler
-from gnnkit.sampling.sampler import BatchSampler, local_sampler
+from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables, address_of
-from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, placeholder
 
 

@@ -17,17 +17,17 @@ import pytest
 
 from gnnkit.cluster.parts.client import Peer, RemoteOwners
 from gnnkit.cluster.parts.gate import first_line, second_line
-from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION
+from gnnkit.cluster.service_client import PROTOCOL_VERSION
 from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import NeighborSampling
 from gnnkit.runtime.graph_memory import share
+from gnnkit.sampling.kinds import BatchSampler
 from gnnkit.sampling.owners import RowsRequest
-from gnnkit.sampling.sampler import BatchSampler
+from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
-from gnnkit.sampling.walked import SampleRequest
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.cluster.parts.services import (
     CALL,

@@ -16,13 +16,12 @@ from gnnkit.errors import GnnkitError, PlanError, SamplingError, StoreError
 from gnnkit.kernels.keys import batch_key
 from gnnkit.plan import NeighborSampling
 from gnnkit.sampling.collate import collate, contents_of
+from gnnkit.sampling.kinds import BatchSampler
 from gnnkit.sampling.owners import Expansion, Picks
 from gnnkit.sampling.remote import PartMap, hot_rows
-from gnnkit.sampling.sampler import BatchSampler
-from gnnkit.sampling.subgraph import SampledSubgraph
-from gnnkit.sampling.walked import SampleRequest
+from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.cluster.parts.several_hosts import OwnersHere, inputs_of, sampled, sampler_on, spread_samplers
 from tests.helpers.batches import reference_batch, same

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit import GraphLoader, GraphStore
-from gnnkit.loader.digest import batches_digest
+from gnnkit.loader.inspection import batches_digest
 from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import OPTIONS
 from tests.cluster.serving.setups import ANSWER_S

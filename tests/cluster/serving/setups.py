@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any
 
 from gnnkit import GraphLoader
-from gnnkit.cluster.serving.membership import SERVING_VERSION
+from gnnkit.cluster.membership import SERVING_VERSION
 from gnnkit.runtime.remote import error_from_json, layout_from_json
-from gnnkit.runtime.shared_block import SharedBlock, mapped
+from gnnkit.runtime.ring import SharedBlock, mapped
 from gnnkit.runtime.wire import Message, Wire
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.serving import GraphStoreServers

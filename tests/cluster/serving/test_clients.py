@@ -23,7 +23,7 @@ from gnnkit.errors import PlanError, StartTimeout, StoreError
 from gnnkit.events import Event
 from gnnkit.serving import GraphStoreServers, serve
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.backends.setups import descendants, is_gone, loader_of, workers
 from tests.backends.test_contract import typed_source

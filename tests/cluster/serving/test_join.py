@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from gnnkit import GraphLoader, GraphStore
+from gnnkit.cluster.membership import Membership, ServerMember
 from gnnkit.cluster.network_child import Servers, look
 from gnnkit.cluster.service_client import ServiceClient, remote_error
 from gnnkit.cluster.serving.fleet import ServerFleet
-from gnnkit.cluster.serving.membership import Membership, ServerMember
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
-from gnnkit.loader.digest import batches_digest
-from gnnkit.storage.outline import find_outline, keep_outline
+from gnnkit.loader.inspection import batches_digest
+from gnnkit.storage.manifest import find_outline, keep_outline
 from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import OPTIONS, build, expected
 from tests.cluster.serving.networked import (

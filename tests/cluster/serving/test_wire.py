@@ -20,12 +20,11 @@ import numpy as np
 import pytest
 
 from gnnkit import GraphLoader, GraphStore, serve
-from gnnkit.cluster.parts.protocol import PROTOCOL_VERSION
-from gnnkit.cluster.service_client import ServiceClient
+from gnnkit.cluster.service_client import PROTOCOL_VERSION, ServiceClient
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, WorkerDied
 from gnnkit.serving import GraphStoreServers
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.backends.test_contract import typed_source
 from tests.cluster.serving.networked import two_hosts

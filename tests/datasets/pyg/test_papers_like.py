@@ -22,12 +22,12 @@ from torch_geometric.data import Data
 
 from gnnkit import GraphLoader, InProcess
 from gnnkit.datasets import open_ogb, papers_like, write_ogb_layout
-from gnnkit.datasets.registry import published_graph
+from gnnkit.datasets.ogb import published_graph
 from gnnkit.datasets.synthetic_ogb import SAMPLE_NOTICE
 from gnnkit.errors import PlanError
 from gnnkit.events import Event
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from tests.datasets.pyg.test_synthetic import digest_of, edges_of, rows_of
 
 # What this generator version gives for scale 0.0005 and seed 0, on every machine. It changes with GENERATOR_VERSION only.

@@ -18,7 +18,7 @@ from gnnkit.errors import PlanError
 from gnnkit.events import Event
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE
 from gnnkit.source import GraphSource
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 
 # What this generator version gives for scale 0.002 and seed 0, on every machine. It changes with GENERATOR_VERSION only.
 GOLDEN = "22b87a7214d07234966bb53f97107767f9ffc160e67427b7ee80fb3d1bbb7dbd"

@@ -10,7 +10,7 @@ import pytest
 from gnnkit import InProcess, set_options
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.loader.advice import advise
-from gnnkit.loader.advice.profile import Profile, profile
+from gnnkit.loader.advice.autotune import Profile, profile
 from tests.helpers.machine import in_time
 from tests.helpers.waiting import wait_until
 from tests.loader.advice.measurements import measured, shares

@@ -19,7 +19,7 @@ from gnnkit.errors import StoreError
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.storage.build import build_store
 from gnnkit.storage.catalog import list_stores
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import random_source
 from tests.storage.checks import FAST_FOLDER, files_of

@@ -15,7 +15,7 @@ from gnnkit.datasets.synthetic import products_like
 from gnnkit.errors import PlanError
 from gnnkit.events import Event, ignore_events
 from gnnkit.schema import GraphSchema, NodeTypeSchema
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.partition import assign_parts, edge_cut, needs_topology
 from gnnkit.storage.partition.balance import shuffled_parts
 from tests.helpers.graphs import random_source

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnkit.events import ignore_events
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.partition import assign_parts, edge_cut
 from gnnkit.storage.partition.cut import edge_cut_of_chunks
 from tests.helpers.graphs import random_source

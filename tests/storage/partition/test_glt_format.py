@@ -20,7 +20,7 @@ from gnnkit.schema import ArraySpec
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.build import build_store
 from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.partition import assign_parts
 from gnnkit.storage.store import ReplicatedFeatures
 from tests.helpers.graphs import ArraySource, homogeneous_source, random_source

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gnnkit.errors import PlanError
 from gnnkit.events import ignore_events
+from gnnkit.storage.arrays import dataset_ids
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
-from gnnkit.storage.part_ids import dataset_ids
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.partition import assign_parts, hot_nodes
 from gnnkit.storage.partition.hotness import expected_visits
 from gnnkit.storage.store import Store

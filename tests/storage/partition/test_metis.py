@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from gnnkit.errors import WorkerDied
-from gnnkit.storage.options import BuildOptions
+from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.partition import metis
 from gnnkit.vendor.metis import HERE_ENTRIES
 from tests.helpers.waiting import wait_until

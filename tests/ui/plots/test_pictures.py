@@ -18,13 +18,13 @@ from PIL import Image
 import gnnkit
 from gnnkit import GraphLoader, Store
 from gnnkit.errors import LoaderClosed, PlanError, StoreError
-from gnnkit.loader.footprint import Footprint
-from gnnkit.loader.neighborhood import Neighborhood
-from gnnkit.loader.timeline import Timeline
+from gnnkit.loader.feature_cache import Footprint
+from gnnkit.loader.history import Timeline
+from gnnkit.loader.inspection import Neighborhood
 from gnnkit.storage.build import build_store
-from gnnkit.storage.options import BuildOptions
-from gnnkit.ui.plots import style
-from gnnkit.ui.plots.store import StoreNumbers
+from gnnkit.storage.layout import BuildOptions
+from gnnkit.ui import plots
+from gnnkit.ui.plots import StoreNumbers
 from gnnkit.units import format_short
 from tests.helpers.graphs import random_source
 from tests.loader.graphs import make, plain, typed
@@ -69,14 +69,14 @@ def luminance(color: str) -> float:
 @pytest.mark.parametrize("page", PAGES.values(), ids=PAGES.keys())
 def test_tones_stand_out_on_every_page(page: str) -> None:
     """Contrasts as WCAG 2 counts them: 3 for graphics and for large letters; the grey of letters has 3.8 on each page."""
-    for color, least in [(color, 2.9) for color in style.PALETTE] + [(style.INK, 3.8)]:
+    for color, least in [(color, 2.9) for color in plots.PALETTE] + [(plots.INK, 3.8)]:
         brighter, darker = sorted([luminance(color), luminance(page)], reverse=True)
         assert (brighter + 0.05) / (darker + 0.05) >= least, color
-    assert len({(style.color_of(i), style.marker_of(i)) for i in range(56)}) == 56
+    assert len({(plots.color_of(i), plots.marker_of(i)) for i in range(56)}) == 56
 
 
 def test_numbers_beside_axes() -> None:
-    shown = [style.tick_words(value) for value in (0.1, 1, 100, 1000, 10_000, 12_500, 1e6, 2.5e6, 1e9)]
+    shown = [plots.tick_words(value) for value in (0.1, 1, 100, 1000, 10_000, 12_500, 1e6, 2.5e6, 1e9)]
     assert shown == ["", "1", "100", "1,000", "10k", "12.5k", "1M", "2.5M", "1G"]
 
 
@@ -228,7 +228,7 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, "matplotlib", None)
-        monkeypatch.delitem(sys.modules, "gnnkit.ui.plots.picture", raising=False)
+        monkeypatch.delitem(sys.modules, "gnnkit.ui.picture", raising=False)
         for draw in loader.plot_batch, loader.plot_timeline, loader.plot_footprint, store.plot:
             with pytest.raises(PlanError, match=r"(?s)drawn by matplotlib.*pip install 'gnnkit\[plots\]'"):
                 draw()

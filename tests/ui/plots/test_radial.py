@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gnnkit.ui.plots.batch import GAP, place, thinned
+from gnnkit.ui.plots import GAP, place, thinned
 
 
 def random_tree(rng: np.random.Generator, num_roots: int, num_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,0 +1,661 @@
+"""Sizing on paper: what a run needs of each node, and what it reads from disks, from sizes, bounds and measured rates."""
+
+from __future__ import annotations
+
+import mmap
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.cluster.hosts import REPLICATED_SHARE
+from gnnkit.cluster.urls.stores import url_manifest
+from gnnkit.errors import PlanError
+from gnnkit.files import read_json
+from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
+from gnnkit.plan.sampling import BatchSize, most, resolve_fan_outs
+from gnnkit.runtime.limits import start_memory
+from gnnkit.schema import EdgeType, GraphSchema, NodeType
+from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.disk import probe_disk
+from gnnkit.storage.layout import (
+    FEATURE_NAME,
+    MANIFEST_NAME,
+    BuildOptions,
+    check_buildable,
+    contiguous,
+    part_of,
+    store_schema,
+    weighted_edge_types,
+)
+from gnnkit.storage.manifest import Manifest, canonical_options, read_manifest
+from gnnkit.storage.partition.hotness import expected_frontiers, input_seeds
+from gnnkit.storage.store import Store
+from gnnkit.units import format_bytes
+from gnnkit.urls import is_url
+
+_STEPS = 60
+
+
+@dataclass(frozen=True)
+class PageReads:
+    """The pages of a store and how often a batch is expected to touch each.
+
+    Attributes:
+        rate: float64 ``[number of pages that batches touch]``: rows, bounds or edges of the page that a batch reads.
+    """
+
+    rate: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, store: Store, seed_type: NodeType, num_neighbors: Sequence[int], batch_size: int) -> PageReads:
+        """Works them out from the graph, for epochs over the split "train", or over all nodes where there is none.
+
+        Args:
+            store: The store, with all of its parts.
+            seed_type: The seeds' type.
+            num_neighbors: Fan-outs, the same for all edge types.
+            batch_size: Seeds of a batch.
+
+        Raises:
+            PlanError: There are no seeds of this type.
+            StoreError: A part is not open.
+        """
+        graph = store.require().arrays()
+        ids = input_seeds(graph, store.splits).get(seed_type, np.empty(0, np.int64))
+        if not len(ids):
+            raise PlanError(f"the store {store.path} has no {seed_type!r} nodes to start from")
+        seeds, num_batches = {seed_type: ids}, -(-len(ids) // batch_size)
+        hops = [
+            {t: values / (unit * num_batches) for t, values in frontier.items()}
+            for unit, frontier in expected_frontiers(graph, seeds, num_neighbors)
+        ]
+        rates = [*_of_nodes(graph, hops), *_of_edges(graph, hops, num_neighbors)]
+        every = np.concatenate(rates)
+        return cls(every[every > 0])
+
+    @property
+    def touched(self) -> float:
+        """Pages that a batch reads, from memory or from the disk."""
+        return float(-np.expm1(-self.rate).sum())
+
+    def missed(self, nbytes: int) -> float:
+        """Pages of a batch that come from the disk where memory holds the pages that were read last (Che's approximation of such a cache).
+
+        H. Che, Y. Tung, Z. Wang: Hierarchical Web Caching Systems, IEEE JSAC 20(7), 2002: a page is there if it was read within the last
+        ``t`` batches, and ``t`` is such that as many pages are expected to have been read within them as there is room for.
+
+        Args:
+            nbytes: Memory for pages.
+        """
+        room = nbytes / mmap.PAGESIZE
+        if room >= len(self.rate):
+            return 0.0
+        low, high = 0.0, 1.0
+        while -np.expm1(-self.rate * high).sum() < room and high < 1e12:
+            high *= 2
+        for _ in range(_STEPS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if -np.expm1(-self.rate * middle).sum() < room else (low, middle)
+        return float((-np.expm1(-self.rate) * np.exp(-self.rate * low)).sum())
+
+
+@dataclass(frozen=True)
+class StoreDisk:
+    """A store that may not fit in memory, and its disk.
+
+    Attributes:
+        reads: The pages of its batches.
+        pages_per_s: The most that the disk reads in a second.
+        depth: Reads under way at once that give it.
+    """
+
+    reads: PageReads
+    pages_per_s: float
+    depth: int
+
+    @classmethod
+    def probed(cls, store: Store, seed_type: NodeType, num_neighbors: Sequence[int], batch_size: int) -> StoreDisk | None:
+        """Works the reads out, and probes the disk; None where the disk cannot be probed.
+
+        Args:
+            store: See ``PageReads.of``.
+            seed_type: See ``PageReads.of``.
+            num_neighbors: See ``PageReads.of``.
+            batch_size: See ``PageReads.of``.
+        """
+        try:
+            rate = probe_disk(store.path)
+        except OSError:  # a file system in memory, or one that cannot read past its cache
+            return None
+        return cls(PageReads.of(store, seed_type, num_neighbors, batch_size), rate.best, rate.best_depth)
+
+
+Hops = list[dict[NodeType, NDArray[np.float64]]]
+
+
+def _of_nodes(graph: GraphArrays, hops: Hops) -> Iterator[NDArray[np.float64]]:
+    """Rates of the pages of node arrays and ids."""
+    for node_type in graph.schema.node_types:
+        visits = _reached(sum((hop[node_type] for hop in hops), np.zeros(graph.schema.node_types[node_type].num_nodes)))
+        bounds = graph.node_bounds[node_type]
+        for part, nodes in enumerate(graph.nodes[node_type]):
+            own = visits[bounds[part] : bounds[part + 1]]
+            for array in (*nodes.arrays.values(), *([] if nodes.global_id is None else [nodes.global_id])):
+                yield _page_rates(array, own)
+
+
+def _of_edges(graph: GraphArrays, hops: Hops, num_neighbors: Sequence[int]) -> Iterator[NDArray[np.float64]]:
+    """Rates of the pages of adjacency."""
+    for edge_type in graph.schema.edge_types:
+        yield from _of_edge_type(graph, edge_type, hops, num_neighbors)
+
+
+def _of_edge_type(graph: GraphArrays, edge_type: EdgeType, hops: Hops, num_neighbors: Sequence[int]) -> Iterator[NDArray[np.float64]]:
+    owner = graph.frontier_type(edge_type)
+    bounds = graph.node_bounds[owner]
+    for part, edges in enumerate(graph.edges[edge_type]):
+        degree = np.diff(edges.indptr).astype(np.int64)
+        expanded = [_reached(hop[owner][bounds[part] : bounds[part + 1]]) for hop, _ in zip(hops, num_neighbors, strict=False)]
+        yield _page_rates(edges.indptr, sum(expanded, np.zeros(len(degree))))
+        drawn = [degree if fan_out < 0 else np.minimum(degree, fan_out) for fan_out in num_neighbors]
+        for array in (edges.indices, *edges.arrays.values(), *([] if edges.edge_id is None else [edges.edge_id])):
+            yield _adjacency_rates(array, edges.indptr, expanded, drawn)
+
+
+def _adjacency_rates(
+    array: NDArray[Any], indptr: NDArray[Any], expanded: list[NDArray[np.float64]], drawn: list[NDArray[np.int64]]
+) -> NDArray[np.float64]:
+    """Rates of the pages of an array of edges: a node's draws fall on all of its edges alike, and most nodes' edges are in one page.
+
+    Args:
+        array: The array.
+        indptr: Where each node's edges begin.
+        expanded: Of each hop, the chance that a batch draws from a node.
+        drawn: Of each hop, how many edges it draws then.
+    """
+    own = np.flatnonzero(np.diff(indptr))
+    if not len(own):
+        return np.zeros(0)
+    row, offset = array.nbytes // len(array), array.ctypes.data % mmap.PAGESIZE
+    begin, end = (offset + indptr[own + k].astype(np.int64) * row for k in (0, 1))
+    first, last = begin // mmap.PAGESIZE, (end - 1) // mmap.PAGESIZE
+    # A line for each node and page that has some of its edges.
+    node = np.repeat(np.arange(len(own)), last - first + 1)
+    page = np.arange(len(node)) - np.repeat(np.cumsum(last - first + 1) - (last - first + 1), last - first + 1) + first[node]
+    inside = np.minimum(end[node], (page + 1) * mmap.PAGESIZE) - np.maximum(begin[node], page * mmap.PAGESIZE)
+    share = inside / (end - begin)[node]
+    rates = sum((e[own][node] * (1 - (1 - share) ** d[own][node]) for e, d in zip(expanded, drawn, strict=True)), np.zeros(len(node)))
+    return np.bincount(page, rates).astype(np.float64)
+
+
+def _reached(visits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The chance that a batch has a node in which so many walks are expected to arrive: it is there once, however many do."""
+    return -np.expm1(-visits)
+
+
+def _page_rates(array: NDArray[Any], rates: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rates of an array's pages, given those of its first rows, all that are read."""
+    if not len(rates) or not array.nbytes:
+        return np.zeros(0)
+    row = array.nbytes // len(array)
+    begin = array.ctypes.data % mmap.PAGESIZE + np.arange(len(rates)) * row
+    first, last = begin // mmap.PAGESIZE, (begin + row - 1) // mmap.PAGESIZE
+    found = np.bincount(first, rates, int(last[-1]) + 1).astype(np.float64)
+    for step in range(1, int((last - first).max()) + 1):
+        further = first + step <= last
+        found += np.bincount(first[further] + step, rates[further], len(found))
+    return found
+
+
+@dataclass(frozen=True)
+class SizedGraph:
+    """A graph and its store.
+
+    Attributes:
+        name: What it is called.
+        source: Where its sizes come from, in words.
+        schema: The graph as stored.
+        splits: ``{node type: {split: number of ids}}``.
+        part_bytes: Bytes of each part's files.
+        shared_bytes: Bytes of the files that every host has.
+        store: The store's folder; None where there is none yet.
+        plan: The plan that named it; None without one.
+    """
+
+    name: str
+    source: str
+    schema: GraphSchema
+    splits: Mapping[NodeType, Mapping[str, int]]
+    part_bytes: tuple[int, ...]
+    shared_bytes: int
+    store: Path | None = None
+    plan: LoaderPlan | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole store, its manifest left out."""
+        return sum(self.part_bytes) + self.shared_bytes
+
+
+def sized_graph(source: str, options: BuildOptions) -> SizedGraph:
+    """The graph that a name, the folder of a store or the file of a plan stands for.
+
+    Args:
+        source: An OGB dataset's name, which is looked up and not downloaded; a store's folder, or its URL, of which only the manifest is
+            read; or a plan's file.
+        options: How the store is to be built; for a store that is there, only the number of parts is read.
+
+    Raises:
+        DatasetError: The dataset is unknown.
+        StoreError: The store cannot be opened.
+        PlanError: The plan cannot be read, or the options do not fit the graph.
+    """
+    if is_url(source):
+        return _of_store(source, options, None)
+    path = Path(source).expanduser()
+    if path.is_file():
+        plan = LoaderPlan.load(path)
+        if plan.store is None:
+            raise PlanError(f"the graph of the plan {source!r} was only in memory", "give a store")
+        return _of_store(plan.store.path, options, plan)
+    if (path / MANIFEST_NAME).is_file() or "/" in source:
+        return _of_store(str(path), options, None)
+    from gnnkit.datasets.ogb import published_graph
+
+    graph = published_graph(source)
+    return planned(source, "sizes that OGB publishes", graph.schema, graph.splits, options)
+
+
+def _of_store(place: str, options: BuildOptions, plan: LoaderPlan | None) -> SizedGraph:
+    path = None if is_url(place) else Path(place)
+    manifest = url_manifest(place) if path is None else read_manifest(path)
+    if manifest.num_parts != options.num_parts:
+        cut = replace(manifest.options, num_parts=options.num_parts, partition=options.partition)
+        found = planned(manifest.name, f"the store {place}, cut anew", manifest.schema, manifest.splits, cut)
+        return replace(found, store=path, plan=plan)
+    by_part, shared = _by_part({name: entry.size for name, entry in manifest.files.items()}, manifest.num_parts)
+    return SizedGraph(manifest.name, f"the store {place}", manifest.schema, manifest.splits, by_part, shared, path, plan)
+
+
+def planned(name: str, source: str, schema: GraphSchema, splits: Mapping[NodeType, Mapping[str, int]], options: BuildOptions) -> SizedGraph:
+    """The sizes that a store would have if its parts had the same share of nodes and edges: exact in sum, but for the width of offsets."""
+    check_buildable(schema, options)
+    options, stored = canonical_options(options), store_schema(schema, options)
+    parts = options.num_parts
+    manifest = Manifest(
+        name, None, "", "", stored, options,
+        node_bounds={t: tuple(map(int, contiguous(nodes.num_nodes, parts).bounds)) for t, nodes in stored.node_types.items()},
+        edge_counts={t: _even(edges.num_edges, parts) for t, edges in stored.edge_types.items()},
+        cuts={},
+        weight_exponents=dict.fromkeys(weighted_edge_types(schema, options), 0),
+        renumbered=frozenset(stored.node_types if (parts > 1 and options.partition != "contiguous") or options.order == "hotness" else ()),
+        cached={t: (int(options.cache_ratio * stored.node_types[t].num_nodes),) * parts for t in _cached_types(stored, options)},
+        splits=splits,
+    )  # fmt: skip
+    sizes = {name: spec.file_nbytes for name, spec in manifest.file_specs().items()}
+    by_part, shared = _by_part(sizes, parts)
+    return SizedGraph(name, source, stored, splits, by_part, shared)
+
+
+def _cached_types(schema: GraphSchema, options: BuildOptions) -> list[NodeType]:
+    """The node types of which parts replicate features."""
+    return [t for t, nodes in schema.node_types.items() if options.cache_ratio > 0 and FEATURE_NAME in nodes.arrays]
+
+
+def _even(count: int, parts: int) -> tuple[int, ...]:
+    return tuple(count * (part + 1) // parts - count * part // parts for part in range(parts))
+
+
+def _by_part(sizes: Mapping[str, int], num_parts: int) -> tuple[tuple[int, ...], int]:
+    found, shared = [0] * num_parts, 0
+    for name, size in sizes.items():
+        part = part_of(name)
+        if part is None:
+            shared += size
+        else:
+            found[part] += size
+    return tuple(found), shared
+
+
+# Large enough that batches do not cover the graph, small enough to be made in seconds.
+_SCALE, _BATCH_SIZE = 0.05, 256
+_MEASURED_S, _LEAST_BATCHES = 2.0, 8
+_BENCH_RUN = "gnnkit"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The speed of one sampling thread: the edges that it samples and the feature bytes that it copies in a second. Either may limit it.
+
+    Attributes:
+        edges_per_s: Edges sampled, with the rows that come with them.
+        bytes_per_s: Bytes of the rows that were copied meanwhile.
+        source: Where the numbers come from, in words.
+    """
+
+    edges_per_s: float
+    bytes_per_s: float
+    source: str
+
+    def seconds(self, num_edges: float, row_bytes: float) -> float:
+        """Returns the seconds that a batch takes one thread: rows wider than those that were measured take longer in proportion."""
+        return max(num_edges / self.edges_per_s, row_bytes / self.bytes_per_s)
+
+
+def measure(num_neighbors: Sequence[int]) -> Rates:
+    """Samples a generated graph of OGBN-Products' kind in one thread of this process for two seconds.
+
+    Args:
+        num_neighbors: The fan-outs; -1 counts as 15.
+    """
+    from gnnkit import datasets
+    from gnnkit.backends.inprocess import InProcess
+    from gnnkit.graph_loader import GraphLoader  # numba
+
+    fan_out = [15 if count < 0 else count for count in num_neighbors]
+    source = datasets.products_like(_SCALE)
+    row = sum(spec.row_nbytes for nodes in source.schema.node_types.values() for spec in nodes.arrays.values())
+    edges = nodes = batches = 0
+    with tempfile.TemporaryDirectory(prefix="gnnkit-capacity-") as folder:
+        options: dict[str, Any] = {"num_neighbors": fan_out, "batch_size": _BATCH_SIZE, "backend": InProcess(1), "progress": False}
+        with GraphLoader.from_source(source, store_dir=folder, **options) as loader:
+            loader.peek()  # kernels are compiled, and the graph is in memory
+            start = time.perf_counter()
+            for batch in loader:
+                edges, nodes, batches = edges + batch.num_edges, nodes + batch.num_nodes, batches + 1
+                elapsed = time.perf_counter() - start
+                if elapsed > _MEASURED_S and batches >= _LEAST_BATCHES:
+                    break
+    what = f"measured here: {batches} batches of a generated graph of {source.num_nodes:,} nodes in memory, one thread, {elapsed:.1f} s"
+    return Rates(edges / elapsed, nodes * row / elapsed, what)
+
+
+def from_bench(path: Path) -> Rates:
+    """The rates behind the seeds per second that ``gnnkit bench --json`` recorded for sampling in threads of one process.
+
+    A record counts seeds: how many edges those were is bounded as for the graph that is asked about, so that both err alike.
+
+    Raises:
+        PlanError: The file is no such record.
+    """
+    from gnnkit import datasets
+
+    try:
+        value = read_json(path)
+        seeds = statistics.median(float(run["seeds_per_s"]) for run in value["runs"][_BENCH_RUN])
+        scale, batch_size, threads = float(value["scale"]), int(value["batch_size"]), int(value["num_threads"])
+        fan_out = [int(count) for count in value["num_neighbors"]]
+        machine = value["machine"].get("cpu", "a machine that it does not name")
+        schema = datasets.products_like(scale).schema
+        (node_type,), (edge_type,) = schema.node_types, schema.edge_types
+        size = most(schema, {edge_type: fan_out}, node_type, batch_size, "in")
+        batches_per_s = seeds / batch_size / threads
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
+        hint = "write one with gnnkit bench --json > bench.json; it needs the row of gnnkit's own sampling"
+        raise PlanError(f"{str(path)!r} is no record of gnnkit bench: {type(error).__name__}: {error}", hint) from error
+    what = f"recorded in {path} on {machine}: {seeds:,.0f} seeds/s with {threads} threads"
+    return Rates(batches_per_s * size.num_edges, batches_per_s * size.row_bytes(schema), what)
+
+
+_LOOKED_AT = 8
+_USUAL_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The sampling that an estimate is made for.
+
+    Attributes:
+        num_neighbors: Fan-outs, the same for all edge types.
+        batch_size: Seeds of a batch.
+        seeds_each: Nodes that one seed stands for: 2 for a link.
+        with_edge: Whether batches carry edge ids.
+    """
+
+    num_neighbors: tuple[int, ...]
+    batch_size: int
+    seeds_each: int = 1
+    with_edge: bool = False
+
+
+def asked(graph: SizedGraph, num_neighbors: Sequence[int] | None, batch_size: int | None) -> Asked:
+    """Returns the sampling that a user asks about; values that were not given come from the plan.
+
+    Raises:
+        PlanError: Neither the user nor a plan names the sampling, or the plan samples in a way that is not counted here.
+    """
+    links, with_edge = graph.name.startswith("ogbl-"), False
+    if graph.plan is not None:
+        sampling = graph.plan.sampling
+        links, with_edge = isinstance(graph.plan.inputs, InputLinks), sampling.with_edge
+        batch_size = graph.plan.batching.batch_size if batch_size is None else batch_size
+        if num_neighbors is None and isinstance(sampling, NeighborSampling):
+            fans = set(sampling.num_neighbors.values()) - {(0,) * sampling.num_hops}
+            num_neighbors = fans.pop() if len(fans) == 1 else None
+    if num_neighbors is None:
+        raise PlanError("num_neighbors is missing", "give one number per hop: --num-neighbors 15,10,5")
+    return Asked(tuple(num_neighbors), _USUAL_BATCH if batch_size is None else batch_size, 1 + links, with_edge)
+
+
+def batch_of(graph: SizedGraph, wanted: Asked) -> BatchSize:
+    """The size of a batch: the mean of some that are sampled, or a bound where there is no store."""
+    if graph.store is not None and wanted.seeds_each == 1:
+        return _sampled(graph.store, wanted, _seed_type(graph))
+    fan_outs = resolve_fan_outs(list(wanted.num_neighbors), graph.schema)
+    return most(graph.schema, fan_outs, _seed_type(graph), wanted.seeds_each * wanted.batch_size, "in")
+
+
+def _seed_type(graph: SizedGraph) -> NodeType:
+    """The node type with a training split, else the first one."""
+    return next((t for t, splits in graph.splits.items() if "train" in splits), next(iter(graph.schema.node_types)))
+
+
+def _sampled(store: Path, wanted: Asked, seed_type: NodeType) -> BatchSize:
+    from gnnkit.backends.inprocess import InProcess
+    from gnnkit.graph_loader import GraphLoader  # numba
+    from gnnkit.storage.store import Store
+
+    splits = Store.open(store).splits.get(seed_type, {})
+    options: dict[str, Any] = {"num_neighbors": list(wanted.num_neighbors), "batch_size": wanted.batch_size, "backend": InProcess()}
+    inputs = (seed_type, "train" if "train" in splits else None)
+    with GraphLoader.from_store(store, input_nodes=inputs, memory_budget=0, progress=False, **options) as loader:
+        schema = loader.schema
+        nodes, edges, count = dict.fromkeys(schema.node_types, 0), dict.fromkeys(schema.edge_types, 0), 0
+        for batch in islice(loader, _LOOKED_AT):
+            count += 1
+            for t in nodes:
+                nodes[t] += int(batch.num_nodes if schema.is_homogeneous else batch[t].num_nodes)
+            for e in edges:
+                edges[e] += int(batch.num_edges if schema.is_homogeneous else batch[e].num_edges)
+    if not count:
+        raise PlanError(f"the store {store} has no full batch of {wanted.batch_size} seeds", "lower the batch size")
+    mean = BatchSize({t: n / count for t, n in nodes.items()}, {e: n / count for e, n in edges.items()}, "")
+    return replace(mean, source=f"the mean of {count} batches, sampled from the store")
+
+
+# Batches under way: one with each worker's thread, those ahead of the trainer, and those that it holds; see ``backends.slots``.
+_AHEAD_AND_HELD, _SLOT_HEADROOM = 5, 1.25
+_MOST_WORKERS = 16
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The machines.
+
+    Attributes:
+        nodes: Machines with trainers.
+        procs_per_node: Trainers on each.
+        storage_nodes: Machines with storage servers; 0: trainers' machines hold the graph themselves.
+        memory: Bytes of memory of each machine.
+        network: Bytes a second of each machine's network; None: not said.
+        cpus: Processors of each machine.
+        train_rate: Seeds a second that one trainer's model takes; None: not said.
+    """
+
+    nodes: int
+    procs_per_node: int
+    storage_nodes: int
+    memory: int
+    network: float | None
+    cpus: int
+    train_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "procs_per_node", "cpus"):
+            if getattr(self, name) < 1:
+                raise PlanError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.storage_nodes < 0:
+            raise PlanError(f"storage_nodes must be at least 0, got {self.storage_nodes}")
+        if self.train_rate is not None and not self.train_rate > 0:
+            raise PlanError(f"train_rate must be more than 0 seeds/s, got {self.train_rate}", "loader.profile() measures it")
+
+    @property
+    def holders(self) -> int:
+        """Machines that hold the graph."""
+        return self.storage_nodes or self.nodes
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The estimated needs and limits of one run.
+
+    Attributes:
+        placement: "replicate" or "partition".
+        batch: ``nodes``, ``edges``, ``bytes`` of a batch, and the ``source`` of these numbers.
+        disk: Bytes on each machine that holds the graph.
+        memory: Bytes by what they are for, on each machine with trainers.
+        storage_memory: The same on each storage machine.
+        sampled: Seeds a second that one machine samples, whatever the network allows.
+        network: Bytes that travel into one machine for each seed that it trains on.
+        limits: Seeds a second of one machine with trainers, by what limits them.
+        bottleneck: What is least of those, or "memory" where the graph does not fit.
+        notes: What else should be known.
+        reads: Where the store does not fit in memory: ``touched`` and ``missed``, the pages of a batch and those of them that come from the
+            disk, ``room``, the bytes of memory for pages, ``pages_per_s`` and ``depth`` of the probed disk. Empty elsewhere.
+    """
+
+    placement: Literal["replicate", "partition"]
+    batch: Mapping[str, Any]
+    disk: int
+    memory: Mapping[str, int]
+    storage_memory: Mapping[str, int]
+    sampled: float
+    network: float
+    limits: Mapping[str, float]
+    bottleneck: str
+    notes: tuple[str, ...] = field(default=())
+    reads: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def seeds_per_s(self) -> float:
+        """Seeds a second of one machine with trainers."""
+        return min(self.limits.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form."""
+        return {**asdict(self), "seeds_per_s": self.seeds_per_s, "notes": list(self.notes)}
+
+
+def disk_of(graph: SizedGraph, wanted: Asked) -> StoreDisk | None:
+    """Returns the disk of a store that is here, and the pages that batches read of it; None where there is no store."""
+    if graph.store is None or wanted.seeds_each != 1:
+        return None
+    from gnnkit.storage.store import Store
+
+    return StoreDisk.probed(Store.open(graph.store), _seed_type(graph), wanted.num_neighbors, wanted.batch_size)
+
+
+def estimate(
+    graph: SizedGraph,
+    cluster: Cluster,
+    batch: BatchSize,
+    rates: Rates,
+    batch_size: int,
+    with_edge: bool,
+    disk: Callable[[], StoreDisk | None] = lambda: None,
+) -> Estimate:
+    """Works out what a run needs.
+
+    Args:
+        graph: The graph, in as many parts as it will have.
+        cluster: The machines.
+        batch: Its batches.
+        rates: What one thread does.
+        batch_size: Seeds of a batch.
+        with_edge: Whether batches carry edge ids.
+        disk: Gives the store's disk; called where the store does not fit in memory, only.
+
+    Raises:
+        PlanError: There are fewer parts than machines that hold some.
+    """
+    nbytes, holders = batch.nbytes(graph.schema, batch_size, with_edge), cluster.holders
+    placement: Literal["replicate", "partition"] = (
+        "replicate" if holders == 1 or (not cluster.storage_nodes and graph.nbytes * REPLICATED_SHARE <= cluster.memory) else "partition"
+    )
+    if placement == "partition" and len(graph.part_bytes) < holders:
+        raise PlanError(f"{len(graph.part_bytes)} parts for {holders} machines that hold the graph", f"cut it into {holders} or more")
+    held = _held(graph, holders) if placement == "partition" else graph.nbytes
+    samplers = max(1, cluster.cpus - 1) if cluster.storage_nodes else cluster.procs_per_node * _workers(cluster)
+    processes = start_memory(samplers, 1, graph.schema)
+    ring = int((samplers / cluster.procs_per_node + _AHEAD_AND_HELD) * cluster.procs_per_node * nbytes * _SLOT_HEADROOM)
+    graph_and_samplers = {"graph": held, "sampling processes": processes}
+    memory = {"batches under way": ring} | ({} if cluster.storage_nodes else graph_and_samplers)
+    storage = graph_and_samplers | {"batches under way": 2 * samplers * nbytes} if cluster.storage_nodes else {}
+    own = batch_size / rates.seconds(batch.num_edges, batch.row_bytes(graph.schema)) * min(samplers, cluster.cpus)
+    sampled = own * cluster.storage_nodes / cluster.nodes if cluster.storage_nodes else own
+    travels = _network(cluster, placement, batch, graph, nbytes) / batch_size
+    limits, notes = {"sampling": sampled}, []
+    if cluster.network is not None and travels:
+        senders = min(1.0, cluster.storage_nodes / cluster.nodes) if cluster.storage_nodes else 1.0
+        limits["network"] = cluster.network * senders / travels
+    if cluster.train_rate is not None:
+        limits["training"] = cluster.train_rate * cluster.procs_per_node
+    reads: dict[str, float] = {}
+    room = cluster.memory - sum(memory.values()) + held
+    found = disk() if placement == "replicate" and not cluster.storage_nodes and 0 < room < held else None
+    if found is not None:
+        missed, touched = found.reads.missed(room), found.reads.touched
+        reads = {"touched": touched, "missed": missed, "room": room, "pages_per_s": found.pages_per_s, "depth": found.depth}
+        limits |= {"disk": batch_size * found.pages_per_s / missed} if missed else {}
+    bottleneck = min(limits, key=lambda name: limits[name])
+    for where, needs in (("a machine with trainers", memory), ("a storage machine", storage)):
+        total = sum(needs.values())
+        if total > cluster.memory and not reads:
+            bottleneck = "memory"
+            what = f"{where} needs {format_bytes(total)} and has {format_bytes(cluster.memory)}"
+            notes.append(f"{what}: what of the graph does not fit is read from disk whenever it is wanted, and no rate here holds")
+    sizes = {"nodes": batch.num_nodes, "edges": batch.num_edges, "bytes": nbytes, "source": batch.source}
+    return Estimate(placement, sizes, held, memory, storage, sampled, travels, limits, bottleneck, tuple(notes), reads)
+
+
+def _workers(cluster: Cluster) -> int:
+    """Sampling processes of one trainer, as ``Colocated(num_workers="auto")`` takes them."""
+    return max(1, min(_MOST_WORKERS, cluster.cpus // cluster.procs_per_node - 1))
+
+
+def _held(graph: SizedGraph, holders: int) -> int:
+    """Bytes of the machine that holds most: parts are shared out in order, as ``placement="partition"`` does."""
+    parts = graph.part_bytes
+    ends = [len(parts) * host // holders for host in range(holders + 1)]
+    return graph.shared_bytes + max(sum(parts[first:end]) for first, end in zip(ends[:-1], ends[1:], strict=True))
+
+
+def _network(cluster: Cluster, placement: str, batch: BatchSize, graph: SizedGraph, nbytes: int) -> float:
+    """Bytes that travel into a trainers' machine for a batch: all of it from storage machines, else what lies in other machines' parts.
+
+    Of that it is asked with 8 bytes for a node, and told 8 for an edge. Parts that keep neighbours together (ldg, metis) need less.
+    """
+    if cluster.storage_nodes:
+        return float(nbytes)
+    if placement == "replicate":
+        return 0.0
+    elsewhere = (cluster.nodes - 1) / cluster.nodes
+    return elsewhere * (batch.row_bytes(graph.schema) + 8 * (batch.num_nodes + batch.num_edges))

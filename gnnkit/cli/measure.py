@@ -1,0 +1,197 @@
+"""``gnnkit demo | bench | plan-capacity``: what this machine does, and what a run would need of others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import typer
+
+from gnnkit.bench.options import CHECKOUT_PEERS, ROWS, BenchOptions
+from gnnkit.cli.output import OK, WARNING, fan_outs, show_error, show_json, show_line, show_rows, show_table
+from gnnkit.errors import PlanError
+
+if TYPE_CHECKING:
+    from gnnkit.capacity import Cluster, Estimate, Rates, SizedGraph
+
+
+def demo(
+    scale: float = typer.Option(0.1, help="Size of the generated graph; 1 is OGBN-Products' size.", min=0.001),
+) -> None:
+    """Train GraphSAGE on two graphs.
+
+    A generated one with OGBN-Products' shape, and Cora; the first one's batches are sampled again in two parts by background
+    processes. Exit code 1 if the accuracies do not beat the baselines, or if those batches are not the same.
+    """
+    from gnnkit.demo import run_demo
+
+    raise typer.Exit(run_demo(scale=scale))
+
+
+def bench(
+    scale: float = typer.Option(1.0, min=0.0005, help="Size of the graph; 1 is OGBN-Products' size."),
+    rows: str = typer.Option("", help="Rows to measure, separated by commas; all of them by default."),
+    work_dir: Path = typer.Option(Path(".bench"), help="Where the graph is kept between runs; some 19 GB at scale 1."),
+    threads: int = typer.Option(2, help="Threads or workers of every loader."),
+    repeats: int = typer.Option(2, help="How often everybody runs, in turn."),
+    batches: int = typer.Option(40, help="Batches of a peer's epoch."),
+    glt_python: Path | None = typer.Option(None, help="A Python in which graphlearn_torch can be imported."),
+    pyg_python: Path | None = typer.Option(None, help="A Python with torch_geometric and pyg-lib (preferred) or torch-sparse."),
+    graphbolt_python: Path | None = typer.Option(None, help="A Python in which dgl.graphbolt can be imported."),
+    device: str = typer.Option("cuda", help="Device of the row `device`."),
+    peers: Path = typer.Option(CHECKOUT_PEERS, help="The scripts that drive the peers: tools/peers of a checkout.", show_default=False),
+    as_markdown: bool = typer.Option(False, "--markdown", help="Write the table as Markdown."),
+    as_json: bool = typer.Option(False, "--json", help="Write JSON, single runs included."),
+) -> None:
+    """Measure gnnkit against its peers.
+
+    graphlearn-torch, PyG and DGL GraphBolt sample the same graph in the same run. Exit code 1 if something failed or a
+    figure to reach was not reached.
+    """
+    from gnnkit.bench.report import COLUMNS, cells, markdown, run_bench
+    from gnnkit.ui.progress import make_sink
+
+    named = {"glt": glt_python, "pyg": pyg_python, "graphbolt": graphbolt_python}
+    options = BenchOptions(
+        scale=scale,
+        rows=tuple(row.strip() for row in rows.split(",") if row.strip()) or ROWS,
+        work_dir=work_dir,
+        num_threads=threads,
+        repeats=repeats,
+        num_batches=batches,
+        peers=peers,
+        device=device,
+        # Not resolved: the interpreter of a virtual environment is a link, and following it leaves the environment.
+        interpreters={name: python.absolute() for name, python in named.items() if python is not None},
+    )
+    with make_sink(False if as_json or as_markdown else "auto") as events:
+        report = run_bench(options, events)
+    if as_json:
+        show_json(report.to_json())
+    elif as_markdown:
+        show_line(markdown(report))
+    else:
+        show_table(COLUMNS, [cells(result) for result in report.results], right=("gnnkit", "compared with", "ratio"))
+    for name, error in report.failed.items():
+        show_error(f"{name} failed: {error}", None)
+    raise typer.Exit(OK if report.ok else WARNING)
+
+
+_BITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+
+
+def plan_capacity(
+    source: str = typer.Argument(
+        metavar="SOURCE", help="An OGB dataset's name (nothing is downloaded), a store's folder, or a plan's file."
+    ),
+    nodes: int = typer.Option(1, help="Machines with trainers."),
+    procs_per_node: int = typer.Option(1, help="Trainers on each: one for each GPU, as a rule."),
+    num_neighbors: str | None = typer.Option(None, help="Fan-outs, such as 15,10,5; a plan's own by default."),
+    batch_size: int | None = typer.Option(None, min=1, help="Seeds of a batch; a plan's own by default, else 1024."),
+    backend: str | None = typer.Option(None, help="colocated or graph_store; by default what --storage-nodes says."),
+    storage_nodes: int | None = typer.Option(None, min=1, help="Machines that hold the graph, for graph_store."),
+    num_parts: int | None = typer.Option(None, min=1, help="Parts; one for each machine that holds the graph by default."),
+    partition: str = typer.Option("contiguous", help="How nodes are assigned to parts."),
+    feature_dtype: str | None = typer.Option(None, help="Store features as float32, float16, bfloat16 or quint8."),
+    memory: str | None = typer.Option(None, help="Memory of each machine, such as 256GB (of 1024 MB each); this one's by default."),
+    cpus: int | None = typer.Option(None, min=1, help="Processors of each machine; this one's by default."),
+    network: str | None = typer.Option(None, help="Network of each machine, such as 25Gbit."),
+    train_rate: float | None = typer.Option(None, help="Seeds a second that one trainer's model takes, as loader.profile() measures it."),
+    bench: Path | None = typer.Option(None, help="Rates from a record of gnnkit bench --json; measured here by default."),
+    as_json: bool = typer.Option(False, "--json", help="Write JSON."),
+) -> None:
+    """Say what a run needs of memory, disk and network on each machine, and what would hold it back.
+
+    Sizes come from what OGB publishes or from a store, rates from a measurement of some seconds on this machine. Exit code 1 if the
+    graph does not fit.
+    """
+    from gnnkit.backends.base import size_in_bytes
+    from gnnkit.capacity import Cluster, asked, batch_of, disk_of, estimate, from_bench, measure, sized_graph
+    from gnnkit.host import available_cpus, total_memory
+    from gnnkit.storage.layout import BuildOptions
+
+    storage = _storage_nodes(backend, storage_nodes)
+    have = size_in_bytes("memory", memory, "write it like 256GB")
+    rate = None if network is None else _bytes_per_s(network)
+    room = total_memory() if have is None else have
+    cluster = Cluster(nodes, procs_per_node, storage, room, rate, cpus or available_cpus(), train_rate)
+    options = BuildOptions(num_parts or cluster.holders, cast(Any, partition), feature_dtype=cast(Any, feature_dtype))
+    graph = sized_graph(source, options)
+    wanted = asked(graph, None if num_neighbors is None else fan_outs(num_neighbors), batch_size)
+    rates = measure(wanted.num_neighbors) if bench is None else from_bench(bench)
+    found = estimate(graph, cluster, batch_of(graph, wanted), rates, wanted.batch_size, wanted.with_edge, lambda: disk_of(graph, wanted))
+    if as_json:
+        show_json({"graph": _facts(graph), "cluster": vars(cluster), "rates": vars(rates), **found.to_json()})
+    else:
+        _show(graph, cluster, rates, found, wanted.batch_size)
+    raise typer.Exit(WARNING if found.bottleneck == "memory" else OK)
+
+
+def _storage_nodes(backend: str | None, storage_nodes: int | None) -> int:
+    if backend not in (None, "colocated", "graph_store"):
+        raise PlanError(f"backend={backend!r}", "it is colocated or graph_store")
+    if backend == "colocated" and storage_nodes:
+        raise PlanError("--backend colocated and --storage-nodes: there, trainers' machines hold the graph", "leave one of them out")
+    return storage_nodes or (1 if backend == "graph_store" else 0)
+
+
+def _bytes_per_s(text: str) -> float:
+    """Bytes a second of a network: "25Gbit" are 3.125e9."""
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)bit(?:/s|ps)?\s*", text, re.IGNORECASE)
+    try:
+        found = float(match[1]) * _BITS[match[2].lower()] / 8 if match else 0.0
+    except ValueError:
+        found = 0.0
+    if not found > 0:
+        raise PlanError(f"--network {text!r} is no rate", "write it like 25Gbit")
+    return found
+
+
+def _facts(graph: SizedGraph) -> dict[str, Any]:
+    return {
+        "name": graph.name,
+        "source": graph.source,
+        "num_nodes": graph.schema.num_nodes,
+        "num_edges": graph.schema.num_edges,
+        "nbytes": graph.nbytes,
+        "part_bytes": list(graph.part_bytes),
+        "shared_bytes": graph.shared_bytes,
+    }
+
+
+def _show(graph: SizedGraph, cluster: Cluster, rates: Rates, found: Estimate, batch_size: int) -> None:
+    from gnnkit.units import format_bytes, format_count, format_rate
+
+    def sizes(needs: Any) -> str:
+        each = ", ".join(f"{name} {format_bytes(count)}" for name, count in needs.items())
+        return f"{format_bytes(sum(needs.values()))} of {format_bytes(cluster.memory)} ({each})"
+
+    schema, batch, storage = graph.schema, found.batch, cluster.storage_nodes
+    rows = [
+        ("graph", f"{format_count(schema.num_nodes)} nodes, {format_count(schema.num_edges)} edges; {graph.source}"),
+        ("store", f"{format_bytes(graph.nbytes)} in {len(graph.part_bytes)} part{'s' if len(graph.part_bytes) > 1 else ''}"),
+        ("a batch", f"{format_count(batch['nodes'])} nodes, {format_count(batch['edges'])} edges, {format_bytes(batch['bytes'])}"),
+        ("", batch["source"]),
+        ("placement", f"{found.placement}, {format_bytes(found.disk)} of disk on each {'storage machine' if storage else 'machine'}"),
+        ("memory", f"{sizes(found.memory)}; model and optimizer come on top"),
+        *([("storage memory", sizes(found.storage_memory))] if storage else []),
+        (
+            "network",
+            f"{format_bytes(found.network)} into a machine for a seed; {format_rate(found.network * found.seeds_per_s, 'B')} at that speed",
+        ),
+        *[(name, f"{format_rate(rate, 'seeds')} for each machine") for name, rate in found.limits.items()],
+        (
+            "epoch",
+            f"{format_rate(found.seeds_per_s * cluster.nodes, 'seeds')} on {cluster.nodes} machine{'s' if cluster.nodes > 1 else ''}",
+        ),
+        ("rates", f"{format_rate(rates.edges_per_s, 'edges')} and {format_rate(rates.bytes_per_s, 'B')} a thread; {rates.source}"),
+        ("bottleneck", found.bottleneck),
+    ]
+    if reads := found.reads:
+        pages = f"{format_count(reads['missed'])} of the {format_count(reads['touched'])} pages that a batch touches, with"
+        rows.insert(6, ("from disk", f"{pages} {format_bytes(reads['room'])} for pages of a store of {format_bytes(graph.nbytes)}"))
+        rows.insert(7, ("", f"{format_rate(reads['pages_per_s'], 'pages')}, probed with {reads['depth']:.0f} reads under way"))
+    show_rows(f"{graph.name}, {cluster.nodes} x {cluster.procs_per_node} trainers of {batch_size} seeds", rows)
+    for note in found.notes:
+        show_line(note)

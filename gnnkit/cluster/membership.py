@@ -1,0 +1,401 @@
+"""Membership and leases: the servers that belong to a run, who still needs a service, and who has fallen silent.
+
+A host that has finished early serves the others until they have finished or are gone. A part service cannot see that from requests:
+a trainer may make none for minutes. So each sampling process and each part service sends "here" to the services of other hosts
+once a second, and "bye" when it ends; one that has not been heard of for a while is gone.
+
+Every server announces itself at the first one's address, again and again. So the list is complete again soon after the first one has
+been started again, and a server that comes back under the address that it had takes its place again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from gnnkit.cluster.hosts import split_address
+from gnnkit.errors import GnnkitError, PlanError, StartTimeout, StoreError
+from gnnkit.plan import Placement
+from gnnkit.sampling.owners import BadRequest
+from gnnkit.waiting import Deadline
+
+logger = logging.getLogger(__name__)
+
+# Processes that are clients, or do something for one, call themselves so, then the client's id, "/" and something more.
+CLIENT_PREFIX = "client-"
+
+LEASE_BEAT_S = 1.0
+# A busy machine may keep a process from speaking for a while.
+SILENCE_S = 10.0
+# Saying goodbye must not keep anybody from closing; a part service has more time, and says it for all processes of its trainer.
+_STOP_TIMEOUT_S, _UNHURRIED_S = 0.15, 2.0
+_RETRY_S = 0.1
+
+# Tells one host's service something: ("here" or "bye", name of the process, its host, seconds that it may take). Raises where it cannot.
+Tell = Callable[[str, str, int, float], None]
+
+
+class LeaseRenewal:
+    """This process's presence at the services of other hosts.
+
+    Args:
+        host: This host.
+        tell: ``{other host: how to tell its service something}``.
+        addresses: ``{other host: its address}``, for messages.
+        for_all: Whether this process speaks for everything that its trainer has started, and says goodbye for all of it.
+        name: What it calls itself; None makes a name up.
+    """
+
+    def __init__(
+        self, host: int, tell: Mapping[int, Tell], addresses: Mapping[int, str], *, for_all: bool = False, name: str | None = None
+    ) -> None:
+        self._host, self._tell, self._addresses = host, dict(tell), dict(addresses)
+        self._name = name or f"{host}-{os.getppid()}-" + ("" if for_all else secrets.token_hex(6))
+        self._farewell_s = _UNHURRIED_S if for_all else _STOP_TIMEOUT_S
+        self._left = threading.Event()
+
+    def begin(self, timeout_s: float) -> None:
+        """Waits until every service is there, and tells them from then on.
+
+        Raises:
+            StartTimeout: One was not there in time; names it.
+            GnnkitError: One is there, and refuses this process.
+        """
+        deadline = Deadline(timeout_s)
+        for other, tell in self._tell.items():
+            while True:
+                try:
+                    tell("here", self._name, self._host, max(LEASE_BEAT_S, 2.0))
+                    break
+                except GnnkitError:  # it is there, and will not have this process
+                    raise
+                except Exception as error:
+                    if deadline.has_passed:
+                        raise StartTimeout(
+                            f"host {other} did not answer at {self._addresses[other]} within {timeout_s:g} s: {error}",
+                            "start the same script on every host at about the same time; a firewall may keep them apart",
+                        ) from error
+                if self._left.wait(_RETRY_S):
+                    return
+        self.begin_at_once()
+
+    def begin_at_once(self) -> None:
+        """Tells every service from now on, whether it is there or not."""
+        for other, tell in self._tell.items():
+            threading.Thread(target=self._keep_telling, args=(tell,), name=f"gnnkit-here-{other}", daemon=True).start()
+
+    def _keep_telling(self, tell: Tell) -> None:
+        while not self._left.is_set():
+            with contextlib.suppress(Exception):  # it is being started again, or gone: sampling says so where it matters
+                tell("here", self._name, self._host, SILENCE_S)
+            self._left.wait(LEASE_BEAT_S)
+
+    def leave(self) -> None:
+        """Says goodbye, as far as that is quick."""
+        self._left.set()
+        threads = [threading.Thread(target=self._say_bye, args=(tell,), daemon=True) for tell in self._tell.values()]
+        for thread in threads:
+            thread.start()
+        deadline = Deadline(self._farewell_s)
+        for thread in threads:
+            thread.join(deadline.left_s)
+
+    def _say_bye(self, tell: Tell) -> None:
+        with contextlib.suppress(Exception):  # nobody is there to miss this process
+            tell("bye", self._name, self._host, self._farewell_s)
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class LeaseTable(Generic[K, V]):
+    """Those that are there, with what each has said of itself; one that is not heard of for a while is gone. Safe for several threads.
+
+    Args:
+        silence_s: Seconds after which one that is not heard of is gone.
+    """
+
+    def __init__(self, silence_s: float = SILENCE_S) -> None:
+        self._silence_s = silence_s
+        self._seen: dict[K, tuple[V, float]] = {}
+        self._lock = threading.Lock()
+
+    def here(self, name: K, value: V) -> None:
+        """One is there."""
+        with self._lock:
+            self._seen[name] = value, time.monotonic()
+
+    def bye(self, name: K) -> None:
+        """One leaves, or, where the name is a text that ends in "-", all those whose names begin so."""
+        with self._lock:
+            self._seen.pop(name, None)
+            if isinstance(name, str) and name.endswith("-"):
+                self._seen = {other: seen for other, seen in self._seen.items() if not str(other).startswith(name)}
+
+    def replace(self, values: Mapping[K, V]) -> None:
+        """These are there, and nobody else."""
+        with self._lock:
+            self._seen = {name: (value, time.monotonic()) for name, value in values.items()}
+
+    def there(self) -> dict[K, V]:
+        """Returns what those have said that were heard of lately."""
+        limit = time.monotonic() - self._silence_s
+        with self._lock:
+            return {name: value for name, (value, at) in self._seen.items() if at >= limit}
+
+    def forget_silent(self) -> list[K]:
+        """Drops those that have not been heard of lately, and returns them."""
+        limit = time.monotonic() - self._silence_s
+        with self._lock:
+            silent = [name for name, (_, at) in self._seen.items() if at < limit]
+            for name in silent:
+                del self._seen[name]
+        return silent
+
+
+# Changes with the meaning of what servers tell each other and their clients.
+SERVING_VERSION = 2
+# A server announces itself so often; one that has not done so for ``leases.SILENCE_S`` is gone.
+BEAT_S = 2.0
+# What a server may say of itself.
+JOINING, READY, DEGRADED = "joining", "ready", "degraded"
+
+
+@dataclass(frozen=True)
+class ServerMember:
+    """A server.
+
+    Attributes:
+        rank: Its number.
+        num_servers: Servers of the run, as it was told.
+        address: Where it listens.
+        pid: Its process.
+        start: Tells this start of it from others.
+        fingerprint: Its store's.
+        format: Format version of its store.
+        path: Where its store lies.
+        memory: Bytes of memory of its host.
+        placement: The parts of each host, once it knows; ``[[0, 1], [2]]``.
+        state: "joining", "ready" or "degraded".
+    """
+
+    rank: int
+    num_servers: int
+    address: str
+    pid: int
+    start: int
+    fingerprint: str
+    format: int
+    path: str
+    memory: int
+    placement: list[list[int]] | None = None
+    state: str = JOINING
+
+    @property
+    def host(self) -> str:
+        """The address without the port: servers that have it in common are on one host."""
+        return split_address(self.address)[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the JSON value that ``of_json`` reads."""
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, value: Any) -> ServerMember:
+        """Reads a member that another process has sent.
+
+        Raises:
+            BadRequest: It is no server.
+        """
+        try:
+            member = cls(**{item.name: value[item.name] for item in fields(cls)})
+            numbers = (member.rank, member.num_servers, member.pid, member.start, member.format, member.memory)
+            texts = (member.address, member.fingerprint, member.path)
+            split_address(member.address)
+            placement = [list(parts) for parts in member.placement or []]
+            whole = all(isinstance(part, int) and part >= 0 for parts in placement for part in parts)
+        except (TypeError, KeyError, ValueError, PlanError) as error:
+            raise BadRequest("the announcement cannot be read") from error
+        if not all(isinstance(n, int) and n >= 0 for n in numbers) or not all(isinstance(text, str) for text in texts) or not whole:
+            raise BadRequest("the announcement cannot be read")
+        if member.state not in (JOINING, READY, DEGRADED) or member.rank >= member.num_servers:
+            raise BadRequest(f"server {member.rank} of {member.num_servers} says that it is {member.state!r}")
+        return member
+
+
+def members_of(answer: Mapping[str, Any]) -> list[ServerMember]:
+    """The servers that the answer of a server lists, see ``Membership.to_json``.
+
+    Raises:
+        PlanError: It lists none.
+    """
+    try:
+        members = [ServerMember.of_json(value) for value in answer["servers"]]
+        if not members or not all(
+            isinstance(answer[name], kind) for name, kind in (("num_servers", int), ("fingerprint", str), ("refused", list))
+        ):
+            raise BadRequest("something is missing")
+    except (KeyError, TypeError, BadRequest) as error:
+        raise PlanError("a server's list of servers cannot be read", "run the same gnnkit on every machine") from error
+    return members
+
+
+def hosts_of(members: Mapping[int, ServerMember]) -> list[str]:
+    """The hosts of a run, in the order of their first servers."""
+    return list(dict.fromkeys(members[rank].host for rank in sorted(members)))
+
+
+@dataclass(frozen=True)
+class JoinedServers:
+    """Servers that a trainer has joined.
+
+    Attributes:
+        servers: All of them, in the order of their ranks.
+        placement: Which host holds which parts; None where there is one.
+        outline: The folder of the store's outline.
+        fingerprint: The store's.
+        membership: All of that as the servers have sent it, see ``Membership.to_json``.
+    """
+
+    servers: tuple[ServerMember, ...]
+    placement: Placement | None
+    outline: Path
+    fingerprint: str
+    membership: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, membership: Mapping[str, Any], outline: str | Path) -> JoinedServers:
+        """Makes the record from what a server answers, and the outline's folder."""
+        servers = tuple(ServerMember.of_json(value) for value in membership["servers"])
+        held = servers[0].placement
+        placement = None if held is None else Placement(tuple(tuple(parts) for parts in held))
+        return cls(servers, placement, Path(outline), str(membership["fingerprint"]), membership)
+
+    def host_of(self, rank: int) -> int:
+        """The number of a server's host."""
+        return hosts_of({server.rank: server for server in self.servers}).index(self.servers[rank].host)
+
+    def parts_of(self, rank: int, num_parts: int) -> tuple[int, ...]:
+        """The parts of a server's host."""
+        return tuple(range(num_parts)) if self.placement is None else self.placement.hosts[self.host_of(rank)]
+
+
+def new_start() -> int:
+    """A number that tells this start of a process from others."""
+    return secrets.randbits(48)
+
+
+def check_version(body: Mapping[str, Any]) -> None:
+    """Refuses what another gnnkit has sent.
+
+    Raises:
+        PlanError: It is of another version.
+    """
+    if body.get("version") != SERVING_VERSION:
+        raise PlanError(
+            f"the request is of version {body.get('version')!r}, and these servers answer {SERVING_VERSION}",
+            "run the same gnnkit on every machine",
+        )
+
+
+@dataclass
+class Membership:
+    """The servers that are known. Safe to use from several threads.
+
+    Attributes:
+        own: This server, as it was when it last changed.
+        refused: Why the last one that was turned away was, by rank.
+    """
+
+    own: ServerMember
+    refused: dict[int, str] = field(default_factory=dict)
+    _others: LeaseTable[int, ServerMember] = field(default_factory=LeaseTable)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def become(self, **changes: Any) -> ServerMember:
+        """Changes what this server says of itself."""
+        with self._lock:
+            self.own = replace(self.own, **changes)
+            return self.own
+
+    def announce(self, member: ServerMember) -> None:
+        """A server has said that it is there.
+
+        Raises:
+            PlanError: It does not belong to this run: its number is taken, or it was told of another number of servers.
+            StoreError: It has another store.
+        """
+        try:
+            self._check(member)
+        except (PlanError, StoreError) as error:
+            with self._lock:
+                self.refused[member.rank] = f"server {member.rank} ({member.address}): {error.message}"
+            raise
+        with self._lock:
+            self.refused.pop(member.rank, None)
+        self._others.here(member.rank, member)
+
+    def _check(self, member: ServerMember) -> None:
+        own = self.own
+        if member.num_servers != own.num_servers:
+            raise PlanError(
+                f"server {member.rank} ({member.address}) was started as one of {member.num_servers}, server {own.rank} ({own.address}) "
+                f"as one of {own.num_servers}",
+                "start every server with the same num_servers",
+            )
+        if member.format != own.format:
+            raise StoreError(
+                f"servers have stores of different formats: {own.format} ({own.fingerprint}) on server {own.rank}, "
+                f"{member.format} ({member.fingerprint}) on server {member.rank}",
+                "run the same gnnkit on every machine, and copy the parts of one and the same store there",
+            )
+        if member.fingerprint != own.fingerprint:
+            raise StoreError(
+                f"servers have different stores: the fingerprint of server {own.rank}'s is {own.fingerprint}, "
+                f"of server {member.rank}'s {member.fingerprint}",
+                "copy the parts of one and the same store to every machine",
+            )
+        other = self.members().get(member.rank)
+        if other is not None and other.start != member.start and other.address != member.address:
+            raise PlanError(
+                f"server {member.rank} is at {other.address} already, and another one says that it is, at {member.address}",
+                "give every server a rank of its own",
+            )
+
+    def members(self) -> dict[int, ServerMember]:
+        """The servers that were heard of lately, this one included, by rank."""
+        return {self.own.rank: self.own} | self._others.there()
+
+    def missing(self) -> list[int]:
+        """Ranks that nobody has announced, or not lately."""
+        known = self.members()
+        return [rank for rank in range(self.own.num_servers) if rank not in known]
+
+    def take(self, answer: Mapping[str, Any]) -> None:
+        """Learns the others from the answer of the server where all meet.
+
+        Raises:
+            PlanError: It is no answer.
+        """
+        self._others.replace({member.rank: member for member in members_of(answer) if member.rank != self.own.rank})
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the members as JSON values, as servers and clients receive them."""
+        members, own = self.members(), self.own
+        return {
+            "version": SERVING_VERSION,
+            "num_servers": own.num_servers,
+            "fingerprint": own.fingerprint,
+            "format": own.format,
+            "servers": [members[rank].to_json() for rank in sorted(members)],
+            "refused": list(self.refused.values()),
+        }

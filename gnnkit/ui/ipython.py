@@ -1,0 +1,332 @@
+"""gnnkit in IPython: ``%load_ext gnnkit`` and ``%gnnkit ps | logs | stop | cleanup``, and its errors in a few lines, once for each."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Any, NoReturn
+
+from gnnkit.errors import GnnkitError, PlanError
+from gnnkit.printable import clean, clean_block
+from gnnkit.ui.cards import Card
+from gnnkit.ui.options import get_options
+
+_NAME = "gnnkit"
+_FLAGS = {
+    "ps": (),
+    "logs": ("--rank", "--lines"),
+    "stop": ("--all",),
+    "cleanup": ("--failed", "--elsewhere"),
+}
+_WITH_RUNS = ("logs", "stop")
+
+
+def load(shell: Any) -> None:
+    """Makes ``%gnnkit`` known to an IPython shell, with its completions."""
+    shell.register_magic_function(_magic, "line", _NAME)
+    shell.set_hook("complete_command", _complete, str_key=f"%{_NAME}")
+
+
+def unload(shell: Any) -> None:
+    """Takes ``%gnnkit`` away from an IPython shell."""
+    shell.magics_manager.magics["line"].pop(_NAME, None)
+
+
+def run_line(line: str) -> Card | None:
+    """Does what a line says.
+
+    Args:
+        line: What stands after ``%gnnkit``.
+
+    Returns:
+        A card that shows what was found or done; None where only help was asked for.
+
+    Raises:
+        PlanError: The line cannot be understood, or there is no such run.
+    """
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise PlanError(f"%{_NAME} {line}: {error}", "quotes come in pairs") from None
+    try:
+        chosen = _parser().parse_args(words or ["--help"])
+    except _HelpShown:
+        return None
+    card: Card = chosen.do(chosen)
+    return card
+
+
+def _magic(line: str) -> Card | None:
+    """Runs of gnnkit on this host: %gnnkit ps | logs [run] | stop run... | cleanup."""
+    return run_line(line)
+
+
+def _ps(_: argparse.Namespace) -> Card:
+    from gnnkit.runtime.runs import find_runs
+    from gnnkit.ui.runs import runs_card
+
+    return runs_card(find_runs())
+
+
+def _logs(chosen: argparse.Namespace) -> Card:
+    from gnnkit.runtime.runs import find_runs, logs_of, newest, select
+    from gnnkit.ui.runs import logs_card
+
+    every = find_runs()
+    runs = [newest(every)] if chosen.run is None else select(every, chosen.run)
+    return logs_card([(run, name, text) for run in runs for name, _, text in logs_of(run, chosen.rank, chosen.lines)])
+
+
+def _stop(chosen: argparse.Namespace) -> Card:
+    from gnnkit.runtime.runs import find_runs, select, stop_run
+    from gnnkit.ui.runs import done_card, stopped_line
+
+    if bool(chosen.runs) == chosen.all:
+        raise PlanError("which runs are to be stopped?", f"name them, as %{_NAME} ps lists them, or say --all")
+    every = find_runs()
+    named = [run for word in chosen.runs for run in select(every, word)]
+    runs = {run.path: run for run in named or [run for run in every if run.alive]}
+    done = [stop_run(run) for run in runs.values()]
+    complete = not any(stopped.left for stopped in done)
+    return done_card("gnnkit stop", [stopped_line(stopped) for stopped in done], "no run has processes", complete=complete)
+
+
+def _cleanup(chosen: argparse.Namespace) -> Card:
+    from gnnkit.runtime.runs import clean_up, find_runs
+    from gnnkit.ui.runs import cleaned_line, done_card, staying
+
+    done = clean_up(failed=chosen.failed, elsewhere=chosen.elsewhere)
+    complete = not any(each.kept for each in done)
+    return done_card(
+        "gnnkit cleanup", [cleaned_line(each) for each in done], "nothing to clean up", complete=complete, stays=staying(find_runs())
+    )
+
+
+class _HelpShown(Exception):
+    """Help was printed, and nothing else is to be done."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that ends no process."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuses a line."""
+        raise PlanError(f"{self.prog}: {message}", f"{self.prog} --help tells what can be said")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Ends the parsing, not the kernel."""
+        raise _HelpShown
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog=f"%{_NAME}", description="Runs of this user on this host.")
+    verbs = parser.add_subparsers(required=True, metavar="ps | logs | stop | cleanup", parser_class=_Parser)
+
+    def add(name: str, do: Callable[[argparse.Namespace], Card], text: str) -> argparse.ArgumentParser:
+        verb: argparse.ArgumentParser = verbs.add_parser(name, description=text, help=text)
+        verb.set_defaults(do=do)
+        return verb
+
+    add("ps", _ps, "List runs and their processes.")
+    logs = add("logs", _logs, "Show what the processes of a run have written.")
+    logs.add_argument("run", nargs="?", help="a run, its beginning, or a pid; by default the newest one that runs")
+    logs.add_argument("--rank", type=int, help="only the process of this number")
+    logs.add_argument("--lines", type=_count, default=60, help="the most lines of each log")
+    stop = add("stop", _stop, "End the processes of runs.")
+    stop.add_argument("runs", nargs="*", metavar="run", help="runs, their beginnings, or pids")
+    stop.add_argument("--all", action="store_true", help="every run that has processes, of other notebooks too")
+    cleanup = add("cleanup", _cleanup, "Remove what runs that nobody has any more have left.")
+    cleanup.add_argument("--failed", action="store_true", help="the logs of runs that failed too")
+    cleanup.add_argument("--elsewhere", action="store_true", help="what other boots, hosts and containers have left, too")
+    return parser
+
+
+def _count(text: str) -> int:
+    """A number of lines."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 on, got {text!r}")
+    return int(text)
+
+
+def _complete(_: Any, event: Any) -> list[str]:
+    """Returns the words that may come next in a line that begins with ``%gnnkit``; called by IPython."""
+    return completions(event.text_until_cursor)
+
+
+def completions(line: str) -> list[str]:
+    """Returns the words that may come next.
+
+    Args:
+        line: The line up to the cursor, ``%gnnkit`` included.
+    """
+    words: Sequence[str] = line.split()[1:]
+    before = words if not words or line[-1:].isspace() else words[:-1]
+    if not before:
+        return list(_FLAGS)
+    verb = before[0]
+    if verb not in _FLAGS:
+        return []
+    runs = []
+    if verb in _WITH_RUNS:
+        from gnnkit.runtime.runs import find_runs
+
+        runs = [run.id for run in find_runs()]
+    return [word for word in (*_FLAGS[verb], *runs) if word not in before]
+
+
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_MAX_CAUSE = 1000
+_MAX_PLACES = 4
+_MAX_CAUSES = 3
+# Of a log: its end is what tells most.
+_LOG_CHARACTERS = 2400
+# Frames of these are nobody's code; contextlib stands between a cell and a decorated function.
+_SHELL = ("IPython", "ipykernel", "contextlib")
+_FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)$')
+_WAY_OUT = "gnnkit.set_options(tracebacks='full'), then %tb"
+
+
+@dataclass(frozen=True)
+class ErrorReport:
+    """The parts of an error that are shown to its reader.
+
+    Attributes:
+        name: Its class.
+        cause: What happened, in a line.
+        detail: The rest of its message: the end of a log; "" if nothing.
+        hint: What to do, or "".
+        places: Where in the reader's own code, outermost first: "In[3], line 4: for batch in loader:".
+        causes: The errors it came from, nearest first, a line each.
+    """
+
+    name: str
+    cause: str
+    detail: str
+    hint: str
+    places: tuple[str, ...]
+    causes: tuple[str, ...]
+
+    def lines(self, *, colour: bool) -> list[str]:
+        """The report as lines of text."""
+        name = f"\x1b[31m{self.name}\x1b[39m" if colour else self.name
+        lines = [f"{name}: {clean(self.cause, _MAX_CAUSE)}" if self.cause else name]
+        lines += [f"    {line}" for line in clean_block(self.detail, _LOG_CHARACTERS).splitlines()]
+        lines += [f"  -> {self.hint}"] if self.hint else []
+        lines += [f"  at {place}" for place in self.places]
+        lines += [f"  because of {cause}" for cause in self.causes]
+        return [*lines, f"  full traceback: {_WAY_OUT}"]
+
+
+def report_of(error: BaseException, broken_off: str = "", shell: Any = None) -> ErrorReport:
+    """Reads an error.
+
+    Args:
+        error: Any error.
+        broken_off: For an interrupt: what it broke off.
+        shell: The IPython shell, which knows the cells' numbers; None outside of IPython.
+    """
+    interrupted = isinstance(error, KeyboardInterrupt)
+    message, hint = (error.message, error.hint) if isinstance(error, GnnkitError) else (str(error), None)
+    if interrupted:
+        message, hint = f"stopped in {broken_off}", _after_interrupt(broken_off)
+    first, _, rest = str(message).partition("\n")
+    return ErrorReport(
+        name=type(error).__name__,
+        cause=clean(first, _MAX_CAUSE),
+        detail=rest,
+        hint=clean(hint or "", _MAX_CAUSE),
+        places=tuple(_places(error.__traceback__, shell)),
+        causes=() if interrupted else tuple(_causes(error, shell)),
+    )
+
+
+def lines_for(error: BaseException, broken_off: str = "") -> list[str]:
+    """Returns the lines that IPython prints for an error.
+
+    Args:
+        error: An error of gnnkit, or an interrupt.
+        broken_off: The call that an interrupt broke off.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if get_options().tracebacks == "full" and shell is not None:
+        return list(shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__))
+    colour = shell is not None and str(getattr(shell, "colors", "")).lower() != "nocolor"
+    return report_of(error, broken_off, shell).lines(colour=colour)
+
+
+def _after_interrupt(broken_off: str) -> str:
+    if broken_off.startswith("epoch"):
+        return "loader.resume() goes on with the batches that are left; a new loop is the next epoch"
+    if broken_off.startswith("the wait for the run"):
+        return "the run goes on: its result() waits again, stop() ends it"
+    if broken_off.startswith(("download", "compile")):
+        return "run the cell again: what has come so far is kept"
+    return "run the cell again"
+
+
+def _places(tb: TracebackType | None, shell: Any) -> Iterator[str]:
+    """The reader's own frames: those before the first of gnnkit's, without IPython's."""
+    own = []
+    while tb is not None and not tb.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        if tb.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in _SHELL:
+            own.append((tb.tb_frame.f_code, tb.tb_lineno))
+        tb = tb.tb_next
+    for code, line in own if len(own) <= _MAX_PLACES else [own[0], *own[1 - _MAX_PLACES :]]:
+        yield _place(code, line, shell)
+
+
+def _place(code: CodeType, line: int, shell: Any) -> str:
+    import linecache
+
+    function = "" if code.co_name == "<module>" else f" in {code.co_name}()"
+    source = clean(linecache.getline(code.co_filename, line), 100)
+    return f"{_file_name(code.co_filename, shell)}, line {line}{function}" + (f": {source}" if source else "")
+
+
+def _file_name(file: str, shell: Any) -> str:
+    """A file, or a cell by its number."""
+    named = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
+    return str(named[1]) if named else file
+
+
+def _causes(error: BaseException, shell: Any) -> Iterator[str]:
+    seen: set[int] = set()
+    cause = error.__cause__
+    while cause is not None and id(cause) not in seen and len(seen) < _MAX_CAUSES:
+        seen.add(id(cause))
+        lines = [line for line in str(cause).splitlines() if line.strip()]
+        remote = bool(lines) and re.match(r"Traceback \(", lines[0]) is not None
+        if remote:
+            yield _remote(lines, shell)
+        else:
+            yield clean(f"{type(cause).__name__}: {lines[0] if lines else ''}", 200)
+        cause = cause.__cause__
+
+
+def _remote(lines: list[str], shell: Any) -> str:
+    """The error of another process, of which there is a traceback as text: what it was, and where in the reader's own code."""
+    frames = [(number, match) for number, line in enumerate(lines) if (match := _FRAME.match(line))]
+    after = frames[-1][0] + 1 if frames else 1
+    # Its message and our hint may have more lines.
+    what = clean(next((line for line in lines[after:] if not line.startswith(" ")), lines[-1]), 200)
+    for number, match in reversed(frames):
+        file, line, function = match.groups()
+        if not file.startswith((_PACKAGE, "<frozen", *_installed())):
+            text = lines[number + 1].strip() if len(lines) > number + 1 and lines[number + 1].startswith("    ") else ""
+            in_function = "" if function == "<module>" else f" in {function}()"
+            return f"{what}; at {_file_name(file, shell)}, line {line}{in_function}" + (f": {clean(text, 100)}" if text else "")
+    return what
+
+
+def _installed() -> set[str]:
+    """The folders of Python's own modules and of installed ones."""
+    return {sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")}
