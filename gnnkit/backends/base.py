@@ -1,4 +1,4 @@
-"""What every backend is: an options object that opens a stream of batches; and the backend that a process has joined."""
+"""Backends: options objects that open streams of batches; and the backend that a process has joined."""
 
 from __future__ import annotations
 

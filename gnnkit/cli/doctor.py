@@ -294,7 +294,7 @@ def installation() -> Check:
     """Which gnnkit this is and where it lies."""
     import gnnkit
 
-    return Check("gnnkit", f"{gnnkit.__version__} in {Path(__file__).resolve().parents[2]}")
+    return Check("gnnkit", f"{gnnkit.__version__} in {Path(__file__).resolve().parents[1]}")
 
 
 # The names under which gnnkit offers them, and what Colocated does beyond one host.

@@ -1,4 +1,4 @@
-"""What a part service samples: of the edges that its host owns, and all edges among the nodes of a batch.
+"""Samples of a part service: of the edges that its host owns, and all edges among the nodes of a batch.
 
 Most edges lead to nodes that are not among them, and every edge costs. So a node's edges are first looked up in marks, a bit for each hash
 value, which lie in the fastest caches and take no branch; those that pass are looked up in a table of the members. Memory is asked for the

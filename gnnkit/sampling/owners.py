@@ -1,4 +1,4 @@
-"""Who owns which nodes, and the variates that their draws are made with.
+"""Owners of nodes, and the variates that their draws are made with.
 
 Every question can be asked again: an answer depends on nothing but the question and the graph.
 """

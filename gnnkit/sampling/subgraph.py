@@ -1,4 +1,4 @@
-"""What was asked for and what was walked, and the batch that comes of it in one block of memory."""
+"""Requests, what was walked for them, and the batch that comes of it in one block of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often batches are expected to visit a node, and the rows that are replicated by it.
+"""Hotness: how often batches are expected to visit a node, and the rows that are replicated by it.
 
 graphlearn-torch estimates the probability that a node is visited at all. Over an epoch that is close to one for most nodes of
 a part, hot or not; the expected number of visits keeps them apart. It follows from the graph without a single draw: a node

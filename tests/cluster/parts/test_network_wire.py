@@ -114,11 +114,11 @@ def test_errors_say_where_they_come_from_and_leave_the_service_as_it_was(client:
         assert holder.ask("stream", {})[0] == END
 
 
-def test_a_service_that_works_for_long_is_waited_for(client: ServiceClient, service: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_a_service_that_works_for_long_is_waited_for(client: ServiceClient, service: Answering) -> None:
     """It gives signs of life; one that gives none does not answer, and neither does one that is late."""
-    monkeypatch.setattr(network_wire, "SILENCE_S", 2.5)
     service.hold.clear()
-    timer = threading.Timer(5.0, service.hold.set)
+    timer = threading.Timer(network_wire.SILENCE_S + 2.0, service.hold.set)
     timer.start()
     assert client.ask("held", {}, ANSWER_S) == "held"
     service.hold.clear()
