@@ -30,6 +30,7 @@ from gnnkit.storage.inputs import EdgeBatch, EdgeTotals, SourceInput, batch_rows
 from gnnkit.storage.kernels import bucket_order
 from gnnkit.storage.layout import BuildOptions, contiguous, end_specs, index_dtype, weighted_edge_types
 from gnnkit.storage.writer import BLOCK_BYTES, EDGE_BYTES, check_ends
+from gnnkit.waiting import Deadline
 
 # Bytes of a range, as a task reads it; a small graph is cut into as many ranges as give each processor a few.
 _RANGE_BYTES, _RANGES_OF_A_PROCESSOR = 64 << 20, 4
@@ -38,6 +39,8 @@ _SMALLEST_RANGE_BYTES = 1 << 18
 _REPEATS = 8
 # That whoever was repeated may take to let go of a part, and between two looks at the cluster.
 _LOCK_WAIT_S, _LOOK_S = 120.0, 5.0
+# Seconds in which nothing works on what is pending, once a node has gone: Ray has lost track of what it has to repeat.
+_IDLE_S = 120.0
 
 T = TypeVar("T")
 # Columns of some rows: ``{name: [k, ...]}``.
@@ -369,14 +372,20 @@ class ClusterTasks:
 
         Raises:
             GnnkitError: A task's own error.
-            WorkerDied: No node is left that could run them.
+            WorkerDied: No node is left that could run them, or a node has gone and Ray does not repeat what it had to do.
         """
         import ray
 
+        idle = Deadline(_IDLE_S)
         while pending:
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=_LOOK_S)
-            if not ready:
-                self._living()
+            if ready or not self._is_idle():
+                idle = Deadline(_IDLE_S)
+            elif idle.has_passed:
+                raise WorkerDied(
+                    f"a node of the cluster has gone, and nothing has worked on the {len(pending)} task(s) that are left for {_IDLE_S:g} s",
+                    "call it again: parts that are finished are kept",
+                )
             for reference in ready:
                 try:
                     value = ray.get(reference)
@@ -385,6 +394,13 @@ class ClusterTasks:
                         raise error.cause from error
                     raise
                 yield value, pending.pop(reference)
+
+    def _is_idle(self) -> bool:
+        """Whether a node has gone and no processor of the others is in use. Tasks that wait for one that is repeated use none."""
+        import ray
+
+        lost = self.nodes.keys() - self._living().keys()
+        return bool(lost) and ray.available_resources().get("CPU", 0.0) >= ray.cluster_resources().get("CPU", 0.0)
 
     def _living(self) -> dict[str, float]:
         """``{node: processors}`` of those that can run tasks, in the order of their names."""

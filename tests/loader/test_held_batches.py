@@ -10,12 +10,13 @@ import random
 import subprocess
 import sys
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from gnnkit import GraphLoader, InProcess
+from gnnkit.backends.inprocess import LoopSampling
 from gnnkit.errors import MemoryLimitError
 from tests.helpers.batches import digest, same
 from tests.helpers.system import pretend_free_memory
@@ -175,8 +176,14 @@ def test_a_list_of_everything_stops_before_memory_does() -> None:
     assert "MB are free" in first and last == "20000"
 
 
+class InThreads(InProcess):
+    """However quick the loop is: threads sample, one batch after the other."""
+
+    loop_sampling: ClassVar = LoopSampling(small_s=0.0)
+
+
 def test_a_block_goes_back_once_everything_on_it_is_gone() -> None:
-    with make(backend=InProcess(num_threads=1), prefetch=0) as loader:
+    with make(backend=InThreads(num_threads=1), prefetch=0) as loader:
         list(loader)
         addresses = set()
         for _ in range(3):

@@ -166,9 +166,9 @@ MODELS: dict[str, Model] = {
 @pytest.fixture
 def counters() -> Iterator[Any]:
     """What torch's compiler has counted since the test began."""
-    from torch._dynamo.utils import counters as counted  # brings the compiler, which no other test has a use for
+    torch._dynamo.reset()  # brings the compiler, which no other test has a use for
+    from torch._dynamo.utils import counters as counted
 
-    torch._dynamo.reset()
     counted.clear()
     yield counted
     torch._dynamo.reset()

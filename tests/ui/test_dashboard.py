@@ -67,17 +67,17 @@ def test_it_says_what_the_loader_does(loader: GraphLoader) -> None:
     assert isinstance(dashboard, Dashboard) and not dashboard.is_live
     first = dashboard.snapshot()
     assert (first.title, first.where, first.state, first.batches.now, first.live) == ("Data", "InProcess, 1 thread", "ready", 0.0, True)
-    running = None
+    running = status = None
     for step, _ in enumerate(loader):
         if step == 5:
-            running = dashboard.snapshot()
-    assert running is not None
+            running, status = dashboard.snapshot(), loader.status()
+    assert running is not None and status is not None
     epoch = running.stages[-1]  # compiling may have taken long enough to be listed before it
     assert (epoch.bar.stage, epoch.bar.label, epoch.state, epoch.bar.done, epoch.bar.total) == ("epoch", "0", "running", 6, 15)
     assert [share.name for share in running.consumer] == ["waiting", "building", "transfer", "your loop"]
     assert sum(share.fraction for share in running.consumer) == pytest.approx(1)
     assert [share.name for share in running.workers] == ["sampling", "gathering", "idle"] and running.split_of == "last 1 s"
-    assert running.slots == loader.status().slots and running.batches.now > 0
+    assert running.slots == status.slots and running.batches.now > 0
     after = dashboard.snapshot()
     assert (after.stages[-1].state, after.split_of) == ("done", "epoch 0")
     assert after.batches.now == pytest.approx(loader.stats().batches_per_s) and after.seeds.now == pytest.approx(loader.stats().seeds_per_s)

@@ -36,11 +36,15 @@ from gnnkit.storage.arrays import GraphArrays
 logger = logging.getLogger(__name__)
 
 
+# Yielded where there is no value yet, so that it can be seen whether anybody still waits: None is a value.
+PENDING = object()
+
+
 class Stream(NamedTuple):
     """An answer that is worked out while it is sent.
 
     Attributes:
-        values: Its values; None where there is nothing yet, so that it can be seen whether anybody still waits.
+        values: Its values, and ``PENDING`` between them.
     """
 
     values: Generator[Any, None, None]
@@ -337,7 +341,7 @@ class PartServer:
                 for part in parts:
                     if wire.is_gone:
                         raise Gone
-                    if part is not None:
+                    if part is not PENDING:
                         wire.answer(Kind.VALUE, part)
             wire.answer(Kind.END)
         except Gone:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gnnkit.cluster.membership import CLIENT_PREFIX, LeaseTable, Membership, ServerMember, check_version
 from gnnkit.cluster.network_wire import NotYet
-from gnnkit.cluster.parts.service import Answer, Answers, Stream, lease_calls
+from gnnkit.cluster.parts.service import PENDING, Answer, Answers, Stream, lease_calls
 from gnnkit.cluster.service_client import ids_of
 from gnnkit.errors import BatchTimeout, GnnkitError, PlanError, SamplingError, StartTimeout
 from gnnkit.files import open_regular
@@ -552,7 +552,7 @@ class NetworkCalls:
             while not walk.done.wait(deadline.within(_BEAT_S)):
                 if deadline.has_passed:
                     raise BatchTimeout(f"no sampling process has sampled the batch within {timeout_s:g} s")
-                yield None
+                yield PENDING
             if isinstance(walk.answer, GnnkitError):
                 raise walk.answer
             assert walk.answer is not None, "only this takes it away"
@@ -614,7 +614,7 @@ def _outcome(done: Future[Any], name: str, timeout_s: float) -> Generator[Any, N
     while not wait([done], deadline.within(_BEAT_S)).done:
         if deadline.has_passed:
             raise BatchTimeout(f"{name!r} was not answered within {timeout_s:g} s", "look at the server's log")
-        yield None
+        yield PENDING
     yield done.result()
 
 

@@ -220,9 +220,10 @@ def test_threads_of_clients_that_have_gone_end(service: Answering) -> None:
 
     before = count()
     speakers = [Speaker(service.address) for _ in range(20)]
-    assert count() >= before + 20
+    has_begun = wait_until(lambda: count() >= before + 20, ANSWER_S)
     for speaker in speakers:
         speaker.end.close()
+    assert has_begun
     assert wait_until(lambda: count() <= before, ANSWER_S)
 
 
