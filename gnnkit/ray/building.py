@@ -40,7 +40,12 @@ _REPEATS = 8
 # That whoever was repeated may take to let go of a part, and between two looks at the cluster.
 _LOCK_WAIT_S, _LOOK_S = 120.0, 5.0
 # Seconds in which nothing works on what is pending, once a node has gone: Ray has lost track of what it has to repeat.
-_IDLE_S = 120.0
+_IDLE_S = 20.0
+
+
+class StoodStill(WorkerDied):
+    """Nothing works on the tasks that are left; they are cancelled."""
+
 
 T = TypeVar("T")
 # Columns of some rows: ``{name: [k, ...]}``.
@@ -372,7 +377,8 @@ class ClusterTasks:
 
         Raises:
             GnnkitError: A task's own error.
-            WorkerDied: No node is left that could run them, or a node has gone and Ray does not repeat what it had to do.
+            WorkerDied: No node is left that could run them.
+            StoodStill: A node has gone, and Ray does not repeat what it had to do.
         """
         import ray
 
@@ -382,7 +388,9 @@ class ClusterTasks:
             if ready or not self._is_idle():
                 idle = Deadline(_IDLE_S)
             elif idle.has_passed:
-                raise WorkerDied(
+                for reference in pending:
+                    ray.cancel(reference, force=True)
+                raise StoodStill(
                     f"a node of the cluster has gone, and nothing has worked on the {len(pending)} task(s) that are left for {_IDLE_S:g} s",
                     "call it again: parts that are finished are kept",
                 )

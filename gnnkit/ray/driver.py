@@ -25,7 +25,7 @@ from typing import Any, NoReturn, cast
 
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied
 from gnnkit.plan import LoaderPlan
-from gnnkit.ray.building import ClusterTasks, RayBuild, call
+from gnnkit.ray.building import ClusterTasks, RayBuild, StoodStill, call
 from gnnkit.ray.options import Ray
 from gnnkit.ray.worker import Board, RayTask, train_worker
 from gnnkit.runtime.entry import ParentWatch
@@ -41,6 +41,8 @@ _OF_CONTROLLER = {"RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0"}
 _LISTEN_S, _POLL_S, _ANSWER_S = 0.2, 0.25, 60.0
 # Checkpoints that stay in the storage, as in a folder.
 _KEPT = 2
+# How often a build that stands still after a node's death is begun anew.
+_BEGUN_ANEW = 2
 # Ray puts Unix sockets below its folder, and their paths may have 107 characters.
 _LONGEST_FOLDER = 44
 _CLEANER = "gnnkit.ray.cleaner"
@@ -197,13 +199,21 @@ class RayDriver:
     def _build(self, setup: Message) -> None:
         options = Ray(**setup.body["engine"])
         self._connection.enter_context(connected(options, setup.body["timeout_s"]))
-        task = pickle.loads(from_memory(setup.fds[0]))
-        work = RayBuild(task, options.cpus_per_worker, lambda event: self._wire.tell("progress", event=asdict(event)))
-        totals = work.divide()
-        self._wire.tell("divided", totals=[[list(t), list(sums.counts), sums.largest_weight] for t, sums in totals.items()])
-        shared = self._heard.get(timeout=PARENT_WAIT_S)
-        assert shared.kind == "shared"
-        work.build(totals)
+        task, has_told = pickle.loads(from_memory(setup.fds[0])), False
+        for is_last in (False,) * _BEGUN_ANEW + (True,):
+            work = RayBuild(task, options.cpus_per_worker, lambda event: self._wire.tell("progress", event=asdict(event)))
+            try:
+                totals = work.divide()
+                if not has_told:
+                    self._wire.tell("divided", totals=[[list(t), list(sums.counts), sums.largest_weight] for t, sums in totals.items()])
+                    shared = self._heard.get(timeout=PARENT_WAIT_S)
+                    assert shared.kind == "shared"
+                    has_told = True
+                work.build(totals)
+                break
+            except StoodStill as error:  # the nodes that are left begin anew, with the parts that are missing
+                if is_last:
+                    raise WorkerDied(error.message, error.hint) from error
         self._wire.tell("built")
 
     def _train(self, setup: Message) -> None:

@@ -25,6 +25,8 @@ from tests.helpers.waiting import wait_until
 
 # A busy machine takes long to start the dozen processes of a cluster.
 PATIENCE_S = 800.0
+# After so long a build that stands still is ended, and called again.
+STILL_S = 200.0
 _STORE_BYTES = 80 << 20
 
 
