@@ -75,13 +75,15 @@ def build_on_three_nodes(scale: float, partition: str, out: Path, memory_bytes: 
         is_small = scale < 0.01
         before, begun, shares = accounts.seconds(), time.monotonic(), ""
         words = [sys.executable, "-m", "tests.ray.three_nodes", str(scale), partition, "--out", str(out), "--join", cluster.address]
-        for again in (True, False):
+        has_ended = False
+        while not has_ended:
             builder = subprocess.Popen([*enter[0], *words], env=cluster.environment, stdout=subprocess.PIPE, text=True)
             stack.callback(_end, builder)
             assert builder.stdout is not None
             # Ray does not always start what it has to repeat: then the same call goes on with the parts that are missing (how-to/ray.md).
-            watchdog = threading.Timer(STILL_S, builder.kill) if again and is_small else None
-            if watchdog is not None:
+            stood_still = threading.Event()
+            watchdog = threading.Timer(STILL_S, lambda: (stood_still.set(), builder.kill()))  # noqa: B023  # it ends with this turn
+            if is_small and kill:
                 watchdog.start()
             for line in builder.stdout:
                 event = json.loads(line)
@@ -89,12 +91,11 @@ def build_on_three_nodes(scale: float, partition: str, out: Path, memory_bytes: 
                     cluster.kill_node(nodes[-1])
                     kill = False
                 shares = event["text"] if event["stage"] == "partition" else shares
-            if watchdog is not None:
-                watchdog.cancel()
+            watchdog.cancel()
+            if watchdog.ident is not None:
                 watchdog.join()
-            if builder.wait(PATIENCE_S) == 0:
-                break
-        assert builder.returncode == 0 and not kill
+            status, has_ended = builder.wait(PATIENCE_S), not stood_still.is_set()
+        assert status == 0 and not kill
         took = accounts.seconds() - before, time.monotonic() - begun
         peaks, was_killed = [group.peak_bytes for group in groups], any(group.was_killed for group in groups)
     return Built(read_manifest(out).to_json(), shares, peaks, was_killed, *took)
