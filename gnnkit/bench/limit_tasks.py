@@ -356,8 +356,9 @@ _TURNS = 2
 _BATCHES_IN_RING = 2.6
 # How often the store's pages are dropped, and the longest wait for the copy in memory that advice has made.
 _DROP_EVERY_S, _COPY_S = 0.05, 120.0
-# How many times as long as a batch's sampling a slow loop body takes.
-_SLOW = 3.0
+# How many times as long as a batch's sampling a slow loop body takes, and its least seconds: beside a body of half a millisecond
+# the waiting for an epoch's first batches would be a bottleneck of its own.
+_SLOW, _LEAST_BODY_S = 3.0, 0.01
 
 Body = Callable[[Any], None] | None
 Maker = Callable[[contextlib.ExitStack], "tuple[Pipeline, Body]"]
@@ -445,7 +446,7 @@ def _seconds_of(loader: Pipeline) -> float:
 def _slow_body(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Pipeline, Body]:
     loader = stack.enter_context(make_loader(options).pipeline)
     run(loader, options.look / 2, None)
-    return loader, Waiting(_seconds_of(loader) * _SLOW)
+    return loader, Waiting(max(_LEAST_BODY_S, _seconds_of(loader) * _SLOW))
 
 
 def _one_worker(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Pipeline, Body]:
