@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -320,17 +321,20 @@ class UndirectedSource:
 _ENDS = ("edges.source", "edges.target")
 
 
-class CopiedSource:
-    """A ``RangedSource``: the rows of another source, in files of a folder.
+def _steps(count: int) -> Iterator[tuple[int, int]]:
+    return ((first, min(first + CHUNK_ROWS, count)) for first in range(0, count, CHUNK_ROWS))
+
+
+class FiledSource(ABC):
+    """A ``RangedSource``: the rows of another source, in files that every host sees; chunks are ranges of them.
 
     Args:
         source: The other one; nothing is kept of it but what it says of itself and its splits of nodes.
-        folder: The folder, see ``copy_source``.
     """
 
     edges_are_cheap = True
 
-    def __init__(self, source: GraphSource, folder: Path) -> None:
+    def __init__(self, source: GraphSource) -> None:
         self.name, self.notice, self.schema = source.name, source.notice, source.schema
         self.metadata: Mapping[str, Any] = dict(source.metadata)
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {
@@ -338,7 +342,7 @@ class CopiedSource:
         }
         self.link_splits: LinkSplits = {}
         self.append_state: Mapping[str, Any] | None = getattr(source, "append_state", None)
-        self._folder, self._fingerprint = folder, source.fingerprint()
+        self._fingerprint = source.fingerprint()
 
     def fingerprint(self) -> str:
         """The other source's."""
@@ -358,6 +362,31 @@ class CopiedSource:
         """See ``GraphSource``."""
         for first, last in _steps(self.schema.node_types[node_type].num_nodes):
             yield self.node_array_rows(node_type, name, first, last)
+
+    @abstractmethod
+    def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
+        """See ``RangedSource``."""
+
+    @abstractmethod
+    def edge_array_rows(self, edge_type: EdgeType, name: str, first: int, last: int) -> NDArray[Any]:
+        """See ``RangedSource``."""
+
+    @abstractmethod
+    def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
+        """See ``RangedSource``."""
+
+
+class CopiedSource(FiledSource):
+    """The rows of another source, in files of a folder.
+
+    Args:
+        source: See ``FiledSource``.
+        folder: The folder, see ``copy_source``.
+    """
+
+    def __init__(self, source: GraphSource, folder: Path) -> None:
+        super().__init__(source)
+        self._folder = folder
 
     def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
         """See ``RangedSource``."""
@@ -382,10 +411,6 @@ class CopiedSource:
         if len(data) < count:
             raise DatasetError(f"{path} ends early", "remove the folder, and build the store again")
         return data.view(spec.numpy_dtype).reshape(last - first, *spec.row_shape)
-
-
-def _steps(count: int) -> Iterator[tuple[int, int]]:
-    return ((first, min(first + CHUNK_ROWS, count)) for first in range(0, count, CHUNK_ROWS))
 
 
 def copy_source(source: GraphSource, folder: Path, events: EventSink) -> CopiedSource:

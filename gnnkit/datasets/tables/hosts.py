@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from gnnkit.datasets.derived import FiledSource
 from gnnkit.datasets.tables.columns import Column
 from gnnkit.datasets.tables.digests import ChainedDigest, PieceDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeyColumn, KeyTable
@@ -29,7 +30,7 @@ from gnnkit.datasets.tables.rows import JoinedPlace, JoinedRows, RangePlace, Ran
 from gnnkit.datasets.tables.source import TableSource
 from gnnkit.events import Stage
 from gnnkit.schema import ArraySpec, EdgeType, NodeType
-from gnnkit.source import CHUNK_ROWS, LinkSplits
+from gnnkit.source import CHUNK_ROWS
 from gnnkit.storage.key_kernels import find_keys
 from gnnkit.storage.keys import INTEGER
 from gnnkit.storage.staging import remove_tree
@@ -479,17 +480,15 @@ def _key_column(files: Sequence[Segment]) -> KeyColumn:
     return np.concatenate([[0], np.cumsum(first)]), read_rows(Path(files[1].path), ArraySpec("uint8"), 0, files[1].num_rows)
 
 
-class RangedTables:
-    """A ``RangedSource`` of tables that hosts have read; it can be pickled.
+class RangedTables(FiledSource):
+    """Tables that hosts have read; it can be pickled.
 
     Args:
-        source: The tables; nothing is kept of them but what they say of themselves and their splits.
+        source: The tables, see ``FiledSource``.
         nodes: ``{node type: {array: its column}}``.
         edges: ``{edge type: {array: its column}}``.
         ends: ``{edge type: the ids of both ends}``.
     """
-
-    edges_are_cheap = True
 
     def __init__(
         self,
@@ -498,30 +497,8 @@ class RangedTables:
         edges: Mapping[EdgeType, Mapping[str, Column]],
         ends: Mapping[EdgeType, tuple[JoinedRows, JoinedRows]],
     ) -> None:
-        self.name, self.notice, self.schema = source.name, source.notice, source.schema
-        self.metadata, self.splits = dict(source.metadata), {t: dict(own) for t, own in source.splits.items()}
-        self.link_splits: LinkSplits = {}
-        self.append_state: Mapping[str, Any] | None = source.append_state
-        self._fingerprint, self._nodes, self._edges, self._ends = source.fingerprint(), nodes, edges, ends
-
-    def fingerprint(self) -> str:
-        """That of the tables."""
-        return self._fingerprint
-
-    def edge_chunks(self, edge_type: EdgeType) -> Iterator[NDArray[np.int64]]:
-        """See ``GraphSource``."""
-        for first, last in _steps(self.schema.edge_types[edge_type].num_edges):
-            yield self.edge_rows(edge_type, first, last)
-
-    def edge_array_chunks(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource``."""
-        for first, last in _steps(self.schema.edge_types[edge_type].num_edges):
-            yield self.edge_array_rows(edge_type, name, first, last)
-
-    def node_array_chunks(self, node_type: NodeType, name: str) -> Iterator[NDArray[Any]]:
-        """See ``GraphSource``."""
-        for first, last in _steps(self.schema.node_types[node_type].num_nodes):
-            yield self.node_array_rows(node_type, name, first, last)
+        super().__init__(source)
+        self._nodes, self._edges, self._ends = nodes, edges, ends
 
     def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
         """See ``RangedSource``."""
@@ -534,7 +511,3 @@ class RangedTables:
     def node_array_rows(self, node_type: NodeType, name: str, first: int, last: int) -> NDArray[Any]:
         """See ``RangedSource``."""
         return self._nodes[node_type][name].rows(first, last)
-
-
-def _steps(count: int) -> Iterator[tuple[int, int]]:
-    return ((first, min(first + CHUNK_ROWS, count)) for first in range(0, count, CHUNK_ROWS))
