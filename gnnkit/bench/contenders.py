@@ -16,7 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.bench.kinds import HGT_SAMPLES, KINDS, SHORT_FAN_OUT
+from gnnkit.bench.kinds import (
+    HGT_SAMPLES,
+    KINDS,
+    SHORT_FAN_OUT,
+    SPARSE_KINDS,
+    TYPED_SHARE,
+    WRAPPERS,
+    Timed,
+    Weighted,
+    typed_graph,
+    write_typed_graph,
+)
 from gnnkit.bench.limit_tasks import BOTTLENECKS
 from gnnkit.bench.options import INGEST_SHARE, PAPERS_FAN_OUT, PAPERS_SHARE, TABLES_SHARE, BenchOptions
 from gnnkit.cluster.namespaces import host_address
@@ -50,15 +61,30 @@ class BenchGraph:
 
     @cached_property
     def arrays(self) -> Path:
-        """Folder of ``row``, ``col`` (int64 ``[E]``), ``feat`` (float32 ``[N, 100]``) and ``train`` (int64), each a .npy file."""
+        """Folder of .npy files: ``row``, ``col`` (int64 ``[E]``), ``feat`` (float32 ``[N, 100]``), ``train`` (int64), and what kinds need.
+
+        These are ``weight`` (float32 ``[E]``) and ``time`` (int64 ``[N]``).
+        """
         return self._made("arrays", self._write_arrays)
 
+    def kind_arrays(self, kind: str) -> Path:
+        """The arrays of the graph that a kind of batches is made of: a typed one or ``arrays``."""
+        if kind != "typed":
+            return self.arrays
+        return self._made("typed-arrays", lambda folder: write_typed_graph(folder, self.scale * TYPED_SHARE))
+
     def kind_store(self, kind: str) -> Path:
-        """A store for a kind of batches: with weights, times or labels where it needs them."""
-        from gnnkit.bench.kinds import WRAPPERS
+        """A store for a kind of batches: of a typed graph, or with weights, times or labels where it needs them."""
         from gnnkit.storage.build import build_store
         from gnnkit.storage.layout import BuildOptions
 
+        if kind == "typed":
+            from gnnkit.datasets.pyg import PyGSource
+
+            path = self.folder / "store-typed"
+            if not (path / "manifest.json").exists():
+                build_store(PyGSource(typed_graph(self.kind_arrays(kind))), path, BuildOptions(), self.events)
+            return path
         needs = {"weighted": "weighted", "temporal": "timed", "anchors": "labeled"}.get(kind)
         if needs is None:
             return self.store()
@@ -157,6 +183,8 @@ class BenchGraph:
                 stage.advance(chunk.shape[1])
             features: Iterator[NDArray[Any]] = self.source.node_array_chunks(HOMOGENEOUS_NODE_TYPE, "x")
             _write_rows(folder / "feat.npy", features, nodes)
+            _write_rows(folder / "weight.npy", Weighted(self.source).edge_array_chunks(HOMOGENEOUS_EDGE_TYPE, "weight"), edges)
+            _write_rows(folder / "time.npy", Timed(self.source).node_array_chunks(HOMOGENEOUS_NODE_TYPE, "time"), nodes)
             np.save(folder / "train.npy", self.source.splits[HOMOGENEOUS_NODE_TYPE]["train"])
             (folder / "facts.json").write_text(json.dumps({"scale": self.scale, "nodes": nodes, "edges": edges}))
 
@@ -208,11 +236,16 @@ MEMORY_DIVISORS, PROCESS_DIVISORS = (2, 4, 8), (2, 4)
 _LEAST_GROUP_BYTES, _PROCESSES_BYTES = 600_000_000, 600_000_000
 _DISK_BATCH, _DISK_S = "16", "8"
 # A kind's epoch: some of them, and PyG's, take long for a batch.
-_KIND_BATCHES = 12
+_KIND_BATCHES, _SHORT_KIND_BATCHES = 40, 12
+_LONG_BATCHES = (*SPARSE_KINDS, "ppr", "layer-wise")
 # Seeds of small batches, and batches of a peer's epoch of them: about as many seeds each.
 SMALL_BATCHES = {8: 1000, 32: 500, 256: 150}
-# PyG's kinds, and what each needs: pyg-lib, which PyG prefers where it is there, has nothing for the last three.
-_PYG_KINDS = {"link-binary": "pyg", "link-triplet": "pyg", "induced": "pyg-sparse", "shadow": "pyg-sparse", "hgt": "pyg-sparse"}
+# PyG's kinds, and what each needs: torch-sparse has nothing for times, weights and neighbourhoods of their own.
+_PYG_KINDS = {
+    **dict.fromkeys(("link-binary", "link-triplet", "typed"), "pyg"),
+    **dict.fromkeys(("disjoint", "temporal", "weighted"), "pyg-lib"),
+    **dict.fromkeys(SPARSE_KINDS, "pyg-sparse"),
+}
 # What must be importable for a peer's scripts to run.
 _PROBES = {
     "glt": "import graphlearn_torch",
@@ -222,6 +255,7 @@ _PROBES = {
         "if not (t.WITH_PYG_LIB or t.WITH_TORCH_SPARSE):\n"
         "    raise ImportError('PyG samples with pyg-lib or torch-sparse, and neither is installed')"
     ),
+    "pyg-lib": "import pyg_lib, torch_geometric.loader",
     "pyg-sparse": "import torch_sparse, torch_geometric.loader",
     "ogb": "import ogb.nodeproppred",
     "pandas": "import pandas, torch_geometric.data",
@@ -251,14 +285,19 @@ class Arena:
 
     def kind(self, kind: str) -> list[str]:
         """Epochs of a kind of batches."""
-        more = ["--kind", kind, "--arrays", str(self.graph.arrays), "--batches", str(_KIND_BATCHES)]
+        more = ["--kind", kind, "--arrays", str(self.graph.kind_arrays(kind)), "--batches", self._batches_of(kind)]
         return self.own("kind_epoch", self.graph.kind_store(kind), *self.settle, *more)
 
     def pyg_kind(self, kind: str) -> list[str]:
-        """The same of PyG's loaders."""
+        """The same of PyG's loaders, tuned where pyg-lib samples for them."""
         fan_out = map(str, HGT_SAMPLES if kind == "hgt" else SHORT_FAN_OUT)
-        more = ["--kind", kind, "--batches", str(_KIND_BATCHES), "--fanout", *fan_out]
-        return self.peer("pyg", "pyg_kinds", self.graph.arrays, *more)
+        tuned = [] if kind in SPARSE_KINDS else ["--tuned"]
+        more = ["--kind", kind, "--batches", self._batches_of(kind), "--fanout", *fan_out, *tuned]
+        return self.peer("pyg", "pyg_kinds", self.graph.kind_arrays(kind), *more)
+
+    @staticmethod
+    def _batches_of(kind: str) -> str:
+        return str(_SHORT_KIND_BATCHES if kind in _LONG_BATCHES else _KIND_BATCHES)
 
     def serving(self, *more: str) -> list[str]:
         """Requests for single nodes' neighbourhoods."""
@@ -266,7 +305,7 @@ class Arena:
 
     def interpreter(self, name: str) -> Path:
         """The Python in which a peer is looked for."""
-        return self.options.interpreters.get(name.removesuffix("-sparse"), Path(sys.executable))
+        return self.options.interpreters.get(name.split("-")[0], Path(sys.executable))
 
     def disk(self, task: str, *more: str, order: Order = "dataset") -> list[str]:
         """A measurement of the store that is larger than the memory."""

@@ -153,6 +153,51 @@ class Labeled(_Wrapped):
 
 WRAPPERS = {"weighted": Weighted, "timed": Timed, "labeled": Labeled}
 
+# A typed graph's share of ogbn-mag's sizes at scale 1, and the features of every node: what most people give those that have none.
+TYPED_SHARE, _TYPED_FEATURES = 0.25, 128
+# Of the nodes at the head of an order: a few of them have a large part of the edges.
+_TYPED_SKEW = 2.5
+
+
+def write_typed_graph(folder: Path, scale: float) -> None:
+    """Writes arrays of a graph with ogbn-mag's types and so much of its sizes: skewed degrees, every relation both ways.
+
+    Files: "feat-TYPE.npy" float32 ``[nodes, 128]``, "edges-SOURCE-RELATION-TARGET.npy" int64 ``[2, edges]``, "train.npy" int64 (papers).
+
+    Args:
+        folder: An empty folder.
+        scale: 1 is ogbn-mag's size.
+    """
+    from gnnkit.datasets.ogb import published_graph
+
+    published, generator = published_graph("ogbn-mag"), np.random.default_rng(0)
+    counts = {name: max(8, int(nodes.num_nodes * scale)) for name, nodes in published.schema.node_types.items()}
+    for name, count in counts.items():
+        np.save(folder / f"feat-{name}.npy", generator.standard_normal((count, _TYPED_FEATURES), np.float32))
+    for (source, relation, target), edges in published.schema.edge_types.items():
+        size = max(8, int(edges.num_edges * scale))
+        ends = []
+        for count in (counts[source], counts[target]):
+            ranks = (generator.random(size) ** _TYPED_SKEW * count).astype(np.int64)
+            ends.append(ranks * _STRIDE % count)
+        np.save(folder / f"edges-{source}-{relation}-{target}.npy", np.stack(ends))
+        np.save(folder / f"edges-{target}-rev_{relation}-{source}.npy", np.stack(ends[::-1]))
+    train = int(published.splits["paper"]["train"] * scale)
+    np.save(folder / "train.npy", np.sort(generator.permutation(counts["paper"])[: max(1, train)]))
+
+
+def typed_graph(folder: Path) -> Any:
+    """Returns the graph of ``write_typed_graph`` as a ``HeteroData`` on the files' memory."""
+    import torch
+    from torch_geometric.data import HeteroData
+
+    data = HeteroData()
+    for path in sorted(folder.glob("feat-*.npy")):
+        data[path.stem.removeprefix("feat-")].x = torch.from_numpy(np.load(path))
+    for path in sorted(folder.glob("edges-*.npy")):
+        data[tuple(path.stem.split("-")[1:])].edge_index = torch.from_numpy(np.load(path))
+    return data
+
 
 def _chunks(count: int) -> Iterator[tuple[int, int]]:
     for start in range(0, count, CHUNK_ROWS):
@@ -203,6 +248,8 @@ def _sampled(name: str, *arguments: Any, **options: Any) -> Callable[[argparse.N
     return words
 
 
+# PyG samples these with torch-sparse: pyg-lib has nothing for them.
+SPARSE_KINDS = ("induced", "shadow", "hgt")
 # What a loader is told, by kind.
 KINDS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "link-binary": _links_with(neg_sampling="binary"),
@@ -218,6 +265,7 @@ KINDS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
         "time_attr": "time",
     },
     "weighted": _nodes_with(num_neighbors=SHORT_FAN_OUT, weight="weight"),
+    "typed": lambda given: {"input_nodes": ("paper", _nodes(given)), "num_neighbors": SHORT_FAN_OUT},
     "ppr": _sampled("PPR", alpha=PPR_ALPHA, eps=PPR_EPS, max_ppr_nodes=PPR_NODES),
     "hgt": _sampled("HGT", list(HGT_SAMPLES)),
     "layer-wise": _sampled("LayerWise", list(LAYER_NODES)),

@@ -478,7 +478,7 @@ def test_the_task_ingest_reads_every_edge(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_measured(graph: BenchGraph, kind: str) -> None:
-    values = kind_epoch(options(graph.kind_store(kind), kind=kind, arrays=str(graph.arrays), batches=2, batch_size=20))
+    values = kind_epoch(options(graph.kind_store(kind), kind=kind, arrays=str(graph.kind_arrays(kind)), batches=2, batch_size=20))
     assert values["seeds_per_s"] > 0 and values["edges_per_batch"] > 0
     most = {"hgt": 20 + 4 * 512, "layer-wise": 20 + 2 * 512, "ppr": 20 * 50, "disjoint": 20 * (1 + 10 + 50)}.get(kind, 10**6)
     assert 20 < values["nodes_per_batch"] <= most

@@ -1,11 +1,60 @@
-"""PyG's loaders of other kinds of batches: links with pyg-lib or torch-sparse; HGT's, induced subgraphs and ShaDow's with torch-sparse."""
+"""PyG's loaders of other kinds of batches: with pyg-lib, but HGT's, induced subgraphs and ShaDow's with torch-sparse.
+
+Tuned, as in pyg_loader.py: edges are sorted by target beforehand (and by time, where there are times), they and features lie in huge
+pages, glibc keeps its memory, rows are gathered in the main process, and as many workers sample as is fastest.
+"""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
-from _common import arguments, best_of_workers, finish, pyg_engine, run_epochs, some_seeds, tensors
+import numpy as np
+from _common import arguments, best_of_workers, finish, in_huge_pages, keep_memory, pyg_engine, run_epochs, some_seeds, tensors
+
+BY_SPARSE = ("induced", "shadow", "hgt")
+
+
+def plain_graph(folder: Path, options: Any) -> Any:
+    """The graph as ``Data``, and its training nodes."""
+    import torch
+    from torch_geometric.data import Data
+
+    row, col, feat, train = tensors(folder)
+    extra = {}
+    if options.kind == "temporal":
+        extra["time"] = torch.from_numpy(np.load(folder / "time.npy"))
+    weight = torch.from_numpy(np.load(folder / "weight.npy")) if options.kind == "weighted" else None
+    if options.tuned:
+        if "time" in extra:
+            by_time = torch.argsort(extra["time"][row], stable=True)
+            row, col = row[by_time], col[by_time]
+            del by_time
+        order = torch.argsort(col, stable=True)
+        row, col, feat = row[order], col[order], in_huge_pages(feat)
+        weight = None if weight is None else weight[order]
+    edges = torch.stack([row, col])
+    if weight is not None:
+        extra["weight"] = weight
+    return Data(x=feat, edge_index=in_huge_pages(edges) if options.tuned else edges, **extra), train
+
+
+def typed_graph(folder: Path, options: Any) -> Any:
+    """The typed graph as ``HeteroData``, and its training nodes."""
+    import torch
+    from torch_geometric.data import HeteroData
+
+    data = HeteroData()
+    for path in sorted(folder.glob("feat-*.npy")):
+        feat = torch.from_numpy(np.load(path))
+        data[path.stem.removeprefix("feat-")].x = in_huge_pages(feat) if options.tuned else feat
+    for path in sorted(folder.glob("edges-*.npy")):
+        edges = torch.from_numpy(np.load(path))
+        data[tuple(path.stem.split("-")[1:])].edge_index = (
+            in_huge_pages(edges[:, torch.argsort(edges[1], stable=True)].contiguous()) if options.tuned else edges
+        )
+    return data, torch.from_numpy(np.load(folder / "train.npy"))
 
 
 def links(data: Any, options: Any, **more: Any) -> Any:
@@ -16,7 +65,8 @@ def links(data: Any, options: Any, **more: Any) -> Any:
     edges = data.edge_index.size(1)
     count = min(options.batches * options.batch_size, edges)
     chosen = torch.arange(count) * (edges // count)
-    return LinkNeighborLoader(data, options.fanout, edge_label_index=data.edge_index[:, chosen], **more)
+    neg_sampling = options.kind.removeprefix("link-")
+    return LinkNeighborLoader(data, options.fanout, edge_label_index=data.edge_index[:, chosen], neg_sampling=neg_sampling, **more)
 
 
 def hgt(data: Any, seeds: Any, options: Any, **more: Any) -> Any:
@@ -32,43 +82,48 @@ def hgt(data: Any, seeds: Any, options: Any, **more: Any) -> Any:
 
 def make_loader(data: Any, seeds: Any, options: Any, **more: Any) -> Any:
     """The loader of ``options.kind``."""
+    import torch
     from torch_geometric.loader import NeighborLoader, ShaDowKHopSampler
 
-    if options.kind.startswith("link-"):
-        return links(data, options, neg_sampling=options.kind.removeprefix("link-"), filter_per_worker=more["num_workers"] > 0, **more)
-    if options.kind == "hgt":
-        return hgt(data, seeds, options, filter_per_worker=more["num_workers"] > 0, **more)
     if options.kind == "shadow":
         # It knows one fan-out for all hops: the one that gives about as many nodes.
         fan_out = round(float(options.fanout[0] * options.fanout[1]) ** 0.5)
         return ShaDowKHopSampler(data, depth=len(options.fanout), num_neighbors=fan_out, node_idx=seeds, **more)
-    return NeighborLoader(
-        data, options.fanout, input_nodes=seeds, subgraph_type=options.kind, filter_per_worker=more["num_workers"] > 0, **more
-    )  # fmt: skip
+    more["filter_per_worker"] = more["num_workers"] > 0 and not options.tuned
+    if options.kind == "hgt":
+        return hgt(data, seeds, options, **more)
+    more["is_sorted"] = options.tuned
+    if options.kind.startswith("link-"):
+        return links(data, options, **more)
+    all_words: dict[str, dict[str, Any]] = {
+        "typed": {"input_nodes": ("paper", seeds)},
+        "weighted": {"weight_attr": "weight"},
+        "disjoint": {"disjoint": True},
+        # Half of all times, as a moment in the middle has it.
+        "temporal": {"time_attr": "time", "input_time": torch.full((len(seeds),), 1 << 19)},
+        "induced": {"subgraph_type": "induced"},
+    }
+    return NeighborLoader(data, options.fanout, **{"input_nodes": seeds, **all_words[options.kind]}, **more)
 
 
 def main() -> None:
     """Builds the loader and iterates."""
-    import torch
-    from torch_geometric.data import Data
-
     options = arguments()
-    row, col, feat, train = tensors(options.folder)
+    if options.tuned:
+        keep_memory()
+    data, train = (typed_graph if options.kind == "typed" else plain_graph)(options.folder, options)
+    seeds = some_seeds(train, options)
 
     def measured(workers: int) -> dict[str, Any]:
         start = time.perf_counter()
-        loader = make_loader(
-            Data(x=feat, edge_index=torch.stack([row, col])),
-            some_seeds(train, options),
-            options,
-            batch_size=options.batch_size,
-            drop_last=True,
-            num_workers=workers,
-            persistent_workers=workers > 0,
-        )
-        return run_epochs(loader, lambda batch: int(batch.num_edges), options, start)
+        shared = {"batch_size": options.batch_size, "drop_last": True, "num_workers": workers, "persistent_workers": workers > 0}
+        loader = make_loader(data, seeds, options, **shared)
+        return run_epochs(loader, edges_of, options, start)
 
-    finish(best_of_workers(measured, pyg_engine(by_sparse_alone=not options.kind.startswith("link-")), options))
+    def edges_of(batch: Any) -> int:
+        return sum(int(store.edge_index.size(1)) for store in batch.edge_stores)
+
+    finish(best_of_workers(measured, pyg_engine(by_sparse_alone=options.kind in BY_SPARSE), options))
 
 
 if __name__ == "__main__":
