@@ -100,7 +100,8 @@ class PoolStream:
                         continue
                     if bell is not None:
                         pool.awake(bell)
-                    pool.pump(revive=session.failure is None)
+                    if not _is_amid_group(session, scheduler):
+                        pool.pump(revive=session.failure is None)
                     ready = len(scheduler.results) if ready is None else ready
                     if session.failure is not None and not scheduler.is_sampled:
                         raise fresh(session.failure)
@@ -190,7 +191,7 @@ class PoolStream:
     def _now_batch(self, answer: Message, epoch: int, batch_index: int) -> SampledSubgraph:
         if "error" in answer.body:
             raise error_from_json(answer.body["error"], "sampling a batch")
-        return self._subgraph(answer.body, mapped(answer.fds[0]), epoch, batch_index, is_padding=False)
+        return self._subgraph(answer.body["batches"][0], mapped(answer.fds[0]), epoch, batch_index, is_padding=False)
 
     def _subgraph(
         self, body: Mapping[str, Any], block: NDArray[np.uint8], epoch: int, batch_index: int, *, is_padding: bool
@@ -288,6 +289,11 @@ class PoolStream:
         check_owner(self._pools.owner)
         if self._session.is_closed:
             raise LoaderClosed("the loader is closed", "create a new one")
+
+
+def _is_amid_group(session: Session, scheduler: RingScheduler) -> bool:
+    """Whether the next batch is there and came with the one before: what else has arrived can wait until the next group."""
+    return session.failure is None and scheduler.delivered % scheduler.group > 0 and scheduler.delivered in scheduler.results
 
 
 def _least_busy(pool: SharedPool, scheduler: RingScheduler) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import math
 import os
 import select
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -224,18 +226,19 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
 
     Args:
         ring: The slots.
-        in_flight_each: Steps that one worker may have at a time.
+        in_flight_each: Groups of steps that one worker may have at a time.
         window: Steps that may be under way or wait to be handed out.
 
     Attributes:
         ring: See above.
         in_flight_each: See above.
+        group: Steps that a worker is given, and answers, together; as many as ``in_flight_each`` of these it may have at a time.
         schedule: The steps of the epoch that runs; None before the first.
     """
 
     def __init__(self, ring: Ring[Assignment], in_flight_each: int, window: int) -> None:
         super().__init__(window)
-        self.ring, self.in_flight_each = ring, in_flight_each
+        self.ring, self.in_flight_each, self.group = ring, in_flight_each, 1
         self.schedule: Schedule | None = None
         self._ring_number = 0
         self._old_rings: list[Ring[Assignment]] = []
@@ -249,7 +252,7 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
             schedule: Its steps.
             delivered: Steps that were handed out before.
         """
-        self.schedule = schedule
+        self.schedule, self.group = schedule, 1
         self.begin(epoch, len(schedule), delivered)
         for ring in self._old_rings:  # nothing that lies in them is wanted any more
             ring.give_up()
@@ -275,26 +278,44 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
         if assignment.ring_number == self._ring_number:
             self.ring.free(assignment.slot, assignment)
 
-    def assign_all(self, ranks: Set[int]) -> Iterator[Assignment]:
-        """Yields new assignments, to be sent, for the workers ``ranks``: as many as they and the ring have room for."""
-        if self.is_assigned:
+    def assign_all(self, ranks: Set[int]) -> Iterator[list[Assignment]]:
+        """Yields new assignments for the workers ``ranks``, to be sent group by group: as many as they and the ring have room for.
+
+        Whole groups as long as a worker has something to do: there is soon room for the rest of one. Single steps where it has not answered
+        for an older epoch: it may have stopped.
+        """
+        if self.is_assigned or self.schedule is None or self.next_step() is None:
             return
-        load = [(count, rank) for rank in ranks if (count := len(self.assigned_to(rank))) < self.in_flight_each]
+        load: list[tuple[int, int, int]] = []
+        for rank in ranks:
+            own = self.assigned_to(rank)
+            together = 1 if any(generation < self.generation for generation, _ in own) else self.group
+            if len(own) <= together * (self.in_flight_each - 1):
+                load.append((len(own), rank, together))
         heapq.heapify(load)
-        while load and self.schedule is not None:
+        while load:
+            count, rank, together = heapq.heappop(load)
+            if count and not self.has_room_for(together):
+                return
+            group = list(self._assign_group(self.schedule, rank, together))
+            if not group:
+                return
+            yield group
+            if count + len(group) <= together * (self.in_flight_each - 1):
+                heapq.heappush(load, (count + len(group), rank, together))
+
+    def _assign_group(self, schedule: Schedule, rank: int, count: int) -> Iterator[Assignment]:
+        for _ in range(count):
             step = self.next_step()
             if step is None:
                 return
-            count, rank = heapq.heappop(load)
-            new = Assignment(self.generation, self.epoch, self.schedule.step(step), rank, self._ring_number, -1)
+            new = Assignment(self.generation, self.epoch, schedule.step(step), rank, self._ring_number, -1)
             slot = self.ring.take(new)
             if slot is None:
                 return
             new.slot = slot
             self._assignments[self.assign(rank)] = new
             yield new
-            if count + 1 < self.in_flight_each:
-                heapq.heappush(load, (count + 1, rank))
 
     def answer(self, generation: int, step: int, result: Any) -> Assignment | None:
         """Keeps what came back for an assignment; the assignment, if its result is wanted."""
@@ -327,6 +348,12 @@ _LEASED = 3
 # A slot is larger than the largest batch so far by this part.
 _HEADROOM = 0.25
 _LEAST_SLOT = 4096
+# Small batches are sampled, and told of, several at a time: as many as take so long to sample, as fit into so much memory, and at most so
+# many, because a message and a wake-up cost as much as a batch of a few seeds.
+_GROUP_S = 0.8e-3
+_GROUP_BYTES = 4 << 20
+_MOST_TOGETHER = 16
+_TIMES_KEPT = 4
 
 
 @dataclass(frozen=True)
@@ -345,12 +372,17 @@ class SlotPlan:
 
     @property
     def in_flight_each(self) -> int:
-        """Batches that a process is given at a time."""
+        """Batches that a process is given at a time; of small ones, groups of them."""
         return max(self.options.worker_concurrency, self.options.threads_per_worker)
 
-    def wanted(self, num_workers: int) -> int:
-        """Slots for so many processes, where ``channel_size`` allows as many."""
-        return num_workers * self.in_flight_each + self.plan.runtime.prefetch + _LEASED
+    @staticmethod
+    def most_together(slot_bytes: int) -> int:
+        """Batches in slots of this size that a process may be given together."""
+        return max(1, min(_MOST_TOGETHER, _GROUP_BYTES // slot_bytes))
+
+    def wanted(self, num_workers: int, slot_bytes: int) -> int:
+        """Slots of this size for so many processes, where ``channel_size`` allows as many."""
+        return num_workers * self.in_flight_each * self.most_together(slot_bytes) + self.plan.runtime.prefetch + _LEASED
 
     @staticmethod
     def window(num_slots: int) -> int:
@@ -368,7 +400,7 @@ class SlotPlan:
         size = slot_size(needed + int(needed * _HEADROOM))
         # Fewer slots where memory is short; half of it is left for everybody else.
         mapped = self.graph.mapped_nbytes
-        num_slots = min(self.wanted(num_workers), max(2, most_slots(size, mapped)))
+        num_slots = min(self.wanted(num_workers, size), max(2, most_slots(size, mapped)))
         if bound is not None:
             if bound // slot_size(needed) < 2:
                 raise PlanError(
@@ -609,6 +641,7 @@ class Session:
         self.used = time.monotonic()
         self._slots = SlotPlan(options, plan, graph)
         self._left_off: tuple[int, Schedule, int] | None = None
+        self._batch_s = deque([math.inf], _TIMES_KEPT)  # to sample a batch of those that came last; whoever is interrupted takes longer
         self._notices: list[Event | str] = []
 
     # Its place ----------------------------------------------------------------------------------------------------------
@@ -698,11 +731,14 @@ class Session:
         elif message.kind == "error":
             scheduler.answer(body["g"], body["step"], error_from_json(body["error"], f"sampling step {body['step']}"))
         else:
-            self._take_batch(scheduler, message)
+            for batch in body["batches"]:
+                self._take_batch(scheduler, message, {**batch, "thread": body["thread"]})
+            most = self._slots.most_together(scheduler.ring.slot_bytes)  # few at first, so that the first one is no later
+            scheduler.group = max(1, min(int(_GROUP_S / max(min(self._batch_s), 1e-6)), most, 1 + scheduler.delivered))
 
-    def _take_batch(self, scheduler: RingScheduler, message: Message) -> None:
-        body = message.body
+    def _take_batch(self, scheduler: RingScheduler, message: Message, body: Mapping[str, Any]) -> None:
         self.largest = max(self.largest, body["layout"]["nbytes"])
+        self._batch_s.append(body["sample_s"] + body["gather_s"])
         result: object = (body, None)
         if message.fds:  # it was too large for its slot
             try:
@@ -711,7 +747,7 @@ class Session:
                 result = MemoryLimitError(
                     f"a batch of {body['layout']['nbytes'] / 1e6:.0f} MB cannot be mapped: {error}", "lower batch_size"
                 )
-        job = scheduler.answer(body["g"], body["step"], result)
+        job = scheduler.answer(message.body["g"], body["step"], result)
         if message.fds and job is not None:
             scheduler.drop(job)
 

@@ -185,9 +185,9 @@ class SharedPool:
         for session in self.sessions.values():
             if session.scheduler is None or session.failure is not None:
                 continue
-            for job in session.scheduler.assign_all(self.workers.ready):
-                step, place = job.step, {"c": session.number, "g": job.generation}
-                self.workers.send(job.rank, "sample", **place, epoch=job.epoch, step=step.step, batch=step.batch_index, slot=job.slot)
+            for jobs in session.scheduler.assign_all(self.workers.ready):
+                first, steps = jobs[0], [[job.step.step, job.step.batch_index, job.slot] for job in jobs]
+                self.workers.send(first.rank, "sample", c=session.number, g=first.generation, epoch=first.epoch, steps=steps)
 
     def _handle(self, rank: int, message: Message) -> None:
         body = message.body

@@ -33,7 +33,7 @@ from gnnkit.cluster.serving.network_calls import UnknownChannel, walk_from_value
 from gnnkit.cluster.serving.spec import threads_for
 from gnnkit.errors import BatchTimeout, GnnkitError, HostUnreachable, LoaderClosed, PlanError, SamplingError, WorkerDied
 from gnnkit.plan import LoaderPlan
-from gnnkit.runtime.worker import NowJob, SampleJob, TrialJob, WorkerChannel
+from gnnkit.runtime.worker import WorkerChannel
 from gnnkit.sampling.graph_access import NodeScratch
 from gnnkit.sampling.kinds import BatchSampler, warm
 from gnnkit.sampling.owners import BadRequest
@@ -282,12 +282,11 @@ class ReceivingChannel(WorkerChannel):
         # The rows are asked for here: what the trainer has of them is nothing to the servers.
         self._servers, self._key, self._sent = servers, secrets.token_hex(6), replace(plan, cached={}).to_json()
 
-    def request(self, job: SampleJob | NowJob | TrialJob) -> SampleRequest:
-        """Returns the request of a job: its structure, which a server has walked already."""
+    def request(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampleRequest:
+        """Returns the request of a batch: its structure, which a server has walked already."""
         self._servers.begin_batch(self._plan.runtime.batch_timeout_s)
         started = time.perf_counter()
-        epoch, seeds = 0 if isinstance(job, TrialJob) else job.epoch, job.seeds if isinstance(job, NowJob) else None
-        structure = self._servers.walk(self._key, self._sent, epoch, job.batch_index, seeds)
+        structure = self._servers.walk(self._key, self._sent, epoch, batch_index, seeds)
         return WalkedRequest.of(structure, time.perf_counter() - started)
 
     def close(self) -> None:

@@ -63,6 +63,10 @@ class Scheduler(Generic[R]):
         self.results.clear()
         self._again.clear()
 
+    def has_room_for(self, count: int) -> bool:
+        """Whether so many steps, or all that are left, may be assigned now; or one that has to be assigned again."""
+        return bool(self._again) or self.delivered + self.window >= min(self._next + count, self.num_steps)
+
     def next_step(self) -> int | None:
         """The step to assign next; None where there is none, or no room in the window."""
         if self._again:

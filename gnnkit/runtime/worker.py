@@ -10,8 +10,8 @@ import socket
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -112,24 +112,35 @@ ChannelKey = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class SampleJob:
+class SlotStep:
     """A batch of an epoch, for a slot of the ring.
 
     Attributes:
-        channel: The loader.
-        generation: Counts the epochs that the loader has begun; a job of an older one is dropped.
-        epoch: The epoch.
         step: The loader's step.
         batch_index: Index in the epoch's list of batches.
         target: The slot.
     """
 
-    channel: ChannelKey
-    generation: int
-    epoch: int
     step: int
     batch_index: int
     target: WorkerSlot
+
+
+@dataclass(frozen=True, eq=False)
+class SampleJob:
+    """Batches of an epoch, sampled and answered together.
+
+    Attributes:
+        channel: The loader.
+        generation: Counts the epochs that the loader has begun; a job of an older one is dropped.
+        epoch: The epoch.
+        steps: The batches, at least one.
+    """
+
+    channel: ChannelKey
+    generation: int
+    epoch: int
+    steps: tuple[SlotStep, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -448,12 +459,12 @@ class WorkerChannel:
             raise PlanError(f"there is no slot {number}", "the ring comes first, with room for every slot")
         return WorkerSlot(self._ring, number)
 
-    def request(self, job: SampleJob | NowJob | TrialJob) -> SampleRequest:
-        """Returns the request that a job is sampled from."""
+    def request(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampleRequest:
+        """Returns the request that a batch is sampled from: one of the epoch's list, or one of the ``seeds``, int64 ``[k]`` dataset ids."""
         with self._lock:
-            if isinstance(job, NowJob) and job.seeds is not None:
-                return self._batches.request_for(job.epoch, job.batch_index, job.seeds)
-            return self._batches.request(0 if isinstance(job, TrialJob) else job.epoch, job.batch_index)
+            if seeds is not None:
+                return self._batches.request_for(epoch, batch_index, seeds)
+            return self._batches.request(epoch, batch_index)
 
     def sampler(self, thread: int, scratches: dict[int, NodeScratch]) -> BatchSampler:
         """Returns the sampler of a sampling thread for this loader's batches.
@@ -476,11 +487,9 @@ class WorkerChannel:
         """The loader has left."""
 
 
-def name_of(job: SampleJob | NowJob) -> dict[str, Any]:
-    """Returns the fields by which an answer names the job that it belongs to."""
-    if isinstance(job, NowJob):
-        return {"c": job.channel[1], "number": job.number}
-    return {"c": job.channel[1], "g": job.generation, "step": job.step}
+def _place_of(job: SampleJob | NowJob) -> dict[str, Any]:
+    """Returns the fields by which an answer names the job that it belongs to; steps are named beside it."""
+    return {"c": job.channel[1], **({"number": job.number} if isinstance(job, NowJob) else {"g": job.generation})}
 
 
 # At most so many reports of progress a second.
@@ -621,9 +630,14 @@ class WorkerLoop:
         channel.use_ring(SharedBlock.attach(message.fds.pop(0), writable=True), slot_bytes)
 
     def _queue(self, client: int, message: Message) -> None:
-        key, (generation, epoch, step, batch) = _key(client, message), (_whole(message, name) for name in ("g", "epoch", "step", "batch"))
-        target = self._channels[key].slot(_whole(message, "slot"))
-        self._jobs.put(SampleJob(key, generation, epoch, step, batch, target))
+        key, (generation, epoch) = _key(client, message), (_whole(message, name) for name in ("g", "epoch"))
+        channel, steps = self._channels[key], message.body.get("steps")
+        if not isinstance(steps, list) or not steps:
+            raise PlanError(f"the message 'sample' has steps={steps!r}, where a list of at least one [step, batch, slot] must be")
+        told = [[_checked(value, "sample", "steps") for value in step] for step in steps if isinstance(step, list) and len(step) == 3]
+        if len(told) < len(steps):
+            raise PlanError(f"the message 'sample' has a step that is none among {steps!r}", "a step is [step, batch, slot]")
+        self._jobs.put(SampleJob(key, generation, epoch, tuple(SlotStep(step, batch, channel.slot(slot)) for step, batch, slot in told)))
 
     def _queue_now(self, client: int, message: Message) -> None:
         key, (number, epoch, batch) = _key(client, message), (_whole(message, name) for name in ("number", "epoch", "batch"))
@@ -658,7 +672,7 @@ class WorkerLoop:
     def _do(self, job: Job, number: int) -> None:
         channel = self._channels.get(job.channel)
         if channel is not None:  # it has not left meanwhile
-            self._watch.busy(number, job.step if isinstance(job, SampleJob) else 0)
+            self._watch.busy(number, job.steps[0].step if isinstance(job, SampleJob) else 0)
             self._sample_for(channel, job, number)
             self._watch.idle(number)
         self._jobs.done(job)
@@ -666,43 +680,65 @@ class WorkerLoop:
     def _sample_for(self, channel: WorkerChannel, job: Job, thread: int) -> None:
         client, number = job.channel
         try:
-            request = channel.request(job)
-            sampler = channel.sampler(thread, self._scratches)
-            if isinstance(job, TrialJob):
-                self._clients.send(client, "opened", c=number, nbytes=sampler.sample(request).nbytes)
+            if isinstance(job, SampleJob):
+                requests = [channel.request(job.epoch, step.batch_index) for step in job.steps]
+                self._sample_together(channel.sampler(thread, self._scratches), job, requests, thread)
+            elif isinstance(job, NowJob):
+                requests = [channel.request(job.epoch, job.batch_index, job.seeds)]
+                self._sample_together(channel.sampler(thread, self._scratches), job, requests, thread)
             else:
-                self._sample_one(sampler, job, request, thread)
+                request = channel.request(0, job.batch_index)
+                nbytes = channel.sampler(thread, self._scratches).sample(request).nbytes
+                self._clients.send(client, "opened", c=number, nbytes=nbytes)
         except BaseException as error:  # everything goes to the loader, who raises it
             if isinstance(job, TrialJob):  # whoever asks for that batch later will hear of it
                 logger.info("the trial batch failed", exc_info=True)
                 self._clients.send(client, "opened", c=number, nbytes=0)
-            else:
-                self._clients.send(client, "error", error=error_to_json(error), **name_of(job))
+            elif isinstance(job, NowJob):
+                self._clients.send(client, "error", error=error_to_json(error), **_place_of(job))
+            elif len(job.steps) == 1:
+                self._clients.send(client, "error", error=error_to_json(error), step=job.steps[0].step, **_place_of(job))
+            else:  # an error is its own batch's alone
+                for step in job.steps:
+                    self._sample_for(channel, replace(job, steps=(step,)), thread)
 
-    def _sample_one(self, sampler: BatchSampler, job: SampleJob | NowJob, request: SampleRequest, thread: int) -> None:
-        own: list[int] = []
-        began_s = time.monotonic() - request.waited_s  # one clock for all processes of a host
+    def _sample_together(self, sampler: BatchSampler, job: SampleJob | NowJob, requests: Sequence[SampleRequest], thread: int) -> None:
+        """Samples the batches of a job and answers: in one message, or in one for each where they have descriptors of their own."""
+        steps = job.steps if isinstance(job, SampleJob) else ()
+        targets, own = iter(steps), list[int | None]()
+        began_s = time.monotonic() - requests[0].waited_s  # one clock for all processes of a host
 
         def acquire(nbytes: int) -> NDArray[np.uint8]:
-            if isinstance(job, SampleJob) and (slot := job.target.take(nbytes)) is not None:
-                return slot
-            fd, block = _own_memory(nbytes)
+            step = next(targets, None)
+            block = None if step is None else step.target.take(nbytes)
+            fd = None
+            if block is None:
+                fd, block = _own_memory(nbytes)
             own.append(fd)
             return block
 
         try:
             try:
-                layout, _, sample_s, gather_s = sampler.sample_into(request, acquire)
+                found = sampler.sample_all(requests, acquire)
             finally:  # before the loader hears of it: afterwards the slot is somebody else's, whatever becomes of the ring
-                if isinstance(job, SampleJob):
-                    job.target.give_back()
-            times = {"began_s": began_s, "sample_s": sample_s, "gather_s": gather_s, "thread": thread if self._graph.threads > 1 else None}
-            self._clients.send(
-                job.channel[0], "done", tuple(own), layout=layout_to_json(layout), **times, **self._graph.report(), **name_of(job)
-            )
+                for step in steps:
+                    step.target.give_back()
+            batches: list[dict[str, Any]] = [
+                {"layout": layout_to_json(layout), "began_s": began_s, "sample_s": sample_s, "gather_s": gather_s}
+                for layout, _, sample_s, gather_s in found
+            ]
+            for batch, named in zip(batches, steps, strict=False):
+                batch["step"] = named.step
+            place = {"thread": thread if self._graph.threads > 1 else None, **self._graph.report(), **_place_of(job)}
+            if all(fd is None for fd in own):
+                self._clients.send(job.channel[0], "done", batches=batches, **place)
+            else:
+                for batch, fd in zip(batches, own, strict=True):
+                    self._clients.send(job.channel[0], "done", () if fd is None else (fd,), batches=[batch], **place)
         finally:
             for fd in own:
-                os.close(fd)
+                if fd is not None:
+                    os.close(fd)
 
 
 def _key(client: int, message: Message) -> ChannelKey:
@@ -715,9 +751,12 @@ def _whole(message: Message, name: str, least: int = 0) -> int:
     Raises:
         PlanError: It is none that can be.
     """
-    value = message.body.get(name)
+    return _checked(message.body.get(name), message.kind, name, least)
+
+
+def _checked(value: object, kind: str, name: str, least: int = 0) -> int:
     if type(value) is not int or not least <= value < 1 << 63:
-        raise PlanError(f"the message {message.kind!r} has {name}={value!r}, where a number from {least} on must be")
+        raise PlanError(f"the message {kind!r} has {name}={value!r}, where a number from {least} on must be")
     return value
 
 

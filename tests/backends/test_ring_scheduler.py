@@ -21,6 +21,7 @@ class Processes(RuleBasedStateMachine):
         self.told: dict[int, list[Assignment | int]] = {rank: [] for rank in range(workers)}
         self.schedule = Schedule(steps * 2, Batching(2))
         self.held: list[Assignment] = []
+        self.grouped = False
         self.begin()
 
     @rule()
@@ -32,9 +33,18 @@ class Processes(RuleBasedStateMachine):
         self.assign()
 
     def assign(self) -> None:
-        for job in self.scheduler.assign_all(set(self.told)):
-            assert not any(job.slot == other.slot for other in self.held)
-            self.told[job.rank].append(job)
+        for jobs in self.scheduler.assign_all(set(self.told)):
+            assert 1 <= len(jobs) <= self.scheduler.group and len({job.rank for job in jobs}) == 1
+            for job in jobs:
+                assert not any(job.slot == other.slot for other in self.held)
+                self.told[job.rank].append(job)
+        for rank in self.told:
+            assert len(self.scheduler.assigned_to(rank)) <= self.scheduler.group * self.scheduler.in_flight_each or self.grouped
+
+    @rule(count=st.integers(1, 5))
+    def group(self, count: int) -> None:
+        """Batches have become smaller or larger; what was given before may be more than is given now."""
+        self.scheduler.group, self.grouped = count, True
 
     @rule(number=st.integers(0, 3), times=st.integers(1, 3))
     def work(self, number: int, times: int) -> None:

@@ -317,8 +317,8 @@ class Workers:
             self.handlers[0].on_message(rank, Message("error", {**body, "error": error_to_json(error)}))
             return
         block = np.array([job["epoch"], job["batch"]], np.int64)
-        layout = {"nbytes": block.nbytes}
-        self.handlers[0].on_message(rank, Message("done", {**body, "layout": layout}, [in_memory(block.data)]))
+        batches = [{"layout": {"nbytes": block.nbytes}}]
+        self.handlers[0].on_message(rank, Message("done", {**body, "batches": batches}, [in_memory(block.data)]))
 
     def work(self) -> int:
         """Answers everything that there is to do, the last first; how much that was."""

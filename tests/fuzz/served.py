@@ -164,7 +164,7 @@ def unix_server() -> Iterator[Case]:
                 messages = (
                     ("open", {"c": 2, "plan": plan, "trial": 0, "mode": "batch"}),
                     ("ring", {"c": 1, "slot_bytes": 1 << 20}),
-                    ("sample", {"c": 1, "g": 0, "epoch": 0, "step": 3, "batch": 3, "slot": 1}),
+                    ("sample", {"c": 1, "g": 0, "epoch": 0, "steps": [[3, 3, 1], [4, 4, 2]]}),
                     ("now", {"c": 1, "number": 4, "epoch": 0, "batch": 1}),
                     ("cancel", {"c": 1, "g": 1}),
                     ("close", {"c": 1}),

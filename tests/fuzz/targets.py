@@ -474,9 +474,9 @@ def codec() -> Iterator[Case]:
 def wire() -> Iterator[Case]:
     """Datagrams of a Unix socket, with descriptors of all kinds; none stays open."""
     messages = [
-        {"kind": "sample", "c": 1, "g": 0, "epoch": 0, "step": 3, "batch": 3, "slot": 2},
+        {"kind": "sample", "c": 1, "g": 0, "epoch": 0, "steps": [[3, 3, 2]]},
         {"kind": "call", "number": 7, "name": "describe", "args": {}},
-        {"kind": "done", "layout": {"fields": [], "nbytes": 0}, "times": [1.5, None]},
+        {"kind": "done", "batches": [{"layout": {"fields": [], "nbytes": 0}, "sample_s": 1.5}], "thread": None},
     ]
     others = [os.open(path, os.O_RDWR if path == "/dev/null" else os.O_RDONLY) for path in ("/dev/zero", "/dev/null", "/proc/self/maps")]
     others += [*os.pipe(), os.open("/", os.O_PATH), os.memfd_create("a hole")]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnkit.runtime.worker import JobQueue, NowJob, SampleJob, TrialJob
+from gnnkit.runtime.worker import JobQueue, NowJob, SampleJob, SlotStep, TrialJob
 
 SLOT = np.zeros(1, np.uint8)
 
 
 def job(channel: int, step: int, generation: int = 1) -> SampleJob:
-    return SampleJob((0, channel), generation, 0, step, step, SLOT)
+    return SampleJob((0, channel), generation, 0, (SlotStep(step, step, SLOT),))
 
 
 def order(queue: JobQueue) -> list[tuple[int, int]]:
     found = []
     while not queue.is_idle:
         taken = queue.take()
-        found.append((taken.channel[1], taken.step if isinstance(taken, SampleJob) else -1))
+        found.append((taken.channel[1], taken.steps[0].step if isinstance(taken, SampleJob) else -1))
         queue.done(taken)
     return found
 
@@ -53,7 +53,7 @@ def test_many_single_batches_of_one_loader_leave_room_for_epochs_and_for_others(
 def test_loaders_of_the_same_number_in_two_processes_are_two() -> None:
     queue = JobQueue(lambda channel, generation: None)
     for client in (1, 2):
-        queue.put(SampleJob((client, 7), 1, 0, client, client, SLOT))
+        queue.put(SampleJob((client, 7), 1, 0, (SlotStep(client, client, SLOT),)))
     queue.forget((1, 7))
     assert queue.take().channel == (2, 7)
 

@@ -45,13 +45,16 @@ def plan(store: Store) -> LoaderPlan:
         return loader.plan
 
 
-SAMPLE = {"c": 1, "g": 0, "epoch": 0, "step": 0, "batch": 0, "slot": 0}
+SAMPLE: dict[str, Any] = {"c": 1, "g": 0, "epoch": 0, "steps": [[0, 0, 0]]}
 WRONG: list[tuple[str, dict[str, Any]]] = [
-    ("sample", {**SAMPLE, "slot": 10**6}),
-    ("sample", {**SAMPLE, "slot": -1}),
-    ("sample", {**SAMPLE, "step": "first"}),
+    ("sample", {**SAMPLE, "steps": [[0, 0, 10**6]]}),
+    ("sample", {**SAMPLE, "steps": [[0, 0, 0], [1, 1, -1]]}),
+    ("sample", {**SAMPLE, "steps": [["first", 0, 0]]}),
+    ("sample", {**SAMPLE, "steps": [[0, 0]]}),
+    ("sample", {**SAMPLE, "steps": []}),
+    ("sample", {**SAMPLE, "steps": 3}),
     ("sample", {**SAMPLE, "g": None}),
-    ("sample", {**SAMPLE, "batch": 2**70}),
+    ("sample", {**SAMPLE, "steps": [[0, 2**70, 0]]}),
     ("cancel", {"c": 1, "g": "x"}),
     ("now", {"c": 1, "number": [], "epoch": 0, "batch": 0}),
     ("ring", {"c": 1, "slot_bytes": 0}),

@@ -181,9 +181,9 @@ class RemoteSession:
         self.sent[number] = walk
         return number, walk
 
-    def take(self, number: int, message: Message, freed: Callable[[], None]) -> None:
+    def take(self, number: int, body: Mapping[str, Any], message: Message, freed: Callable[[], None]) -> None:
         """Books what a worker says about a walk; ``freed`` is called, from anywhere, once the slot is free again."""
-        walk, body = self.sent.pop(number, None), message.body
+        walk = self.sent.pop(number, None)
         if walk is None or walk.done.is_set():  # nobody waits for it any more
             if walk is not None:
                 walk.give_back()
@@ -353,13 +353,13 @@ class RemoteSessions:
         """Gives the workers as many walks as there is room for."""
         while (dealt := channel.next_walk(self._pool.ready)) is not None:
             number, walk = dealt
-            place = {"c": channel.number, "epoch": walk.epoch, "batch": walk.batch}
+            place = {"c": channel.number, "epoch": walk.epoch}
             if walk.seeds is None:
-                self._pool.send(walk.rank, "sample", g=0, step=number, slot=walk.slot, **place)
+                self._pool.send(walk.rank, "sample", g=0, steps=[[number, walk.batch, walk.slot]], **place)
                 continue
             fd = in_memory(np.ascontiguousarray(walk.seeds).data)
             try:
-                self._pool.send(walk.rank, "now", (fd,), number=number, **place)
+                self._pool.send(walk.rank, "now", (fd,), number=number, batch=walk.batch, **place)
             finally:
                 os.close(fd)
 
@@ -376,8 +376,9 @@ class RemoteSessions:
                 self._give_ring(channel, body["nbytes"])
             self.deal(channel)
         else:
-            nbytes = body["layout"]["nbytes"] if "layout" in body else 0
-            channel.take(body.get("number", body.get("step", 0)), message, self._later(channel))
+            (batch,) = body.get("batches", [body])  # a walk is a job of its own
+            nbytes = batch["layout"]["nbytes"] if "layout" in batch else 0
+            channel.take(body.get("number", batch.get("step", 0)), batch, message, self._later(channel))
             if channel.is_larger(nbytes):
                 self._give_ring(channel, nbytes)
             self.deal(channel)

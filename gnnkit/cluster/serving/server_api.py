@@ -251,7 +251,8 @@ class ServedStream:
                 return
 
     def _batch(self, message: Message) -> Any:
-        layout = message.body["layout"]
+        (batch,) = message.body["batches"]
+        layout = batch["layout"]
         try:
             block = mapped(message.fds.pop(0))[: layout["nbytes"]]
         except OSError as error:

@@ -130,7 +130,7 @@ class Trainer(Caller):
         """The next batch that comes."""
         message = hear(self.worker)
         assert message.kind == "done", message
-        layout = layout_from_json(message.body["layout"])
+        layout = layout_from_json(message.body["batches"][0]["layout"])
         return message, SampledSubgraph(0, int(message.body["number"]), False, layout, mapped(message.fds[0]))
 
     def give_ring(self, number: int) -> str:

@@ -246,11 +246,11 @@ def test_what_a_client_had_goes_with_it(servers: GraphStoreServers, store: Store
     for trainer in (leaving, staying):
         trainer.open(1, plan)
         rings[trainer] = trainer.give_ring(1)
-        trainer.worker.send("sample", c=1, g=1, epoch=0, step=0, batch=0, slot=0)
+        trainer.worker.send("sample", c=1, g=1, epoch=0, steps=[[0, 0, 0]])
         assert hear(trainer.worker).kind == "done"
     assert set(rings.values()) <= blocks_of(leaving.worker_pid, "gnnkit-ring")
     for step in range(1, 5):
-        leaving.worker.send("sample", c=1, g=1, epoch=0, step=step, batch=step, slot=0)
+        leaving.worker.send("sample", c=1, g=1, epoch=0, steps=[[step, step, 0]])
     leaving.worker.close()
     assert wait_until(lambda: rings[leaving] not in blocks_of(staying.worker_pid, "gnnkit-ring"), FAULT_S)
     staying.ask(1, 1)
@@ -269,12 +269,12 @@ def test_a_client_that_reads_nothing_keeps_nobody_waiting(servers: GraphStoreSer
         trainer.open(1, plan)
         trainer.give_ring(1)
     for step in range(2000):  # far more answers than a socket holds
-        paused.worker.send("sample", c=1, g=1, epoch=0, step=step, batch=step % 8, slot=0)
+        paused.worker.send("sample", c=1, g=1, epoch=0, steps=[[step, step % 8, 0]])
     assert paused.worker.send_all(HANG_S)
     for index in range(8):
         reading.ask(1, index)
     assert {reading.batch()[0].body["number"] for _ in range(8)} == set(range(8))
-    steps = [hear(paused.worker).body["step"] for _ in range(2000)]  # nothing is lost meanwhile
+    steps = [hear(paused.worker).body["batches"][0]["step"] for _ in range(2000)]  # nothing is lost meanwhile
     assert sorted(steps) == list(range(2000))
     paused.close()
     reading.close()
