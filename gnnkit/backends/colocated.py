@@ -30,7 +30,8 @@ class Colocated:
     Attributes:
         num_workers: Processes, or "auto": the processors this trainer may use, less one, at most 16.
         threads_per_worker: Sampling threads in each.
-        worker_concurrency: Batches that a process is given at a time, 1 to 32; at least 4 where parts are on other hosts.
+        worker_concurrency: Batches that a process is given at a time, 1 to 32; at least 4 where parts are on other hosts. Small batches
+            that are sampled together count as one.
         channel_size: The most memory for batches under way, in bytes or as "4GB"; None: as much as they take.
         process_start_gap_seconds: The trainer of local rank ``i`` waits ``i`` times as long before it starts processes. Start-up needs no
             such gap: memory is shared.

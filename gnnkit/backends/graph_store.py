@@ -33,7 +33,8 @@ class GraphStore:
         threads_per_worker: Sampling threads of each of those.
         address: Where servers are: ``"unix:/folder"`` or the folder, on this host; ``"10.0.0.1:7000"``, or several of these, on others;
             ``"127.0.0.1:0"`` starts servers of its own, and joins them as if they were on another host. None starts some of its own.
-        worker_concurrency: Batches that a sampling process is given at a time by each loader, 1 to 32.
+        worker_concurrency: Batches that a sampling process is given at a time by each loader, 1 to 32. Small batches that are sampled
+            together count as one.
         channel_size: The most memory for batches under way, in bytes or as "4GB"; None: as much as they take.
         max_restarts: How often, in all, a server or sampling process that dies is waited for, or started again where it is this
             process's own, its batches sampled again and a warning given; after that, its end is an error.
