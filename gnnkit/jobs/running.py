@@ -22,7 +22,7 @@ from gnnkit.jobs.environment import JobPlace, choose_device
 from gnnkit.jobs.process_group import process_group
 from gnnkit.loader.planned import check_planned
 from gnnkit.plan import LoaderPlan
-from gnnkit.sampling.kinds import warm
+from gnnkit.sampling import kinds
 from gnnkit.storage.manifest import read_manifest
 from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
@@ -107,10 +107,12 @@ def prepare(plan: Path, node: int, num_nodes: int, events: EventSink) -> str:
     role = find_plan_role(planned)
     if planned.store is None:
         raise PlanError("the plan's graph was only in memory", "build a store with gnnkit.partition() and a loader with from_store()")
-    warm(events)
+    placed, placement = planned.store.path, planned.placement
+    elsewhere = role.kind != "standalone" or (placement is not None and num_nodes > 1)
+    kinds.prepare(planned.inputs, planned.sampling, caches=bool(planned.cached), has_other_hosts=elsewhere)
+    kinds.warm(events)
     if role.kind == "client":
         return "kernels are compiled; the servers hold the store"
-    placed, placement = planned.store.path, planned.placement
     manifest = url_manifest(placed, events) if is_url(placed) else read_manifest(Path(placed))
     check_planned(planned.store, manifest, placed)
     if role.kind == "server":  # which parts are its own, servers agree on when they meet

@@ -24,6 +24,7 @@ import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
+from numba.core.sigutils import normalize_signature
 
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
@@ -166,7 +167,7 @@ def allocating_helper(function: F) -> F:
 
 
 def kernel(signature: str, *, nogil: bool = True) -> Callable[[F], F]:
-    """Marks an entry point into machine code that every run needs: compiled by ``warm`` for one signature.
+    """Marks an entry point into machine code that every run needs: compiled for one signature, by ``warm`` or by a call before that.
 
     Args:
         signature: Numba's notation, e.g. ``"int64(int64[::1], int64)"``.
@@ -174,27 +175,33 @@ def kernel(signature: str, *, nogil: bool = True) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        dispatcher = lazy_kernel(function, nogil=nogil)
+        dispatcher = _dispatcher(function, nogil, signature)
         _kernels.append((dispatcher, signature))
-        return dispatcher
+        return cast(F, dispatcher)
 
     return decorate
 
 
 def lazy_kernel(function: F, *, nogil: bool = True) -> F:
     """Marks an entry point that few runs need: compiled for the types of its first call; ``nogil`` as for ``kernel``."""
+    return cast(F, _dispatcher(function, nogil))
+
+
+def _dispatcher(function: Callable[..., Any], nogil: bool, declared: str | None = None) -> Any:
     dispatcher = numba.njit(nogil=nogil, error_model="numpy")(function)
     dispatcher._cache = _KernelCache(function)
     compile_kernel = dispatcher.compile
 
     def compile_registered(signature: Any) -> Any:
         _register_runtime()
+        if declared is not None and normalize_signature(signature)[0] == normalize_signature(declared)[0]:
+            signature = declared  # its machine code is kept under these words: a call asks with its types, and would compile it once more
         if not dispatcher._cache.holds(signature):
             _register_with_numba()
         return compile_kernel(signature)
 
     dispatcher.compile = lambda signature: apart(lambda: compile_registered(signature))
-    return cast(F, dispatcher)
+    return dispatcher
 
 
 def warm(events: EventSink = ignore_events) -> None:

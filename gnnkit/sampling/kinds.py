@@ -131,7 +131,9 @@ def cached_nodes(words: Mapping[NodeType, NDArray[np.uint64]] | None) -> dict[No
     return {node_type: CachedNodes(own) for node_type, own in words.items()}
 
 
-def prepare(inputs: Inputs, sampling: Sampling, *, walks_only: bool = False, caches: bool = False) -> None:
+def prepare(
+    inputs: Inputs, sampling: Sampling, *, walks_only: bool = False, caches: bool = False, has_other_hosts: bool = False
+) -> None:
     """Imports what a plan's batches are made with, so that ``jit.warm`` compiles its kernels.
 
     Args:
@@ -139,6 +141,7 @@ def prepare(inputs: Inputs, sampling: Sampling, *, walks_only: bool = False, cac
         sampling: What is sampled around them.
         walks_only: Whether batches are structures, for whoever gathers the rows elsewhere.
         caches: Whether batches come without the features that the trainer has.
+        has_other_hosts: Whether hosts ask each other for what they hold, or for batches.
     """
     seeder_of(inputs, sampling)
     walker_of(sampling)
@@ -147,7 +150,10 @@ def prepare(inputs: Inputs, sampling: Sampling, *, walks_only: bool = False, cac
     if walks_only:
         import gnnkit.sampling.structure
     if caches:
-        import gnnkit.sampling.cached  # noqa: F401
+        import gnnkit.sampling.cached
+    if has_other_hosts:
+        import gnnkit.sampling.owned
+        import gnnkit.sampling.remote  # noqa: F401
 
 
 def prepare_all() -> None:

@@ -94,3 +94,16 @@ def test_kernels_belong_to_the_user_of_the_machine_and_are_compiled_once(tmp_pat
     elsewhere.mkdir()
     subprocess.run([sys.executable, str(program)], env={**environment, "TMPDIR": str(elsewhere)}, timeout=120, check=True)
     assert any(elsewhere.rglob("*.nbc"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("add(1, 2)", "jit.warm()"), ("jit.warm()", "add(1, 2)")], ids=["a call is first", "warming is first"])
+def test_a_call_before_warming_has_the_same_machine_code(tmp_path: Path, words: tuple[str, str]) -> None:
+    """Whichever is first compiles; the other, in a process of its own, loads what that has written."""
+    program, cache, written = tmp_path / "program.py", tmp_path / "cache", []
+    program.write_text(ONE_KERNEL.partition("told = []")[0] + "import sys\nexec(sys.argv[1])\nassert add.signatures\n")
+    for word in words:
+        environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+        subprocess.run([sys.executable, str(program), word], env=environment, timeout=120, check=True)
+        written.append({file: file.stat().st_mtime_ns for file in cache.rglob("*.nb?")})
+    assert len(written[0]) == 2 and written[0] == written[1]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import gnnkit.sampling.owned  # noqa: F401 - workers ask for what their own host holds in the same way: ``warm`` compiles its kernels
 from gnnkit.cluster.parts.client import Peer, RemoteOwners, keep_freed_memory
 from gnnkit.cluster.service_client import lease_renewal
 from gnnkit.plan import LoaderPlan
