@@ -11,6 +11,9 @@ import sys
 
 def main() -> None:
     """Runs the command line of this process and exits with its code."""
-    from gnnkit.cli.app import run
+    from gnnkit.host import without_collections
+
+    with without_collections():
+        from gnnkit.cli.app import run
 
     sys.exit(run(sys.argv[1:]))

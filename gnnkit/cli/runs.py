@@ -40,9 +40,12 @@ def run(
 
     With GNNKIT_ROLE=server it serves the plan's store instead, and with GNNKIT_RECORD=FOLDER it writes down what the batches are.
     """
-    from gnnkit.export.recording import VARIABLE
-    from gnnkit.jobs.running import find_plan_role
-    from gnnkit.plan import LoaderPlan
+    from gnnkit.host import without_collections
+
+    with without_collections():
+        from gnnkit.export.recording import VARIABLE
+        from gnnkit.jobs.running import find_plan_role
+        from gnnkit.plan import LoaderPlan
 
     if prepare:
         _prepare(plan)
@@ -73,11 +76,15 @@ def _prepare(plan: Path) -> None:
 
 def _train(plan: Path, train: Path | None, directory: Path, device: str, record: str | None) -> None:
     from gnnkit.errors import GnnkitError
+    from gnnkit.host import without_collections
     from gnnkit.jobs.context import LogLines
     from gnnkit.jobs.environment import find_place
     from gnnkit.jobs.running import load_train, run_training
     from gnnkit.runtime.entry import die_with_parent
+    from gnnkit.sampling.collate import load_batch_classes
 
+    with without_collections():  # what the train function's file would load itself
+        load_batch_classes()
     place = find_place()
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun gives ranks sessions of their own: one that is killed would leave them behind
         die_with_parent(os.getppid())

@@ -6,7 +6,6 @@ They need neither torch nor the user's ``__main__``, and everything that they ho
 from __future__ import annotations
 
 import ctypes
-import gc
 import logging
 import os
 import select
@@ -23,7 +22,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.host import leave_no_core
+from gnnkit.host import leave_no_core, without_collections
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.ring import SharedBlock
 from gnnkit.runtime.wire import Wire
@@ -239,13 +238,10 @@ def load_work(load: Callable[[], T], wire: Wire) -> T:
         load: Does so.
         wire: The connection to whoever has started the process.
     """
-    gc.disable()  # looking for garbage while modules are loaded takes a tenth of the start, and there is none
-    try:
-        work = load()
-    except BaseException as error:  # a broken installation; the loader raises it
-        wire.send("failed", error=error_to_json(error))
-        wire.send_all(1.0)
-        raise
-    gc.freeze()
-    gc.enable()
-    return work
+    with without_collections():
+        try:
+            return load()
+        except BaseException as error:  # a broken installation; the loader raises it
+            wire.send("failed", error=error_to_json(error))
+            wire.send_all(1.0)
+            raise

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from gnnkit.host import without_collections
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.launching.packing import pack_result, unpack_code
 from gnnkit.runtime.entry import ParentWatch
@@ -84,14 +85,16 @@ class RankWork:
         body = setup.body
         place = JobPlace(**body["place"])
         _set_variables({**place.variables(), **body["variables"]})
-        from gnnkit.jobs.running import run_training
+        with without_collections():
+            from gnnkit.jobs.running import run_training
 
-        train, transform, extra = unpack_code(from_memory(setup.fds[0]))
+            train, transform, extra = unpack_code(from_memory(setup.fds[0]))  # brings torch, mostly
         store = _store(place, setup.fds[1:], body["timeout_s"])
         if self._heard.empty():  # the graph is being stored meanwhile
-            from gnnkit.sampling.collate import load_batch_classes
+            with without_collections():
+                from gnnkit.sampling.collate import load_batch_classes
 
-            load_batch_classes()
+                load_batch_classes()
         plan = self._heard.get(timeout=PARENT_WAIT_S)
         assert plan.kind == "plan"
         for address, token in plan.body["tokens"].items():
