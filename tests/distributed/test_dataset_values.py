@@ -263,10 +263,17 @@ def test_beside_the_native_library_they_are_graphlearn_torchs_too(tmp_path: Path
 # In spawned children, as graphlearn-torch's scripts train ---------------------------------------------------------------------
 
 
-def train_in_a_child(rank: int, dataset: Any, folder: str, port: int) -> None:
-    """One of two trainers: every loader with a sampling process of its own, and graphlearn-torch's options."""
+def train_in_a_child(rank: int, datasets: dict[str, Any], folder: str, port: int) -> None:
+    """One of two trainers, on one data set after the other."""
+    gnnkit.distributed.init_worker_group(world_size=2, rank=rank, group_name="trainers")
+    for kind, dataset in datasets.items():
+        (Path(folder) / kind).mkdir(exist_ok=True)
+        train_on(rank, dataset, Path(folder) / kind, port)
+
+
+def train_on(rank: int, dataset: Any, folder: Path, port: int) -> None:
+    """Every loader with a sampling process of its own, and graphlearn-torch's options."""
     distributed = gnnkit.distributed
-    distributed.init_worker_group(world_size=2, rank=rank, group_name="trainers")
     own, edges = EVERYTHING.split(NUM_NODES // 2)[rank], ring().edge_index.split(NUM_NODES, dim=1)[rank]
 
     def options() -> Any:
@@ -295,15 +302,15 @@ def train_in_a_child(rank: int, dataset: Any, folder: str, port: int) -> None:
             assert kind != 1 or batch.node[batch.mapping].equal(batch.batch)
             found[kind] += (batch.node[batch.edge_label_index][:, : len(batch.input_id)].T if kind == 2 else batch.batch).tolist()
     assert distributed.get_context().rank == rank
-    torch.save(found, Path(folder) / f"{rank}.pt")
-    (Path(folder) / f"{rank}.store").write_text(str(dataset.store.path))
+    torch.save(found, folder / f"{rank}.pt")
+    (folder / f"{rank}.store").write_text(str(dataset.store.path))
     loaders[1].shutdown()  # the others end with their process
 
 
-@pytest.mark.parametrize("kind", ["values", "parts", "store"])
-def test_loaders_in_spawned_children(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    dataset = by_init(ring(), "out") if kind == "values" else DistDataset.from_store(stored(ring(), tmp_path, 2, edge_dir="out"))
-    datasets = [part_of(ring(), rank) if kind == "parts" else dataset for rank in range(2)]
+def test_loaders_in_spawned_children(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of values that both children are handed, of a part each, and of a store."""
+    whole, stored_one = by_init(ring(), "out"), DistDataset.from_store(stored(ring(), tmp_path, 2, edge_dir="out"))
+    datasets = [{"values": whole, "parts": part_of(ring(), rank), "store": stored_one} for rank in range(2)]
     spawn, port = torch.multiprocessing.get_context("spawn"), free_port()
     children = [spawn.Process(target=train_in_a_child, args=(rank, datasets[rank], str(tmp_path), port)) for rank in range(2)]
     for child in children:
@@ -316,18 +323,17 @@ def test_loaders_in_spawned_children(kind: str, tmp_path: Path, capfd: pytest.Ca
         for child in children:
             child.kill()
             child.join()
-    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    for found in range(2):
-        assert sorted(ranks[0][found] + ranks[1][found]) == EVERYTHING.tolist()
-    assert sorted(map(tuple, ranks[0][2] + ranks[1][2])) == sorted(map(tuple, ring().edge_index.T.tolist()))
-    paths = {(tmp_path / f"{rank}.store").read_text() for rank in range(2)}
-    assert len(paths) == 1
-    if kind == "parts":
-        whole, of_parts = by_init(ring(), "out"), DistDataset.from_store(paths.pop(), 1)
-        assert of_parts.node_ids.sort().values.equal(EVERYTHING[1::2])  # type: ignore[union-attr]
-        assert not [*(tmp_path / "home" / "stores").glob("*.parts")]
-        for batch, wanted in zip(make(of_parts, input_nodes=EVERYTHING), make(whole, input_nodes=EVERYTHING), strict=True):
-            same(batch, wanted)
+    for kind in datasets[0]:
+        ranks = [torch.load(tmp_path / kind / f"{rank}.pt") for rank in range(2)]
+        for found in range(2):
+            assert sorted(ranks[0][found] + ranks[1][found]) == EVERYTHING.tolist(), kind
+        assert sorted(map(tuple, ranks[0][2] + ranks[1][2])) == sorted(map(tuple, ring().edge_index.T.tolist())), kind
+        assert len({(tmp_path / kind / f"{rank}.store").read_text() for rank in range(2)}) == 1, kind
+    of_parts = DistDataset.from_store((tmp_path / "parts/0.store").read_text(), 1)
+    assert of_parts.node_ids.sort().values.equal(EVERYTHING[1::2])  # type: ignore[union-attr]
+    assert not [*(tmp_path / "home" / "stores").glob("*.parts")]
+    for batch, wanted in zip(make(of_parts, input_nodes=EVERYTHING), make(by_init(ring(), "out"), input_nodes=EVERYTHING), strict=True):
+        same(batch, wanted)
 
 
 # Parts that ranks hold --------------------------------------------------------------------------------------------------------

@@ -69,8 +69,8 @@ def folder(tmp_path: Path) -> Path:
     return where
 
 
-def check_training(folder: Path, python: str) -> None:
-    ranks = run_ranks(folder, 2, python)
+def check_training(folder: Path, python: str, world_size: int) -> None:
+    ranks = run_ranks(folder, world_size, python)
     train_idx = torch.load(folder / "train_idx.pt", weights_only=True).tolist()
     for script, wanted in enumerate((sorted(train_idx), list(range(80)))):
         for epoch in range(3):
@@ -83,13 +83,13 @@ def check_training(folder: Path, python: str) -> None:
 @needs_glt
 @pytest.mark.timeout(400)
 def test_scripts_with_their_imports_changed_train_on_two_ranks(folder: Path) -> None:
-    check_training(folder, sys.executable)
+    check_training(folder, sys.executable, 2)
 
 
 @pytest.mark.glt
 @pytest.mark.timeout(400)
 def test_they_do_so_beside_the_native_library(folder: Path, glt_interpreter: Path) -> None:
-    check_training(folder, str(glt_interpreter))
+    check_training(folder, str(glt_interpreter), 1)
 
 
 @needs_glt
@@ -124,15 +124,16 @@ def test_hosts_with_a_part_each_give_the_batches_of_one_with_both(tmp_path: Path
     assert [out.splitlines()[-1:] for out, _ in results] == [[line] for line in wanted], [err[-3000:] for _, err in results]
 
 
-def check_servers(tmp_path: Path, num_servers: int, word: str, python: str) -> None:
-    """One program of servers, one of two clients, a token in the environment."""
+def check_servers(tmp_path: Path, num_servers: int, num_clients: int, word: str, python: str) -> None:
+    """One program of servers, one of clients, a token in the environment."""
     source, train, test = learnable(), np.arange(60), np.arange(60, 80)
     write_glt_partitions(stored(source, tmp_path, num_servers, edge_dir="out"), tmp_path / "partitions", lambda event: None)
     for name, ids in (("train", train), ("test", test)):
         for part, some in enumerate(np.array_split(ids, num_servers)):
             torch.save(torch.from_numpy(some), tmp_path / f"{name}{part}.pt")
     own = {"GNNKIT_TOKEN": "a token in the environment", "GNNKIT_HOME": str(tmp_path / "home")}
-    arguments = [str(tmp_path), "--port", str(free_port()), "--num_servers", str(num_servers), "--word", word]
+    numbers = {"--port": free_port(), "--num_servers": num_servers, "--num_clients": num_clients}
+    arguments = [str(tmp_path), *(str(word) for pair in numbers.items() for word in pair), "--word", word]
     started = []
     try:
         for role in ("server", "client"):
@@ -146,7 +147,7 @@ def check_servers(tmp_path: Path, num_servers: int, word: str, python: str) -> N
             if process.poll() is None:
                 os.killpg(process.pid, 9)
             process.communicate()
-    clients = [torch.load(tmp_path / f"client{rank}.pt") for rank in range(2)]
+    clients = [torch.load(tmp_path / f"client{rank}.pt") for rank in range(num_clients)]
     for epoch in range(3):
         assert sorted(seed for client in clients for seed in client["train"][epoch]) == train.tolist()
     for epoch in (0, 2):
@@ -160,14 +161,14 @@ def check_servers(tmp_path: Path, num_servers: int, word: str, python: str) -> N
 @needs_glt
 @pytest.mark.timeout(400)
 def test_the_tutorial_of_servers_and_clients_trains_and_ends(tmp_path: Path) -> None:
-    check_servers(tmp_path, 2, "graph_dir", sys.executable)
+    check_servers(tmp_path, 2, 2, "graph_dir", sys.executable)
 
 
 @pytest.mark.slow(seconds=40)
 @pytest.mark.glt
 @pytest.mark.timeout(400)
 def test_it_does_so_beside_the_native_library(tmp_path: Path, glt_interpreter: Path) -> None:
-    check_servers(tmp_path, 1, "root_dir", str(glt_interpreter))
+    check_servers(tmp_path, 1, 1, "root_dir", str(glt_interpreter))
 
 
 # Beside graphlearn-torch's own loaders ----------------------------------------------------------------------------------------
