@@ -34,6 +34,7 @@ HOSTS = "hosts.json"
 _PR_SET_CHILD_SUBREAPER = 36
 # How long processes may take to end by themselves where somebody waits for the prompt; and to be gone once they were killed.
 _HASTE_S, _EXIT_WAIT_S = 0.3, 10.0
+_LOOK_S = 0.2
 
 
 class TrialSupervisor:
@@ -120,7 +121,15 @@ class TrialSupervisor:
                     yield self._commands.pop(ended[0]), os.waitstatus_to_exitcode(ended[1])
 
     def _end(self, keepers: set[int], haste_s: float) -> None:
-        deadline = Deadline(haste_s)
+        # Whoever has started others ends them: a server that finds its workers ended by somebody else takes that for their failure.
+        told: set[int] = set()
+        deadline = Deadline(haste_s / 2)
+        while (left := _children() - keepers) and not deadline.has_passed:
+            _signal_all(left - told, signal.SIGTERM)
+            told |= left
+            wait_for_end(next(iter(left)), deadline.within(_LOOK_S))  # what it leaves behind is a child of this process then
+            list(self._collect())
+        deadline = Deadline(haste_s / 2)
         _signal_all(set(_descendants()) - keepers, signal.SIGTERM)
         self._await_end(keepers, deadline)
         deadline = Deadline(_EXIT_WAIT_S)
@@ -135,8 +144,24 @@ class TrialSupervisor:
             list(self._collect())
 
 
+def _children() -> set[int]:
+    """Pids of the commands and of everything that has lost its parent, and that still run."""
+    return set(_by_parent().get(os.getpid(), []))
+
+
 def _descendants() -> list[int]:
     """Pids of everything that this process has started or inherited, and that still runs."""
+    children = _by_parent()
+    found, waiting = [], [os.getpid()]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _by_parent() -> dict[int, list[int]]:
+    """Pids of all that runs, by the pid of their parent."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -144,12 +169,7 @@ def _descendants() -> list[int]:
                 fields = file.read().rpartition(")")[2].split()
                 if fields[0] not in "ZX":
                     children.setdefault(int(fields[1]), []).append(int(name))
-    found, waiting = [], [os.getpid()]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
+    return children
 
 
 def _signal_all(pids: set[int], number: signal.Signals) -> None:
