@@ -20,10 +20,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import llvmlite.binding
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.registry import cpu_target
-from numba.core.runtime import rtsys
+from numba.core.runtime import _nrt_python
 from numba.core.sigutils import normalize_signature
 
 from gnnkit.errors import PlanError
@@ -213,37 +214,40 @@ def warm(events: EventSink = ignore_events) -> None:
     Args:
         events: Receives the stage "compile", a unit per kernel. Where something is compiled, its end says that this is done once.
     """
-    from filelock import FileLock
-
     pending = [(dispatcher, signature) for dispatcher, signature in _kernels if not dispatcher.signatures]
     if not pending:
         return
-    lock = FileLock(kernel_cache_root() / "compile.lock", timeout=_LOCK_TIMEOUT_S)
     with Stage(events, "compile", label="sampling kernels", total=len(pending), unit="kernels") as stage:
         compiles = False
         for dispatcher, signature in pending:
-            compiles |= apart(partial(_compile_in_turn, dispatcher, signature, lock))
+            compiles |= apart(partial(_compile_in_turn, dispatcher, signature))
             stage.advance(text=_ONCE if compiles else "")
         if compiles:
             stage.summary = f"{len(pending)} kernels, {_ONCE},"
 
 
-def _compile_in_turn(dispatcher: Any, signature: str, lock: contextlib.AbstractContextManager[object]) -> bool:
+def _compile_in_turn(dispatcher: Any, signature: str) -> bool:
     """Compiles or loads a kernel; whether there was something to compile, for this process or for another one that had the lock."""
     missing = not dispatcher._cache.holds(signature)
     with _told(), contextlib.ExitStack() as held:
         if missing:
+            from filelock import FileLock  # only to compile
+
             with contextlib.suppress(TimeoutError):  # without it several may compile the same, and each file that they write is whole
-                held.enter_context(lock)
+                held.enter_context(FileLock(kernel_cache_root() / "compile.lock", timeout=_LOCK_TIMEOUT_S))
         dispatcher.compile(signature)
     return missing
 
 
 @cache
 def _register_runtime() -> None:
-    """Makes known what machine code of any kernel calls: counting references to arrays."""
+    """Makes known what machine code of any kernel calls: allocating arrays, and counting references to them.
+
+    As Numba does, without compiling what other machine code is linked with: each kernel on disk has its own copy of that.
+    """
     with _registering:
-        rtsys.initialize(cpu_target.target_context)
+        for name, address in _nrt_python.c_helpers.items():
+            llvmlite.binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
 
 @cache

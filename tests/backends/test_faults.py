@@ -209,12 +209,12 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_an_exception_while_starting(broken: Any) -> None:
-    broken("filelock", "raise RuntimeError('no locks today')")
+    broken("platformdirs", "raise RuntimeError('no folders today')")
     started = time.monotonic()
-    with pytest.raises(StartTimeout, match="RuntimeError: no locks today") as caught:
+    with pytest.raises(StartTimeout, match="RuntimeError: no folders today") as caught:
         loader_of("Colocated-2")
     assert in_time(time.monotonic() - started, 10)
-    assert isinstance(caught.value.__cause__, RemoteTraceback) and "filelock.py" in str(caught.value.__cause__)
+    assert isinstance(caught.value.__cause__, RemoteTraceback) and "platformdirs.py" in str(caught.value.__cause__)
 
 
 def test_a_worker_that_cannot_even_begin(broken: Any) -> None:
