@@ -14,11 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gnnkit import Colocated
 from tests.backends.setups import FAULT_S, descendants, environment, is_gone, loader_of, run_script, workers
-from tests.helpers.machine import in_time
+from tests.helpers.machine import QUICK, in_time
 from tests.helpers.waiting import wait_until
-from tests.loader.graphs import make
 from tests.loader.test_lifetime import _SURROUNDINGS
 
 pytestmark = pytest.mark.slow
@@ -40,7 +38,7 @@ def test_a_cell_that_is_run_again_and_again() -> None:
     """With a graph of its own each time; ``tests/ui`` has one with a store, in a kernel."""
     gc.collect()
     before, counts = held_memory(), []
-    for _ in range(8):
+    for _ in range(5):
         loader = loader_of("Colocated-1")
         iterator = iter(loader)
         next(iterator)
@@ -68,7 +66,7 @@ def test_closing_is_quick_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tm
     assert not descendants() and not list((tmp_path / RUNS).iterdir())
 
 
-def test_workers_know_neither_torch_nor_the_network() -> None:
+def test_workers_know_neither_torch_nor_the_network_and_share_memory() -> None:
     before = set(sys.modules)  # other tests may have been here
     with loader_of("Colocated-2") as loader:
         list(loader)
@@ -79,13 +77,8 @@ def test_workers_know_neither_torch_nor_the_network() -> None:
             assert not psutil.Process(pid).net_connections("inet")
             assert os.getsid(pid) == pid != os.getsid(0)
         assert not psutil.Process().net_connections("inet")
-
-
-def test_memory_is_shared_not_copied() -> None:
-    """The ring and the graph exist once."""
-    with make(backend=Colocated(2)) as loader:
-        list(loader)
-        blocks = {}
+        # The ring and the graph exist once: memory is shared, not copied.
+        blocks: dict[tuple[str, bool], set[int]] = {}
         for pid in (os.getpid(), *workers(loader).values()):
             for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
                 if "memfd:gnnkit-graph" in line or "memfd:gnnkit-ring" in line:
@@ -148,8 +141,9 @@ while True:
 """
 
 
-@pytest.mark.parametrize("how", ["alone", "fork", "stopped"])
+@pytest.mark.parametrize("how", ["fork", "stopped"])
 def test_a_parent_that_is_killed(tmp_path: Path, how: str) -> None:
+    """With a fork that keeps every descriptor open, and with one worker that is stopped beside one that works."""
     path = tmp_path / "script.py"
     path.write_text(_HEAD + _WAIT)
     process = subprocess.Popen([sys.executable, "-W", "ignore", str(path), how], stdout=subprocess.PIPE, text=True, env=environment())
@@ -216,6 +210,7 @@ print("on time")
 """
 # Every process's clock is off by what a file says, from the moment at which it is written.
 _SHIFTED = """
+from __future__ import annotations
 import os, time
 _time = time.time
 
@@ -231,7 +226,9 @@ time.time_ns = lambda: int(shifted() * 1e9)
 
 
 def test_a_clock_that_jumps(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(_SHIFTED)
+    (tmp_path / "sitecustomize.py").write_text(
+        _SHIFTED + Path(QUICK, "sitecustomize.py").read_text().partition("from __future__ import annotations")[2]
+    )
     path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
     done = run_script(_HEAD + _CLOCK, tmp_path, timeout_s=240, PYTHONPATH=path, CLOCK_SHIFT=str(tmp_path / "shift"))
     assert (done.stdout, done.returncode) == ("on time\n", 0), done.stderr

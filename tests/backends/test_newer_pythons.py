@@ -9,8 +9,8 @@ import pytest
 from tests.helpers.machine import ROOT, newer_python
 
 # What of the contract goes through processes, signals and forks, once each; the rest of it is the same Python everywhere.
-CORE = "Colocated-2 and (everywhere or before or second_iteration or resuming or survive or forked or held or graphs_in_memory)"
-CORE += " or several_threads"
+CORE = "Colocated-2 and (everywhere or before or second_iteration or resuming or survive or forked or held)"
+CORE += " or several_threads or graphs_in_memory"
 
 
 @pytest.mark.slow(seconds=40)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from torch_geometric.data import Data
 
+import gnnkit
 from gnnkit import Colocated, GraphLoader
 from gnnkit.backends import resolve_backend
 from gnnkit.errors import PlanError
@@ -67,21 +68,20 @@ def test_auto_is_the_same_as_for_threads() -> None:
         assert len(workers(loader)) == auto_threads()
 
 
-def make_many(data: Data, **options: Any) -> GraphLoader:
-    return GraphLoader.from_pyg(data, num_neighbors=[2], progress=False, backend=Colocated(1), **options)
-
-
-def test_ranks_get_what_they_get_everywhere() -> None:
-    data = plain()
-    for remainder in ("drop", "pad", "uneven"):
-        options = {"batch_size": 7, "shuffle": True, "remainder": remainder, "world_size": 2}
-        found = []
-        for rank in range(2):
-            with (
-                make_many(data, rank=rank, **options) as loader,
-                GraphLoader.from_pyg(data, num_neighbors=[2], progress=False, rank=rank, **options) as reference,
-            ):
-                pairs = list(zip(loader, reference, strict=True))
-                assert all(a.n_id.equal(b.n_id) for a, b in pairs)
-                found += [int(i) for a, _ in pairs for i in a.input_id]
-        assert remainder != "uneven" or sorted(found) == list(range(100))
+def test_ranks_get_what_they_get_everywhere(tmp_path: Path) -> None:
+    data, backend = plain(), Colocated(1)
+    path = gnnkit.partition(data, 1, out=tmp_path / "store").path
+    common: dict[str, Any] = {"num_neighbors": [2], "progress": False, "input_nodes": None}
+    with GraphLoader.from_store(path, backend=backend, **common):  # keeps the process for all of them
+        for remainder in ("drop", "pad", "uneven"):
+            options = {"batch_size": 7, "shuffle": True, "remainder": remainder, "world_size": 2, **common}
+            found = []
+            for rank in range(2):
+                with (
+                    GraphLoader.from_store(path, backend=backend, rank=rank, **options) as loader,
+                    GraphLoader.from_pyg(data, rank=rank, **options) as reference,
+                ):
+                    pairs = list(zip(loader, reference, strict=True))
+                    assert all(a.n_id.equal(b.n_id) for a, b in pairs)
+                    found += [int(i) for a, _ in pairs for i in a.input_id]
+            assert remainder != "uneven" or sorted(found) == list(range(100))
