@@ -57,7 +57,7 @@ def test_a_download_twice(kernel: Kernel, slow_server: FileServer, tmp_path: Pat
 
 
 def test_reading_text_twice(kernel: Kernel, tmp_path: Path) -> None:
-    num_edges, block = 6_000_000, 120_000
+    num_edges, block = 3_000_000, 120_000
     tree = write_tree("ogbn-arxiv", tmp_path, num_nodes=1000)
     write_csv(tree / "raw/num-edge-list.csv.gz", [[num_edges]])
     text = "".join(f"{i * 31 % 1000},{i * 7 % 1000}\n" for i in range(block)).encode()
@@ -79,7 +79,7 @@ print("result", loader.schema.num_edges, digest(loader))
 def test_partitioning(place: Workplace, kernel: Kernel, tmp_path: Path) -> None:
     cell = f"""
 options = {{"num_neighbors": [3, 2], "batch_size": 1024, "num_parts": 4, "store_dir": {str(tmp_path)!r}, "progress": "html"}}
-print("result", digest(GraphLoader.from_source(products_like(0.03), partition=method, **options)))
+print("result", digest(GraphLoader.from_source(products_like(0.02), partition=method, **options)))
 """
     kernel.run("method = 'ldg'")
     check_is_short(stop_at(kernel, cell, "partition progress"), "partition")
