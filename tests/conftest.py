@@ -43,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     options = config.known_args_namespace
     options.pythonwarnings = [*(options.pythonwarnings or []), *FOREIGN_WARNINGS]
     gc.disable()  # see ``pytest_collection_finish``
+    if getattr(config.option, "numprocesses", None):  # looked for here, and in none of the parallel processes, which start after this
+        REQUIREMENTS["glt"].missing()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

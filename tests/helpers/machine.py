@@ -96,16 +96,26 @@ def _missing_gpu() -> str | None:
     return None if has_gpu() else "needs an NVIDIA GPU that torch can use"
 
 
+# An interpreter, and in a second line why graphlearn-torch does not load there: found out once, for parallel processes of the same run.
+GLT_VARIABLE = "GNNKIT_TESTS_GLT"
+
+
 @cache
 def _missing_glt() -> str | None:
     python = glt_python()
     if python is None:
         return "needs graphlearn-torch's native library: there is no second environment in .envs/glt"
+    told, _, reason = os.environ.get(GLT_VARIABLE, "").partition("\n")
+    if told == str(python):
+        return reason or None
     code = "import torch, ctypes, importlib.util as u, glob\n"
     code += "root = u.find_spec('graphlearn_torch').submodule_search_locations[0]\n"
     code += "ctypes.CDLL(glob.glob(root + '/py_graphlearn_torch*.so')[0])"
     probe = subprocess.run([str(python), "-c", code], capture_output=True, text=True)
-    return f"{python} does not load graphlearn-torch: {probe.stderr.strip().splitlines()[-1]}" if probe.returncode else None
+    if probe.returncode:
+        reason = f"{python} does not load graphlearn-torch: {probe.stderr.strip().splitlines()[-1]}"
+    os.environ[GLT_VARIABLE] = f"{python}\n{reason}"
+    return reason or None
 
 
 def _missing_newer() -> str | None:
