@@ -1,8 +1,11 @@
-"""Stores that are built on a Ray cluster: byte for byte those of one machine, also where a node is killed meanwhile."""
+"""One Ray cluster for everything: stores that are built on it, byte for byte those of one machine, also where a node is killed meanwhile;
+and ranks with the same batches, which are started again with exactly those that are left."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,12 +20,14 @@ import pytest
 from typer.testing import CliRunner
 
 import gnnkit
+from gnnkit import GraphLoader, Ray
 from gnnkit.cli.app import app
 from gnnkit.datasets import papers_like, products_like
 from gnnkit.datasets.synthetic_ogb import write_ogb_layout
-from gnnkit.errors import DatasetError, PlanError, WorkerDied
+from gnnkit.errors import DatasetError, PlanError, TrainingFailed, WorkerDied
 from gnnkit.events import Event
 from tests.helpers.waiting import wait_until
+from tests.jobs.setups import Steps, epochs, planned
 from tests.ray.clusters import PATIENCE_S, STILL_S, RayCluster, started_cluster
 from tests.ray.sources import DOOMED, DamagedSource, WaitingSource
 
@@ -54,8 +59,8 @@ def end_driver() -> None:
 @pytest.mark.ray
 @pytest.mark.slow(seconds=40)
 @pytest.mark.timeout(2 * PATIENCE_S)
-class TestOnACluster:
-    """One cluster for all of them."""
+class TestBuilding:
+    """Stores of which each node reads a share."""
 
     def test_each_node_reads_its_share_of_a_source(self, cluster: RayCluster, tmp_path: Path) -> None:
         source, said = products_like(0.01), list[Event]()
@@ -175,6 +180,58 @@ class TestOnACluster:
         assert not (tmp_path / "built").exists()
         store = gnnkit.partition(products_like(0.002), 2, out=tmp_path / "built", engine=engine)
         assert_same(store.path, gnnkit.partition(products_like(0.002), 2, out=tmp_path / "wanted").path)
+
+
+def train(loader: GraphLoader, ctx: gnnkit.TrainContext) -> Any:
+    steps, seen = Steps(), []
+    restored = ctx.restore(steps=steps)
+    first = steps.done
+    for _ in ctx.epochs(2):
+        for batch in loader:
+            seen.append(batch.input_id.tolist())
+            steps.done += 1
+            ctx.log(done=steps.done)
+            if steps.done % 4 == 0:
+                ctx.save(steps=steps)
+            if ctx.restarts == 0 and ctx.rank == 1 and steps.done == 18:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.stdout.write(f"rank {ctx.rank} has done {steps.done}\n")
+    return restored, first, ctx.restarts, seen
+
+
+def fail(loader: GraphLoader, ctx: gnnkit.TrainContext) -> None:
+    raise ValueError(f"no such thing on {ctx.device}")
+
+
+@pytest.mark.ray
+@pytest.mark.slow(seconds=40)
+@pytest.mark.timeout(2 * PATIENCE_S)
+class TestTraining:
+    """Ranks of which each has a node."""
+
+    def test_ranks_go_on_after_a_death_with_exactly_the_batches_left(self, cluster: RayCluster, tmp_path: Path) -> None:
+        plan = planned(tmp_path)
+        wanted = [batch for epoch in epochs(plan, 2) for batch in epoch]
+        with GraphLoader.from_plan(plan, progress=False) as loader:
+            engine = Ray(num_workers=2, address=cluster.address)
+            options = {"directory": tmp_path / "job", "max_restarts": 1, "start_timeout_s": PATIENCE_S, "progress": False}
+            with gnnkit.launch(train, loader, engine=engine, **options) as run:
+                results = run.results()
+        for rank, (restored, first, restarts, seen) in enumerate(results):
+            assert restored and restarts == 1 and 0 < first < 18
+            assert seen == wanted[rank::2][first:]
+            assert f"rank {rank} has done 24" in run.logs(rank)
+        assert run.status.restarts == 1 and "rank 1 has died" in (run.status.error or "")
+        assert len(list((tmp_path / "job").glob("checkpoint_*/checkpoint-*.pt"))) >= 1
+        assert "ray" not in sys.modules, "Ray is for its driver, which is another process"
+
+    def test_what_the_function_raises_is_raised_here(self, cluster: RayCluster, tmp_path: Path) -> None:
+        with GraphLoader.from_plan(planned(tmp_path), progress=False) as loader:
+            engine = Ray(num_workers=1, address=cluster.address)
+            with gnnkit.launch(fail, loader, engine=engine, start_timeout_s=PATIENCE_S, progress=False) as run:
+                with pytest.raises(TrainingFailed, match="rank 0 failed: ValueError: no such thing on cpu") as found:
+                    run.result()
+                assert "in fail" in str(found.value.__cause__) and run.state == "failed"
 
 
 class TestRefused:

@@ -1,4 +1,4 @@
-"""Ranks on a Ray cluster: the same batches, checkpoints in Ray's storage, restarts, errors, and the proof of an exported job."""
+"""Ranks on Ray clusters that a launch, or an exported job, starts for itself; and what is refused before anything starts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -18,73 +17,13 @@ import pytest
 
 import gnnkit
 from gnnkit import GraphLoader, GraphStore, Ray
-from gnnkit.errors import PlanError, TrainingFailed, WorkerDied
+from gnnkit.errors import PlanError, WorkerDied
 from gnnkit.export.exporter import JobOptions, export_plan
 from gnnkit.export.verify import verify_export
 from gnnkit.ray.cleaner import members
 from tests.helpers.waiting import wait_until
-from tests.jobs.setups import Steps, epochs, planned
-from tests.ray.clusters import PATIENCE_S, started_cluster
-
-of_a_cluster = [pytest.mark.ray, pytest.mark.slow(seconds=40), pytest.mark.timeout(2 * PATIENCE_S)]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """The address of a cluster of this host."""
-    with started_cluster(cpus=2) as cluster:
-        yield cluster.address
-
-
-def train(loader: GraphLoader, ctx: gnnkit.TrainContext) -> Any:
-    steps, seen = Steps(), []
-    restored = ctx.restore(steps=steps)
-    first = steps.done
-    for _ in ctx.epochs(2):
-        for batch in loader:
-            seen.append(batch.input_id.tolist())
-            steps.done += 1
-            ctx.log(done=steps.done)
-            if steps.done % 4 == 0:
-                ctx.save(steps=steps)
-            if ctx.restarts == 0 and ctx.rank == 1 and steps.done == 18:
-                os.kill(os.getpid(), signal.SIGKILL)
-    sys.stdout.write(f"rank {ctx.rank} has done {steps.done}\n")
-    return restored, first, ctx.restarts, seen
-
-
-def fail(loader: GraphLoader, ctx: gnnkit.TrainContext) -> None:
-    raise ValueError(f"no such thing on {ctx.device}")
-
-
-class TestOnACluster:
-    """One cluster for all of them."""
-
-    pytestmark = of_a_cluster
-
-    def test_ranks_go_on_after_a_death_with_exactly_the_batches_left(self, cluster: str, tmp_path: Path) -> None:
-        plan = planned(tmp_path)
-        wanted = [batch for epoch in epochs(plan, 2) for batch in epoch]
-        with GraphLoader.from_plan(plan, progress=False) as loader:
-            engine = Ray(num_workers=2, address=cluster)
-            options = {"directory": tmp_path / "job", "max_restarts": 1, "start_timeout_s": PATIENCE_S, "progress": False}
-            with gnnkit.launch(train, loader, engine=engine, **options) as run:
-                results = run.results()
-        for rank, (restored, first, restarts, seen) in enumerate(results):
-            assert restored and restarts == 1 and 0 < first < 18
-            assert seen == wanted[rank::2][first:]
-            assert f"rank {rank} has done 24" in run.logs(rank)
-        assert run.status.restarts == 1 and "rank 1 has died" in (run.status.error or "")
-        assert len(list((tmp_path / "job").glob("checkpoint_*/checkpoint-*.pt"))) >= 1
-        assert "ray" not in sys.modules, "Ray is for its driver, which is another process"
-
-    def test_what_the_function_raises_is_raised_here(self, cluster: str, tmp_path: Path) -> None:
-        with GraphLoader.from_plan(planned(tmp_path), progress=False) as loader:
-            engine = Ray(num_workers=1, address=cluster)
-            with gnnkit.launch(fail, loader, engine=engine, start_timeout_s=PATIENCE_S, progress=False) as run:
-                with pytest.raises(TrainingFailed, match="rank 0 failed: ValueError: no such thing on cpu") as found:
-                    run.result()
-                assert "in fail" in str(found.value.__cause__) and run.state == "failed"
+from tests.jobs.setups import planned
+from tests.ray.clusters import PATIENCE_S
 
 
 def wait_for_good(loader: GraphLoader, ctx: gnnkit.TrainContext) -> None:
@@ -186,12 +125,12 @@ class TestOptions:
         with GraphLoader.from_plan(planned(tmp_path), progress=False) as loader:
             for options, words in (({"device": "cuda:0"}, "it is Ray that gives"), ({"threads_per_proc": 7}, "cpus_per_worker=7")):
                 with pytest.raises(PlanError, match=words):
-                    gnnkit.launch(train, loader, engine=Ray(), progress=False, **options)
+                    gnnkit.launch(wait_for_good, loader, engine=Ray(), progress=False, **options)
         import torch
 
         data = Data(x=torch.ones(4, 1), edge_index=torch.tensor([[0, 1], [1, 2]]))
         with GraphLoader.from_pyg(data, num_neighbors=[1], batch_size=2, input_nodes=None, progress=False) as loader:
             with pytest.raises(PlanError, match="only on this host"):
-                gnnkit.launch(train, loader, engine=Ray(address="10.0.0.1:6379"), progress=False)
+                gnnkit.launch(wait_for_good, loader, engine=Ray(address="10.0.0.1:6379"), progress=False)
             with pytest.raises(PlanError, match="num_procs=3"):
-                gnnkit.launch(train, loader, 3, engine=Ray(), progress=False)
+                gnnkit.launch(wait_for_good, loader, 3, engine=Ray(), progress=False)
