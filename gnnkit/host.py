@@ -159,6 +159,7 @@ def memory_kills() -> int | None:
                 return int(value)
     return None
 
+
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
     """Has no garbage looked for while modules are loaded, nor among what they have made afterwards.

@@ -252,7 +252,7 @@ class RingScheduler(Scheduler[tuple[Assignment, Any]]):
             schedule: Its steps.
             delivered: Steps that were handed out before.
         """
-        self.schedule, self.group = schedule, 1
+        self.schedule = schedule
         self.begin(epoch, len(schedule), delivered)
         for ring in self._old_rings:  # nothing that lies in them is wanted any more
             ring.give_up()
@@ -380,9 +380,13 @@ class SlotPlan:
         """Batches in slots of this size that a process may be given together."""
         return max(1, min(_MOST_TOGETHER, _GROUP_BYTES // slot_bytes))
 
+    def under_way(self, num_workers: int, group: int) -> int:
+        """Steps that may be under way in so many processes, or wait to be handed out, where they are sampled ``group`` together."""
+        return num_workers * self.in_flight_each * group + self.plan.runtime.prefetch
+
     def wanted(self, num_workers: int, slot_bytes: int) -> int:
         """Slots of this size for so many processes, where ``channel_size`` allows as many."""
-        return num_workers * self.in_flight_each * self.most_together(slot_bytes) + self.plan.runtime.prefetch + _LEASED
+        return self.under_way(num_workers, self.most_together(slot_bytes)) + _LEASED
 
     @staticmethod
     def window(num_slots: int) -> int:
@@ -673,6 +677,15 @@ class Session:
         self.is_known = True
         if self._left_off is not None:
             self.scheduler.begin_schedule(*self._left_off)
+        self.use_groups(1)
+
+    def use_groups(self, wanted: int) -> None:
+        """Has so many steps sampled together from now on, or as many as slots are for."""
+        scheduler = self.scheduler
+        assert scheduler is not None, "it has a ring"
+        ring = scheduler.ring
+        scheduler.group = max(1, min(wanted, self._slots.most_together(ring.slot_bytes)))
+        scheduler.window = min(self._slots.window(ring.num_slots), self._slots.under_way(self.num_workers, scheduler.group))
 
     def ring_message(self) -> tuple[tuple[int, ...], dict[str, Any]]:
         """Returns the message that hands the ring to a process: descriptors and body."""
@@ -689,6 +702,7 @@ class Session:
         except GnnkitError:  # no room: they go on travelling by themselves
             return False
         self.scheduler.use_ring(larger, self._slots.window(larger.num_slots))
+        self.use_groups(1)
         return True
 
     def leave(self) -> None:
@@ -733,8 +747,8 @@ class Session:
         else:
             for batch in body["batches"]:
                 self._take_batch(scheduler, message, {**batch, "thread": body["thread"]})
-            most = self._slots.most_together(scheduler.ring.slot_bytes)  # few at first, so that the first one is no later
-            scheduler.group = max(1, min(int(_GROUP_S / max(min(self._batch_s), 1e-6)), most, 1 + scheduler.delivered))
+            # One at first: the first batches are no later, and short epochs are not sampled whole before they are begun.
+            self.use_groups(min(int(_GROUP_S / max(min(self._batch_s), 1e-6)), 1 + scheduler.delivered // _MOST_TOGETHER))
 
     def _take_batch(self, scheduler: RingScheduler, message: Message, body: Mapping[str, Any]) -> None:
         self.largest = max(self.largest, body["layout"]["nbytes"])

@@ -114,6 +114,7 @@ class SharedPool:
         scheduler = session.scheduler
         assert scheduler is not None, "it has a place"
         scheduler.begin_schedule(epoch, schedule)
+        session.use_groups(1)
         for rank in self.workers.pids:
             if scheduler.assigned_to(rank):
                 self.workers.send(rank, "cancel", c=session.number, g=scheduler.generation)

@@ -139,13 +139,13 @@ class ParentWatch(threading.Thread):
         return index
 
     def busy(self, sampler: int, step: int) -> None:
-        """Says that a sampling thread begins a batch."""
+        """Says that a sampling thread begins a batch, or several together, of which ``step`` is the first."""
         self._busy[sampler] = (time.monotonic_ns(), step)
 
-    def idle(self, sampler: int) -> None:
-        """Says that a sampling thread has ended its batch."""
+    def idle(self, sampler: int, batches: int) -> None:
+        """Says that a sampling thread has ended so many batches."""
         self._busy.pop(sampler, None)
-        self._ended[sampler] += 1
+        self._ended[sampler] += batches
 
     def beat(self) -> None:
         """Writes the signs of life."""

@@ -674,7 +674,7 @@ class WorkerLoop:
         if channel is not None:  # it has not left meanwhile
             self._watch.busy(number, job.steps[0].step if isinstance(job, SampleJob) else 0)
             self._sample_for(channel, job, number)
-            self._watch.idle(number)
+            self._watch.idle(number, len(job.steps) if isinstance(job, SampleJob) else 1)
         self._jobs.done(job)
 
     def _sample_for(self, channel: WorkerChannel, job: Job, thread: int) -> None:

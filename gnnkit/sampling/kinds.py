@@ -131,9 +131,7 @@ def cached_nodes(words: Mapping[NodeType, NDArray[np.uint64]] | None) -> dict[No
     return {node_type: CachedNodes(own) for node_type, own in words.items()}
 
 
-def prepare(
-    inputs: Inputs, sampling: Sampling, *, walks_only: bool = False, caches: bool = False, has_other_hosts: bool = False
-) -> None:
+def prepare(inputs: Inputs, sampling: Sampling, *, walks_only: bool = False, caches: bool = False, has_other_hosts: bool = False) -> None:
     """Imports what a plan's batches are made with, so that ``jit.warm`` compiles its kernels.
 
     Args:
