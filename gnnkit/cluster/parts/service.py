@@ -57,6 +57,8 @@ Answer = Callable[[dict[str, Any]], Any]
 _MOST_AT_ONCE = 16
 # What one client, which is a process, may have under way: requests, and their bytes together.
 _MOST_CALLS, _MOST_BYTES = 1024, 256 << 20
+# The longest that a request which is too many waits for one that is ending.
+_ENDING_S = 0.5
 # The most connections, of all clients together.
 _MOST_CONNECTIONS = 8192
 
@@ -99,18 +101,24 @@ class Underway:
     """Requests that every client has under way, counted. From any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._clients: dict[str, tuple[int, int]] = {}
 
     def begin(self, client: str, nbytes: int) -> None:
-        """Counts a request.
+        """Counts a request. One that is too many waits for a moment: a client has an answer before the request behind it is over here.
 
         Raises:
             SamplingError: It is more than a client may have.
         """
-        with self._lock:
+
+        def has_room() -> bool:
             calls, total = self._clients.get(client, (0, 0))
-            if calls < _MOST_CALLS and total + nbytes <= _MOST_BYTES:
+            return calls < _MOST_CALLS and total + nbytes <= _MOST_BYTES
+
+        with self._changed:
+            is_allowed = self._changed.wait_for(has_room, _ENDING_S)
+            calls, total = self._clients.get(client, (0, 0))
+            if is_allowed:
                 self._clients[client] = calls + 1, total + nbytes
                 return
         raise SamplingError(
@@ -121,10 +129,11 @@ class Underway:
 
     def end(self, client: str, nbytes: int) -> None:
         """A request that was counted is over."""
-        with self._lock:
+        with self._changed:
             calls, total = self._clients.pop(client)
             if calls > 1:
                 self._clients[client] = calls - 1, total - nbytes
+            self._changed.notify_all()
 
 
 class Answers:
