@@ -10,6 +10,7 @@ sorting by the edges' numbers, nor these numbers at all.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -30,7 +31,6 @@ from gnnkit.storage.inputs import EdgeBatch, EdgeTotals, SourceInput, batch_rows
 from gnnkit.storage.kernels import bucket_order
 from gnnkit.storage.layout import BuildOptions, contiguous, end_specs, index_dtype, weighted_edge_types
 from gnnkit.storage.writer import BLOCK_BYTES, EDGE_BYTES, check_ends
-from gnnkit.waiting import Deadline
 
 # Bytes of a range, as a task reads it; a small graph is cut into as many ranges as give each processor a few.
 _RANGE_BYTES, _RANGES_OF_A_PROCESSOR = 64 << 20, 4
@@ -39,8 +39,8 @@ _SMALLEST_RANGE_BYTES = 1 << 18
 _REPEATS = 8
 # That whoever was repeated may take to let go of a part, and between two looks at the cluster.
 _LOCK_WAIT_S, _LOOK_S = 120.0, 5.0
-# Seconds in which nothing works on what is pending, once a node has gone: Ray has lost track of what it has to repeat.
-_IDLE_S = 20.0
+# Seconds in which nothing works on what is pending: Ray has lost track of what it has to do, which happens where a node has gone.
+_IDLE_S, _IDLE_AFTER_LOSS_S = 60.0, 20.0
 
 
 class StoodStill(WorkerDied):
@@ -378,22 +378,17 @@ class ClusterTasks:
         Raises:
             GnnkitError: A task's own error.
             WorkerDied: No node is left that could run them.
-            StoodStill: A node has gone, and Ray does not repeat what it had to do.
+            StoodStill: Ray does not do what is left: most often it does not repeat what a node had to do that has gone.
         """
         import ray
 
-        idle = Deadline(_IDLE_S)
+        since = time.monotonic()
         while pending:
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=_LOOK_S)
-            if ready or not self._is_idle():
-                idle = Deadline(_IDLE_S)
-            elif idle.has_passed:
-                for reference in pending:
-                    ray.cancel(reference, force=True)
-                raise StoodStill(
-                    f"a node of the cluster has gone, and nothing has worked on the {len(pending)} task(s) that are left for {_IDLE_S:g} s",
-                    "call it again: parts that are finished are kept",
-                )
+            if ready or not _is_idle():
+                since = time.monotonic()
+            else:
+                self._check_idle(pending, time.monotonic() - since)
             for reference in ready:
                 try:
                     value = ray.get(reference)
@@ -403,12 +398,19 @@ class ClusterTasks:
                     raise
                 yield value, pending.pop(reference)
 
-    def _is_idle(self) -> bool:
-        """Whether a node has gone and no processor of the others is in use. Tasks that wait for one that is repeated use none."""
+    def _check_idle(self, pending: Mapping[Any, Any], idle_s: float) -> None:
+        lost = self.nodes.keys() - self._living().keys()
+        if idle_s < (_IDLE_AFTER_LOSS_S if lost else _IDLE_S):
+            return
         import ray
 
-        lost = self.nodes.keys() - self._living().keys()
-        return bool(lost) and ray.available_resources().get("CPU", 0.0) >= ray.cluster_resources().get("CPU", 0.0)
+        for reference in pending:
+            ray.cancel(reference, force=True)
+        raise StoodStill(
+            f"nothing has worked on the {len(pending)} task(s) that are left for {idle_s:.0f} s; "
+            f"{len(lost)} of the cluster's {len(self.nodes)} nodes have gone",
+            "call it again: parts that are finished are kept",
+        )
 
     def _living(self) -> dict[str, float]:
         """``{node: processors}`` of those that can run tasks, in the order of their names."""
@@ -428,6 +430,13 @@ class ClusterTasks:
         other = copy(self)
         other._given = dict.fromkeys(self.nodes, 0.0)
         return other
+
+
+def _is_idle() -> bool:
+    """Whether no processor of the cluster is in use: one that waits for a repeated one uses none, one whose process starts uses some."""
+    import ray
+
+    return bool(ray.available_resources().get("CPU", 0.0) >= ray.cluster_resources().get("CPU", 0.0))
 
 
 class RayBuild:
