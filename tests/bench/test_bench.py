@@ -540,7 +540,7 @@ def test_what_following_advice_gains_is_measured(graph: BenchGraph) -> None:
 
 @pytest.mark.slow
 def test_a_slow_loop_body_is_found_out(graph: BenchGraph) -> None:
-    values = limit_tasks.bottleneck(options(graph.store(), bottleneck="consumer", fanout=[30, 30], batch_size=40, look=0.3))
+    values = limit_tasks.bottleneck(options(graph.store(), bottleneck="consumer", fanout=[30, 30], batch_size=10, look=0.6))
     assert values["gain"] > 0 and "make the training step faster" in values["sentence"]
 
 
