@@ -524,10 +524,13 @@ class ReceiverPool(LocalWorkerPool):
             yield from self._own.statuses()
 
     def listen(self) -> Iterator[tuple[int, Message | Exit]]:
-        """See ``Supervisor.listen``; bytes on the wire are noted."""
+        """See ``Supervisor.listen``; bytes on the wire are noted. What a restart interrupts is sampled again and no error."""
         for rank, what in super().listen():
             if isinstance(what, Message):
                 self._traffic = what.body.get("traffic", self._traffic)
+                if self._leaving and what.kind == "error":  # of the process that ends with its servers, a moment after one of them
+                    what.close()
+                    continue
             yield rank, what
 
     def details(self) -> Mapping[str, Any]:
