@@ -24,7 +24,7 @@ from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import auto_disk_threads, auto_threads
 from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.ring import BlockPool
-from gnnkit.runtime.scheduler import Scheduler
+from gnnkit.runtime.scheduler import BatchTimes, Scheduler
 from gnnkit.sampling.kinds import BatchSampler, local_sampler, prepare, warm
 from gnnkit.sampling.schedule import Schedule, Step
 from gnnkit.sampling.subgraph import SampledSubgraph, SampleRequest
@@ -38,9 +38,8 @@ _SLICE_S = 0.1
 _JOIN_S = 30.0
 # A consumer that has come back at once so often leaves threads nothing to work beside. A time that takes longer halves the count.
 _TIMES_AT_ONCE = 8
-# Batches that are sampled together, at most; those whose sampling times are kept.
+# Batches that are sampled together, at most.
 _LARGEST_GROUP = 32
-_TIMES_KEPT = 4
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ class _Shared:
         self.scheduler: Scheduler[SampledSubgraph | BaseException] = Scheduler(self.window)
         self.schedule: Schedule | None = None
         self.times_at_once, self.left_s = 0, -math.inf  # that the consumer has come back at once; and when it left last
-        self._batch_s = deque([math.inf], _TIMES_KEPT)  # to sample a batch of those that came last; whoever is interrupted takes longer
+        self._batch_times = BatchTimes()
         self._tables: GraphTables | None = None
         self._tables_lock = threading.Lock()
 
@@ -148,11 +147,11 @@ class _Shared:
     @property
     def consumer_samples(self) -> bool:
         """Whether the consumer samples batches itself, and threads are at rest."""
-        return self.times_at_once >= _TIMES_AT_ONCE and min(self._batch_s) < self.loop.small_s
+        return self.times_at_once >= _TIMES_AT_ONCE and self._batch_times.least_s < self.loop.small_s
 
     def claimed_together(self) -> _Claim | None:
         """The next batches, for the consumer to sample: few at first, so that the first one is no later."""
-        group = max(1, min(int(self.loop.group_s / min(self._batch_s)), _LARGEST_GROUP, 1 + self.scheduler.delivered))
+        group = max(1, min(self._batch_times.batches_in(self.loop.group_s), _LARGEST_GROUP, 1 + self.scheduler.delivered))
         self.scheduler.window = max(self.window, group)
         self.pool.keep = self.scheduler.window + 1
         return self.claimed(group)
@@ -195,7 +194,7 @@ class _Shared:
         """Hands batches, or the errors that they ended in, to the consumer."""
         with self.lock:
             first, wanted = results[0], self.scheduler.delivered
-            self._batch_s.append(first.sample_s + first.gather_s if isinstance(first, SampledSubgraph) else math.inf)
+            self._batch_times.add(first.sample_s + first.gather_s if isinstance(first, SampledSubgraph) else math.inf)
             for step, result in zip(claim.steps, results, strict=True):
                 self.scheduler.complete(claim.generation, step.step, result)
             if wanted in self.scheduler.results:

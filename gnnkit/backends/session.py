@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import math
 import os
 import select
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -25,7 +23,7 @@ from gnnkit.runtime.limits import check_ring_memory, most_slots
 from gnnkit.runtime.process_status import ProcessStatus
 from gnnkit.runtime.remote import error_from_json, fresh
 from gnnkit.runtime.ring import Ring, mapped, slot_size
-from gnnkit.runtime.scheduler import Scheduler
+from gnnkit.runtime.scheduler import BatchTimes, Scheduler
 from gnnkit.runtime.supervisor import Exit
 from gnnkit.runtime.wire import Message
 from gnnkit.sampling.schedule import Schedule, Step
@@ -353,7 +351,6 @@ _LEAST_SLOT = 4096
 _GROUP_S = 0.8e-3
 _GROUP_BYTES = 4 << 20
 _MOST_TOGETHER = 16
-_TIMES_KEPT = 4
 
 
 @dataclass(frozen=True)
@@ -645,7 +642,7 @@ class Session:
         self.used = time.monotonic()
         self._slots = SlotPlan(options, plan, graph)
         self._left_off: tuple[int, Schedule, int] | None = None
-        self._batch_s = deque([math.inf], _TIMES_KEPT)  # to sample a batch of those that came last; whoever is interrupted takes longer
+        self._batch_times = BatchTimes()
         self._notices: list[Event | str] = []
 
     # Its place ----------------------------------------------------------------------------------------------------------
@@ -748,11 +745,11 @@ class Session:
             for batch in body["batches"]:
                 self._take_batch(scheduler, message, {**batch, "thread": body["thread"]})
             # One at first: the first batches are no later, and short epochs are not sampled whole before they are begun.
-            self.use_groups(min(int(_GROUP_S / max(min(self._batch_s), 1e-6)), 1 + scheduler.delivered // _MOST_TOGETHER))
+            self.use_groups(min(self._batch_times.batches_in(_GROUP_S), 1 + scheduler.delivered // _MOST_TOGETHER))
 
     def _take_batch(self, scheduler: RingScheduler, message: Message, body: Mapping[str, Any]) -> None:
         self.largest = max(self.largest, body["layout"]["nbytes"])
-        self._batch_s.append(body["sample_s"] + body["gather_s"])
+        self._batch_times.add(body["sample_s"] + body["gather_s"])
         result: object = (body, None)
         if message.fds:  # it was too large for its slot
             try:

@@ -3,9 +3,32 @@
 from __future__ import annotations
 
 import heapq
+import math
+from collections import deque
 from typing import Generic, TypeVar
 
 R = TypeVar("R")
+_TIMES_KEPT = 4
+
+
+class BatchTimes:
+    """How long the last few batches took to sample; the least of it counts, because whoever is interrupted takes longer."""
+
+    def __init__(self) -> None:
+        self._last_s = deque([math.inf], _TIMES_KEPT)
+
+    def add(self, seconds: float) -> None:
+        """Notes a batch; ``math.inf`` where it failed."""
+        self._last_s.append(seconds)
+
+    @property
+    def least_s(self) -> float:
+        """Seconds; ``math.inf`` before the first batch."""
+        return min(self._last_s)
+
+    def batches_in(self, seconds: float) -> int:
+        """Counts the batches that are sampled in so many seconds; 0 where one takes longer."""
+        return int(seconds / max(self.least_s, 1e-6))
 
 
 class Scheduler(Generic[R]):

@@ -682,14 +682,15 @@ class WorkerLoop:
         try:
             if isinstance(job, SampleJob):
                 requests = [channel.request(job.epoch, step.batch_index) for step in job.steps]
-                self._sample_together(channel.sampler(thread, self._scratches), job, requests, thread)
             elif isinstance(job, NowJob):
                 requests = [channel.request(job.epoch, job.batch_index, job.seeds)]
-                self._sample_together(channel.sampler(thread, self._scratches), job, requests, thread)
             else:
-                request = channel.request(0, job.batch_index)
-                nbytes = channel.sampler(thread, self._scratches).sample(request).nbytes
-                self._clients.send(client, "opened", c=number, nbytes=nbytes)
+                requests = [channel.request(0, job.batch_index)]
+            sampler = channel.sampler(thread, self._scratches)
+            if isinstance(job, TrialJob):
+                self._clients.send(client, "opened", c=number, nbytes=sampler.sample(requests[0]).nbytes)
+            else:
+                self._sample_together(sampler, job, requests, thread)
         except BaseException as error:  # everything goes to the loader, who raises it
             if isinstance(job, TrialJob):  # whoever asks for that batch later will hear of it
                 logger.info("the trial batch failed", exc_info=True)

@@ -60,6 +60,30 @@ def in_huge_pages(values: Any) -> Any:
     return copy
 
 
+def plain_graph(folder: Path, options: Any) -> Any:
+    """The graph as ``Data`` with what ``options.kind`` needs, and its training nodes; tuned, sorted and in huge pages."""
+    import torch
+    from torch_geometric.data import Data
+
+    row, col, feat, train = tensors(folder)
+    extra = {}
+    if options.kind == "temporal":
+        extra["time"] = torch.from_numpy(np.load(folder / "time.npy"))
+    weight = torch.from_numpy(np.load(folder / "weight.npy")) if options.kind == "weighted" else None
+    if options.tuned:
+        if "time" in extra:
+            by_time = torch.argsort(extra["time"][row], stable=True)
+            row, col = row[by_time], col[by_time]
+            del by_time
+        order = torch.argsort(col, stable=True)
+        row, col, feat = row[order], col[order], in_huge_pages(feat)
+        weight = None if weight is None else weight[order]
+    edges = torch.stack([row, col])
+    if weight is not None:
+        extra["weight"] = weight
+    return Data(x=feat, edge_index=in_huge_pages(edges) if options.tuned else edges, **extra), train
+
+
 def pyg_engine(*, by_sparse_alone: bool = False) -> str:
     """What PyG's loaders sample with here, with its version: "pyg-lib 0.9.0", which PyG prefers, or "torch-sparse 0.6.18".
 

@@ -11,33 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import arguments, best_of_workers, finish, in_huge_pages, keep_memory, pyg_engine, run_epochs, some_seeds, tensors
+from _common import arguments, best_of_workers, finish, in_huge_pages, keep_memory, plain_graph, pyg_engine, run_epochs, some_seeds
 
 BY_SPARSE = ("induced", "shadow", "hgt")
-
-
-def plain_graph(folder: Path, options: Any) -> Any:
-    """The graph as ``Data``, and its training nodes."""
-    import torch
-    from torch_geometric.data import Data
-
-    row, col, feat, train = tensors(folder)
-    extra = {}
-    if options.kind == "temporal":
-        extra["time"] = torch.from_numpy(np.load(folder / "time.npy"))
-    weight = torch.from_numpy(np.load(folder / "weight.npy")) if options.kind == "weighted" else None
-    if options.tuned:
-        if "time" in extra:
-            by_time = torch.argsort(extra["time"][row], stable=True)
-            row, col = row[by_time], col[by_time]
-            del by_time
-        order = torch.argsort(col, stable=True)
-        row, col, feat = row[order], col[order], in_huge_pages(feat)
-        weight = None if weight is None else weight[order]
-    edges = torch.stack([row, col])
-    if weight is not None:
-        extra["weight"] = weight
-    return Data(x=feat, edge_index=in_huge_pages(edges) if options.tuned else edges, **extra), train
 
 
 def typed_graph(folder: Path, options: Any) -> Any:

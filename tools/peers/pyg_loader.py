@@ -9,31 +9,22 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from _common import arguments, best_of_workers, finish, in_huge_pages, keep_memory, pyg_engine, run_epochs, some_seeds, tensors
+from _common import arguments, best_of_workers, finish, keep_memory, plain_graph, pyg_engine, run_epochs, some_seeds
 
 
 def main() -> None:
     """Builds the loader and iterates."""
-    import torch
-    from torch_geometric.data import Data
     from torch_geometric.loader import NeighborLoader
 
     options = arguments()
-    row, col, feat, train = tensors(options.folder)
     if options.tuned:
         keep_memory()
-        order = torch.argsort(col, stable=True)
-        row, col, feat = row[order], col[order], in_huge_pages(feat)
-        del order
-    edges = torch.stack([row, col])
-    del row, col
-    if options.tuned:
-        edges = in_huge_pages(edges)
+    data, train = plain_graph(options.folder, options)
 
     def measured(workers: int) -> dict[str, Any]:
         start = time.perf_counter()
         loader = NeighborLoader(
-            Data(x=feat, edge_index=edges),
+            data,
             options.fanout,
             input_nodes=some_seeds(train, options),
             batch_size=options.batch_size,
