@@ -12,7 +12,7 @@ _TIMES_KEPT = 4
 
 
 class BatchTimes:
-    """How long the last few batches took to sample; the least of it counts, because whoever is interrupted takes longer."""
+    """Times that the last few batches took to sample; the least of them counts, because whoever is interrupted takes longer."""
 
     def __init__(self) -> None:
         self._last_s = deque([math.inf], _TIMES_KEPT)

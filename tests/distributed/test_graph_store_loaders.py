@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +65,25 @@ def servers(stores: dict[str, Store]) -> Iterator[dict[str, Any]]:
         yield {"plain": plain, "labelled": typed}
 
 
+@contextmanager
+def client(address: str) -> Iterator[RemoteDistDataset]:
+    init_client(2, 1, 0, address, 0)
+    try:
+        yield RemoteDistDataset(GraphStoreInfo(2, 1), 0)
+    finally:
+        shutdown_client()
+
+
 @pytest.fixture
 def dataset(servers: dict[str, Any]) -> Iterator[RemoteDistDataset]:
-    init_client(2, 1, 0, servers["plain"].address, 0)
-    yield RemoteDistDataset(GraphStoreInfo(2, 1), 0)
-    shutdown_client()
+    with client(servers["plain"].address) as dataset:
+        yield dataset
 
 
 @pytest.fixture
 def with_labels(servers: dict[str, Any]) -> Iterator[RemoteDistDataset]:
-    init_client(2, 1, 0, servers["labelled"].address, 0)
-    yield RemoteDistDataset(GraphStoreInfo(2, 1), 0)
-    shutdown_client()
+    with client(servers["labelled"].address) as dataset:
+        yield dataset
 
 
 def make(dataset: Any, input_nodes: Any, **options: Any) -> Any:
@@ -570,20 +578,19 @@ def test_backends_by_gigls_requests(dataset: RemoteDistDataset) -> None:
 def test_a_server_that_is_killed_is_an_error_for_everybody_and_is_used_again(stores: dict[str, Store]) -> None:
     with gnnkit.serve(stores["plain"], 2, max_restarts=1, progress=False) as running:
         running.wait(DEADLINE_S)
-        init_client(2, 1, 0, running.address, 0)
-        dataset = RemoteDistDataset(GraphStoreInfo(2, 1), 0)
-        ids = dataset.fetch_node_ids()
-        loaders = [make(dataset, ids, batch_size=1), shared(dataset, ids, "all")]
-        epochs = [iter(loader) for loader in loaders]
-        for epoch in epochs:
-            next(epoch)
-        pid = next(server["pid"] for server in running.status()["servers"] if server["rank"] == 1)
-        os.kill(pid, signal.SIGKILL)
-        for epoch in epochs:
-            with pytest.raises(WorkerDied, match="server 1"):
-                list(epoch)
-        running.wait(DEADLINE_S)
-        for loader in loaders:
-            assert sorted(seeds_of(loader)) == EVERYTHING
-            loader.shutdown()
-        shutdown_client()
+        with client(running.address) as dataset:
+            # More batches than a server samples ahead: what it sent before it is killed arrives.
+            ids = {server: of.repeat(20) for server, of in dataset.fetch_node_ids().items()}
+            loaders = [make(dataset, ids, batch_size=1), shared(dataset, ids, "all", batch_size=1)]
+            epochs = [iter(loader) for loader in loaders]
+            for epoch in epochs:
+                next(epoch)
+            pid = next(server["pid"] for server in running.status()["servers"] if server["rank"] == 1)
+            os.kill(pid, signal.SIGKILL)
+            for epoch in epochs:
+                with pytest.raises(WorkerDied, match="server 1"):
+                    list(epoch)
+            running.wait(DEADLINE_S)
+            for loader in loaders:
+                assert sorted(seeds_of(loader)) == sorted(EVERYTHING * 20)
+                loader.shutdown()
