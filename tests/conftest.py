@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     options = config.known_args_namespace
     options.pythonwarnings = [*(options.pythonwarnings or []), *FOREIGN_WARNINGS]
     gc.disable()  # see ``pytest_collection_finish``
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has ignored interrupts for whom it starts in the background
     if getattr(config.option, "numprocesses", None):  # looked for here, and in none of the parallel processes, which start after this
         REQUIREMENTS["glt"].missing()
 

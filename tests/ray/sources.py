@@ -38,6 +38,31 @@ class WaitingSource(GeneratedSource):
         return super().edge_rows(edge_type, first, last)
 
 
+class StuckSource(GeneratedSource):
+    """``products_like``, of which the task that is the first to read waits for what never comes: Ray counts it as one that does not work.
+
+    Args:
+        scale: See ``products_like``.
+        folder: Where it says that it waits.
+    """
+
+    def __init__(self, scale: float, folder: Path) -> None:
+        super().__init__(PRODUCTS, scale, 0)
+        self.waits = folder / "waits"
+
+    def edge_rows(self, edge_type: EdgeType, first: int, last: int) -> NDArray[np.int64]:
+        """See ``RangedSource``."""
+        try:
+            self.waits.touch(exist_ok=False)
+        except FileExistsError:
+            return super().edge_rows(edge_type, first, last)
+        import ray
+
+        never = ray.remote(num_cpus=1e6)(len).remote("")  # no node has so many processors
+        ray.get(never)
+        raise AssertionError("no node has so many processors")
+
+
 class DamagedSource(GeneratedSource):
     """``products_like``, one edge of which leads nowhere."""
 

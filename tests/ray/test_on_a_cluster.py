@@ -29,7 +29,7 @@ from gnnkit.events import Event
 from tests.helpers.waiting import wait_until
 from tests.jobs.setups import Steps, epochs, planned
 from tests.ray.clusters import PATIENCE_S, STILL_S, RayCluster, started_cluster
-from tests.ray.sources import DOOMED, DamagedSource, WaitingSource
+from tests.ray.sources import DOOMED, DamagedSource, StuckSource, WaitingSource
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +172,13 @@ class TestBuilding:
         killer.join()
         assert killed == [True]
         assert_same(store.path, gnnkit.partition(products_like(0.01), 3, "random", tmp_path / "wanted").path)
+
+    def test_a_build_on_which_nothing_works_is_begun_anew(self, cluster: RayCluster, tmp_path: Path) -> None:
+        """Its tasks are there and wait, no node has gone, and Ray has nothing to repeat."""
+        source = StuckSource(0.002, tmp_path)
+        store = gnnkit.partition(source, 2, out=tmp_path / "built", engine=gnnkit.Ray(address=cluster.address))
+        assert source.waits.exists()
+        assert_same(store.path, gnnkit.partition(products_like(0.002), 2, out=tmp_path / "wanted").path)
 
     def test_an_error_of_a_task_is_raised_here_and_the_next_call_builds(self, cluster: RayCluster, tmp_path: Path) -> None:
         engine = gnnkit.Ray(address=cluster.address)
