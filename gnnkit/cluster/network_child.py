@@ -258,11 +258,12 @@ def read_pem(path: str, word: str) -> str:
         raise PlanError(f"{word}={str(path)!r} cannot be read: {error}", "give a PEM file") from error
 
 
-def _load() -> Callable[[Wire, ParentWatch], Loop]:
+def load() -> Callable[[Wire, ParentWatch], Loop]:
+    """Imports the work; see ``gnnkit.runtime.entry``."""
     from gnnkit.cluster.network_child_loop import NetworkChildLoop  # what the trainer does without
 
     return NetworkChildLoop
 
 
 if __name__ == "__main__":
-    run(_load)
+    run(load)

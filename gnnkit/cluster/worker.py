@@ -23,11 +23,12 @@ def _connect(setup: Mapping[str, Any], store: Store, threads: int) -> OtherHosts
     return Spreading(setup["hosts"], store, threads)
 
 
-def _load() -> Callable[[Wire, ParentWatch], Loop]:
+def load() -> Callable[[Wire, ParentWatch], Loop]:
+    """Imports the work; see ``gnnkit.runtime.entry``."""
     from gnnkit.runtime.worker import WorkerLoop  # what it imports may fail, which is reported
 
     return lambda wire, watch: WorkerLoop(wire, watch, _connect)
 
 
 if __name__ == "__main__":
-    run(_load)
+    run(load)

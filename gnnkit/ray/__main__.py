@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from gnnkit.ray.driver import RayDriver
 
 
-def _load() -> type[RayDriver]:
+def load() -> type[RayDriver]:
+    """Imports the work; see ``gnnkit.runtime.entry``."""
     # Ray imports jsonschema, which builds a parser of internationalised addresses, for a second, where Jupyter has brought one along.
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     from gnnkit.ray.driver import RayDriver  # what it imports may fail, which is reported
@@ -20,4 +21,4 @@ def _load() -> type[RayDriver]:
 
 
 if __name__ == "__main__":
-    run(_load)
+    run(load)

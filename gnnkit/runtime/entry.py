@@ -135,7 +135,8 @@ class ParentWatch(threading.Thread):
         """Makes the calling thread known as one that samples; its number."""
         index = len(self._samplers)
         self._ended.append(0)
-        self._samplers.append((time.pthread_getcpuclockid(threading.get_ident()), index))
+        # As pthread_getcpuclockid(3) makes it (linux/posix-timers.h); the C library does not know the main thread of a forked process.
+        self._samplers.append(((~threading.get_native_id() << 3) | 6, index))
         return index
 
     def busy(self, sampler: int, step: int) -> None:

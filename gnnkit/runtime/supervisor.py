@@ -18,6 +18,7 @@ from pathlib import Path
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.host import memory_kills
 from gnnkit.runtime.entry import Signs, Vitals
+from gnnkit.runtime.fork_server import ANSWER_S, Entry, Forked, ForkServer, Process, fork_server, give_up
 from gnnkit.runtime.process_status import process_state
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import RunFolder, opened_log, with_tail
@@ -90,6 +91,45 @@ def child_environment(threads: int) -> dict[str, str]:
     return environment
 
 
+@dataclass(frozen=True)
+class SupervisorOptions:
+    """The options that processes are started with.
+
+    Attributes:
+        num_workers: How many.
+        threads: Sampling threads in each.
+        module: The module that they run; it has the ``load`` of ``gnnkit.runtime.entry``.
+        most_starting: How many may be starting at the same time; None: all.
+        environment: Variables that they have beside those of ``child_environment``, or instead of them; such processes are not forked.
+        first: The first one's number; the others follow.
+        is_forked: Whether they are forked from a process that has loaded what they need, where that can be; see
+            ``gnnkit.runtime.fork_server``. Otherwise they are started with ``python -m``.
+        starts_others: Whether they start processes themselves.
+        title: The name of one of them in messages.
+        lane: The same in tables and pictures.
+        advice: What to do when one has died.
+        stop_timeout_s: Seconds that they have to end by themselves after the request.
+    """
+
+    num_workers: int
+    threads: int
+    module: str
+    most_starting: int | None = None
+    environment: Mapping[str, str] | None = None
+    first: int = 0
+    title: str = "sampling process {rank}"
+    lane: str = "process {rank}"
+    is_forked: bool = True
+    starts_others: bool = False
+    advice: str = "go on with loader.resume(), or let it restart workers by itself with Colocated(max_restarts=...)"
+    stop_timeout_s: float = 0.2
+
+    @property
+    def ranks(self) -> range:
+        """Their numbers."""
+        return range(self.first, self.first + self.num_workers)
+
+
 class ChildProcess:
     """A sampling process, or another that ``gnnkit.runtime.entry`` runs.
 
@@ -97,15 +137,12 @@ class ChildProcess:
         rank: Its number.
         log: The file that its output is appended to.
         vitals_fd: Descriptor of the block of ``Vitals``.
-        threads: Sampling threads.
-        module: What it runs.
-        environment: Variables that it has beside those of ``child_environment``, or instead of them.
+        options: How it is started.
 
     Attributes:
         rank: Its number.
         log: The file that its output is appended to.
         wire: The connection to it.
-        pid: Its pid.
         started: ``time.monotonic()`` when it was started.
 
     Raises:
@@ -113,40 +150,87 @@ class ChildProcess:
         PlanError: There is no Python interpreter to start.
     """
 
-    def __init__(
-        self, rank: int, log: Path, vitals_fd: int, threads: int, module: str, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, rank: int, log: Path, vitals_fd: int, options: SupervisorOptions) -> None:
         if not sys.executable:
             raise PlanError("sampling processes need a Python interpreter, and this program does not say which", "use InProcess()")
         self.rank, self.log, self.started = rank, log, time.monotonic()
-        self.wire, theirs = Wire.pair()
-        parent_fd = -1
+        self._vitals_fd, self._options = vitals_fd, options
+        self._process: Process | None = None
+        self._asked: tuple[ForkServer, int] | None = None
+        self.wire, self._theirs = Wire.pair()
         try:
-            parent_fd = _own_pidfd()
-            from_main_thread = threading.current_thread() is threading.main_thread()
-            numbers = (theirs.fileno(), vitals_fd, parent_fd, os.getpid(), rank, int(from_main_thread))
-            with opened_log(log, "ab") as output, opened_log(log, "a+b") as errors:
+            self._start()
+        except BaseException:
+            self.wire.close()
+            self._theirs.close()
+            raise
+
+    def _start(self) -> None:
+        """Has it forked, or starts it."""
+        options, parent_fd = self._options, _own_pidfd()
+        try:
+            environment = {**child_environment(options.threads), **(options.environment or {})}
+            server = fork_server(child_environment(1)) if options.is_forked and options.environment is None else None
+            from_main_thread = threading.current_thread() is threading.main_thread() if server is None else server.from_main_thread
+            numbers = (self._theirs.fileno(), self._vitals_fd, parent_fd, os.getpid(), self.rank, int(from_main_thread))
+            with opened_log(self.log, "ab") as output, opened_log(self.log, "a+b") as errors:
+                if server is not None:
+                    entry = Entry(options.module, numbers, environment, options.starts_others)
+                    self._asked = server, server.ask(entry, output.fileno(), errors.fileno())
+                    return
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", module, *map(str, numbers)],
+                    [sys.executable, "-m", options.module, *map(str, numbers)],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=errors,
-                    env={**child_environment(threads), **(environment or {})},
+                    env=environment,
                     pass_fds=[fd for fd in numbers[:3] if fd >= 0],
                     start_new_session=True,
                 )
-        except BaseException:
-            self.wire.close()
-            raise
+                self._theirs.close()
         finally:
-            theirs.close()
             if parent_fd >= 0:
                 os.close(parent_fd)
-        self.pid = self._process.pid
+
+    def is_there(self, timeout_s: float = 0.0) -> bool:
+        """Whether it has been started, as the fork server says, which is given so long; another one starts it where that is gone."""
+        while self._asked is not None:
+            server, number = self._asked
+            try:
+                pid = server.answer(number, timeout_s)
+                if pid is None and time.monotonic() - self.started > ANSWER_S:
+                    raise EOFError("the fork server stands still")
+            except EOFError as error:
+                logger.info("process %d is started anew: %s", self.rank, error)
+                self._asked = None
+                give_up(server)
+                self._start()
+                continue
+            if pid is None:
+                return False
+            self._asked, self._process = None, Forked(pid)
+            self._theirs.close()
+        return True
+
+    @property
+    def pid(self) -> int:
+        """Its pid; that of the fork server until it is there."""
+        return self._known().pid
+
+    @property
+    def starter_fd(self) -> int | None:
+        """A descriptor that something can be read from when it is there; None where it is already."""
+        return None if self._asked is None else self._asked[0].fileno()
+
+    def _known(self) -> Process | ForkServer:
+        if self.is_there() and self._process is not None:
+            return self._process
+        assert self._asked is not None, "it is there, or was asked for"
+        return self._asked[0]
 
     def has_ended(self) -> bool:
         """Whether the process is gone; its exit status has been collected then."""
-        return self._process.poll() is not None
+        return self.is_there() and self._process is not None and self._process.poll() is not None
 
     def is_ending(self) -> bool:
         """Whether its main thread has ended, and the others are about to."""
@@ -154,14 +238,21 @@ class ChildProcess:
 
     def wait(self, timeout_s: float) -> int | None:
         """Waits for its end; the exit status as ``Popen`` gives it, or None."""
+        deadline = Deadline(timeout_s)
         try:
-            return self._process.wait(timeout_s)
+            return self._process.wait(deadline.left_s) if self.is_there(timeout_s) and self._process is not None else None
         except subprocess.TimeoutExpired:
             return None
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal, if it still runs."""
-        self._process.send_signal(number)
+        """Sends a signal, if it still runs; one that is not there yet does not come any more."""
+        if self.is_there() and self._process is not None:
+            self._process.send_signal(number)
+        elif self._asked is not None:
+            server = self._asked[0]
+            server.kill()
+            self._asked, self._process = None, Forked(server.pid, returncode=-signal.SIGKILL)
+            self._theirs.close()
 
     def state(self) -> str:
         """Returns the process's state in the system, in words."""
@@ -206,7 +297,7 @@ def end_all(children: list[ChildProcess], stop_timeout_s: float = 0.2) -> None:
 def _ended_by(child: ChildProcess, deadline: Deadline) -> bool:
     """Waits for the other end of the connection to close, which is when the process ends, and then for its exit status."""
     poller = select.poll()
-    if child.wire.fileno() >= 0:
+    if child.is_there(deadline.left_s) and child.wire.fileno() >= 0:
         poller.register(child.wire.fileno(), 0)  # only POLLHUP
         if not poller.poll(deadline.left_s * 1000):
             return child.has_ended()
@@ -242,40 +333,6 @@ class Exit:
     returncode: int | None = None
 
 
-@dataclass(frozen=True)
-class SupervisorOptions:
-    """The options that processes are started with.
-
-    Attributes:
-        num_workers: How many.
-        threads: Sampling threads in each.
-        module: The module that they run; they are started with ``python -m``.
-        most_starting: How many may be starting at the same time; None: all.
-        environment: Their own variables; see ``ChildProcess``.
-        first: The first one's number; the others follow.
-        title: The name of one of them in messages.
-        lane: The same in tables and pictures.
-        advice: What to do when one has died.
-        stop_timeout_s: Seconds that they have to end by themselves after the request.
-    """
-
-    num_workers: int
-    threads: int
-    module: str
-    most_starting: int | None = None
-    environment: Mapping[str, str] | None = None
-    first: int = 0
-    title: str = "sampling process {rank}"
-    lane: str = "process {rank}"
-    advice: str = "go on with loader.resume(), or let it restart workers by itself with Colocated(max_restarts=...)"
-    stop_timeout_s: float = 0.2
-
-    @property
-    def ranks(self) -> range:
-        """Their numbers."""
-        return range(self.first, self.first + self.num_workers)
-
-
 class Supervisor:
     """Keeps the processes.
 
@@ -291,6 +348,7 @@ class Supervisor:
         self.ready: set[int] = set()
         self._set_up = set_up
         self._children: dict[int, ChildProcess] = {}
+        self._unlisted: set[int] = set()  # of which it is not written down yet which process they are
         self._kills_before: dict[int, int | None] = {}
         self._failures: dict[int, GnnkitError] = {}
         self._retiring: set[int] = set()
@@ -309,14 +367,18 @@ class Supervisor:
             if rank not in self._children:
                 self.vitals.forget(rank)
                 self._kills_before[rank] = memory_kills()
-                options = self.options
-                child = ChildProcess(
-                    rank, self.folder.log(rank), self.vitals.block.fd, options.threads, options.module, options.environment
-                )
+                child = ChildProcess(rank, self.folder.log(rank), self.vitals.block.fd, self.options)
                 self._children[rank] = child
-                logger.debug("started %s", self.name(rank))
+                self._unlisted.add(rank)
                 self._set_up(child)
-                self.folder.add(rank, child.pid)
+                self._list(child)
+
+    def _list(self, child: ChildProcess) -> None:
+        """Writes down which process it is, once it is there."""
+        if child.rank in self._unlisted and child.is_there():
+            self._unlisted.remove(child.rank)
+            logger.debug("started %s", self.name(child.rank))
+            self.folder.add(child.rank, child.pid)
 
     @property
     def alive(self) -> dict[int, ChildProcess]:
@@ -343,6 +405,7 @@ class Supervisor:
         """
         for rank, child in list(self._children.items()):
             child.wire.flush()
+            self._list(child)
             if rank in self._deadlines and self._deadlines[rank].has_passed:
                 child.signal(signal.SIGKILL)
             for _ in range(_TURN):
@@ -372,6 +435,8 @@ class Supervisor:
             fd = child.wire.fileno()
             if fd >= 0:
                 poller.register(fd, select.POLLIN | (0 if child.wire.flush() else select.POLLOUT))
+            if (starter_fd := child.starter_fd) is not None and starter_fd >= 0:
+                poller.register(starter_fd, select.POLLIN)
         return poller
 
     def settle(self) -> None:
@@ -389,6 +454,7 @@ class Supervisor:
             child.wait(_EXIT_WAIT_S)
         child.wire.close()
         self.ready.discard(rank)
+        self._unlisted.discard(rank)
         self._retiring.discard(rank)
         self._deadlines.pop(rank, None)
         del self._children[rank]

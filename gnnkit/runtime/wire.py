@@ -231,6 +231,10 @@ class Wire:
         poller.register(fd, select.POLLIN)
         return bool(poller.poll(max(0, int(timeout_s * 1000))))
 
+    def detach(self) -> None:
+        """Closes this process's descriptor; the connection stays that of the process that this one was forked from."""
+        self._end.close()
+
     def close(self) -> None:
         """Ends the connection."""
         with self._lock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 import psutil
 
 from gnnkit import Colocated, GraphLoader, GraphStore, InProcess
-from tests.helpers.leaks import KEPT_PROCESSES
+from tests.helpers import leaks
 from tests.loader.graphs import make
 
 BACKENDS: dict[str, Any] = {
@@ -38,14 +37,8 @@ def workers(loader: GraphLoader) -> dict[int, int]:
 
 
 def descendants() -> set[int]:
-    """Pids of everything that this process has started and that still runs, but for what Python keeps for other tests' processes."""
-    found = set()
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            command = " ".join(child.cmdline())
-            if child.status() != psutil.STATUS_ZOMBIE and not any(name in command for name in KEPT_PROCESSES):
-                found.add(child.pid)
-    return found
+    """Pids of everything that this process has started and that still runs, but for what is kept for other tests' processes."""
+    return {child.pid for child in leaks.descendants()}
 
 
 def is_gone(pid: int) -> bool:

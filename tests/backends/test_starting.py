@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import gnnkit
@@ -21,17 +22,25 @@ from tests.loader.graphs import plain
 pytestmark = pytest.mark.slow
 
 
-def birthdays(loader: GraphLoader) -> list[float]:
-    return [psutil.Process(pid).create_time() for _, pid in sorted(workers(loader).items())]
+def birth_s(pid: int) -> float:
+    """``time.monotonic()`` when a process was started, to a hundredth of a second."""
+    since_boot = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return since_boot - time.clock_gettime(time.CLOCK_BOOTTIME) + time.monotonic()
+
+
+def leads(backend: Colocated) -> float:
+    """Seconds from the second process's start until the first one was ready."""
+    events: list[Event] = []
+    with loader_of("inprocess") as loader:
+        plan, graph = loader.plan, loader.pipeline.graph
+    with GraphLoader(replace(plan, backend=backend.to_json()), graph, events.append) as loader:
+        ready_s = next(event.time_s for event in events if event.stage == "start" and event.kind == "progress" and event.done)
+        return ready_s - max(map(birth_s, workers(loader).values()))
 
 
 def test_processes_start_together_or_one_after_another() -> None:
-    gaps = []
-    for backend in (Colocated(2), Colocated(2, max_concurrent_producer_inits=1)):
-        with loader_of("", backend=backend) as loader:
-            first, second = birthdays(loader)
-            gaps.append(second - first)
-    assert gaps[1] > gaps[0] and gaps[1] > 0.3  # the first is ready: an interpreter with NumPy and Numba
+    assert leads(Colocated(2, max_concurrent_producer_inits=1)) < 0.06  # of which clocks and words are not sure
+    assert any(leads(Colocated(2)) > 0.06 for _ in range(5))
 
 
 def test_the_gap_between_trainers_of_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,8 +57,6 @@ def test_progress_is_reported() -> None:
     events: list[Event] = []
     with loader_of("inprocess") as loader:
         plan, graph = loader.plan, loader.pipeline.graph
-    from dataclasses import replace
-
     with GraphLoader(replace(plan, backend=Colocated(2).to_json()), graph, events.append) as loader:
         assert "2 processes" in repr(loader)
     stages = [event for event in events if event.stage == "start"]

@@ -32,6 +32,7 @@ from gnnkit.distributed import (
 )
 from gnnkit.errors import LoaderClosed, PlanError, StartTimeout, WorkerDied
 from tests.distributed.loading import ring, stored
+from tests.helpers.leaks import descendants
 from tests.helpers.machine import ROOT
 from tests.helpers.waiting import wait_until
 
@@ -54,7 +55,7 @@ def servers(store: Store) -> Iterator[Any]:
 
 def children() -> set[psutil.Process]:
     """Processes that this one has started."""
-    return set(psutil.Process().children())
+    return {child for child in descendants() if child.ppid() == os.getpid()}
 
 
 @pytest.fixture(autouse=True)

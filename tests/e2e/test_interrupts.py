@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.e2e import interrupted
+from tests.helpers.leaks import descendants
 from tests.helpers.machine import ROOT, in_time
 from tests.helpers.ogb_trees import write_csv, write_tree
 
@@ -74,7 +74,7 @@ class Run:
         """What the run gave in the end; nothing may be left of it."""
         assert self.wait_for(lambda line: line.startswith("threads")) == "threads []"
         result = self.wait_for(lambda line: line.startswith("done "))
-        assert not psutil.Process(self.process.pid).children()
+        assert not descendants(self.process.pid)
         assert self.process.wait(60) == 0
         return result
 

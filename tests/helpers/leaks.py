@@ -16,8 +16,8 @@ import psutil
 
 from tests.helpers.machine import slowness
 
-# Python's own helper, shared by everything in the process and ended with it.
-KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# Python's own helpers and gnnkit's, shared by everything in the process and ended with it at the latest.
+KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "gnnkit.runtime.fork_server")
 # A browser belongs to a fixture of many tests, and starts and ends processes as it likes; the fixture sees to their end.
 BROWSER_DRIVER = "playwright/driver"
 # Tests of this very check put theirs elsewhere, where no test beside them sees it.
@@ -66,6 +66,17 @@ def holdings() -> Holdings:
         family.append(child.pid)
         processes.add(f"{child.pid}: {line[:200]}")
     return Holdings(frozenset(processes), _shared_memory(), frozenset(chain(*map(_sockets, family))), _threads())
+
+
+def descendants(pid: int | None = None) -> list[psutil.Process]:
+    """Everything that a process, or this one, has started and that still runs, but for what is kept."""
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            command = " ".join(child.cmdline())
+            if child.status() != psutil.STATUS_ZOMBIE and not any(kept in command for kept in KEPT_PROCESSES):
+                found.append(child)
+    return found
 
 
 def _shared_memory() -> frozenset[str]:

@@ -25,6 +25,7 @@ from gnnkit.runtime.runs import find_runs, logs_of, select, stop_run
 from gnnkit.storage.build import build_store
 from gnnkit.storage.layout import BuildOptions
 from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.helpers.leaks import descendants
 from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -263,7 +264,7 @@ def test_what_cannot_be_launched_is_refused_before_anything_starts(
         ("device 'cuda:1' was asked for, but torch finds no CUDA device", fine, {"device": "cuda:1"}),
         ("cannot be made", fine, {"directory": store / "manifest.json" / "x"}),
     ]
-    before = psutil.Process().children()
+    before = descendants()
     for message, function, words in cases:
         with pytest.raises(PlanError, match=message):
             gnnkit.launch(function, loader, progress=False, **words)
@@ -274,7 +275,7 @@ def test_what_cannot_be_launched_is_refused_before_anything_starts(
     loader.close()
     with pytest.raises(LoaderClosed):
         gnnkit.launch(fine, loader, progress=False)
-    assert psutil.Process().children() == before
+    assert descendants() == before
 
 
 def test_results_come_as_they_were_or_with_an_error_that_says_why_not() -> None:

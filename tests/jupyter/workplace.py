@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from gnnkit.kernels.jit import kernel_cache_root, warm
-from tests.helpers.leaks import SHARED_MEMORY
+from tests.helpers.leaks import SHARED_MEMORY, descendants
 from tests.helpers.machine import in_time
 from tests.helpers.waiting import wait_until
 from tests.ui.kernels import Cell, Kernel
@@ -47,7 +47,7 @@ class Workplace:
 
     def children(self) -> list[psutil.Process]:
         """The processes that the kernel has started, and theirs."""
-        return [child for child in psutil.Process(self.kernel.pid).children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+        return descendants(self.kernel.pid)
 
     def started(self) -> list[psutil.Process]:
         """Those that run gnnkit already; before, they are what the kernel waits for, which must not be held up."""

@@ -201,7 +201,7 @@ def surroundings():
         "warnings": [str(f) for f in warnings.filters],
         "logging": [logging.root.level, len(logging.root.handlers), logging.root.manager.disable],
         "threads": [t.name for t in threading.enumerate()],
-        "children": [p.pid for p in psutil.Process().children()],
+        "children": [p.pid for p in psutil.Process().children() if "gnnkit.runtime.fork_server" not in p.cmdline()],
         "connections": len(psutil.Process().net_connections("inet")),
         "umask": [os.umask(0o22), os.umask(0o22)][1],
         "recursion": sys.getrecursionlimit(),

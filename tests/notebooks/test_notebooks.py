@@ -15,6 +15,7 @@ import pytest
 from nbclient import NotebookClient
 
 from gnnkit.datasets import ogb_names
+from tests.helpers.leaks import descendants
 from tests.helpers.machine import ROOT, SEARCH_PATH
 from tests.ui.kernels import on_sockets_of_its_own
 
@@ -74,7 +75,7 @@ def test_notebook_runs(path: Path, runner: NotebookClient) -> None:
         assert any("not OGB's data" in str(output) for output in outputs), "made-up data must be marked wherever it is shown"
     assert notebook.cells[-1].source.count("assert ") >= 3, "it checks itself at its end"
     assert runner.km is not None
-    left = [child.cmdline() for child in psutil.Process(runner.km.provisioner.process.pid).children(recursive=True)]
+    left = [child.cmdline() for child in descendants(runner.km.provisioner.process.pid)]
     assert left == [], "it leaves no process behind"
     keep_for_the_documentation(notebook, path.name)
 

@@ -34,7 +34,8 @@ import gc, json, os, psutil
 gc.collect()
 me = psutil.Process()
 maps = [line for line in open("/proc/self/maps") if "memfd:gnnkit-" in line]
-print(json.dumps({"pid": me.pid, "processes": sorted(c.pid for c in me.children(recursive=True)), "descriptors": me.num_fds(),
+own = [c.pid for c in me.children(recursive=True) if "gnnkit.runtime.fork_server" not in c.cmdline()]
+print(json.dumps({"pid": me.pid, "processes": sorted(own), "descriptors": me.num_fds(),
                   "threads": me.num_threads(), "blocks": len(maps), "memory": me.memory_info().rss}))
 """
 

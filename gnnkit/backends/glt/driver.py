@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _DRIVER = "GNNKIT_GLT_DRIVER"
 
 
-def _load() -> type[GltLoop]:
+def load() -> type[GltLoop]:
+    """Imports the work; see ``gnnkit.runtime.entry``."""
     from gnnkit.backends.glt.loop import GltLoop  # what it imports may fail, which is reported
 
     return GltLoop
@@ -34,4 +35,4 @@ if __name__ == "__mp_main__":
 if __name__ == "__main__":
     os.environ[_DRIVER] = str(os.getpid())
     multiprocessing.set_start_method("spawn")  # graphlearn-torch mixes the ways to start processes otherwise, and does not start
-    run(_load)
+    run(load)

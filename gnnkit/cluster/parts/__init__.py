@@ -1,7 +1,7 @@
 """The part service: neighbours and rows of this host's parts, for the sampling processes of other hosts.
 
 One process per host, ``python -m gnnkit.cluster.parts``, started like a sampling process:
-``ChildProcess(rank, log, vitals_fd, threads, module="gnnkit.cluster.parts")``. Messages to it over its wire:
+``ChildProcess(rank, log, vitals_fd, SupervisorOptions(1, threads, module="gnnkit.cluster.parts"))``. Messages to it over its wire:
 
 ========== ==================================================================================================================
 ``setup``  first: ``store`` (path), ``fingerprint``, ``parts`` (those it serves), ``ip`` and ``port`` to listen on (0: any free

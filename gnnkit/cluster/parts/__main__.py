@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from gnnkit.cluster.parts.loop import PartServiceLoop
 
 
-def _load() -> type[PartServiceLoop]:
+def load() -> type[PartServiceLoop]:
+    """Imports the work; see ``gnnkit.runtime.entry``."""
     from gnnkit.cluster.parts.loop import PartServiceLoop  # what it imports may fail, which is reported
 
     return PartServiceLoop
 
 
 if __name__ == "__main__":
-    run(_load)
+    run(load)

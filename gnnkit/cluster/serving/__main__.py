@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from gnnkit.cluster.serving.loop import ServerLoop
 
 
-def _load() -> type[ServerLoop]:
+def load() -> type[ServerLoop]:
+    """Imports the work; see ``gnnkit.runtime.entry``."""
     from gnnkit.cluster.serving.loop import ServerLoop  # what it imports may fail, which is reported
 
     return ServerLoop
 
 
 if __name__ == "__main__":
-    run(_load)
+    run(load)

@@ -306,6 +306,7 @@ class ServerFleet:
             len(spec.ranks),
             1,
             module=_MODULE,
+            starts_others=True,
             first=spec.ranks.start,
             title="server {rank}",
             advice=_ADVICE,

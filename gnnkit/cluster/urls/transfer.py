@@ -161,11 +161,12 @@ class Transfer:
                 raise self._error(with_tail(text, supervisor.folder.log(0)), "call it again: what has come is kept")
 
 
-def _load() -> Callable[[Wire, ParentWatch], Loop]:
+def load() -> Callable[[Wire, ParentWatch], Loop]:
+    """Imports the work; see ``gnnkit.runtime.entry``."""
     from gnnkit.cluster.urls.transfer_loop import TransferLoop  # fsspec
 
     return TransferLoop
 
 
 if __name__ == "__main__":
-    run(_load)
+    run(load)

@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from gnnkit.jobs.launching.rank import RankWork
 
 
-def _load() -> type[RankWork]:
+def load() -> type[RankWork]:
+    """Imports the work; see ``gnnkit.runtime.entry``."""
     from gnnkit.jobs.launching.rank import RankWork  # what it imports may fail, which is reported
 
     return RankWork
 
 
 if __name__ == "__main__":
-    run(_load)
+    run(load)

@@ -459,6 +459,7 @@ class Job:
             self.spec.num_procs,
             self.spec.threads,
             module=_MODULE,
+            is_forked=False,  # a rank's libraries count threads while they are loaded
             title="rank {rank}",
             lane="rank {rank}",
             advice=_ADVICE,

@@ -19,7 +19,7 @@ from gnnkit.plan import NeighborSampling
 from gnnkit.runtime.entry import Vitals
 from gnnkit.runtime.graph_memory import SharedGraph
 from gnnkit.runtime.remote import error_from_json
-from gnnkit.runtime.supervisor import ChildProcess, end_all
+from gnnkit.runtime.supervisor import ChildProcess, SupervisorOptions, end_all
 from gnnkit.sampling.kinds import BatchSampler
 from gnnkit.sampling.remote import PartMap, hot_rows, spread_sampler
 from gnnkit.sampling.tables import GraphTables
@@ -47,7 +47,8 @@ class Service:
         self.store, self.ip = store, ip
         self._vitals = Vitals.create(1)
         folder.mkdir(exist_ok=True)
-        self.child = ChildProcess(0, folder / f"service-{time.monotonic_ns()}.log", self._vitals.block.fd, 1, module="gnnkit.cluster.parts")
+        options = SupervisorOptions(1, 1, module="gnnkit.cluster.parts")
+        self.child = ChildProcess(0, folder / f"service-{time.monotonic_ns()}.log", self._vitals.block.fd, options)
         self.child.wire.send(
             "setup",
             () if shared is None else (shared.block.fd,),

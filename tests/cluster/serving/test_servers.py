@@ -25,6 +25,7 @@ from gnnkit.serving import GraphStoreServers, run_in_foreground, serve
 from gnnkit.storage.store import Store
 from tests.backends.setups import environment, is_gone
 from tests.cluster.serving.setups import FAULT_S, Caller, Trainer, blocks_of, expected_batches, hear, server_pids, worker_pids
+from tests.helpers.leaks import descendants
 from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -343,7 +344,7 @@ def test_the_command_stays_in_the_foreground(store: Store, tmp_path: Path, end: 
     address, token_file = lines[0].removeprefix("address: unix:"), Path(lines[1].removeprefix("token file: "))
     assert lines[2] == "ready" and Path(address, "server-0.sock").is_socket() and token_file == Path(address, "token")
     token = token_file.read_text().strip()
-    pids = {child.pid for child in psutil.Process(process.pid).children(recursive=True)}
+    pids = {child.pid for child in descendants(process.pid)}
     assert len(pids) == 2
     process.send_signal(end)
     output = process.communicate(timeout=START_S)

@@ -1,0 +1,446 @@
+"""The fork server: a process without threads that has loaded what sampling processes and servers need, and that they are forked from.
+
+A process that starts as an interpreter of its own spends most of its start on importing NumPy and Numba; one that is forked is there within
+milliseconds, and shares that memory with the others. It is started by, and is a child of, the process that asks for it, as if that had
+started it itself (``CLONE_PARENT``, clone(2)); the fork server is there for no more than its start. It is started with the first of them,
+ends when it has not been needed for a while, and with the process that it is for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import itertools
+import logging
+import os
+import platform
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from gnnkit.host import leave_no_core
+from gnnkit.runtime.entry import die_with_parent, run
+from gnnkit.runtime.wire import Message, Wire
+from gnnkit.waiting import Deadline
+
+logger = logging.getLogger(__name__)
+
+_CLONE_PARENT = 0x8000  # linux/sched.h
+# The number of the system call clone(2) on each architecture; its first argument is the flags, and the others may all be 0.
+_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "loongarch64": 220, "ppc64le": 120}
+# A fork server that nobody has asked for so long ends: it holds some 60 MB.
+_IDLE_S = 60.0
+# It loads what is asked for, which takes a second or two on a busy machine, and forks in milliseconds; one that takes longer is stopped.
+ANSWER_S = 30.0
+_LOOK_S = 0.1
+# It ends at once when it is told to, unless it stands still.
+_END_S = 1.0
+# Variables that are read once, while modules are loaded: a process with other ones has another fork server.
+# (The import path is among them.)
+_READ_ONCE = ("PYTHON", "NUMBA_", "LLVM", "LD_", "MALLOC_", "GLIBC_", "HOME", "XDG_CACHE_HOME", "TMPDIR")
+# Room for a process's own command line in the place of the fork server's.
+_PADDING = "-" * 160
+
+
+class Process(Protocol):
+    """A child of this process, as ``subprocess.Popen`` has it."""
+
+    @property
+    def pid(self) -> int:
+        """Its number in the system."""
+        ...
+
+    def poll(self) -> int | None:
+        """Returns the exit status as ``Popen`` gives it; None while it runs."""
+        ...
+
+    def wait(self, timeout: float) -> int:
+        """Waits for its end.
+
+        Raises:
+            subprocess.TimeoutExpired: It still runs.
+        """
+        ...
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, if it still runs."""
+        ...
+
+
+class Forked:
+    """A ``Process`` that a fork server has forked.
+
+    Args:
+        pid: Its number in the system; it is this process's child.
+        returncode: Its exit status, as ``Popen`` gives it, where that is known.
+
+    Attributes:
+        pid: See above.
+    """
+
+    def __init__(self, pid: int, returncode: int | None = None) -> None:
+        self.pid, self._returncode = pid, returncode
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        """See ``Process.poll``; 0 where somebody else has collected it, as ``Popen`` has it."""
+        with self._lock:
+            if self._returncode is None:
+                try:
+                    pid, status = os.waitpid(self.pid, os.WNOHANG)
+                except ChildProcessError:
+                    pid, status = self.pid, 0
+                if pid:
+                    self._returncode = os.waitstatus_to_exitcode(status)
+            return self._returncode
+
+    def wait(self, timeout: float) -> int:
+        """See ``Process.wait``."""
+        deadline, fd = Deadline(timeout), -1
+        with contextlib.suppress(OSError):  # gone already, or a system without: looked at again and again
+            fd = os.pidfd_open(self.pid)
+        try:
+            poller = select.poll()
+            if fd >= 0:
+                poller.register(fd, select.POLLIN)
+            while (returncode := self.poll()) is None:
+                if deadline.has_passed:
+                    raise subprocess.TimeoutExpired(str(self.pid), timeout)
+                poller.poll(1000 * deadline.within(_LOOK_S if fd >= 0 else 0.001))
+            return returncode
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def send_signal(self, number: int) -> None:
+        """See ``Process.send_signal``."""
+        with self._lock:
+            if self._returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, number)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a process is to be.
+
+    Attributes:
+        module: What it runs, as ``python -m`` does; the module, or the package's ``__main__``, has the ``load`` of ``entry.run``.
+        numbers: What it is handed over, see ``gnnkit.runtime.entry``; the first three are descriptors.
+        environment: Its variables.
+        starts_others: Whether it starts processes itself, and is to have a fork server for them.
+    """
+
+    module: str
+    numbers: tuple[int, ...]
+    environment: Mapping[str, str]
+    starts_others: bool
+
+
+class ForkServer:
+    """This process's side of its fork server.
+
+    Args:
+        process: The fork server.
+        wire: The connection to it.
+        from_main_thread: Whether this process's main thread has started it; all that it forks are children of the thread that has.
+    """
+
+    def __init__(self, process: Process, wire: Wire, from_main_thread: bool) -> None:
+        self.from_main_thread, self.owner = from_main_thread, os.getpid()
+        self._process, self._wire = process, wire
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._pids: dict[int, int | None] = {}  # of those that were asked for
+
+    @classmethod
+    def start(cls, environment: Mapping[str, str]) -> ForkServer:
+        """Starts one.
+
+        Raises:
+            OSError: The system does not.
+        """
+        wire, theirs = Wire.pair()
+        from_main_thread = threading.current_thread() is threading.main_thread()
+        with theirs:
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid()), str(int(from_main_thread)), _PADDING],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=environment,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            except BaseException:
+                wire.close()
+                raise
+        return cls(process, wire, from_main_thread)
+
+    def ask(self, entry: Entry, output: int, errors: int) -> int:
+        """Asks for a process.
+
+        Args:
+            entry: What it is to be.
+            output: The descriptor of its standard output.
+            errors: That of its standard error.
+
+        Returns:
+            The number to ask ``answer`` with.
+        """
+        fds = [fd for fd in entry.numbers[:3] if fd >= 0]
+        folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with self._lock:
+                self._pids[number := next(self._numbers)] = None
+                self._wire.send(
+                    "fork", (output, errors, folder, *fds), number=number, module=entry.module, numbers=entry.numbers,
+                    environment=dict(entry.environment), starts_others=entry.starts_others,
+                )  # fmt: skip
+        finally:
+            os.close(folder)
+        return number
+
+    @property
+    def pid(self) -> int:
+        """Its pid."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """Kills it, and with it what it has not forked yet."""
+        self._process.send_signal(signal.SIGKILL)
+
+    def fileno(self) -> int:
+        """A descriptor that something can be read from when an answer has come."""
+        return self._wire.fileno()
+
+    def answer(self, number: int, timeout_s: float) -> int | None:
+        """The pid of a process that was asked for; None where it is not known within the time.
+
+        Raises:
+            EOFError: The fork server has ended, or does not fork.
+        """
+        deadline = Deadline(timeout_s)
+        while True:
+            with self._lock:
+                if self._pids[number] is None:
+                    self._read()
+                if (pid := self._pids[number]) is not None:
+                    if pid < 0:
+                        raise EOFError("the system does not fork")
+                    return pid
+            if deadline.has_passed:
+                return None
+            self._wire.wait(deadline.within(_LOOK_S))
+
+    def _read(self) -> None:
+        self._wire.flush()
+        while (message := self._wire.receive()) is not None:
+            self._pids[message.body["number"]] = message.body["pid"]
+
+    def has_ended(self) -> bool:
+        """Whether it is gone."""
+        return self._process.poll() is not None
+
+    def end(self) -> bool:
+        """Ends it; whether another one may do better: it has answered, or has ended for lack of work."""
+        with self._lock:
+            with contextlib.suppress(EOFError):  # those that are there already
+                self._read()
+            has_answered = any(pid is not None and pid > 0 for pid in self._pids.values())
+            self._wire.close()
+        for number in (None, signal.SIGKILL):
+            if number is not None:
+                self._process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(_END_S) == 0 or has_answered
+        return has_answered
+
+
+_current: tuple[object, ForkServer] | None = None
+_finding = threading.Lock()
+_others: list[ForkServer] = []  # of processes that this one was forked from: their connections must not be shut down
+_useless: set[object] = set()  # circumstances in which one does not answer
+_IS_POSSIBLE = sys.platform == "linux" and platform.machine() in _CLONE
+
+
+def fork_server(environment: Mapping[str, str]) -> ForkServer | None:
+    """This process's fork server, which is started if there is none that fits; None where processes cannot be forked.
+
+    Args:
+        environment: The variables of processes that it is to start.
+    """
+    global _current
+    with _finding:
+        if not _IS_POSSIBLE or (circumstances := _circumstances(environment)) in _useless:
+            return None
+        if _current is not None and _current[1].owner != os.getpid():
+            _others.append(_current[1])
+            _current = None
+        if _current is not None:
+            known, server = _current
+            fits = known in (None, circumstances) and not server.has_ended()
+            if fits and (server.from_main_thread or threading.current_thread() is not threading.main_thread()):
+                _current = circumstances, server
+                return server
+            _end_current()
+        else:
+            atexit.register(_end_current)
+        server = ForkServer.start(environment)
+        _current = circumstances, server
+        return server
+
+
+def give_up(server: ForkServer) -> None:
+    """Does without a fork server that has not answered; in its circumstances without any, unless another one may do better."""
+    with _finding:
+        if _current is not None and _current[1] is server:
+            circumstances = _current[0]
+            if not _end_current():
+                _useless.add(circumstances)
+
+
+def _end_current() -> bool:
+    global _current
+    if _current is None or _current[1].owner != os.getpid():
+        return True
+    (_, server), _current = _current, None
+    return server.end()
+
+
+def _circumstances(environment: Mapping[str, str]) -> object:
+    """What a forked process has of its fork server, and one that this process starts itself of this one."""
+    limits = (resource.getrlimit(number) for name, number in sorted(vars(resource).items()) if name.startswith("RLIMIT_"))
+    group = Path("/proc/self/cgroup")
+    return (
+        sys.executable,
+        *sorted(item for item in environment.items() if item[0].startswith(_READ_ONCE)),
+        frozenset(os.sched_getaffinity(0)),
+        os.sched_getscheduler(0),
+        os.getpriority(os.PRIO_PROCESS, 0),
+        *limits,
+        group.read_text() if group.exists() else "",
+    )
+
+
+# The fork server's own side ---------------------------------------------------------------------------------------------------
+
+
+def main() -> NoReturn:
+    """Forks whatever it is asked for, until it has nothing to do or the process that it is for has ended."""
+    wire_fd, parent_pid, from_main_thread = map(int, sys.argv[1:4])
+    if from_main_thread:
+        die_with_parent(parent_pid)
+    leave_no_core()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the loader's affair
+    os.set_inheritable(wire_fd, False)
+    _serve(Wire(socket.socket(fileno=wire_fd)))
+
+
+def _serve(wire: Wire) -> NoReturn:
+    gc.freeze()  # so that looking for garbage does not make those that are forked have copies of what is here
+    with contextlib.suppress(EOFError):
+        while wire.wait(_IDLE_S):
+            message = wire.receive()
+            if message is not None:
+                load = _load_of(message.body["module"])
+                with contextlib.suppress(Exception):  # the process tells of it, which loads it again
+                    load()
+                pid = _fork_beside()
+                if pid == 0:
+                    wire.detach()
+                    _become(message, load)
+                message.close()
+                wire.tell("forked", number=message.body["number"], pid=pid)
+    os._exit(0)
+
+
+def _load_of(module: str) -> Any:
+    spec = find_spec(module)
+    is_package = spec is not None and spec.submodule_search_locations is not None
+    return importlib.import_module(f"{module}.__main__" if is_package else module).load
+
+
+def _fork_beside() -> int:
+    """As ``os.fork``, with this process's parent for the parent; -1 where the system does not."""
+    python, system = ctypes.pythonapi, ctypes.PyDLL(None)
+    python.PyOS_BeforeFork()  # https://docs.python.org/3/c-api/sys.html: for any function that clones the process
+    pid: int = system.syscall(_CLONE[platform.machine()], _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+    else:
+        python.PyOS_AfterFork_Parent()
+    return pid
+
+
+def _become(message: Message, load: Any) -> NoReturn:
+    """Makes this process, which was just forked, what was asked for."""
+    body = message.body
+    output, errors, folder, *handed = message.fds
+    try:
+        os.setsid()
+        os.dup2(output, 1)
+        os.dup2(errors, 2)
+        os.fchdir(folder)
+    finally:
+        for fd in (output, errors, folder):
+            os.close(fd)
+    os.environ.clear()
+    os.environ.update(body["environment"])
+    importlib.invalidate_caches()
+    numbers = iter(handed)
+    words = [str(next(numbers)) if place < 3 and number >= 0 else str(number) for place, number in enumerate(body["numbers"])]
+    sys.argv = [body["module"], *words]
+    if body["starts_others"]:
+        _fork_another(handed)
+    _show_as(f"{sys.executable} -m {' '.join(sys.argv)}")
+    run(load)
+
+
+def _fork_another(handed: Sequence[int]) -> None:
+    """Forks the fork server of a process that was just forked itself and is to start others."""
+    global _current
+    wire, theirs = Wire.pair()
+    pid = os.fork()
+    if pid == 0:
+        wire.detach()
+        for fd in handed:
+            os.close(fd)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        os.close(nowhere)
+        die_with_parent(os.getppid())
+        _show_as(f"{sys.executable} -m {__name__}")
+        _serve(Wire(theirs))
+    theirs.close()
+    _current = None, ForkServer(Forked(pid), wire, from_main_thread=True)
+    atexit.register(_end_current)
+
+
+def _show_as(line: str) -> None:
+    """Has the system show a command line for this process (proc(5): a line without its last zero byte ends at the first one)."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        first, last = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
+        if last > first:
+            text = line.encode()[: last - first - 2]
+            ctypes.memmove(first, text + b"\0" * (last - first - len(text) - 1) + b"\1", last - first)
+
+
+if __name__ == "__main__":
+    from gnnkit.runtime import fork_server as _module  # what is forked imports it under this name
+
+    _module.main()
