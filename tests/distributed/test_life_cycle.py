@@ -21,6 +21,7 @@ from gnnkit.errors import LoaderClosed, PlanError, StoreError
 from tests.cluster.serving.networked import HOSTS, TOKEN
 from tests.distributed.loading import ring, stored
 from tests.helpers.batches import digest, same
+from tests.helpers.leaks import KEPT_PROCESSES
 from tests.helpers.machine import ROOT
 from tests.helpers.ports import free_port
 from tests.helpers.waiting import wait_until
@@ -199,8 +200,9 @@ def _processes_in(address: str) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("GNNKIT_ADDRESSES") == address:
-                found.append(f"{process.pid}: {' '.join(process.cmdline())[:160]}")
+            command = " ".join(process.cmdline())
+            if process.environ().get("GNNKIT_ADDRESSES") == address and not any(kept in command for kept in KEPT_PROCESSES):
+                found.append(f"{process.pid}: {command[:160]}")
         except psutil.Error:
             continue
     return found
