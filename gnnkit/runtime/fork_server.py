@@ -43,7 +43,7 @@ _CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "loongarch64": 220, "ppc
 # A fork server that nobody has asked for so long ends: it holds some 60 MB.
 _IDLE_S = 60.0
 # It loads what is asked for, which takes a second or two on a busy machine, and forks in milliseconds; one that takes longer is stopped.
-ANSWER_S = 30.0
+ANSWER_S = 20.0
 _LOOK_S = 0.1
 # It ends at once when it is told to, unless it stands still.
 _END_S = 1.0
@@ -134,7 +134,7 @@ class Forked:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a process is to be.
+    """The work of a process that is to be forked.
 
     Attributes:
         module: What it runs, as ``python -m`` does; the module, or the package's ``__main__``, has the ``load`` of ``entry.run``.
@@ -156,18 +156,29 @@ class ForkServer:
         process: The fork server.
         wire: The connection to it.
         from_main_thread: Whether this process's main thread has started it; all that it forks are children of the thread that has.
+        circumstances: Those that it was started in; None where it is used in any.
+
+    Attributes:
+        from_main_thread: See above.
+        owner: The pid of this process.
     """
 
-    def __init__(self, process: Process, wire: Wire, from_main_thread: bool) -> None:
+    def __init__(self, process: Process, wire: Wire, from_main_thread: bool, circumstances: object) -> None:
         self.from_main_thread, self.owner = from_main_thread, os.getpid()
-        self._process, self._wire = process, wire
+        self._process, self._wire, self._circumstances = process, wire, circumstances
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        self._pids: dict[int, int | None] = {}  # of those that were asked for
+        self._pids: dict[int, int | None] = {}  # of those that were asked for, None before the answer
+        self._may_do_better = False  # than to be of no use
+        self._is_replaced = False
 
     @classmethod
-    def start(cls, environment: Mapping[str, str]) -> ForkServer:
+    def start(cls, environment: Mapping[str, str], circumstances: object) -> ForkServer:
         """Starts one.
+
+        Args:
+            environment: Its variables.
+            circumstances: See above.
 
         Raises:
             OSError: The system does not.
@@ -188,7 +199,7 @@ class ForkServer:
             except BaseException:
                 wire.close()
                 raise
-        return cls(process, wire, from_main_thread)
+        return cls(process, wire, from_main_thread, circumstances)
 
     def ask(self, entry: Entry, output: int, errors: int) -> int:
         """Asks for a process.
@@ -221,6 +232,7 @@ class ForkServer:
 
     def kill(self) -> None:
         """Kills it, and with it what it has not forked yet."""
+        self._may_do_better = True
         self._process.send_signal(signal.SIGKILL)
 
     def fileno(self) -> int:
@@ -228,7 +240,7 @@ class ForkServer:
         return self._wire.fileno()
 
     def answer(self, number: int, timeout_s: float) -> int | None:
-        """The pid of a process that was asked for; None where it is not known within the time.
+        """The pid of a process that was asked for, until that is forgotten; None where it is not known within the time.
 
         Raises:
             EOFError: The fork server has ended, or does not fork.
@@ -246,31 +258,57 @@ class ForkServer:
                 return None
             self._wire.wait(deadline.within(_LOOK_S))
 
+    def forget(self, number: int) -> None:
+        """Takes an answer off; one that was replaced ends with the last of them."""
+        with self._lock:
+            self._pids.pop(number, None)
+            is_over = self._is_replaced and not self._pids
+        if is_over:
+            self.end()
+
     def _read(self) -> None:
         self._wire.flush()
         while (message := self._wire.receive()) is not None:
             self._pids[message.body["number"]] = message.body["pid"]
+            self._may_do_better |= message.body["pid"] > 0
 
     def has_ended(self) -> bool:
         """Whether it is gone."""
         return self._process.poll() is not None
 
-    def end(self) -> bool:
-        """Ends it; whether another one may do better: it has answered, or has ended for lack of work."""
+    def fits(self, circumstances: object) -> bool:
+        """Whether the calling thread can have it start processes."""
+        is_main_thread = threading.current_thread() is threading.main_thread()
+        return self._circumstances in (None, circumstances) and (self.from_main_thread or not is_main_thread)
+
+    def replace(self) -> None:
+        """Ends it once it has answered whatever it was asked."""
         with self._lock:
-            with contextlib.suppress(EOFError):  # those that are there already
-                self._read()
-            has_answered = any(pid is not None and pid > 0 for pid in self._pids.values())
-            self._wire.close()
-        for number in (None, signal.SIGKILL):
-            if number is not None:
-                self._process.send_signal(number)
+            self._is_replaced = True
+            is_over = not self._pids
+        if is_over:
+            self.end()
+
+    def give_up(self) -> None:
+        """Ends it because it does not answer; in its circumstances there is none any more, unless another one may do better."""
+        if not self.end() and self._circumstances is not None:
+            _useless.add(self._circumstances)
+
+    def end(self) -> bool:
+        """Ends it; whether another one may do better: it has answered, or has ended because it had nothing to do, or was killed."""
+        status = self._process.poll()
+        if status is None:
+            self._process.send_signal(signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return self._process.wait(_END_S) == 0 or has_answered
-        return has_answered
+                self._process.wait(_END_S)
+        with self._lock:
+            with contextlib.suppress(EOFError):  # its last words
+                self._read()
+            self._wire.close()
+        return self._may_do_better or status == 0
 
 
-_current: tuple[object, ForkServer] | None = None
+_current: ForkServer | None = None
 _finding = threading.Lock()
 _others: list[ForkServer] = []  # of processes that this one was forked from: their connections must not be shut down
 _useless: set[object] = set()  # circumstances in which one does not answer
@@ -287,42 +325,30 @@ def fork_server(environment: Mapping[str, str]) -> ForkServer | None:
     with _finding:
         if not _IS_POSSIBLE or (circumstances := _circumstances(environment)) in _useless:
             return None
-        if _current is not None and _current[1].owner != os.getpid():
-            _others.append(_current[1])
+        if _current is not None and _current.owner != os.getpid():
+            _others.append(_current)
             _current = None
-        if _current is not None:
-            known, server = _current
-            fits = known in (None, circumstances) and not server.has_ended()
-            if fits and (server.from_main_thread or threading.current_thread() is not threading.main_thread()):
-                _current = circumstances, server
-                return server
-            _end_current()
-        else:
+        if _current is None:
             atexit.register(_end_current)
-        server = ForkServer.start(environment)
-        _current = circumstances, server
-        return server
+        elif _current.has_ended():
+            _current.give_up()
+            if circumstances in _useless:
+                return None
+        elif not _current.fits(circumstances):
+            _current.replace()
+        else:
+            return _current
+        _current = ForkServer.start(environment, circumstances)
+        return _current
 
 
-def give_up(server: ForkServer) -> None:
-    """Does without a fork server that has not answered; in its circumstances without any, unless another one may do better."""
-    with _finding:
-        if _current is not None and _current[1] is server:
-            circumstances = _current[0]
-            if not _end_current():
-                _useless.add(circumstances)
-
-
-def _end_current() -> bool:
-    global _current
-    if _current is None or _current[1].owner != os.getpid():
-        return True
-    (_, server), _current = _current, None
-    return server.end()
+def _end_current() -> None:
+    if _current is not None and _current.owner == os.getpid():
+        _current.end()
 
 
 def _circumstances(environment: Mapping[str, str]) -> object:
-    """What a forked process has of its fork server, and one that this process starts itself of this one."""
+    """Returns what a forked process has of its fork server, and one that this process starts itself has of this one."""
     limits = (resource.getrlimit(number) for name, number in sorted(vars(resource).items()) if name.startswith("RLIMIT_"))
     group = Path("/proc/self/cgroup")
     return (
@@ -361,8 +387,11 @@ def _serve(wire: Wire) -> NoReturn:
                     load()
                 pid = _fork_beside()
                 if pid == 0:
-                    wire.detach()
-                    _become(message, load)
+                    try:
+                        wire.detach()
+                        _become(message, load)
+                    finally:
+                        os._exit(1)
                 message.close()
                 wire.tell("forked", number=message.body["number"], pid=pid)
     os._exit(0)
@@ -427,7 +456,7 @@ def _fork_another(handed: Sequence[int]) -> None:
         _show_as(f"{sys.executable} -m {__name__}")
         _serve(Wire(theirs))
     theirs.close()
-    _current = None, ForkServer(Forked(pid), wire, from_main_thread=True)
+    _current = ForkServer(Forked(pid), wire, from_main_thread=True, circumstances=None)
     atexit.register(_end_current)
 
 

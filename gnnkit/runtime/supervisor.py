@@ -18,7 +18,7 @@ from pathlib import Path
 from gnnkit.errors import GnnkitError, PlanError, StartTimeout, WorkerDied, WorkerStopped
 from gnnkit.host import memory_kills
 from gnnkit.runtime.entry import Signs, Vitals
-from gnnkit.runtime.fork_server import ANSWER_S, Entry, Forked, ForkServer, Process, fork_server, give_up
+from gnnkit.runtime.fork_server import ANSWER_S, Entry, Forked, ForkServer, Process, fork_server
 from gnnkit.runtime.process_status import process_state
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import RunFolder, opened_log, with_tail
@@ -156,7 +156,8 @@ class ChildProcess:
         self.rank, self.log, self.started = rank, log, time.monotonic()
         self._vitals_fd, self._options = vitals_fd, options
         self._process: Process | None = None
-        self._asked: tuple[ForkServer, int] | None = None
+        self._asked: tuple[ForkServer, int, Deadline] | None = None
+        self._asking = threading.Lock()
         self.wire, self._theirs = Wire.pair()
         try:
             self._start()
@@ -176,7 +177,7 @@ class ChildProcess:
             with opened_log(self.log, "ab") as output, opened_log(self.log, "a+b") as errors:
                 if server is not None:
                     entry = Entry(options.module, numbers, environment, options.starts_others)
-                    self._asked = server, server.ask(entry, output.fileno(), errors.fileno())
+                    self._asked = server, server.ask(entry, output.fileno(), errors.fileno()), Deadline(ANSWER_S)
                     return
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", options.module, *map(str, numbers)],
@@ -193,24 +194,31 @@ class ChildProcess:
                 os.close(parent_fd)
 
     def is_there(self, timeout_s: float = 0.0) -> bool:
-        """Whether it has been started, as the fork server says, which is given so long; another one starts it where that is gone."""
-        while self._asked is not None:
-            server, number = self._asked
-            try:
-                pid = server.answer(number, timeout_s)
-                if pid is None and time.monotonic() - self.started > ANSWER_S:
-                    raise EOFError("the fork server stands still")
-            except EOFError as error:
-                logger.info("process %d is started anew: %s", self.rank, error)
-                self._asked = None
-                give_up(server)
-                self._start()
-                continue
-            if pid is None:
-                return False
-            self._asked, self._process = None, Forked(pid)
-            self._theirs.close()
-        return True
+        """Whether it has been started, as the fork server says, which is given so long; where that is gone it is started again."""
+        if self._process is not None:
+            return True
+        with self._asking:
+            while self._process is None:
+                if self._asked is None:
+                    self._start()
+                    continue
+                server, number, deadline = self._asked
+                try:
+                    pid = server.answer(number, timeout_s)
+                    if pid is None and deadline.has_passed:
+                        server.give_up()
+                        pid = server.answer(number, 0.0)  # its last words
+                except EOFError as error:
+                    logger.info("process %d is started anew: %s", self.rank, error)
+                    server.give_up()
+                    self._asked = None
+                    continue
+                if pid is None:
+                    return False
+                self._theirs.close()
+                self._asked, self._process = None, Forked(pid)
+                server.forget(number)
+            return True
 
     @property
     def pid(self) -> int:
@@ -220,13 +228,16 @@ class ChildProcess:
     @property
     def starter_fd(self) -> int | None:
         """A descriptor that something can be read from when it is there; None where it is already."""
-        return None if self._asked is None else self._asked[0].fileno()
+        asked = self._asked
+        return None if asked is None else asked[0].fileno()
 
     def _known(self) -> Process | ForkServer:
-        if self.is_there() and self._process is not None:
-            return self._process
-        assert self._asked is not None, "it is there, or was asked for"
-        return self._asked[0]
+        self.is_there()
+        with self._asking:
+            if self._process is not None:
+                return self._process
+            assert self._asked is not None, "it is there, or was asked for"
+            return self._asked[0]
 
     def has_ended(self) -> bool:
         """Whether the process is gone; its exit status has been collected then."""
@@ -248,11 +259,14 @@ class ChildProcess:
         """Sends a signal, if it still runs; one that is not there yet does not come any more."""
         if self.is_there() and self._process is not None:
             self._process.send_signal(number)
-        elif self._asked is not None:
-            server = self._asked[0]
-            server.kill()
-            self._asked, self._process = None, Forked(server.pid, returncode=-signal.SIGKILL)
-            self._theirs.close()
+            return
+        with self._asking:
+            if self._asked is not None:
+                server = self._asked[0]
+                server.kill()
+                server.give_up()
+                self._theirs.close()
+                self._asked, self._process = None, Forked(server.pid, returncode=-signal.SIGKILL)
 
     def state(self) -> str:
         """Returns the process's state in the system, in words."""
