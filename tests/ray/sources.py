@@ -58,7 +58,7 @@ class StuckSource(GeneratedSource):
             return super().edge_rows(edge_type, first, last)
         import ray
 
-        never = ray.remote(num_cpus=1e6)(len).remote("")  # no node has so many processors
+        never = ray.remote(num_cpus=1e6)(lambda: None).remote()  # no node has so many processors
         ray.get(never)
         raise AssertionError("no node has so many processors")
 

@@ -212,7 +212,7 @@ def test_a_host_without_the_token(pair: Pair, token: str) -> None:
     pair.hosts[1].close()
     pair.hosts[1] = stranger = pair.start(1, GNNKIT_TOKEN=token)
     for index, host in enumerate(pair.hosts):
-        words = {"placement": "partition", "rank": index, "world_size": WORLD, "start_timeout_s": 20 if token else 12, **OPTIONS}
+        words = {"placement": "partition", "rank": index, "world_size": WORLD, "start_timeout_s": 60 if token else 12, **OPTIONS}
         host.ask("make", name="a", store=str(pair.paths[index]), backend=pair.backend(), **words)
     reply = pair.hosts[0].reply()
     assert TOKEN not in json.dumps(reply)
