@@ -7,10 +7,12 @@ another module, and lets two processes compile the same function at once. Kernel
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import threading
@@ -43,16 +45,26 @@ _UNUSED_S = 30 * 86400.0
 # Compiling a kernel takes seconds; somebody else holding the lock for longer than this has been stopped, and nobody waits for him.
 _LOCK_TIMEOUT_S = 60.0
 _ONCE = "into machine code, once on this machine"
+# Names the folder of compiled kernels to processes in a namespace of users, where all but this one are nobody: whose the folders above it
+# are cannot be told there, and the process that starts them has looked.
+KERNEL_CACHE_VARIABLE = "GNNKIT_KERNEL_CACHE"
 
 
 @cache
 def kernel_cache_root() -> Path:
     """The folder that compiled kernels are kept in, which only this user can write to: in his cache folder, else in the temporary one.
 
+    ``$GNNKIT_KERNEL_CACHE`` is taken as it is, where it is this user's.
+
     They belong to the machine and to nobody's data: ``$GNNKIT_HOME`` may be a folder of a team, and what lies here is executed.
     """
     import platformdirs
 
+    if told := os.environ.get(KERNEL_CACHE_VARIABLE):
+        with contextlib.suppress(OSError):
+            status = os.lstat(told)
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
+                return Path(told)
     for home in (Path(platformdirs.user_cache_dir("gnnkit")), temporary_home()):
         try:
             candidate = private_folder(home / "kernels")
@@ -60,7 +72,9 @@ def kernel_cache_root() -> Path:
                 return candidate
         except OSError:
             continue
-    return Path(tempfile.mkdtemp(prefix="gnnkit-kernels-"))
+    own = tempfile.mkdtemp(prefix="gnnkit-kernels-")
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    return Path(own)
 
 
 def _sources(module_name: str, seen: set[str]) -> set[str]:

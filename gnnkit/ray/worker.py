@@ -20,6 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.host import without_collections
 from gnnkit.jobs.context import Checkpoints, Logged
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.jobs.launching.packing import pack_result, unpack_code
@@ -150,12 +151,15 @@ class _RankOnRay:
             self._printed.append(text)
 
     def _train(self) -> Any:
-        from gnnkit.cluster.serving.spec import remember_token
-        from gnnkit.jobs.running import run_training
-        from gnnkit.plan import LoaderPlan
-
         task = self._task
-        train, transform, extra = unpack_code(task.code)
+        with without_collections():
+            from gnnkit.cluster.serving.spec import remember_token
+            from gnnkit.jobs.running import run_training
+            from gnnkit.plan import LoaderPlan
+            from gnnkit.sampling.collate import load_batch_classes
+
+            train, transform, extra = unpack_code(task.code)
+            load_batch_classes()
         for address, token in task.tokens.items():
             remember_token(address, token)
         place, store = _meet(task, self._restarts)

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 _CLONE_PARENT = 0x8000  # linux/sched.h
 # The number of the system call clone(2) on each architecture; its first argument is the flags, and the others may all be 0.
 _CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "loongarch64": 220, "ppc64le": 120}
-# A fork server that nobody has asked for so long ends: it holds some 60 MB.
+# A fork server that nobody has asked for so long ends: it holds some 60 MB, of which those that it has forked share most.
 _IDLE_S = 60.0
 # It loads what is asked for, which takes a second or two on a busy machine, and forks in milliseconds; one that takes longer is stopped.
 ANSWER_S = 20.0
@@ -49,7 +49,8 @@ _LOOK_S = 0.1
 _END_S = 1.0
 # Variables that are read once, while modules are loaded: a process with other ones has another fork server.
 # (The import path is among them.)
-_READ_ONCE = ("PYTHON", "NUMBA_", "LLVM", "LD_", "MALLOC_", "GLIBC_", "HOME", "XDG_CACHE_HOME", "TMPDIR")
+_READ_ONCE = ("PYTHON", "NUMBA_", "LLVM", "LD_", "MALLOC_", "GLIBC_", "HOME", "XDG_CACHE_HOME", "TMPDIR", "GNNKIT_KERNEL_CACHE")
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid_for_children", "user", "uts")
 # Room for a process's own command line in the place of the fork server's.
 _PADDING = "-" * 160
 
@@ -350,9 +351,14 @@ def _end_current() -> None:
 def _circumstances(environment: Mapping[str, str]) -> object:
     """Returns what a forked process has of its fork server, and one that this process starts itself has of this one."""
     limits = (resource.getrlimit(number) for name, number in sorted(vars(resource).items()) if name.startswith("RLIMIT_"))
-    group = Path("/proc/self/cgroup")
+    group, root = Path("/proc/self/cgroup"), os.stat("/")
     return (
         sys.executable,
+        os.getresuid(),
+        os.getresgid(),
+        frozenset(os.getgroups()),
+        (root.st_dev, root.st_ino),
+        *(os.stat(f"/proc/self/ns/{name}").st_ino for name in _NAMESPACES if os.path.exists(f"/proc/self/ns/{name}")),
         *sorted(item for item in environment.items() if item[0].startswith(_READ_ONCE)),
         frozenset(os.sched_getaffinity(0)),
         os.sched_getscheduler(0),
@@ -377,7 +383,6 @@ def main() -> NoReturn:
 
 
 def _serve(wire: Wire) -> NoReturn:
-    gc.freeze()  # so that looking for garbage does not make those that are forked have copies of what is here
     with contextlib.suppress(EOFError):
         while wire.wait(_IDLE_S):
             message = wire.receive()
@@ -385,6 +390,7 @@ def _serve(wire: Wire) -> NoReturn:
                 load = _load_of(message.body["module"])
                 with contextlib.suppress(Exception):  # the process tells of it, which loads it again
                     load()
+                gc.freeze()  # so that looking for garbage does not make those that are forked have copies of what is here
                 pid = _fork_beside()
                 if pid == 0:
                     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,26 @@ def test_kernels_belong_to_the_user_of_the_machine_and_are_compiled_once(tmp_pat
     elsewhere.mkdir()
     subprocess.run([sys.executable, str(program)], env={**environment, "TMPDIR": str(elsewhere)}, timeout=120, check=True)
     assert any(elsewhere.rglob("*.nbc"))
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_named_is_used_where_it_is_this_users(tmp_path: Path) -> None:
+    program, named = tmp_path / "program.py", tmp_path / "named"
+    program.write_text(ONE_KERNEL)
+    named.mkdir(mode=0o700)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "GNNKIT_KERNEL_CACHE": str(named)}
+
+    def compile_there() -> tuple[bool, bool]:
+        subprocess.run([sys.executable, str(program)], env=environment, timeout=120, check=True, stdout=subprocess.DEVNULL)
+        return any(named.rglob("*.nbc")), any((tmp_path / "cache").rglob("*.nbc"))
+
+    tmp_path.chmod(0o777)  # the folders above it are not looked at
+    assert compile_there() == (True, False)
+    tmp_path.chmod(0o700)
+    shutil.rmtree(named)
+    named.mkdir()
+    named.chmod(0o777)
+    assert compile_there() == (False, True)
 
 
 @pytest.mark.slow

@@ -473,6 +473,8 @@ def base_environment(folder: Path) -> dict[str, str]:
     Args:
         folder: Has them in ``bin``, and takes temporary files in ``tmp``.
     """
+    from gnnkit.kernels.jit import KERNEL_CACHE_VARIABLE, kernel_cache_root  # Numba
+
     kept = {name: value for name, value in os.environ.items() if not _TOLD.fullmatch(name)}
     own = str(Path(__file__).parents[3])
     return {
@@ -483,6 +485,7 @@ def base_environment(folder: Path) -> dict[str, str]:
         "TMPDIR": str(folder / "tmp"),
         "OMP_NUM_THREADS": "1",
         "GNNKIT_PROGRESS": "off",
+        KERNEL_CACHE_VARIABLE: str(kernel_cache_root()),
     }
 
 
