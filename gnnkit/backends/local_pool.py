@@ -123,6 +123,7 @@ class HostLink:
             self._timeout_s,
             options.linger_timeout_s,
             log_root,
+            hosts.local_size,
         )
         return keep_service(spec, graph, self._number, lambda: _call(weak))
 

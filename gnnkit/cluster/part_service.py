@@ -40,6 +40,7 @@ class ServiceSpec:
         start_timeout_s: Seconds that starting may take; also those that a host which never came is waited for.
         linger_timeout_s: Seconds that other hosts are served at the end of the process.
         log_root: Folder of its log's folder.
+        trainers: Trainers of each host.
     """
 
     store: str
@@ -53,6 +54,7 @@ class ServiceSpec:
     start_timeout_s: float
     linger_timeout_s: float
     log_root: Path
+    trainers: int = 1
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -134,7 +136,8 @@ class PartService:
         self.failure: GnnkitError | None = None
         self.finished = threading.Event()
         self._ended, self._graph, self._owner = ended, graph, os.getpid()
-        self._leases, self._come = LeaseTable[str, int](), set[int]()  # processes of other hosts, and hosts that have ever come
+        self._leases = LeaseTable[str, int]()  # processes of other hosts
+        self._come: dict[int, set[str]] = {}  # the trainers of each host that have ever come, or whose processes have
         self._users = users
         self._sources: dict[int, str] = {}
         self._told: SharedGraph | None = None
@@ -202,10 +205,13 @@ class PartService:
             self._waker.wake()
 
     def awaited(self) -> set[int]:
-        """Hosts that the service must stay for: those that use it, and once there was an epoch, for a while, those that have not come."""
+        """Hosts that the service must stay for: those that use it, and once there was an epoch, for a while, those that have not come.
+
+        A host has come once each of its trainers has: one may be done with its epochs before another one has started its processes.
+        """
         waiting = set(self._leases.there().values())
         if self._was_used and not self._started.has_passed:
-            waiting |= set(self.spec.clients) - self._come
+            waiting |= {host for host in self.spec.clients if len(self._come.get(host, ())) < self.spec.trainers}
         return waiting
 
     # The process ---------------------------------------------------------------------------------------------------------
@@ -264,7 +270,7 @@ class PartService:
         elif message.kind == "attending":
             self._told_sources = {int(host) for host in body["peers"]}
         elif message.kind == "here":
-            self._come.add(int(body["host"]))
+            self._come.setdefault(int(body["host"]), set()).add(body["name"].rpartition("-")[0])
             self._leases.here(body["name"], int(body["host"]))
         elif message.kind == "bye":
             self._leases.bye(body["name"])

@@ -7,7 +7,6 @@ a store and graphlearn-torch's partitions of it.
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,17 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
+from tests.helpers.ports import free_port
+
 SEEDS = 40
-
-
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def options(kind: str) -> Any:
     from gnnkit.distributed import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions
 
     if kind == "collocated":
-        return CollocatedDistSamplingWorkerOptions("127.0.0.1", port(), rpc_timeout=60)
-    return MpDistSamplingWorkerOptions(1, [torch.device("cpu")], 2, "127.0.0.1", port(), channel_size="16MB", rpc_timeout=60)
+        return CollocatedDistSamplingWorkerOptions("127.0.0.1", free_port(), rpc_timeout=60)
+    return MpDistSamplingWorkerOptions(1, [torch.device("cpu")], 2, "127.0.0.1", free_port(), channel_size="16MB", rpc_timeout=60)
 
 
 def plain(value: Any) -> Any:
