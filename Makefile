@@ -1,6 +1,6 @@
 # Two commands for everybody: `make demo` and `make test`. Both set up what they need in .venv, without root or a compiler.
 #   make demo    trains GraphSAGE through gnnkit on a generated graph and on Cora
-#   make test    every test that this machine can run (a quarter of an hour on 2 cores)
+#   make test    every test that this machine can run (twelve minutes on 2 cores)
 #   make check   lint and the quick tests (under 3 minutes)
 #   make fuzz    ten thousand damaged samples of everything that is parsed, in a memory group where there may be one
 #   make lint    ruff and mypy --strict
