@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gnnkit.cluster import worker
 from gnnkit.cluster.hosts import Hosts, check_group, find_hosts, join_address, listening_address, split_address
 from gnnkit.cluster.part_service import PartService, ServiceSpec, keep_service
-from gnnkit.errors import PlanError, StartTimeout
+from gnnkit.errors import GnnkitError, PlanError, StartTimeout
 from gnnkit.plan import LoaderPlan, StoreRef
 from gnnkit.runtime.graph_memory import GraphHandle, GraphSharing
 from gnnkit.runtime.limits import check_descriptors, check_start_memory
@@ -151,6 +151,21 @@ class HostLink:
         """Raises what keeps this host's service from coming back."""
         if self._supervisor is not None:
             self._supervisor.check()
+
+    def explain(self, error: GnnkitError) -> GnnkitError:
+        """The error to raise for what has kept a process from starting.
+
+        A host with another token is refused and ends; whoever looks for it afterwards finds nobody, and is to hear why.
+        """
+        refused = () if self._supervisor is None else self._supervisor.refused
+        if not isinstance(error, StartTimeout) or not refused:
+            return error
+        told = StartTimeout(
+            f"{error.message}; somebody came from {', '.join(refused)} with another token, and was refused",
+            "start every host with the same token: the one that was refused has ended",
+        )
+        told.__cause__ = error.__cause__
+        return told
 
     def details(self) -> Mapping[str, Any]:
         """Facts for people: no token."""
@@ -294,12 +309,15 @@ class LocalWorkerPool(Supervisor):
     def listen(self) -> Iterator[tuple[int, Message | Exit]]:
         """See ``Supervisor.listen``; what concerns the graph's copy is taken."""
         for rank, what in super().listen():
-            if isinstance(what, Exit) or what.kind == "retired":
+            if isinstance(what, Exit):
                 self._sharing.lost(rank)
+                yield rank, what if self.link is None else replace(what, error=self.link.explain(what.error))
             elif what.kind == "graph":
                 self._sharing.take(rank, what)
-                continue
-            yield rank, what
+            else:
+                if what.kind == "retired":
+                    self._sharing.lost(rank)
+                yield rank, what
 
     def attend(self, *, ask: bool) -> None:
         """Tells every process of the graph's copy; ``ask`` has one made."""

@@ -122,6 +122,7 @@ class PartService:
         spec: What it serves, with the port that it has.
         restarts: How often it was started again.
         failure: Why it does not come back, or None.
+        refused: Addresses from which somebody has come with another token.
         finished: Set once it has ended for good.
 
     Raises:
@@ -134,6 +135,7 @@ class PartService:
     ) -> None:
         self.spec, self.restarts = spec, 0
         self.failure: GnnkitError | None = None
+        self.refused: tuple[str, ...] = ()
         self.finished = threading.Event()
         self._ended, self._graph, self._owner = ended, graph, os.getpid()
         self._leases = LeaseTable[str, int]()  # processes of other hosts
@@ -274,6 +276,8 @@ class PartService:
             self._leases.here(body["name"], int(body["host"]))
         elif message.kind == "bye":
             self._leases.bye(body["name"])
+        elif message.kind == "refused":
+            self.refused = tuple(dict.fromkeys((*self.refused, str(body["address"]))))
         message.close()
 
     def _exited(self, ended: Exit) -> None:

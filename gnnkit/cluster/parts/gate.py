@@ -115,6 +115,7 @@ class PortGate:
         token: What peers have to know.
         enter: Called with the connection of whoever is let in, which blocks, and with his name.
         tls: PEM of the certificate, with those that it was issued by, and of the key; None: what travels is not encrypted.
+        refused: Called with the address of whoever has shown another token; must be quick.
 
     Attributes:
         port: The port.
@@ -125,10 +126,16 @@ class PortGate:
     """
 
     def __init__(
-        self, ip: str, port: int, token: str, enter: Callable[[socket.socket, str], None], tls: tuple[str, str] | None = None
+        self,
+        ip: str,
+        port: int,
+        token: str,
+        enter: Callable[[socket.socket, str], None],
+        tls: tuple[str, str] | None = None,
+        refused: Callable[[str], None] = lambda address: None,
     ) -> None:
         self._first, self._second = first_line(token), second_line(token, "").removesuffix(_END)
-        self._enter = enter
+        self._enter, self._refused = enter, refused
         self._tls = None if tls is None else _tls_context(*tls)
         self._listener = socket.create_server((ip, port), family=socket.AF_INET6 if ":" in ip else socket.AF_INET, backlog=BACKLOG)
         self._listener.setblocking(False)
@@ -254,6 +261,7 @@ class PortGate:
             return
         if not hmac.compare_digest(line + _END, self._first):
             pending.end.send(REFUSAL)
+            self._refused(pending.end.getpeername()[0])
             raise PermissionError
         pending.is_known = True
         pending.end.send(WELCOME)

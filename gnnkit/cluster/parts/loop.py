@@ -18,6 +18,9 @@ from gnnkit.storage.store import Store
 
 logger = logging.getLogger(__name__)
 
+# The most addresses with another token that are told of.
+_MOST_REFUSED = 16
+
 
 class PartServiceLoop:
     """Obeys; see ``gnnkit.cluster.parts`` for the messages.
@@ -30,6 +33,7 @@ class PartServiceLoop:
     def __init__(self, wire: Wire, watch: ParentWatch) -> None:
         self._wire = wire
         self._renewal: LeaseRenewal | None = None
+        self._refused: set[str] = set()
 
     def run(self) -> None:
         """Serves until the other side goes away or says stop."""
@@ -40,7 +44,7 @@ class PartServiceLoop:
             self._open(setup)
             body = setup.body
             calls = {**self._answers.calls, **lease_calls(self._answers.check, self._heard)}
-            server = PartServer(body["ip"], body["port"], body["token"], calls)
+            server = PartServer(body["ip"], body["port"], body["token"], calls, refused=self._refuse)
         except EOFError:
             return
         except BaseException as error:  # whoever started this process raises it
@@ -79,6 +83,11 @@ class PartServiceLoop:
 
     def _heard(self, what: str, name: str, host: int) -> None:
         self._wire.tell(what, name=name, host=host)
+
+    def _refuse(self, address: str) -> None:
+        if address not in self._refused and len(self._refused) < _MOST_REFUSED:
+            self._refused.add(address)
+            self._wire.tell("refused", address=address)
 
     def _attend(self, setup: Message, message: Message) -> None:
         """Says that this host needs the parts of others, or that it does not any more."""

@@ -247,19 +247,28 @@ class PartServer:
         token: What peers have to know.
         answers: What answers requests, by name; looked up at every request, so it may grow.
         tls: PEM of its certificate, with those that it was issued by, and of the key; None: what travels is not encrypted.
+        refused: See ``PortGate``.
 
     Raises:
         PlanError: The address cannot be listened on.
     """
 
-    def __init__(self, ip: str, port: int, token: str, answers: Mapping[str, Answer], tls: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        ip: str,
+        port: int,
+        token: str,
+        answers: Mapping[str, Answer],
+        tls: tuple[str, str] | None = None,
+        refused: Callable[[str], None] = lambda address: None,
+    ) -> None:
         self._answers, self._underway = answers, Underway()
         self._lock = threading.Lock()
         self._wires: set[NetworkWire] = set()
         self._working: set[NetworkWire] = set()
         self._closed = threading.Event()
         try:
-            self._gate = PortGate(ip, port, token, self._enter, tls)
+            self._gate = PortGate(ip, port, token, self._enter, tls, refused)
         except ssl.SSLError as error:
             raise PlanError(f"the certificate and its key cannot be used: {error}", "give PEM files that belong together") from error
         except OSError as error:

@@ -16,7 +16,9 @@ import pytest
 import torch
 
 from gnnkit import GraphLoader
+from gnnkit.cluster.network_wire import TokenRefused, connect
 from gnnkit.storage.store import Store
+from gnnkit.waiting import Deadline
 from tests.cluster.hosts.setups import OPTIONS, TOKEN, Host, ended, expected, source, stage
 from tests.helpers.machine import in_time
 from tests.helpers.ports import free_port
@@ -208,19 +210,26 @@ def test_a_script_that_fails_waits_for_nobody(pair: Pair, stores: dict[int, Stor
 
 @pytest.mark.parametrize("token", ["another secret of these tests", ""])
 def test_a_host_without_the_token(pair: Pair, token: str) -> None:
-    """A host that is refused says by whom at once; one that nobody comes to says whom it has waited for."""
+    """A host that is refused says by whom; one that nobody comes to says whom it has waited for, and who has come with another token."""
     pair.hosts[1].close()
     pair.hosts[1] = stranger = pair.start(1, GNNKIT_TOKEN=token)
     for index, host in enumerate(pair.hosts):
         words = {"placement": "partition", "rank": index, "world_size": WORLD, "start_timeout_s": 60 if token else 12, **OPTIONS}
         host.ask("make", name="a", store=str(pair.paths[index]), backend=pair.backend(), **words)
-    reply = pair.hosts[0].reply()
-    assert TOKEN not in json.dumps(reply)
-    if token:
-        assert reply["error"] == "PlanError" and f"host 1 ({pair.addresses[1]}) refused the token" in reply["message"], reply
-        stranger.close()
-    else:
-        assert reply["error"] == "StartTimeout" and f"host 1 did not answer at {pair.addresses[1]}" in reply["message"], reply
+    if not token:
         assert "GNNKIT_TOKEN is not set" in stranger.reply()["message"]
+        assert wait_until(lambda: _listens(pair.addresses[0]), 30)
+        with pytest.raises(TokenRefused):
+            connect(pair.addresses[0], "a token of somebody else", None, Deadline(5.0))
+    replies = [host.reply() for host in pair.hosts[: 2 if token else 1]]
+    assert TOKEN not in json.dumps(replies)
+    at_once = [
+        f"host {1 - index} ({pair.addresses[1 - index]}) refused the token" in reply["message"] for index, reply in enumerate(replies)
+    ]
+    assert [reply["error"] for reply in replies] == ["PlanError" if refused else "StartTimeout" for refused in at_once], replies
+    assert any(at_once) == bool(token), "the first of the two that comes to the other one"
+    for index, reply in enumerate(replies):  # the other one may find that host gone
+        assert at_once[index] or f"host {1 - index} did not answer at {pair.addresses[1 - index]}" in reply["message"], reply
+        assert at_once[index] or "somebody came from 127.0.0.1 with another token" in reply["message"], reply
     pair.hosts[0].finish()
     assert pair.hosts[0].wait(60) == 0
