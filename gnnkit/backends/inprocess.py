@@ -326,7 +326,8 @@ class InProcessStream:
         self._check_open()
         with shared.lock:
             while True:
-                self._check_open()
+                if shared.closed:  # meanwhile
+                    self._check_open()
                 check()
                 if scheduler.is_over:
                     return END_OF_EPOCH
@@ -412,9 +413,9 @@ class InProcessStream:
                     shared.shift -= 1
                     raise
                 shared.wake_all()
-            deadline = time.monotonic() + timeout_s
+            deadline = Deadline(timeout_s)
             for thread in before:
-                thread.join(max(0.0, deadline - time.monotonic()))
+                thread.join(deadline.left_s)
                 if thread.is_alive():
                     raise StartTimeout(f"a sampling thread is still at its batch after {timeout_s:g} s", "raise start_timeout_s")
 
@@ -423,10 +424,10 @@ class InProcessStream:
         if os.getpid() != self._shared.owner:
             return
         self._shared.close()
-        deadline = time.monotonic() + _JOIN_S
+        deadline = Deadline(_JOIN_S)
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+                thread.join(deadline.left_s)
 
     def _check_open(self) -> None:
         check_owner(self._shared.owner)

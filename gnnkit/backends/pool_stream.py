@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
 from gnnkit.runtime.ring import BlockPool, mapped
 from gnnkit.runtime.wire import Message, in_memory
 from gnnkit.sampling.subgraph import SampledSubgraph
+from gnnkit.waiting import Deadline
 
 if TYPE_CHECKING:
     from gnnkit.backends.session import PoolOptions
@@ -227,7 +227,7 @@ class PoolStream:
 
     def restart(self, timeout_s: float) -> None:
         """Has other processes take the place of those that sample, for all loaders that share them; see ``BatchStream.restart``."""
-        session, deadline = self._session, time.monotonic() + timeout_s
+        session, deadline = self._session, Deadline(timeout_s)
         before: set[int] | None = None
         while True:
             self._check_open()
@@ -246,7 +246,7 @@ class PoolStream:
                 are_new = before.isdisjoint(pool.workers.pids.values())
                 if are_new and len(pool.workers.ready) >= session.num_workers:
                     return
-                if time.monotonic() >= deadline:
+                if deadline.has_passed:
                     there = len(pool.workers.ready) if are_new else 0
                     text = f"{there} of {session.num_workers} sampling processes were there again after {timeout_s:g} s"
                     raise StartTimeout(text, "raise start_timeout_s, or look at the logs")

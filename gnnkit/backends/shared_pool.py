@@ -22,6 +22,7 @@ from gnnkit.runtime.remote import fresh
 from gnnkit.runtime.supervisor import Exit
 from gnnkit.runtime.wire import Message
 from gnnkit.sampling.schedule import Schedule
+from gnnkit.waiting import Deadline
 
 
 class SharedPool:
@@ -299,7 +300,7 @@ class PoolRegistry:
             self.tidy()
             for other in [c for pool in self._by_key.values() for c in pool.sessions.values() if _replaces(session, c)]:
                 self.leave(other)
-        started, limit_s = time.monotonic(), session.plan.runtime.start_timeout_s
+        deadline = Deadline(session.plan.runtime.start_timeout_s)
         with Stage(session.events, "start", label="sampling processes", total=session.num_workers, unit="processes") as stage:
             while True:
                 with self.lock:
@@ -317,8 +318,9 @@ class PoolRegistry:
                     stage.update(count, total)
                 if is_open:
                     return
-                if time.monotonic() - started > limit_s and not pool.workers.is_starting:
-                    raise StartTimeout(_absent(pool, session, limit_s), "close the other loaders on this graph, or raise start_timeout_s")
+                if deadline.has_passed and not pool.workers.is_starting:
+                    text = _absent(pool, session, session.plan.runtime.start_timeout_s)
+                    raise StartTimeout(text, "close the other loaders on this graph, or raise start_timeout_s")
                 poller.poll(SLICE_S * 1000)
 
     def enter(self, session: Session) -> None:

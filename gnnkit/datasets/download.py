@@ -11,7 +11,6 @@ import shutil
 import socket
 import stat
 import threading
-import time
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Mapping
@@ -25,7 +24,7 @@ from gnnkit.errors import DatasetError
 from gnnkit.events import Stage
 from gnnkit.files import read_json
 from gnnkit.units import format_bytes, format_duration, format_rate
-from gnnkit.waiting import SLICE_S, begin_apart, is_done
+from gnnkit.waiting import SLICE_S, Deadline, begin_apart, is_done
 
 if TYPE_CHECKING:
     import httpx
@@ -207,7 +206,7 @@ class _Download:
         self._hint, self._patience = hint, patience
         self._state_path = part.with_name(f"{part.name}.json")
         self._answered = False
-        self._began = time.monotonic()
+        self._contact = Deadline(patience.contact_s)
         self._eta_shown = False
 
     def run(self) -> None:
@@ -230,7 +229,7 @@ class _Download:
                     cuts = 1 if self._have() > before else cuts + 1
                     gap_s = self._patience.backoff_s * 2 ** min(cuts - 1, 6)
                     attempts = self._patience.attempts if self._answered else self._patience.contact_attempts
-                    late = not self._answered and time.monotonic() + gap_s - self._began > self._patience.contact_s
+                    late = not self._answered and self._contact.left_s < gap_s
                     if late or cuts >= attempts:
                         raise self._error(f"cannot download {self._url}: {cut}") from cut.__cause__
                     pause(gap_s)
@@ -239,7 +238,7 @@ class _Download:
         import httpx
 
         request = client.build_request("GET", self._url, headers=self._headers())
-        wait = self._patience.stall_s if self._answered else max(0.1, self._patience.contact_s - (time.monotonic() - self._began))
+        wait = self._patience.stall_s if self._answered else max(0.1, self._contact.left_s)
         try:
             response = within(wait, lambda: client.send(request, stream=True))
         except (TimeoutError, httpx.TimeoutException) as error:  # whichever of the two limits is met first
@@ -297,7 +296,7 @@ class _Download:
             raise _Cut(f"{have} bytes came where the server announced {total}")
 
     def _show_eta(self, start: int) -> None:
-        elapsed = time.monotonic() - self._began
+        elapsed = self._contact.elapsed_s
         if self._eta_shown or self._stage.total is None or elapsed < _ETA_AFTER_S:
             return
         self._eta_shown = True

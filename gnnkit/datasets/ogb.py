@@ -31,6 +31,7 @@ from gnnkit.storage.staging import check_memory
 from gnnkit.units import format_bytes
 from gnnkit.urls import OFFLINE_VARIABLE, is_offline
 from gnnkit.vendor import ogb as vendor_ogb
+from gnnkit.waiting import Deadline
 
 _KINDS: tuple[Literal["node", "link"], ...] = ("node", "link")
 
@@ -503,7 +504,7 @@ class _Fetch:
         """Only one process at a time; the system takes the lock from a process that dies."""
         path = self._root / f".{self._info.folder}.lock"
         held = None
-        seen, since = self._progress(), time.monotonic()
+        seen, deadline = self._progress(), Deadline(self._patience.lock_s)
         waiting = False
         try:
             while True:
@@ -518,8 +519,8 @@ class _Fetch:
                     text = f"waiting for another process that downloads {self._info.name}"
                     Stage(self._events, "download", label=self._info.name).message(text)
                 if (now := self._progress()) != seen:
-                    seen, since = now, time.monotonic()
-                elif time.monotonic() - since > self._patience.lock_s:
+                    seen, deadline = now, Deadline(self._patience.lock_s)
+                elif deadline.has_passed:
                     stalled = f"has not got on with {self._info.name} for {self._patience.lock_s:.0f} s"
                     message = f"another process holds {path} and {stalled}"
                     raise DatasetError(message, "end that process and try again")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 import os
 import sys
 import threading
@@ -315,13 +316,12 @@ class EpochState:
         """
         with self._booking:  # several threads may share an iterator
             layout, counters = subgraph.layout, self.counters
-            size = layout.num_seeds, *layout.size(), layout.nbytes
+            nodes, edges, cached_nbytes = layout.sizes()
             counters.batches += 1
-            counters.seeds += size[0]
-            counters.nodes += size[1]
-            counters.edges += size[2]
-            counters.nbytes += size[3]
-            cached_nbytes = layout.cached_nbytes
+            counters.seeds += layout.num_seeds
+            counters.nodes += nodes
+            counters.edges += edges
+            counters.nbytes += layout.nbytes
             counters.cached_nbytes += cached_nbytes
             counters.padding += subgraph.padding
             counters.oversized += subgraph.is_oversized
@@ -329,12 +329,11 @@ class EpochState:
             counters.gather_s += subgraph.gather_s
             before, now = self._booked, counters.spent()
             self._booked = now
-            paused_s, wait_s, collate_s, transform_s, transfer_s, consumer_s = (
-                after - then for after, then in zip(now, before, strict=True)
-            )
-            sampled = subgraph.worker, subgraph.began_s, subgraph.sample_s, subgraph.gather_s
+            paused_s, wait_s, collate_s, transform_s, transfer_s, consumer_s = map(operator.sub, now, before)
             consumed = asked_s, paused_s, wait_s, collate_s, transform_s, transfer_s, consumer_s
-            self.records.add(BatchRecord(self.epoch, subgraph.batch_index, *sampled, *consumed, *size, subgraph.ready, cached_nbytes))
+            sampled = subgraph.worker, subgraph.began_s, subgraph.sample_s, subgraph.gather_s
+            size = layout.num_seeds, nodes, edges, layout.nbytes, subgraph.ready, cached_nbytes
+            self.records.add(BatchRecord(self.epoch, subgraph.batch_index, *sampled, *consumed, *size))
             self.steps_done += 1
             if not self.ended:  # another thread may have closed the loader since the batch came
                 self.stage.advance()
@@ -519,6 +518,9 @@ class EpochIterator(ProcessBound, Iterator[Any]):
 
     def _check_current(self) -> None:
         check_owner(self._process)
+        self._check_wanted()
+
+    def _check_wanted(self) -> None:
         if self._state.given_up:
             self._ahead.clear()
             if self._state.given_up == "closed":
@@ -560,7 +562,7 @@ class EpochIterator(ProcessBound, Iterator[Any]):
     def _receive(self, timeout_s: float) -> tuple[SampledSubgraph, Any, Any] | None:
         steps = self._steps
         with self._timed("wait_s"):
-            subgraph = self._stream.recv(timeout_s, self._check_current)
+            subgraph = self._stream.recv(timeout_s, self._check_wanted)  # which looks at the process itself
         if isinstance(subgraph, EndOfEpoch):
             self._check_current()  # it may be a newer one's: nobody looked while it was there already
             return None

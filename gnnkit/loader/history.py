@@ -180,8 +180,10 @@ class History:
 
         Processes that do the same at the same time, as compiling, report one stage: it runs when the last of them has said so.
         """
-        key = event.stage, event.label
-        stage = next((s for s in reversed(self._stages) if (s.last.stage, s.last.label) == key), None)
+        stage = self._stages[-1] if self._stages else None  # as it nearly always is: batches report one by one
+        if stage is None or stage.last.label != event.label or stage.last.stage != event.stage:
+            key = event.stage, event.label
+            stage = next((s for s in reversed(self._stages) if (s.last.stage, s.last.label) == key), None)
         if stage is None or (event.kind == "start" and stage.last.kind in ("end", "fail")):
             self._stages.append(StageProgress(event))
         elif event.time_s >= stage.last.time_s:

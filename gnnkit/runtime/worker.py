@@ -32,6 +32,7 @@ from gnnkit.sampling.kinds import BatchSampler, local_sampler, prepare, warm
 from gnnkit.sampling.subgraph import SampleRequest
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.store import Store
+from gnnkit.waiting import Deadline
 
 logger = logging.getLogger(__name__)
 
@@ -561,12 +562,11 @@ class WorkerLoop:
             self._wire.tell("idle")
 
     def _serve(self) -> None:
-        since = time.monotonic()
+        idle = Deadline(self._idle_s)
         while True:
-            left_s = PARENT_WAIT_S if self._idle_s is None else max(0.0, since + self._idle_s - time.monotonic())
             was_busy = self._is_busy()
-            for client, message in self._clients.listen(left_s + 0.001):
-                since = time.monotonic()
+            for client, message in self._clients.listen(idle.within(PARENT_WAIT_S) + 0.001):
+                idle = Deadline(self._idle_s)
                 if client != STARTER:
                     self._serve_client(client, message)
                 elif message is None:
@@ -577,8 +577,8 @@ class WorkerLoop:
                 else:
                     self._obey_starter[message.kind](client, message)
             if was_busy or self._is_busy():
-                since = time.monotonic()
-            elif self._idle_s is not None and time.monotonic() - since >= self._idle_s:
+                idle = Deadline(self._idle_s)
+            elif idle.has_passed:
                 raise _Idle
 
     def _serve_client(self, client: int, message: Message | None) -> None:

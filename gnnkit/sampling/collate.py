@@ -57,7 +57,7 @@ class BatchContents:
 
 def _put(store: Any, values: Mapping[str, Any]) -> None:
     """Puts attributes into an empty PyG storage at once: one by one, each costs as much as making its tensor."""
-    store._mapping.update((name, value) for name, value in values.items() if value is not None)
+    store._mapping.update({name: value for name, value in values.items() if value is not None})
 
 
 def contents_of(subgraph: SampledSubgraph, seed_mask: torch.Tensor | None = None) -> BatchContents:
@@ -69,11 +69,12 @@ def contents_of(subgraph: SampledSubgraph, seed_mask: torch.Tensor | None = None
     """
     import torch
 
-    layout, as_tensor = subgraph.layout, torch.from_numpy
-    arrays = {field.key: as_tensor(subgraph.array(field)) for field in layout.fields}
+    layout, array_of, as_tensor = subgraph.layout, subgraph.array, torch.from_numpy
+    arrays: dict[BatchKey, torch.Tensor] = {}
     for field in layout.fields:
-        if field.dtype == "bfloat16":  # kept as uint16
-            arrays[field.key] = arrays[field.key].view(torch.bfloat16)
+        key, dtype, _, _ = field
+        tensor = as_tensor(array_of(field))
+        arrays[key] = tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor  # which is kept as uint16
     return BatchContents(arrays, layout.num_sampled_nodes, layout.num_sampled_edges, layout.input_type, layout.num_seeds, seed_mask)
 
 
@@ -197,10 +198,11 @@ def collate(
 def _collate_homogeneous(contents: BatchContents, extra: Mapping[str, Any]) -> Data:
     from torch_geometric.data import Data
 
-    arrays = {key.name: tensor for key, tensor in contents.arrays.items()}
-    values = {**extra, **arrays}
+    values = dict(extra)
+    for (_, name, _), tensor in contents.arrays.items():
+        values[name] = tensor
     if "x" not in values:
-        values["num_nodes"] = len(arrays["n_id"])
+        values["num_nodes"] = len(values["n_id"])
     if isinstance(contents.input_type, str):  # as in PyG, batches of links have none
         values["batch_size"] = contents.num_seeds
     # As in PyG, where hops mean nothing there are no counts.

@@ -90,28 +90,21 @@ class BatchLayout:
     input_type: NodeType | EdgeType
     num_seeds: int
 
-    def size(self) -> tuple[int, int]:
-        """Nodes over all types, seeds included, and edges."""
-        nodes = edges = 0
-        for (_, name, _), _, shape, _ in self.fields:
+    def sizes(self) -> tuple[int, int, int]:
+        """Returns three numbers: nodes over all types, seeds included; edges; bytes of the features that it comes without.
+
+        These are on the trainer's device: see ``gnnkit.sampling.cached``.
+        """
+        nodes = edges = cached_nbytes = 0
+        for (node_type, name, _), _, shape, _ in self.fields:
             if name == "n_id":
                 nodes += shape[0]
             elif name == "edge_index":
                 edges += shape[1]
-        return nodes, edges
-
-    @property
-    def cached_nbytes(self) -> int:
-        """Bytes of the features that it comes without, because they are on the trainer's device: see ``gnnkit.sampling.cached``."""
-        if not any(field.key.name == SLOT for field in self.fields):
-            return 0
-        shapes = {field.key: field for field in self.fields if field.key.scope == "node"}
-        found = 0
-        for key, slot in shapes.items():
-            if key.name == SLOT:
-                x = shapes[NodeKey(key.type, FEATURE_NAME)]
-                found += (slot.shape[0] - x.shape[0]) * x.numpy_dtype.itemsize * math.prod(x.shape[1:])
-        return found
+            elif name == SLOT:
+                x = next(field for field in self.fields if field.key == (node_type, FEATURE_NAME, "node"))
+                cached_nbytes += (shape[0] - x.shape[0]) * x.numpy_dtype.itemsize * math.prod(x.shape[1:])
+        return nodes, edges, cached_nbytes
 
 
 @dataclass

@@ -19,11 +19,11 @@ import selectors
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gnnkit.host import allow_open_files
+from gnnkit.waiting import Deadline
 
 logger = logging.getLogger(__name__)
 
@@ -93,14 +93,14 @@ class _Pending:
 
     Attributes:
         end: The connection.
-        until: ``time.monotonic()`` when it is closed.
+        deadline: It is closed then.
         said: What it has said and nobody has looked at.
         count: Bytes that it has said.
         is_known: Whether its first line was right.
     """
 
     end: socket.socket
-    until: float
+    deadline: Deadline
     said: bytearray = field(default_factory=bytearray)
     count: int = 0
     is_known: bool = False
@@ -142,8 +142,8 @@ class PortGate:
         self.port = int(self._listener.getsockname()[1])
         self._selector = selectors.DefaultSelector()
         self._pending: dict[_Pending, None] = {}
-        self._deaf_until: float | None = None
-        self._strangers, self._logged = 0, -_LOG_S
+        self._pause: Deadline | None = None  # in which nobody is let in
+        self._strangers, self._next_log = 0, Deadline(0.0)
         allow_open_files(_DESCRIPTORS)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._closed = False
@@ -172,34 +172,33 @@ class PortGate:
 
     def _wait_s(self) -> float | None:
         """Seconds until somebody has to be sent away or may come again; None while there is nobody."""
-        moments = [pending.until for pending in self._pending] + ([] if self._deaf_until is None else [self._deaf_until])
-        return max(0.0, min(moments) - time.monotonic()) if moments else None
+        deadlines = [pending.deadline for pending in self._pending] + ([] if self._pause is None else [self._pause])
+        return min((deadline.left_s for deadline in deadlines), default=None)
 
     def _look(self) -> None:
         """Sends away whoever has said nothing for too long; listens again."""
-        now = time.monotonic()
-        for pending in [pending for pending in self._pending if pending.until <= now]:
+        for pending in [pending for pending in self._pending if pending.deadline.has_passed]:
             self._send_away(pending)
-        if self._deaf_until is not None and self._deaf_until <= now:
-            self._deaf_until = None
+        if self._pause is not None and self._pause.has_passed:
+            self._pause = None
             self._selector.register(self._listener, selectors.EVENT_READ)
-        if self._strangers and now - self._logged >= _LOG_S:
+        if self._strangers and self._next_log.has_passed:
             logger.warning("%d connections without the token were closed", self._strangers)
-            self._strangers, self._logged = 0, now
+            self._strangers, self._next_log = 0, Deadline(_LOG_S)
 
     def _accept(self) -> None:
         for _ in range(MOST_PENDING):
             try:
                 end = next_connection(self._listener)
             except OSError:
-                self._deaf_until = time.monotonic() + PAUSE_S
+                self._pause = Deadline(PAUSE_S)
                 self._selector.unregister(self._listener)
                 return
             if end is None:
                 return
             if len(self._pending) >= MOST_PENDING:
                 self._send_away(next(iter(self._pending)))
-            pending = _Pending(end, time.monotonic() + PENDING_S)
+            pending = _Pending(end, Deadline(PENDING_S))
             self._pending[pending] = None
             self._selector.register(end, selectors.EVENT_READ, pending)
 

@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from gnnkit.files import why_unwritable
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.runs import checked_folder
 from gnnkit.runtime.wire import Message, Wire
+from gnnkit.waiting import Deadline
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +85,11 @@ class PendingConnection:
 
     Attributes:
         end: The connection.
-        until: ``time.monotonic()`` when he is sent away.
+        deadline: He is sent away then.
     """
 
     end: socket.socket
-    until: float
+    deadline: Deadline
 
 
 class ClientListener:
@@ -108,7 +108,7 @@ class ClientListener:
     def __init__(self, folder: Path, rank: int, token: str, enter: Callable[[Wire, Mapping[str, Any]], None]) -> None:
         self._rank, self._token, self._enter = rank, token.encode(), enter
         self._pending: dict[int, PendingConnection] = {}
-        self._deaf_until = 0.0
+        self._pause = Deadline(0.0)  # in which nobody is let in
         self.path = folder / socket_name(rank)
         try:
             place = take_place(folder, rank)
@@ -138,15 +138,14 @@ class ClientListener:
 
     def filenos(self) -> list[int]:
         """Returns the descriptors to wait on for new connections and for messages of pending ones."""
-        listening = [] if time.monotonic() < self._deaf_until else [self._listener.fileno()]
+        listening = [self._listener.fileno()] if self._pause.has_passed else []
         return [*listening, *self._pending]
 
     @property
     def wait_s(self) -> float | None:
         """Seconds until somebody has to be sent away or may come again; None while there is nobody."""
-        moments = [pending.until for pending in self._pending.values()]
-        moments += [self._deaf_until] if time.monotonic() < self._deaf_until else []
-        return max(0.0, min(moments) - time.monotonic()) if moments else None
+        deadlines = [pending.deadline for pending in self._pending.values()] + ([] if self._pause.has_passed else [self._pause])
+        return min((deadline.left_s for deadline in deadlines), default=None)
 
     def attend(self, ready: set[int]) -> None:
         """Lets people in, and sends people away.
@@ -156,8 +155,7 @@ class ClientListener:
         """
         for fd in ready & set(self._pending):
             self._hear(self._pending.pop(fd).end)
-        now = time.monotonic()
-        for fd in [fd for fd, pending in self._pending.items() if pending.until <= now]:
+        for fd in [fd for fd, pending in self._pending.items() if pending.deadline.has_passed]:
             self._pending.pop(fd).end.close()
         if self._listener.fileno() in ready:
             self._accept()
@@ -167,7 +165,7 @@ class ClientListener:
             try:
                 end = next_connection(self._listener)
             except OSError:
-                self._deaf_until = time.monotonic() + PAUSE_S
+                self._pause = Deadline(PAUSE_S)
                 return
             if end is None:
                 return
@@ -178,14 +176,14 @@ class ClientListener:
                 continue
             if len(self._pending) >= MOST_PENDING:
                 self._pending.pop(next(iter(self._pending))).end.close()
-            self._pending[end.fileno()] = PendingConnection(end, time.monotonic() + PENDING_S)
+            self._pending[end.fileno()] = PendingConnection(end, Deadline(PENDING_S))
 
     def _hear(self, end: socket.socket) -> None:
         """Reads a pending connection's first message, and accepts, refuses or closes the connection by it."""
         try:
             said = end.recv(MOST_SAID)  # without room for descriptors, which the system then closes
         except BlockingIOError:  # nothing but a wink
-            self._pending[end.fileno()] = PendingConnection(end, time.monotonic() + PENDING_S)
+            self._pending[end.fileno()] = PendingConnection(end, Deadline(PENDING_S))
             return
         except OSError:
             end.close()

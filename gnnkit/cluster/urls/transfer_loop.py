@@ -24,6 +24,7 @@ from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.wire import Wire, from_memory, in_memory
 from gnnkit.storage.files import file_crc32
 from gnnkit.urls import packages_for
+from gnnkit.waiting import Deadline
 
 R = TypeVar("R")
 
@@ -237,7 +238,7 @@ class TransferLoop:
         Raises:
             _Refused: It did not help.
         """
-        began = time.monotonic()
+        contact = Deadline(PATIENT.contact_s)
         for attempt in range(1, attempts + 1):
             try:
                 return work()
@@ -249,7 +250,7 @@ class TransferLoop:
                 if hint is not None:
                     raise _Refused(f"cannot {verb} {url}: {_words(cause)}", hint) from cause
                 # Libraries try again themselves, for seconds; without a network nobody wants to wait for all of it.
-                late = attempts < PATIENT.attempts and time.monotonic() - began > PATIENT.contact_s
+                late = attempts < PATIENT.attempts and contact.has_passed
                 if late or attempt == attempts:
                     text = f"cannot {verb} {url}: {_words(cause)} ({attempt} attempt{'s' if attempt > 1 else ''})"
                     raise _Refused(text, "call it again: what has come is kept", unreachable=True) from cause
