@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -97,6 +98,22 @@ GARBAGE = {
 }
 
 
+@contextlib.contextmanager
+def descriptor_to_close() -> Iterator[int]:
+    """A descriptor of which nobody is to have a copy in the end."""
+    reader, writer = os.pipe()
+    try:
+        try:
+            yield writer
+        finally:
+            os.close(writer)
+        poller = select.poll()
+        poller.register(reader, 0)
+        assert wait_until(lambda: poller.poll(0)), "somebody has kept it"
+    finally:
+        os.close(reader)
+
+
 @pytest.mark.parametrize("said", GARBAGE.values(), ids=GARBAGE.keys())
 def test_garbage_is_sent_away(servers: GraphStoreServers, said: bytes) -> None:
     pid = server_pids(servers)[0]
@@ -113,19 +130,15 @@ def test_garbage_is_sent_away(servers: GraphStoreServers, said: bytes) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a socket takes messages of a million bytes from root alone")
 def test_a_million_bytes_and_descriptors_are_sent_away(servers: GraphStoreServers) -> None:
-    pid = server_pids(servers)[0]
-    before = len(os.listdir(f"/proc/{pid}/fd"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
         end.setsockopt(socket.SOL_SOCKET, 32, 4 << 20)  # SO_SNDBUFFORCE
         end.connect(str(servers.folder / "server-0.sock"))
         end.send(b'{"kind": "join", "token": "' + b"x" * 1_000_000 + b'"}')
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end, open("/dev/zero") as zeros:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end, descriptor_to_close() as fd:
         end.connect(str(servers.folder / "server-0.sock"))
         end.settimeout(HANG_S)
-        fds = array.array("i", [zeros.fileno()] * 50)
-        end.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        end.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd] * 50))])
         assert end.recv(100) == b""
-    assert wait_until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= before)
     with Caller(servers) as caller:
         assert caller.join().kind == "welcome"
 
@@ -147,17 +160,13 @@ def test_silent_visitors_go_and_keep_nobody_out(servers: GraphStoreServers) -> N
 
 
 def test_descriptors_that_nobody_asked_for_are_closed(servers: GraphStoreServers) -> None:
-    (pid,) = server_pids(servers).values()
-    before = len(os.listdir(f"/proc/{pid}/fd"))
-    with Caller(servers) as caller, Caller(servers) as rude:
+    with Caller(servers) as caller, Caller(servers) as rude, descriptor_to_close() as fd:
         assert caller.join().kind == rude.join().kind == "welcome"
-        caller.wire.send("call", (0, 0), number=1, name="status", args={})
-        caller.wire.send("enlist", (0, 0))
+        caller.wire.send("call", (fd, fd), number=1, name="status", args={})
+        caller.wire.send("enlist", (fd, fd))
         assert hear(caller.wire, "answer") and hear(caller.wire, "worker")
-        array_of_fds = array.array("i", [0, 0, 0])
-        rude.wire._end.sendmsg([b"no message"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array_of_fds)])
+        rude.wire._end.sendmsg([b"no message"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd] * 3))])
         assert wait_until(lambda: is_let_go(rude))
-    assert wait_until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= before)
 
 
 def test_an_answer_that_cannot_be_sent_is_an_error_of_the_one_who_asked() -> None:
