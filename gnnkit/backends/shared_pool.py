@@ -318,7 +318,9 @@ class PoolRegistry:
                     stage.update(count, total)
                 if is_open:
                     return
-                if deadline.has_passed and not pool.workers.is_starting:
+                if pool.workers.is_starting:  # which has a deadline of its own
+                    deadline = Deadline(deadline.timeout_s)
+                elif deadline.has_passed:
                     text = _absent(pool, session, session.plan.runtime.start_timeout_s)
                     raise StartTimeout(text, "close the other loaders on this graph, or raise start_timeout_s")
                 poller.poll(SLICE_S * 1000)

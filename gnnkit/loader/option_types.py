@@ -74,7 +74,7 @@ class BesideKeywords(TypedDict, total=False):
     """Which host holds which parts: "replicate" (each all of them), "partition" (each its share), ``{host: parts}``, or "auto":
     "replicate" where the store fits a quarter of the smallest host's memory. One host holds everything."""
     start_timeout_s: float
-    """Seconds that starting may take."""
+    """Seconds that starting may take; while kernels are compiled, each of them."""
     batch_timeout_s: float
     """Seconds that one wait for a batch may take."""
 

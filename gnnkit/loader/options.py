@@ -146,7 +146,7 @@ class LoaderOptions:
         rank: This trainer's rank; None asks the process group, then torchrun's environment.
         world_size: Number of trainers; goes with ``rank``.
         prefetch: Batches kept ready beyond those being sampled.
-        start_timeout_s: Seconds that starting may take.
+        start_timeout_s: Seconds that starting may take; while kernels are compiled, each of them.
         batch_timeout_s: Seconds that one wait for a batch may take.
         memory_budget: Bytes for a copy of the graph in huge pages, or the hottest part of a store with order="hotness"; None is a quarter
             of what is free, 0 makes no copy.

@@ -223,7 +223,7 @@ class RuntimeOptions:
     """Limits of a run.
 
     Attributes:
-        start_timeout_s: Seconds that starting may take.
+        start_timeout_s: Seconds that starting may take; while kernels are compiled, each of them.
         batch_timeout_s: Seconds that one wait for a batch may take.
         prefetch: Batches kept ready ahead of the consumer, at least 0.
         memory_budget: Bytes that one copy of the graph in huge pages may take; None is a quarter of what is free, 0 never copies.

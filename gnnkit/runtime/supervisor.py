@@ -143,7 +143,8 @@ class ChildProcess:
         rank: Its number.
         log: The file that its output is appended to.
         wire: The connection to it.
-        started: ``time.monotonic()`` when it was started.
+        since: ``time.monotonic()`` when it was started, or last told of what it does to start: kernels that it compiles take as long as the
+            machine's other work lets them.
 
     Raises:
         OSError: The system does not start it.
@@ -153,7 +154,7 @@ class ChildProcess:
     def __init__(self, rank: int, log: Path, vitals_fd: int, options: SupervisorOptions) -> None:
         if not sys.executable:
             raise PlanError("sampling processes need a Python interpreter, and this program does not say which", "use InProcess()")
-        self.rank, self.log, self.started = rank, log, time.monotonic()
+        self.rank, self.log, self.since = rank, log, time.monotonic()
         self._vitals_fd, self._options = vitals_fd, options
         self._process: Process | None = None
         self._asked: tuple[ForkServer, int, Deadline] | None = None
@@ -429,7 +430,9 @@ class Supervisor:
                 elif message is not None and message.kind == "idle":
                     self._retiring.add(rank)
                 elif message is not None:
-                    if message.kind != "event":
+                    if message.kind == "event":
+                        child.since = time.monotonic()
+                    else:
                         self.ready.add(rank)
                     yield rank, message
                 elif ended:
@@ -502,9 +505,9 @@ class Supervisor:
             child.wire.send("stop")
 
     def overdue(self, timeout_s: float) -> tuple[int, StartTimeout] | None:
-        """A process that has been starting for longer than ``timeout_s``, and the error for it; it is ended."""
+        """A process that has been starting for longer than ``timeout_s``, with nothing to tell of it, and the error; it is ended."""
         for child in self.starting:
-            waited = time.monotonic() - child.started
+            waited = time.monotonic() - child.since
             if waited > timeout_s:
                 text = f"{self.name(child.rank)} was not ready after {waited:.0f} s and is {child.state()}"
                 error = StartTimeout(with_tail(text, child.log), "raise start_timeout_s, or look at the log")

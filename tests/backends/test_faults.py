@@ -233,6 +233,32 @@ def test_a_worker_that_never_gets_ready(broken: Any) -> None:
     assert in_time(time.monotonic() - started, 1 + FAULT_S)
 
 
+_SLOW_COMPILER = """
+import time
+from numba.core.dispatcher import Dispatcher
+
+compile, calls = Dispatcher.compile, []
+
+def slow(self, signature):
+    calls.append(1)
+    if len(calls) <= 6:
+        time.sleep(2)
+    return compile(self, signature)
+
+Dispatcher.compile = slow
+"""
+
+
+@pytest.mark.slow(seconds=15)
+def test_a_worker_that_compiles_for_long_is_waited_for(broken: Any) -> None:
+    """Twelve seconds in all, and two for each kernel."""
+    broken("sitecustomize", _SLOW_COMPILER)
+    started = time.monotonic()
+    with loader_of("Colocated-1", start_timeout_s=8.0) as loader:
+        assert time.monotonic() - started > 8
+        assert sorted(seeds(loader)) == EVERYTHING
+
+
 # Changes a kernel in processes that are started from now on.
 _HOOK = """
 import time

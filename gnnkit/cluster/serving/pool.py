@@ -45,7 +45,7 @@ class ServedWorkersOptions:
         workers: How many.
         threads: Sampling threads in each.
         max_restarts: How often, in all, one that has died is started again without being asked to.
-        start_timeout_s: Seconds that starting may take.
+        start_timeout_s: Seconds that starting may take; while kernels are compiled, each of them.
         log_root: The folder of runs.
         memory_budget: See ``GraphSharing``.
     """

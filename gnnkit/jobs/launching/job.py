@@ -518,7 +518,7 @@ class Job:
                 return
             self._provided = provided
             for rank, child in self._supervisor.alive.items():
-                child.started = time.monotonic()  # however long the graph has taken
+                child.since = time.monotonic()  # however long the graph has taken
                 self._supervisor.send(rank, "plan", **provided)
         self._watch()
 
