@@ -119,12 +119,14 @@ class SlotStep:
     Attributes:
         step: The loader's step.
         batch_index: Index in the epoch's list of batches.
-        target: The slot.
+        ring: The ring, also once the loader has another one.
+        slot: Which of its slots.
     """
 
     step: int
     batch_index: int
-    target: WorkerSlot
+    ring: WorkerRing
+    slot: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,40 +291,25 @@ class WorkerRing:
     slot_bytes: int
     _populated: dict[int, int] = field(default_factory=dict)
 
-    def populate(self, number: int, nbytes: int) -> None:
+    def take(self, number: int, nbytes: int) -> NDArray[np.uint8] | None:
+        """uint8 ``[slot_bytes]``, slot ``number``, to write a batch of ``nbytes`` to; None where it does not fit."""
+        if nbytes > self.slot_bytes:
+            return None
+        self._populate(number, nbytes)
+        return self.block.bytes[number * self.slot_bytes : (number + 1) * self.slot_bytes]
+
+    def give_back(self, number: int) -> None:
+        """Gives a slot's memory back to the system if the loader has given the ring up meanwhile, and nobody will look at it."""
+        if given_up(self.block)[0]:
+            self.block.release(number * self.slot_bytes, self.slot_bytes)
+
+    def _populate(self, number: int, nbytes: int) -> None:
         """Has huge pages under the first ``nbytes`` of a slot; what the system refuses once is not asked for again."""
         done = self._populated.get(number, 0)
         if self.slot_bytes % HUGE_PAGE == 0 and nbytes > done:
             wanted = rounded(nbytes)
             collapsed = self.block.populate(number * self.slot_bytes + done, wanted - done)
             self._populated[number] = wanted if collapsed else self.slot_bytes
-
-
-@dataclass(frozen=True, eq=False)
-class WorkerSlot:
-    """A slot of one ring, also once the loader has another ring.
-
-    Attributes:
-        ring: The ring.
-        number: Which of its slots.
-    """
-
-    ring: WorkerRing
-    number: int
-
-    def take(self, nbytes: int) -> NDArray[np.uint8] | None:
-        """uint8 ``[slot_bytes]`` to write a batch of ``nbytes`` to; None where it does not fit."""
-        size = self.ring.slot_bytes
-        if nbytes > size:
-            return None
-        self.ring.populate(self.number, nbytes)
-        return self.ring.block.bytes[self.number * size : (self.number + 1) * size]
-
-    def give_back(self) -> None:
-        """Gives its memory back to the system if the loader has given the ring up meanwhile, and nobody will look at it."""
-        ring = self.ring
-        if given_up(ring.block)[0]:
-            ring.block.release(self.number * ring.slot_bytes, ring.slot_bytes)
 
 
 class OtherHosts(Protocol):
@@ -450,15 +437,15 @@ class WorkerChannel:
         """Batches go to the slots of this ring from now on."""
         self._ring = WorkerRing(block, slot_bytes)
 
-    def slot(self, number: int) -> WorkerSlot:
-        """A slot; it keeps its ring.
+    def ring_with(self, number: int) -> WorkerRing:
+        """The ring, which has this slot.
 
         Raises:
             PlanError: There is no ring yet, or the slot does not lie in it.
         """
         if self._ring is None or (number + 1) * self._ring.slot_bytes > self._ring.block.nbytes:
             raise PlanError(f"there is no slot {number}", "the ring comes first, with room for every slot")
-        return WorkerSlot(self._ring, number)
+        return self._ring
 
     def request(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampleRequest:
         """Returns the request that a batch is sampled from: one of the epoch's list, or one of the ``seeds``, int64 ``[k]`` dataset ids."""
@@ -637,7 +624,8 @@ class WorkerLoop:
         told = [[_checked(value, "sample", "steps") for value in step] for step in steps if isinstance(step, list) and len(step) == 3]
         if len(told) < len(steps):
             raise PlanError(f"the message 'sample' has a step that is none among {steps!r}", "a step is [step, batch, slot]")
-        self._jobs.put(SampleJob(key, generation, epoch, tuple(SlotStep(step, batch, channel.slot(slot)) for step, batch, slot in told)))
+        slots = tuple(SlotStep(step, batch, channel.ring_with(slot), slot) for step, batch, slot in told)
+        self._jobs.put(SampleJob(key, generation, epoch, slots))
 
     def _queue_now(self, client: int, message: Message) -> None:
         key, (number, epoch, batch) = _key(client, message), (_whole(message, name) for name in ("number", "epoch", "batch"))
@@ -711,7 +699,7 @@ class WorkerLoop:
 
         def acquire(nbytes: int) -> NDArray[np.uint8]:
             step = next(targets, None)
-            block = None if step is None else step.target.take(nbytes)
+            block = None if step is None else step.ring.take(step.slot, nbytes)
             fd = None
             if block is None:
                 fd, block = _own_memory(nbytes)
@@ -723,7 +711,7 @@ class WorkerLoop:
                 found = sampler.sample_all(requests, acquire)
             finally:  # before the loader hears of it: afterwards the slot is somebody else's, whatever becomes of the ring
                 for step in steps:
-                    step.target.give_back()
+                    step.ring.give_back(step.slot)
             batches: list[dict[str, Any]] = [
                 {"layout": layout_to_json(layout), "began_s": began_s, "sample_s": sample_s, "gather_s": gather_s}
                 for layout, _, sample_s, gather_s in found

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
 from gnnkit.runtime.worker import JobQueue, NowJob, SampleJob, SlotStep, TrialJob
 
-SLOT = np.zeros(1, np.uint8)
+RING: Any = None  # nobody writes to it
 
 
 def job(channel: int, step: int, generation: int = 1) -> SampleJob:
-    return SampleJob((0, channel), generation, 0, (SlotStep(step, step, SLOT),))
+    return SampleJob((0, channel), generation, 0, (SlotStep(step, step, RING, 0),))
 
 
 def order(queue: JobQueue) -> list[tuple[int, int]]:
@@ -53,7 +53,7 @@ def test_many_single_batches_of_one_loader_leave_room_for_epochs_and_for_others(
 def test_loaders_of_the_same_number_in_two_processes_are_two() -> None:
     queue = JobQueue(lambda channel, generation: None)
     for client in (1, 2):
-        queue.put(SampleJob((client, 7), 1, 0, (SlotStep(client, client, SLOT),)))
+        queue.put(SampleJob((client, 7), 1, 0, (SlotStep(client, client, RING, 0),)))
     queue.forget((1, 7))
     assert queue.take().channel == (2, 7)
 

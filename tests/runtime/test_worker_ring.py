@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gnnkit.runtime.ring import HUGE_PAGE, SharedBlock
-from gnnkit.runtime.worker import WorkerRing, WorkerSlot
+from gnnkit.runtime.worker import WorkerRing
 
 
 @pytest.mark.parametrize("slot_bytes", [4096, 3 * HUGE_PAGE])
@@ -40,12 +40,12 @@ def write_a_slot(slot_bytes: int) -> None:
     block.bytes[: 3 * slot_bytes] = 7
     ring = WorkerRing(block, slot_bytes)
     for nbytes in (1, slot_bytes // 2, slot_bytes, 1):
-        target = WorkerSlot(ring, 1).take(nbytes)
+        target = ring.take(1, nbytes)
         assert target is not None and len(target) == slot_bytes
         target[:nbytes] = np.arange(nbytes) % 251
         assert (block.bytes[slot_bytes : slot_bytes + nbytes] == np.arange(nbytes) % 251).all()
         assert (block.bytes[:slot_bytes] == 7).all() and (block.bytes[2 * slot_bytes : 3 * slot_bytes] == 7).all()
-    assert WorkerSlot(ring, 1).take(slot_bytes + 1) is None
+    assert ring.take(1, slot_bytes + 1) is None
 
 
 def test_only_what_a_batch_needs_takes_memory() -> None:
@@ -53,9 +53,9 @@ def test_only_what_a_batch_needs_takes_memory() -> None:
     if not block.populate(0, 1):
         pytest.skip("this kernel does not collapse shared memory into huge pages (Linux 6.1)")
     ring = WorkerRing(block, 4 * HUGE_PAGE)
-    WorkerSlot(ring, 1).take(HUGE_PAGE + 1)
+    ring.take(1, HUGE_PAGE + 1)
     assert block.touched_bytes == 3 * HUGE_PAGE
-    WorkerSlot(ring, 1).take(3 * HUGE_PAGE)
+    ring.take(1, 3 * HUGE_PAGE)
     assert block.touched_bytes == 4 * HUGE_PAGE
     text = Path("/proc/self/smaps").read_text().split("/memfd:gnnkit-ring")[1]
     mapped = int(next(line for line in text.splitlines() if line.startswith("ShmemPmdMapped:")).split()[1]) * 1024
