@@ -172,7 +172,7 @@ def _both_directions(
     source: GraphSource, edge_type: EdgeType, num_nodes: int, names: Sequence[str], stage: Stage
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """Yields edges and their inverses as keys, with their arrays."""
-    arrays = {name: _Rows(source.edge_array_chunks(edge_type, name)) for name in names}
+    arrays = {name: _Rechunked(source.edge_array_chunks(edge_type, name)) for name in names}
     for edges in source.edge_chunks(edge_type):
         count = edges.shape[1]
         keys = np.concatenate([edges[0] * num_nodes + edges[1], edges[1] * num_nodes + edges[0]])
@@ -181,7 +181,7 @@ def _both_directions(
         stage.advance(2 * count)
 
 
-class _Rows:
+class _Rechunked:
     """Hands over a stream of chunks in pieces of another size."""
 
     def __init__(self, chunks: Iterator[NDArray[Any]]) -> None:

@@ -275,7 +275,7 @@ def read_saved(path: Path) -> Any:
         raise DatasetError(f"{path} cannot be read as torch.save wrote it: {reason}", RESTORE_HINT) from error
 
 
-class _Made:
+class _FromFile:
     """Something that a file has had made; it cannot set anything on it afterwards."""
 
     __slots__ = ()
@@ -284,7 +284,7 @@ class _Made:
         raise PickleRefused(f"changes {getattr(self, 'name', type(self).__name__)}")
 
 
-class _Storage(_Made):
+class _TensorStorage(_FromFile):
     """The numbers of tensors: one-dimensional, there once ``values`` is set."""
 
     __slots__ = ("dtype", "numel", "values")
@@ -294,13 +294,13 @@ class _Storage(_Made):
         self.values: NDArray[Any] | None = None
 
 
-class _Tensor(_Made):
+class _Tensor(_FromFile):
     """A view of a storage."""
 
     __slots__ = ("offset", "size", "storage", "stride")
 
-    def __init__(self, storage: _Storage, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> None:
-        if not isinstance(storage, _Storage) or len(size) != len(stride):
+    def __init__(self, storage: _TensorStorage, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> None:
+        if not isinstance(storage, _TensorStorage) or len(size) != len(stride):
             raise PickleRefused("holds a tensor that is none")
         self.storage, self.offset, self.size, self.stride = storage, offset, size, stride
 
@@ -355,7 +355,7 @@ class _Array:
         self.values = np.frombuffer(data, dtype.dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
-class _Name(_Made):
+class _Name(_FromFile):
     """The stand-in for a name in the file.
 
     Args:
@@ -402,10 +402,10 @@ def _names() -> dict[str, _Name]:
 _NAMES = _names()
 
 
-def _unpickler(file: BinaryIO, storage: Callable[[str, str, int], _Storage]) -> RestrictedUnpickler:
+def _unpickler(file: BinaryIO, storage: Callable[[str, str, int], _TensorStorage]) -> RestrictedUnpickler:
     """Unpickles with the names above, and no others."""
 
-    def persistent_load(pid: Any) -> _Storage:
+    def persistent_load(pid: Any) -> _TensorStorage:
         kind, storage_type, key, _, numel, *view = pid
         name = storage_type.name.rpartition(".")[2] if isinstance(storage_type, _Name) else ""
         if kind != "storage" or name not in _STORAGES or any(part is not None for part in view):
@@ -428,11 +428,11 @@ def _read_zip(file: BinaryIO) -> Any:
         order = f"{folder}/byteorder"
         if order in members and archive.read(order) != b"little":
             raise PickleRefused("was written on a machine of the other byte order")
-        storages: dict[str, _Storage] = {}
+        storages: dict[str, _TensorStorage] = {}
 
-        def storage(key: str, dtype: str, numel: int) -> _Storage:
+        def storage(key: str, dtype: str, numel: int) -> _TensorStorage:
             if key not in storages:
-                made = storages[key] = _Storage(dtype, numel)
+                made = storages[key] = _TensorStorage(dtype, numel)
                 made.values = np.frombuffer(archive.read(f"{folder}/data/{key}"), made.dtype)
                 if len(made.values) < numel:
                     raise PickleRefused(f"holds {len(made.values)} numbers where {numel} must be")
@@ -443,10 +443,10 @@ def _read_zip(file: BinaryIO) -> Any:
 
 def _read_legacy(file: BinaryIO, size: int) -> Any:
     """The format before torch 1.6: five pickles in a row, then the storages."""
-    storages: dict[str, _Storage] = {}
+    storages: dict[str, _TensorStorage] = {}
 
-    def storage(key: str, dtype: str, numel: int) -> _Storage:
-        return storages.setdefault(key, _Storage(dtype, numel))
+    def storage(key: str, dtype: str, numel: int) -> _TensorStorage:
+        return storages.setdefault(key, _TensorStorage(dtype, numel))
 
     def load() -> Any:
         return _unpickler(file, storage).load()

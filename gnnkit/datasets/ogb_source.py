@@ -49,7 +49,7 @@ Chunks = Callable[[], Iterator[NDArray[Any]]]
 
 
 @dataclass
-class NodeTable:
+class OgbNodes:
     """A node type while its layout is being read: how many nodes, and where their arrays come from."""
 
     num_nodes: int
@@ -57,7 +57,7 @@ class NodeTable:
 
 
 @dataclass
-class EdgeTable:
+class OgbEdges:
     """An edge type while its layout is being read."""
 
     num_edges: int
@@ -88,8 +88,8 @@ class OgbSource:
         info: OgbInfo,
         tree: OgbTree,
         *,
-        nodes: Mapping[NodeType, NodeTable],
-        edges: Mapping[EdgeType, EdgeTable],
+        nodes: Mapping[NodeType, OgbNodes],
+        edges: Mapping[EdgeType, OgbEdges],
         splits: Mapping[NodeType, Path],
         files: list[Path],
         relation_of: Callable[[], Mapping[EdgeType, int]] | None = None,
@@ -422,9 +422,9 @@ class _Reader:
         self.files.append(path)
         return path
 
-    def node_table(self, num_nodes: int, folder: Path, label: Path | None, count_file: Path) -> NodeTable:
+    def node_table(self, num_nodes: int, folder: Path, label: Path | None, count_file: Path) -> OgbNodes:
         """The arrays of one node type: features and additional files in ``folder``, labels in ``label``."""
-        table = NodeTable(num_nodes)
+        table = OgbNodes(num_nodes)
         features = folder / "node-feat.csv.gz"
         if features.exists():
             table.arrays["x"] = self._array(features, num_nodes, count_file)
@@ -438,7 +438,7 @@ class _Reader:
                 raise DatasetError(f"{folder / name}.csv.gz is missing", RESTORE_HINT)
         return table
 
-    def edge_table(self, folder: Path, num_sources: int, num_targets: int) -> EdgeTable:
+    def edge_table(self, folder: Path, num_sources: int, num_targets: int) -> OgbEdges:
         """The edges of one type and their arrays."""
         count_file = self.used(folder / "num-edge-list.csv.gz")
         rows = single_count(count_file)
@@ -446,7 +446,7 @@ class _Reader:
         edges = CsvTable(self.used(folder / "edge.csv.gz"), 2, np.dtype(np.int64), rows, str(count_file))
         if not edges.path.exists():
             raise DatasetError(f"{edges.path} is missing", RESTORE_HINT)
-        table = EdgeTable(rows * (1 + inverse), partial(_edges, edges, num_sources, num_targets, inverse=inverse))
+        table = OgbEdges(rows * (1 + inverse), partial(_edges, edges, num_sources, num_targets, inverse=inverse))
         for name, file_name in (("edge_attr", "edge-feat"), *((name, name) for name in self.info.edge_files)):
             path = folder / f"{file_name}.csv.gz"
             if path.exists():
@@ -610,7 +610,7 @@ def open_binary_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
         raise DatasetError(
             f"{data_path}: edge_index is {edge_index.dtype} {list(edge_index.shape)} where integers [2, {num_edges}] must be", RESTORE_HINT
         )
-    nodes, edges = NodeTable(num_nodes), EdgeTable(num_edges, partial(_edges_of_ogb_npz, edge_index, num_nodes))
+    nodes, edges = OgbNodes(num_nodes), OgbEdges(num_edges, partial(_edges_of_ogb_npz, edge_index, num_nodes))
     ranges: dict[tuple[NodeType | EdgeType, str | None], Rows] = {
         (HOMOGENEOUS_EDGE_TYPE, None): partial(_edge_range, edge_index, num_nodes)
     }
@@ -619,7 +619,7 @@ def open_binary_layout(info: OgbInfo, tree: OgbTree) -> OgbSource:
             continue
         if not name.startswith(("node_", "edge_")):
             raise DatasetError(f"{data_path}: array {name!r} belongs neither to nodes nor to edges", RESTORE_HINT)
-        table: NodeTable | EdgeTable = nodes if name.startswith("node_") else edges
+        table: OgbNodes | OgbEdges = nodes if name.startswith("node_") else edges
         _check_rows(member, num_nodes if table is nodes else num_edges)
         table.arrays[_NAMES.get(name, name)] = (ArraySpec(member.dtype.newbyteorder("=").name, member.shape[1:]), partial(_native, member))
         ranges[HOMOGENEOUS_NODE_TYPE if table is nodes else HOMOGENEOUS_EDGE_TYPE, _NAMES.get(name, name)] = member.row_range

@@ -142,7 +142,7 @@ _MOST_HASHING = 4
 
 
 @dataclass
-class _Arrays:
+class _TypeArrays:
     """The arrays of one node type or edge type; ``rest`` holds values that are neither node-level nor edge-level."""
 
     count: int
@@ -208,8 +208,8 @@ class PyGSource:
         self._edge_index: dict[EdgeType, NDArray[Any]] = {}
         self._fingerprint: str | None = None
         self._checked: set[tuple[EdgeType, int]] = set()  # chunks of edges whose ids are known to be in range
-        self._nodes: dict[NodeType, _Arrays] = {}
-        self._edges: dict[EdgeType, _Arrays] = {}
+        self._nodes: dict[NodeType, _TypeArrays] = {}
+        self._edges: dict[EdgeType, _TypeArrays] = {}
         self._versions = list(_versions(data))
         if isinstance(data, HeteroData):
             self._scan_typed(data)
@@ -317,7 +317,7 @@ class PyGSource:
     def _scan_homogeneous(self, data: Any) -> None:
         store = data.stores[0]
         edge_index = edge_index_of(store, "data.")
-        nodes, edges = _Arrays(_num_nodes(store, "data.")), _Arrays(edge_index.shape[1])
+        nodes, edges = _TypeArrays(_num_nodes(store, "data.")), _TypeArrays(edge_index.shape[1])
         self._edge_index[HOMOGENEOUS_EDGE_TYPE] = edge_index
         self._nodes[HOMOGENEOUS_NODE_TYPE], self._edges[HOMOGENEOUS_EDGE_TYPE] = nodes, edges
         for name, value in store.items():
@@ -342,13 +342,13 @@ class PyGSource:
         self.extra = dict(data._global_store.items())
         for node_type, store in data.node_items():
             where = f"data[{node_type!r}]."
-            self._nodes[node_type] = _scan_type(data, store, _Arrays(_num_nodes(store, where)), where, _ALWAYS_NODE)
+            self._nodes[node_type] = _scan_type(data, store, _TypeArrays(_num_nodes(store, where)), where, _ALWAYS_NODE)
         for edge_type, store in data.edge_items():
             where = f"data[{edge_type!r}]."
             edge_index = edge_index_of(store, where)
             self._edge_index[edge_type] = edge_index
-            self._edges[edge_type] = _scan_type(data, store, _Arrays(edge_index.shape[1]), where, _ALWAYS_EDGE)
-        scanned: dict[Any, _Arrays] = {**self._nodes, **self._edges}
+            self._edges[edge_type] = _scan_type(data, store, _TypeArrays(edge_index.shape[1]), where, _ALWAYS_EDGE)
+        scanned: dict[Any, _TypeArrays] = {**self._nodes, **self._edges}
         self.type_extra = {key: found.rest for key, found in scanned.items() if found.rest}
 
 
@@ -383,7 +383,7 @@ def _row_count(data: Any, store: Any, name: str, value: Any) -> int | None:
     return int(value.shape[0]) if isinstance(dim, int) and dim % value.ndim == 0 else None
 
 
-def _scan_type(data: Any, store: Any, found: _Arrays, where: str, always: frozenset[str]) -> _Arrays:
+def _scan_type(data: Any, store: Any, found: _TypeArrays, where: str, always: frozenset[str]) -> _TypeArrays:
     for name, value in store.items():
         if name in _SIZES:
             continue

@@ -645,7 +645,7 @@ def native_class() -> type[DistDataset] | None:
     return NativeDistDataset
 
 
-class _Made:
+class _LazyAttribute:
     """An attribute whose value may be a function that makes it, called when it is first read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -691,8 +691,8 @@ def _both(name: str) -> Any:
 class _Native(DistDataset):
     """A dataset with the attributes of graphlearn-torch's base class."""
 
-    graph, node_features, edge_features = _Made(), _Made(), _Made()
-    node_pb, edge_pb, node_labels = _Made(), _Made(), _Made()
+    graph, node_features, edge_features = _LazyAttribute(), _LazyAttribute(), _LazyAttribute()
+    node_pb, edge_pb, node_labels = _LazyAttribute(), _LazyAttribute(), _LazyAttribute()
     train_node_ids = train_idx = _Split("train")
     val_node_ids = val_idx = _Split("valid")
     test_node_ids = test_idx = _Split("test")

@@ -344,11 +344,11 @@ def padded(contents: BatchContents, shapes: Sequence[Shape], pool: BlockPool) ->
     """
     extent = Extent.of(contents)
     shape, is_oversized = chosen_shape(shapes, extent)
-    return Padded(_Writer(contents, extent, shape).written(pool), extent, shape.size - extent.size, is_oversized)
+    return Padded(_PaddedWriter(contents, extent, shape).written(pool), extent, shape.size - extent.size, is_oversized)
 
 
 @dataclass(frozen=True)
-class _Writer:
+class _PaddedWriter:
     """Writes the padded arrays of one batch."""
 
     contents: BatchContents

@@ -334,7 +334,7 @@ def _fit(task: RayTask, board: Any, options: Ray, directory: str, max_restarts: 
         def backend_cls(self) -> type[Any]:
             return cast("type[Any]", Backend)
 
-    class Broken(UserCallback):  # type: ignore[misc]
+    class FailureReport(UserCallback):  # type: ignore[misc]
         """Tells the driver which ranks have failed."""
 
         def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
@@ -353,6 +353,6 @@ def _fit(task: RayTask, board: Any, options: Ray, directory: str, max_restarts: 
             storage_path=parent or "/",
             failure_config=FailureConfig(max_failures=max_restarts),
             checkpoint_config=CheckpointConfig(num_to_keep=_KEPT),
-            callbacks=[Broken()],
+            callbacks=[FailureReport()],
         ),
     ).fit()

@@ -54,7 +54,7 @@ def graph_nbytes(graph: GraphArrays) -> int:
     return sum(_room(array.nbytes) for array in graph.each())
 
 
-class Place(NamedTuple):
+class ArrayPlace(NamedTuple):
     """The place of an array in a shared block.
 
     Attributes:
@@ -66,7 +66,7 @@ class Place(NamedTuple):
     held: int | None = None
 
 
-def _places(graph: GraphArrays, most: int) -> tuple[list[Place], int]:
+def _places(graph: GraphArrays, most: int) -> tuple[list[ArrayPlace], int]:
     """The places of a graph's arrays in a block, in the order of ``GraphArrays.each``, and the block's bytes.
 
     Args:
@@ -79,7 +79,7 @@ def _places(graph: GraphArrays, most: int) -> tuple[list[Place], int]:
     # that a byte of them is read no more often than one of any other's.
     every = float(max(len(counts) for parts in graph.hotness.values() for counts in parts))
 
-    def at(filled: float) -> tuple[list[Place], int]:
+    def at(filled: float) -> tuple[list[ArrayPlace], int]:
         return _placed(graph, _leading(graph, min(filled, every), max(0.0, filled - every)))
 
     low, high = 0.0, 2 * every
@@ -121,18 +121,18 @@ def _row_nbytes(array: NDArray[Any]) -> int:
     return array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
 
 
-def _placed(graph: GraphArrays, leading: list[int]) -> tuple[list[Place], int]:
+def _placed(graph: GraphArrays, leading: list[int]) -> tuple[list[ArrayPlace], int]:
     """The places of what each array has in a block, and the block's bytes."""
     places, end = [], 0
     for array, nbytes in zip(graph.each(), leading, strict=True):
         if nbytes >= array.nbytes:
-            places.append(Place(end))
+            places.append(ArrayPlace(end))
             end += _room(array.nbytes)
             continue
         held = (array.ctypes.data - page_start(array) + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
         unit = HUGE_PAGE if held >= HUGE_PAGE else mmap.PAGESIZE
         end = -(-end // unit) * unit if held else end
-        places.append(Place(end, held))
+        places.append(ArrayPlace(end, held))
         end += held
     return places, end
 
@@ -209,7 +209,7 @@ def share(graph: GraphArrays, stop: threading.Event, most: int | None = None) ->
     return SharedGraph(_find(description, block, graph), block, description)
 
 
-def _describe(graph: GraphArrays, places: list[Place]) -> dict[str, Any]:
+def _describe(graph: GraphArrays, places: list[ArrayPlace]) -> dict[str, Any]:
     in_order = iter(places)
 
     def place(array: NDArray[Any] | None) -> list[Any] | None:

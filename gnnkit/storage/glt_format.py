@@ -515,11 +515,11 @@ class GltPartitionSource:
             raise DatasetError(f"labels are given for the unknown node types {sorted(unknown)}", f"known: {node_types}")
         return {node_type: Path(path) for node_type, path in given.items()}
 
-    def _open_edges(self, edge_type: EdgeType) -> list[_Edges]:
+    def _open_edges(self, edge_type: EdgeType) -> list[_MappedEdges]:
         whole = self._layout.graph(None, edge_type)
         if whole.exists():
-            return [_Edges(whole, may_lack_ids=True)]
-        return [_Edges(self._layout.graph(part, edge_type)) for part in range(self.num_parts)]
+            return [_MappedEdges(whole, may_lack_ids=True)]
+        return [_MappedEdges(self._layout.graph(part, edge_type)) for part in range(self.num_parts)]
 
     def _find_schema(self, node_types: list[NodeType], about: Mapping[str, Any]) -> GraphSchema:
         nodes = {}
@@ -551,7 +551,7 @@ class GltPartitionSource:
             arrays[LABEL_NAME] = ArraySpec(dtype_name(labels), tuple(labels.shape[1:]))
         return arrays
 
-    def _edge_arrays(self, edge_type: EdgeType, parts: list[_Edges]) -> dict[str, ArraySpec]:
+    def _edge_arrays(self, edge_type: EdgeType, parts: list[_MappedEdges]) -> dict[str, ArraySpec]:
         arrays = {}
         weights = next((e.weights for e in parts if e.weights is not None), None)
         if weights is not None:
@@ -564,7 +564,7 @@ class GltPartitionSource:
         return arrays
 
 
-class _Edges:
+class _MappedEdges:
     """The edges in one ``graph`` folder, mapped; the source's end is "rows", the target's "cols"."""
 
     def __init__(self, folder: Path, *, may_lack_ids: bool = False) -> None:

@@ -92,6 +92,15 @@ def test_every_package_has_its_place() -> None:
     assert packages <= set(ORDER), f"packages without a place: {packages - set(ORDER)}"
 
 
+def test_a_name_is_one_class() -> None:
+    named: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                named.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: files for name, files in named.items() if len(files) > 1} == {}
+
+
 def test_imports_point_down() -> None:
     found = [line for path in MODULES for line in violations(path)]
     assert not found, "\n".join(found)

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
-from gnnkit.cluster.urls.transfer import Move, RemoteFile, Transfer, Unreachable
+from gnnkit.cluster.urls.transfer import Move, RemoteFile, Transfer, UrlUnreachable
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError, interruptible
 from gnnkit.events import Event, EventSink, Stage, ignore_events
 from gnnkit.files import read_bounded, read_json, why_unwritable, write_whole
@@ -34,7 +34,7 @@ def record_folder(url: str) -> Path:
     return default_root() / "urls" / hashlib.sha256(url.encode()).hexdigest()[:32]
 
 
-def latest(url: str, ask: Callable[[], R], known: R | None, error: type[GnnkitError], events: EventSink) -> tuple[R, Unreachable | None]:
+def latest(url: str, ask: Callable[[], R], known: R | None, error: type[GnnkitError], events: EventSink) -> tuple[R, UrlUnreachable | None]:
     """Returns what there is at a URL: as its server says, or as it was the last time where the server cannot be asked.
 
     Args:
@@ -51,11 +51,11 @@ def latest(url: str, ask: Callable[[], R], known: R | None, error: type[GnnkitEr
         GnnkitError: The server refuses, or cannot be asked and never was.
     """
     if is_offline():
-        cut = Unreachable(error(f"{url} is not in the cache of this machine, and nothing may be fetched ({OFFLINE_VARIABLE} is set)"))
+        cut = UrlUnreachable(error(f"{url} is not in the cache of this machine, and nothing may be fetched ({OFFLINE_VARIABLE} is set)"))
     else:
         try:
             return ask(), None
-        except Unreachable as unreachable:
+        except UrlUnreachable as unreachable:
             cut = unreachable
     if known is None:
         raise cut.error
@@ -223,7 +223,7 @@ def _fetch_into(
         stage.message(f"{manifest.name}: {format_bytes(left)} from {url} to {folder.parent}{of_parts}")
         try:
             transfer.get(moves, stage, total - left)
-        except Unreachable as cut:
+        except UrlUnreachable as cut:
             raise cut.error from cut
 
 
@@ -258,7 +258,7 @@ def push(store: Store, url: str, *, overwrite: bool = False, events: EventSink =
     with Transfer(url, StoreError) as transfer:
         try:
             _push(transfer, store, url, overwrite, events)
-        except Unreachable as cut:
+        except UrlUnreachable as cut:
             raise cut.error from cut
     return url
 
@@ -379,7 +379,7 @@ def _fetch_files(transfer: Transfer, url: str, folder: Path, files: list[RemoteF
         stage.message(f"{url}: {format_bytes(total)} to {folder}")
         try:
             transfer.get(moves, stage)
-        except Unreachable as cut:
+        except UrlUnreachable as cut:
             raise cut.error from cut
 
 

@@ -55,7 +55,7 @@ class Move:
     version: str | None = None
 
 
-class Unreachable(Exception):
+class UrlUnreachable(Exception):
     """The server cannot be reached.
 
     Attributes:
@@ -98,7 +98,7 @@ class Transfer:
         """Reads a file of a bounded size.
 
         Raises:
-            Unreachable: The server cannot be reached.
+            UrlUnreachable: The server cannot be reached.
             GnnkitError: The file is not there, or may not be read.
         """
         message = self._ask("read", url=url)
@@ -129,7 +129,7 @@ class Transfer:
             before: Bytes of the stage that are done already.
 
         Raises:
-            Unreachable: See ``read``.
+            UrlUnreachable: See ``read``.
             GnnkitError: A file is missing or another one than expected, or cannot be written.
         """
         self._ask("get", stage=stage, before=before, files=[asdict(file) for file in files])
@@ -153,7 +153,7 @@ class Transfer:
                     error = error_from_json(said.body["error"], self._url, self._error)
                     if type(error) is not self._error:
                         error = self._error(error.message, error.hint)
-                    raise Unreachable(error) if said.body["unreachable"] else error
+                    raise UrlUnreachable(error) if said.body["unreachable"] else error
                 if stage is not None:
                     stage.update(before + said.body["bytes"])
             if deadline.has_passed:

@@ -25,7 +25,7 @@ from gnnkit.datasets.tables.digests import ChainedDigest, PieceDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeyColumn, KeyTable
 from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable
 from gnnkit.datasets.tables.readers import EdgeReader, Finder, NodeReader, ReadOptions
-from gnnkit.datasets.tables.reading import RowGroup, Table
+from gnnkit.datasets.tables.reading import RowGroup, SourceTable
 from gnnkit.datasets.tables.rows import JoinedPlace, JoinedRows, RangePlace, RangeRows, Segment, read_rows
 from gnnkit.datasets.tables.source import TableSource
 from gnnkit.events import Stage
@@ -432,7 +432,7 @@ class HostTables(TableSource):
             for digest, piece in zip(digests, ends.digests, strict=True):
                 digest.extend(piece)
 
-    def _run(self, table: Table, names: Sequence[str], function: Callable[..., T], job: Any, name: str) -> Iterator[T]:
+    def _run(self, table: SourceTable, names: Sequence[str], function: Callable[..., T], job: Any, name: str) -> Iterator[T]:
         """Yields what hosts make of the ranges of a table, in their order."""
         groups = table.row_groups(names)
         total = sum(group.nbytes for group in groups)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gnnkit.datasets.streaming import ArrayFile
 from gnnkit.datasets.tables.columns import column_of, is_text, plain_type
 from gnnkit.datasets.tables.digests import ChainedDigest
-from gnnkit.datasets.tables.reading import Piece, Table
+from gnnkit.datasets.tables.reading import Piece, SourceTable
 from gnnkit.errors import DatasetError, MemoryLimitError, PlanError
 from gnnkit.schema import ArraySpec, NodeType
 from gnnkit.storage.key_kernels import find_keys, insert_keys
@@ -32,7 +32,7 @@ _SHOWN = 10
 _MIN_SLOTS = 1 << 11
 
 
-def key_kind(table: Table, column: str, option: str) -> str:
+def key_kind(table: SourceTable, column: str, option: str) -> str:
     """Whether the keys of a column are "int64" or "string".
 
     Raises:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnnkit.datasets.tables.keys import key_kind
-from gnnkit.datasets.tables.reading import Table, open_table
+from gnnkit.datasets.tables.reading import SourceTable, open_table
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.events import EventSink
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType, edge_type_name
@@ -80,7 +80,7 @@ class NodeTable:
 
     name: NodeType
     form: str
-    table: Table | None = None
+    table: SourceTable | None = None
     count: int = 0
     keys: tuple[str, ...] = ()
     uses: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class EdgeTable:
     """An edge type: its table, None where nothing is appended to it, the columns of both ends, and the columns of each use."""
 
     name: EdgeType
-    table: Table | None
+    table: SourceTable | None
     ends: tuple[tuple[str, ...], tuple[str, ...]]
     named: tuple[bool, bool]
     uses: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -246,7 +246,7 @@ class Layout:
                 if len(uses.get(option, ())) > 1:
                     raise PlanError(f"{option}={list(uses[option])} of {name!r}: it is one column")
 
-    def _check_end(self, table: Table, columns: tuple[str, ...], node: NodeTable) -> None:
+    def _check_end(self, table: SourceTable, columns: tuple[str, ...], node: NodeTable) -> None:
         kinds = [key_kind(table, column, "src or dst") for column in columns]
         if node.keys and node.table is not None:
             wanted = [key_kind(node.table, column, "keys") for column in node.keys]
@@ -298,7 +298,7 @@ class _ByType:
                 )
 
 
-def _only_edges_have(columns: tuple[str, ...], nodes: Table | None, edges: Table) -> bool:
+def _only_edges_have(columns: tuple[str, ...], nodes: SourceTable | None, edges: SourceTable) -> bool:
     """Whether, in a graph of one type, columns are those of its edges: its nodes have no table, or not these columns."""
     return all(column in edges.schema.names for column in columns) and (
         nodes is None or not all(column in nodes.schema.names for column in columns)
@@ -318,7 +318,7 @@ def _node_table(name: NodeType, form: Any, keys: tuple[str, ...], types: dict[st
     return NodeTable(name, "table", table, keys=keys)
 
 
-def _need_all(table: Table | None, uses: Mapping[str, tuple[str, ...]]) -> None:
+def _need_all(table: SourceTable | None, uses: Mapping[str, tuple[str, ...]]) -> None:
     """Refuses a table without the columns that are used; one where nothing is appended needs none."""
     for option, columns in uses.items():
         for column in columns:
@@ -363,7 +363,7 @@ def _texts(own: Mapping[str, Any]) -> list[str]:
     return [column for column, state in codes if state and any(isinstance(value, str) for value in state.get("known", ()))]
 
 
-def _with_texts(table: Table, texts: Sequence[str], events: EventSink) -> Table:
+def _with_texts(table: SourceTable, texts: Sequence[str], events: EventSink) -> SourceTable:
     """The table itself, but for a CSV one that is read anew: what is text in the store is text there, too, and may look like numbers."""
     if not table.is_csv or not texts:
         return table
@@ -393,7 +393,7 @@ def _node_after(
     return node
 
 
-def _edge_after(edge_type: EdgeType, own: Mapping[str, Any], table: Table | None, nodes: Mapping[NodeType, NodeTable]) -> EdgeTable:
+def _edge_after(edge_type: EdgeType, own: Mapping[str, Any], table: SourceTable | None, nodes: Mapping[NodeType, NodeTable]) -> EdgeTable:
     """An edge type of a store, with what is appended to it.
 
     Raises:
@@ -412,7 +412,7 @@ def _what(option: str, name: EdgeType, typed: bool) -> str:
     return f"{option} {name}" if typed else option
 
 
-def _check_kinds(store: Store, node_type: NodeType, table: Table, columns: tuple[str, ...]) -> None:
+def _check_kinds(store: Store, node_type: NodeType, table: SourceTable, columns: tuple[str, ...]) -> None:
     """Refuses keys of other kinds than a store has.
 
     Raises:
@@ -433,7 +433,9 @@ def types_to_text(types: Mapping[str, pa.DataType]) -> str:
     return base64.b64encode(pa.schema(sorted(types.items())).serialize()).decode()
 
 
-def _ends(table: Table, found: list[tuple[str, ...]], source: NodeTable, target: NodeTable) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _ends(
+    table: SourceTable, found: list[tuple[str, ...]], source: NodeTable, target: NodeTable
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The columns of both ends: those that are named, else the first and the second column."""
     if len(table.schema.names) < 2:
         raise PlanError(f"{table.what} have the columns {table.schema.names}, and an edge has two ends")

@@ -66,7 +66,7 @@ class RowGroup:
 
 
 @dataclass
-class Table:
+class SourceTable:
     """A table that can be read.
 
     Attributes:
@@ -162,9 +162,9 @@ class Table:
                 first += rows.num_rows
         return found
 
-    def of_hosts(self) -> Table:
+    def of_hosts(self) -> SourceTable:
         """The same table for other hosts, with absolute paths."""
-        return Table(self.what, None, dict(self.types), [os.path.abspath(path) for path in self.files], schema=self.schema)
+        return SourceTable(self.what, None, dict(self.types), [os.path.abspath(path) for path in self.files], schema=self.schema)
 
     @property
     def can_be_read_again(self) -> bool:
@@ -194,7 +194,7 @@ class Table:
             reader.close()
 
 
-def open_table(form: Any, what: str, types: Mapping[str, pa.DataType], events: EventSink = ignore_events) -> Table:
+def open_table(form: Any, what: str, types: Mapping[str, pa.DataType], events: EventSink = ignore_events) -> SourceTable:
     """Opens a table, and reads what its columns are.
 
     Args:
@@ -208,7 +208,7 @@ def open_table(form: Any, what: str, types: Mapping[str, pa.DataType], events: E
         PlanError: It is no table.
         DatasetError: A file is missing or cannot be read, or what is at a URL cannot be fetched.
     """
-    table = Table(what, form, types)
+    table = SourceTable(what, form, types)
     if isinstance(form, (str, Path)) or (isinstance(form, (list, tuple)) and form and all(isinstance(p, (str, Path)) for p in form)):
         table.files, table.urls = _files(form, what, events)
         table.schema = _file_schema(table.files[0], table)
@@ -225,7 +225,7 @@ def open_table(form: Any, what: str, types: Mapping[str, pa.DataType], events: E
     return table
 
 
-def _open_stream(table: Table) -> pa.RecordBatchReader:
+def _open_stream(table: SourceTable) -> pa.RecordBatchReader:
     try:
         return pa.RecordBatchReader.from_stream(table.form)
     except Exception as error:  # whatever the library that the object is of raises
@@ -329,7 +329,7 @@ def _format(path: str) -> str | None:
     return "csv" if name.endswith(_TEXT) else None
 
 
-def _file_schema(path: str, table: Table) -> pa.Schema:
+def _file_schema(path: str, table: SourceTable) -> pa.Schema:
     import pyarrow.parquet as parquet
 
     try:
@@ -350,7 +350,7 @@ def _unreadable(where: str, error: BaseException) -> DatasetError:
 
 
 def _file_batches(
-    path: str, columns: list[str], size: int, table: Table, groups: Sequence[int] | None
+    path: str, columns: list[str], size: int, table: SourceTable, groups: Sequence[int] | None
 ) -> Iterator[tuple[pa.RecordBatch, str]]:
     """Yields the rows of a file, or of some row groups of it, and where they lie in it."""
     where = shown = table.shown(path)

@@ -22,7 +22,7 @@ from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, KeyTable, key_column, key_kind, parts_for, resolve
 from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable, types_of, types_to_text
 from gnnkit.datasets.tables.readers import EdgeReader, Finder, NodeReader, ReadOptions
-from gnnkit.datasets.tables.reading import Table
+from gnnkit.datasets.tables.reading import SourceTable
 from gnnkit.datasets.tables.rows import Place, Rows, Scratch
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.events import EventSink, Stage, ignore_events
@@ -248,7 +248,7 @@ _FROM_EDGES_APPENDED = "from the edges, in ascending order, those of appended ed
 
 
 @dataclass
-class _Arrays:
+class _ColumnArrays:
     """The arrays of one type while and after its table is read."""
 
     columns: dict[str, Column]
@@ -300,8 +300,8 @@ class TableSource:
         self._memory, self._events, self._dangling = memory_bytes, events, dangling
         self._threads = min(available_cpus(), _MOST_THREADS)
         self._spools: dict[NodeType, KeySpool] = {}
-        self._nodes: dict[NodeType, _Arrays] = {}
-        self._edges: dict[EdgeType, _Arrays] = {}
+        self._nodes: dict[NodeType, _ColumnArrays] = {}
+        self._edges: dict[EdgeType, _ColumnArrays] = {}
         self._words: dict[tuple[EdgeType, int], ArrayFile] = {}
         self._ids: dict[tuple[EdgeType, int], ArrayFile | Rows] = {}
         self._dropped: dict[EdgeType, int] = {}
@@ -361,7 +361,7 @@ class TableSource:
         options = {"types": types_to_text(layout.types), "fill": self._fill, "dangling": self._dangling, "time_unit": self._time_unit}
         return {"nodes": nodes, "edges": edges, **options}
 
-    def _columns_state(self, name: NodeType | EdgeType, uses: Mapping[str, tuple[str, ...]], arrays: _Arrays) -> dict[str, Any]:
+    def _columns_state(self, name: NodeType | EdgeType, uses: Mapping[str, tuple[str, ...]], arrays: _ColumnArrays) -> dict[str, Any]:
         rows = self._own(name).get("rows", 0) + arrays.num_rows
         columns = {array: column.state() for array, column in arrays.columns.items()} if rows else {}
         return {"uses": {option: list(found) for option, found in uses.items()}, "rows": rows, "columns": columns}
@@ -425,12 +425,12 @@ class TableSource:
         distinct = self._distinct()
         self._splits: dict[NodeType, Codes] = {}
         for node in layout.nodes.values():
-            self._nodes[node.name] = _Arrays(self._columns(node))
+            self._nodes[node.name] = _ColumnArrays(self._columns(node))
             self._read_nodes(node)
             self._refuse_nodes_that_edges_were_dropped_for(node.name)
         finders = self._finders(self._memory // 2 if distinct else self._memory)
         for edge in layout.edges.values():
-            self._edges[edge.name] = _Arrays(self._columns(edge))
+            self._edges[edge.name] = _ColumnArrays(self._columns(edge))
             self._read_edges(edge, distinct, finders)
         pending = [node_type for node_type in self._spools if node_type not in finders]
         del finders  # and their memory
@@ -567,7 +567,7 @@ class TableSource:
                 column.append(value)
             arrays.num_rows += count
 
-    def _pieces(self, table: Table, reader: NodeReader | EdgeReader) -> Iterator[Any]:
+    def _pieces(self, table: SourceTable, reader: NodeReader | EdgeReader) -> Iterator[Any]:
         """Yields what threads make of the pieces of a table, in order."""
         with Stage(self._events, "ingest", label=f"{self.name}, {table.what}", unit="rows") as stage:
             work: Any = reader.work
@@ -663,7 +663,7 @@ class TableSource:
         widest = int(np.diff(starts, append=self._edges[edge_type].num_rows).max(initial=0))
         return 0 if is_sorted else widest
 
-    def _out_of_order(self, table: Table, edge_type: EdgeType, number: int, row: int) -> DatasetError:
+    def _out_of_order(self, table: SourceTable, edge_type: EdgeType, number: int, row: int) -> DatasetError:
         file, first = self._files[edge_type][number]
         where = f"{table.files[file]}, row {row - first}" if table.files else f"row {row}"
         than = "a file before it" if len(self._files[edge_type]) > 1 else "a row before it"
@@ -708,7 +708,7 @@ class TableSource:
     def _facts(self) -> dict[str, Any]:
         """Returns what became of the columns, as JSON."""
         layout, facts, classes = self._layout, dict[str, Any](), dict[NodeType, list[Any]]()
-        owners: list[tuple[str, Any, _Arrays]] = [(name, layout.nodes[name], arrays) for name, arrays in self._nodes.items()]
+        owners: list[tuple[str, Any, _ColumnArrays]] = [(name, layout.nodes[name], arrays) for name, arrays in self._nodes.items()]
         owners += [(edge_type_name(name), layout.edges[name], arrays) for name, arrays in self._edges.items()]
         for label, owner, arrays in owners:
             earlier = {} if self._after is None else self._after.metadata["tables"][label]

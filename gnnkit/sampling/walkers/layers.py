@@ -138,7 +138,7 @@ EDGE_WEIGHT = "edge_weight"
 
 
 @dataclass(frozen=True, eq=False)
-class _Edges:
+class _FrontierEdges:
     """All edges of one type of a frontier.
 
     Attributes:
@@ -217,7 +217,7 @@ class LayerWalker:
 
     def _edges(
         self, begin: list[int], hop: int, key: int, reach: GraphAccess, scores: dict[int, NDArray[np.float64]]
-    ) -> tuple[dict[int, _Edges], dict[int, NDArray[np.int64]]]:
+    ) -> tuple[dict[int, _FrontierEdges], dict[int, NDArray[np.int64]]]:
         """All edges of the frontier by type, and the candidates by node type; fills ``scores``, float64 ``[slots]`` by node type."""
         relations, num_nodes = reach.tables.relations, self._sampling.num_nodes
         wide = [t in num_nodes and num_nodes[t][hop] > 0 for t in reach.tables.node_types]
@@ -236,11 +236,11 @@ class LayerWalker:
                 counts, entries = np.array(picks[r].counts, np.int64), np.empty(len(slots[r]))
                 count = add_scores(counts, weights.get(r, _NO_INTS), slots[r], entries, met, scores[n], found, count)
                 position = np.array(picks[r].positions, np.int64) if reach.wants_position[r] else _NO_INTS
-                edges[r] = _Edges(begin[relations[r, FRONTIER]], counts, slots[r], entries, position)
+                edges[r] = _FrontierEdges(begin[relations[r, FRONTIER]], counts, slots[r], entries, position)
             candidates[n] = found[:count]
         return dict(sorted(edges.items())), candidates
 
-    def _keep(self, edges: _Edges, n: int, inclusion: dict[int, NDArray[np.float64]]) -> _Kept:
+    def _keep(self, edges: _FrontierEdges, n: int, inclusion: dict[int, NDArray[np.float64]]) -> _Kept:
         """The edges from chosen nodes, which get their numbers."""
         chance = inclusion[n][edges.slots]
         kept = np.flatnonzero(chance)

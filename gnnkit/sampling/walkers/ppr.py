@@ -742,7 +742,7 @@ class _Arenas:
         self.links, self.mass = larger(self.links, used, needed), larger(self.mass, used, needed)
 
 
-class _Rows:
+class _KeptNodes:
     """The nodes of one type that seeds keep, chunk by chunk: the seed's index among all, the node's key, and the edge's attributes."""
 
     def __init__(self, width: int) -> None:
@@ -800,7 +800,7 @@ class _GraphWalker:
         cache, num_types = self._cache, self._cache.num_types
         reach.numbering.begin(replace(seeds, roots=None))  # every seed has a walk of its own in any case
         seed_keys = cache.begin(seeds, key, reach)
-        every, rows = np.concatenate([_NO_INTS, *seed_keys]), [_Rows(self._width) for _ in range(num_types)]
+        every, rows = np.concatenate([_NO_INTS, *seed_keys]), [_KeptNodes(self._width) for _ in range(num_types)]
         start = 0
         while start < len(every):
             states = self._push(every[start : start + max(1, self._at_once // len(self._targets))])
@@ -840,7 +840,7 @@ class _GraphWalker:
             cache.fetch(self._wanted[: arenas.used[NUM_WANTED]])
             arenas.used[NUM_WANTED] = 0
 
-    def _select(self, states: NDArray[np.int64], start: int, rows: list[_Rows]) -> None:
+    def _select(self, states: NDArray[np.int64], start: int, rows: list[_KeptNodes]) -> None:
         """Adds what seeds keep to ``rows``; they are numbered from ``start``."""
         num_types, arenas = self._cache.num_types, self._arenas
         self._mark = _fitting(self._mark, self._cache.num_keys)
