@@ -222,12 +222,12 @@ class _Shared:
 def _sample(
     shared: _Shared, sampler: BatchSampler, requests: Sequence[SampleRequest], epoch: int, steps: Sequence[Step], worker: str = ""
 ) -> list[SampledSubgraph]:
-    began_s, tables = time.monotonic(), shared.tables()
+    tables = shared.tables()
     if sampler.tables is not tables:
         sampler.use(tables)
     return [
-        SampledSubgraph(epoch, step.batch_index, step.is_padding, *sampled, worker, began_s)
-        for step, sampled in zip(steps, sampler.sample_all(requests, shared.pool.lease), strict=True)
+        SampledSubgraph(epoch, step.batch_index, step.is_padding, layout, block, sample_s, gather_s, worker, began_s)
+        for step, (layout, block, sample_s, gather_s, began_s) in zip(steps, sampler.sample_all(requests, shared.pool.lease), strict=True)
     ]
 
 

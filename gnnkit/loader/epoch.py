@@ -287,15 +287,15 @@ class EpochState:
     given_up: Literal["", "newer", "closed"] = ""
     records: Records = field(default_factory=Records)
     counters: EpochStats = field(default_factory=EpochStats)
-    started: float = field(default_factory=time.perf_counter)
-    left: float = field(default_factory=time.perf_counter)
+    started: float = field(default_factory=time.monotonic)
+    left: float = field(default_factory=time.monotonic)
     _booked: tuple[float, ...] = (0.0,) * 6
     _booking: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def begin(cls, epoch: int, schedule: Schedule, control: Control) -> EpochState:
         """The state before the first batch."""
-        now = time.perf_counter()
+        now = time.monotonic()
         stage = Stage(control.history, "epoch", label=str(epoch), total=len(schedule), unit="batches")
         stage.__enter__()
         return cls(epoch, schedule, stage, records=control.records, counters=EpochStats(epoch), started=now, left=now)
@@ -340,7 +340,7 @@ class EpochState:
 
     def leave(self) -> None:
         """Books that the consumer has the processor again."""
-        self.left = time.perf_counter()
+        self.left = time.monotonic()
         self.counters.wall_s = self.left - self.started
 
     def end(self, error: BaseException | None = None) -> None:
@@ -362,7 +362,7 @@ class EpochState:
         """Counters up to now; the time since the last batch counts as the consumer's until the epoch has ended."""
         stats = replace(self.counters)
         if not self.ended:
-            now = time.perf_counter()
+            now = time.monotonic()
             stats.consumer_s += now - self.left
             stats.wall_s = now - self.started
         return stats
@@ -496,7 +496,7 @@ class EpochIterator(ProcessBound, Iterator[Any]):
         if state.ended and not self._ahead:
             raise StopIteration
         asked_s = time.monotonic()
-        state.counters.consumer_s += time.perf_counter() - state.left
+        state.counters.consumer_s += asked_s - state.left
         try:
             if self._control.gate.is_shut:
                 self._wait_while_paused(paused_s)
@@ -595,7 +595,7 @@ class _Timer:
         self._counters, self._name = counters, name
 
     def __enter__(self) -> None:
-        self._started = time.perf_counter()
+        self._started = time.monotonic()
 
     def __exit__(self, *exc: object) -> None:
-        setattr(self._counters, self._name, getattr(self._counters, self._name) + time.perf_counter() - self._started)
+        setattr(self._counters, self._name, getattr(self._counters, self._name) + time.monotonic() - self._started)

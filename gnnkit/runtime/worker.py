@@ -8,7 +8,6 @@ import os
 import select
 import socket
 import threading
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -695,7 +694,6 @@ class WorkerLoop:
         """Samples the batches of a job and answers: in one message, or in one for each where they have descriptors of their own."""
         steps = job.steps if isinstance(job, SampleJob) else ()
         targets, own = iter(steps), list[int | None]()
-        began_s = time.monotonic() - requests[0].waited_s  # one clock for all processes of a host
 
         def acquire(nbytes: int) -> NDArray[np.uint8]:
             step = next(targets, None)
@@ -714,7 +712,7 @@ class WorkerLoop:
                     step.ring.give_back(step.slot)
             batches: list[dict[str, Any]] = [
                 {"layout": layout_to_json(layout), "began_s": began_s, "sample_s": sample_s, "gather_s": gather_s}
-                for layout, _, sample_s, gather_s in found
+                for layout, _, sample_s, gather_s, began_s in found  # by one clock for all processes of a host
             ]
             for batch, named in zip(batches, steps, strict=False):
                 batch["step"] = named.step

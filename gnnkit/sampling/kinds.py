@@ -255,12 +255,14 @@ class Sampled(NamedTuple):
         block: uint8 ``[at least layout.nbytes]``.
         sample_s: Seconds spent sampling it.
         gather_s: Seconds spent gathering.
+        began_s: When that began, as ``time.monotonic()`` of this host; batches sampled at once are told of as one after the other.
     """
 
     layout: BatchLayout
     block: NDArray[np.uint8]
     sample_s: float
     gather_s: float
+    began_s: float
 
 
 class BatchSampler:
@@ -306,15 +308,16 @@ class BatchSampler:
         """
         found: list[Sampled] = []
         while len(found) < len(requests):
-            started = time.perf_counter()
+            started = time.monotonic()
             layouts = self._emitter.lay_out(self._chooser.choose(requests[len(found) :]))
-            sampled = time.perf_counter()
+            sampled = time.monotonic()
             blocks = [acquire(layout.nbytes) for layout in layouts]
-            acquired = time.perf_counter()
+            acquired = time.monotonic()
             self._emitter.fill(blocks)
-            count, filled = len(layouts), time.perf_counter()
-            for request, layout, block in zip(requests[len(found) :], layouts, blocks, strict=False):
-                found.append(Sampled(layout, block, request.waited_s + (sampled - started) / count, (filled - acquired) / count))
+            sample_s, gather_s = (sampled - started) / len(layouts), (time.monotonic() - acquired) / len(layouts)
+            for i, (request, layout, block) in enumerate(zip(requests[len(found) :], layouts, blocks, strict=False)):
+                began_s = started + i * (sample_s + gather_s) - request.waited_s
+                found.append(Sampled(layout, block, request.waited_s + sample_s, gather_s, began_s))
         return found
 
 
