@@ -135,9 +135,19 @@ def private_folder(folder: Path) -> Path:
             raise PermissionError(errno.EPERM, f"{place} belongs to another user", str(folder))
         if status.st_mode & 0o022 and not stat.S_ISLNK(status.st_mode) and not status.st_mode & stat.S_ISVTX:
             raise PermissionError(errno.EPERM, f"other users can write to {place}", str(folder))
-    if folder.lstat().st_uid != os.getuid() or folder.lstat().st_mode & 0o022:
+    if not is_own_folder(folder):
         raise PermissionError(errno.EPERM, f"{folder} is not this user's alone", str(folder))
     return folder
+
+
+def is_own_folder(path: Path) -> bool:
+    """Whether a path is a folder, and no link to one, that belongs to this user and that nobody else can write to.
+
+    Raises:
+        OSError: There is nothing, or nothing that can be looked at.
+    """
+    status = path.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
 def temporary_home() -> Path:

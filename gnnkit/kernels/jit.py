@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-import stat
 import sys
 import tempfile
 import threading
@@ -31,7 +30,7 @@ from numba.core.sigutils import normalize_signature
 
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
-from gnnkit.files import private_folder, temporary_home, why_unwritable
+from gnnkit.files import is_own_folder, private_folder, temporary_home, why_unwritable
 from gnnkit.waiting import begin_apart, is_done
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,8 +61,7 @@ def kernel_cache_root() -> Path:
 
     if told := os.environ.get(KERNEL_CACHE_VARIABLE):
         with contextlib.suppress(OSError):
-            status = os.lstat(told)
-            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
+            if is_own_folder(Path(told)):
                 return Path(told)
     for home in (Path(platformdirs.user_cache_dir("gnnkit")), temporary_home()):
         try:
