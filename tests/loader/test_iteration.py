@@ -120,7 +120,7 @@ def test_whatever_came_before_an_epoch_has_every_seed_once(
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <function gc_cumulative_time:pytest.PytestUnraisableExceptionWarning")
 # psutil is interrupted between opening the file and the block that closes it.
-@pytest.mark.filterwarnings("ignore:unclosed file .*/proc/:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:unclosed file .*'/proc/meminfo':ResourceWarning")
 @pytest.mark.parametrize("delay_s", [0.002, 0.01, 0.03, 0.07])
 def test_an_interrupt_at_any_moment(delay_s: float) -> None:
     """Ctrl-C while the loader waits, collates or hands over: the next epoch is whole."""

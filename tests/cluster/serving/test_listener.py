@@ -325,13 +325,14 @@ def test_the_worker_rests_when_nobody_asks(servers: GraphStoreServers) -> None:
     Trainer(servers).close()
     assert wait_until(lambda: servers.status()["clients"] == 0)
 
-    def descriptors() -> int:
-        return sum(len(os.listdir(f"/proc/{each}/fd")) for each in (pid, worker))
+    def leave_nothing() -> bool:
+        before = [len(os.listdir(f"/proc/{each}/fd")) for each in (pid, worker)]
+        for _ in range(20):
+            Trainer(servers).close()
+        return wait_until(lambda: [len(os.listdir(f"/proc/{each}/fd")) for each in (pid, worker)] <= before, 5.0)
 
-    before = descriptors()
-    for _ in range(20):
-        Trainer(servers).close()
-    assert wait_until(lambda: descriptors() < before + 10), "a copy of the graph, which stays, may have been made meanwhile"
+    # A copy of the graph, which stays, may be made during one of them.
+    assert any(leave_nothing() for _ in range(3))
 
     def used() -> int:
         return sum(sum(map(int, Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[11:13])) for each in (pid, worker))
