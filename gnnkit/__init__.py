@@ -116,7 +116,10 @@ if _typing.TYPE_CHECKING:
 def __getattr__(name: str) -> _typing.Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'gnnkit' has no attribute {name!r}")
-    module = _import_module(_HOMES[name])
+    try:
+        module = _import_module(_HOMES[name])
+    except AttributeError as error:  # "from gnnkit import ..." would say only that there is no such name
+        raise ImportError(f"{_HOMES[name]} cannot be imported: {error}") from error
     value = module if _HOMES[name] == f"gnnkit.{name}" else getattr(module, name)
     globals()[name] = value
     return value

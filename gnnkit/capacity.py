@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gnnkit.cluster.hosts import REPLICATED_SHARE
 from gnnkit.cluster.urls.stores import url_manifest
 from gnnkit.errors import PlanError
-from gnnkit.files import read_json
+from gnnkit.files import read_json, user_path
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.plan.sampling import BatchSize, most, resolve_fan_outs
 from gnnkit.runtime.limits import start_memory
@@ -260,7 +260,7 @@ def sized_graph(source: str, options: BuildOptions) -> SizedGraph:
     """
     if is_url(source):
         return _of_store(source, options, None)
-    path = Path(source).expanduser()
+    path = user_path(source)
     if path.is_file():
         plan = LoaderPlan.load(path)
         if plan.store is None:

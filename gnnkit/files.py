@@ -6,14 +6,19 @@ import errno
 import fcntl
 import json
 import os
+import pwd
 import secrets
 import stat
 import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from gnnkit.errors import PlanError
 from gnnkit.units import format_bytes
+
+HOME_VARIABLE = "GNNKIT_HOME"
 
 # The most that a file of JSON or text may hold: a manifest of a thousand parts and a dozen types is 3 MB.
 MOST_TEXT_BYTES = 256 << 20
@@ -153,6 +158,57 @@ def is_own_folder(path: Path) -> bool:
 def temporary_home() -> Path:
     """This user's folder below the temporary one, for where no other can be written; see ``private_folder``."""
     return Path(tempfile.gettempdir()) / f"gnnkit-{os.getuid()}"
+
+
+def user_path(path: str | Path) -> Path:
+    """Returns a path that a user gives as an absolute one, with ``~`` expanded: every such path comes through here.
+
+    Raises:
+        PlanError: It begins with ``~``, and there is no such home folder.
+    """
+    text = os.fspath(path)
+    user, _, below = text.partition("/")
+    if user.startswith("~"):
+        home = os.environ.get("HOME", "") if user == "~" else os.path.expanduser(user)
+        with suppress(KeyError):  # a user without an entry, as in containers
+            home = home if os.path.isabs(home) else pwd.getpwuid(os.getuid()).pw_dir
+        if not os.path.isabs(home):
+            raise PlanError(f"{text!r} is in a home folder, and there is none", "give the whole path, or set HOME to an absolute path")
+        return Path(home, below)
+    return Path(text).absolute()
+
+
+def gnnkit_home() -> Path | None:
+    """Returns the folder that ``$GNNKIT_HOME`` names; None where it is not set or empty.
+
+    Raises:
+        PlanError: See ``user_path``.
+    """
+    home = os.environ.get(HOME_VARIABLE)
+    return user_path(home) if home else None
+
+
+@cache
+def user_folder(kind: Literal["cache", "state"]) -> Path | None:
+    """Returns this user's folder of a kind for gnnkit; None where the user has no home folder, as in containers of an arbitrary user."""
+    import platformdirs
+
+    try:
+        folder = Path(platformdirs.user_cache_dir("gnnkit") if kind == "cache" else platformdirs.user_state_dir("gnnkit"))
+    except RuntimeError:  # platformdirs' word for a home folder that it cannot find
+        return None
+    return folder if folder.is_absolute() else None
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether files can be written below a folder, which need not exist yet."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def why_unwritable(error: OSError, place: Path) -> str:

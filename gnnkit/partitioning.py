@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
 from gnnkit.errors import PlanError, StoreError, interruptible
 from gnnkit.events import EventSink, ignore_events
+from gnnkit.files import user_path
 from gnnkit.schema import EdgeDir
 from gnnkit.storage.layout import BuildOptions, ByColumn, FeatureDtype, Order, Partitioner
 from gnnkit.urls import is_url
@@ -176,7 +177,7 @@ def partition(  # noqa: PLR0913
     if out is None:
         what = f"parts={parts!r}" if engine is None else f"engine={engine!r}"
         raise PlanError(f"{what} and no out: hosts would build them in different places", "give the store's folder with out=...")
-    path = Path(out).expanduser().absolute()
+    path = user_path(out)
     if engine is not None:
         _check_engine(store, str(out), parts, finish)
     if not overwrite:
@@ -269,7 +270,7 @@ def _opened(source: Any, events: EventSink, engine: BuildEngine | None, out: str
         if is_table_file(source):
             from gnnkit.datasets.tables.source import open_described
 
-            beside = None if engine is None or out is None or is_url(str(out)) else Path(out).expanduser().absolute().parent
+            beside = None if engine is None or out is None or is_url(str(out)) else user_path(out).parent
             return open_described(source, events, engine=table_engine(engine), scratch_dir=beside)
         if is_url(source):
             from gnnkit.cluster.urls.stores import open_url

@@ -15,6 +15,7 @@ from gnnkit.cluster.serving.fleet import ServerFleet, processes_of
 from gnnkit.cluster.serving.spec import ServerSpec, split_place
 from gnnkit.errors import GnnkitError, LoaderClosed, PlanError
 from gnnkit.events import EventSink
+from gnnkit.files import user_path
 from gnnkit.rendering import Shown
 from gnnkit.storage.manifest import read_manifest
 from gnnkit.storage.store import Store
@@ -79,7 +80,7 @@ def serve(  # noqa: PLR0913 - every one is a word of the user's
 
         with make_sink(progress) as events:
             store = open_url(str(store), None, events)
-    path = store.path if isinstance(store, Store) else Path(store).expanduser().absolute()
+    path = store.path if isinstance(store, Store) else user_path(store)
     folder, addresses = split_place(address)
     spec = ServerSpec(
         str(path),

@@ -14,7 +14,7 @@ from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.sampling.subgraph import BatchLayout
 from gnnkit.schema import EdgeType, NodeType, reverse_edge_type
 from gnnkit.storage.arrays import GraphArrays
-from gnnkit.storage.catalog import default_root
+from gnnkit.storage.catalog import temporary_data
 
 _lock = threading.Lock()
 _stored: weakref.WeakKeyDictionary[GraphHandle, weakref.ref[TemporaryStore]] = weakref.WeakKeyDictionary()
@@ -40,7 +40,7 @@ class TemporaryStore:
 
         if graph.source is None or graph.build is None:
             raise PlanError("servers read stores, and this graph is only in memory", "build a store with gnnkit.partition()")
-        folder = new_run(str(default_root() / "temporary"), {"store": graph.name})
+        folder = new_run(None, {"store": graph.name}, root=temporary_data())
         self._end = weakref.finalize(self, _remove, folder, os.getpid())
         try:
             store = build_store(graph.source, folder.path / "store", graph.build, events)

@@ -13,6 +13,7 @@ import typer
 
 from gnnkit.cli.output import ERROR, WARNING, show_error, show_json, show_line, show_table
 from gnnkit.errors import PlanError
+from gnnkit.files import user_path
 
 if TYPE_CHECKING:
     from gnnkit.graph_loader import GraphLoader
@@ -197,7 +198,7 @@ def serve(
         address=address,
         interface=interface,
         placement=placement,  # type: ignore[arg-type]
-        token=None if token_file is None else read_token(token_file.expanduser()),
+        token=None if token_file is None else read_token(user_path(token_file)),
         tls_cert=tls_cert,
         tls_key=tls_key,
         max_restarts=max_restarts,
@@ -266,10 +267,10 @@ def _roots(folders: list[Path]) -> list[Path] | None:
 
     if not folders:
         return None
-    missing = [str(folder) for folder in folders if not own_folders([folder.expanduser()])]
+    missing = [str(folder) for folder in folders if not own_folders([user_path(folder)])]
     if missing:
         raise PlanError(f"there is no folder of yours at {missing[0]!r}", "name the folder that was given as log_dir=...")
-    return own_folders(folder.expanduser() for folder in folders)
+    return own_folders(map(user_path, folders))
 
 
 def _found(wanted: list[str], folders: list[Path]) -> list[Run]:

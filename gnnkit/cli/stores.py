@@ -12,6 +12,7 @@ import typer
 from gnnkit.cli.output import WARNING, fan_outs, show_error, show_json, show_line, show_rows, show_table
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError
 from gnnkit.events import EventSink, ignore_events
+from gnnkit.files import user_path
 from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def open_store_or_none(
         from gnnkit.cluster.urls.stores import open_url
 
         return open_url(target, parts, events)
-    path = Path(target).expanduser()
+    path = user_path(target)
     if path.is_file():
         hint = f"gnnkit partition {path} 2 makes a store of a table of edges"
         raise DatasetError(f"{path} is a file, and neither a store nor the name of a dataset", hint)
@@ -343,7 +344,7 @@ def _open(
         if engine is not None and out is not None:
             from gnnkit.partitioning import find_engine, table_engine
 
-            made["engine"], made["scratch_dir"] = table_engine(find_engine(engine)), out.expanduser().absolute().parent
+            made["engine"], made["scratch_dir"] = table_engine(find_engine(engine)), user_path(out).parent
         if not asked:
             return open_described(source, events, **made)
         given = {name: by_type(value) if isinstance(value, list) else value for name, value in asked.items()}
@@ -443,7 +444,7 @@ _JSON = typer.Option(False, "--json", help="Write JSON.")
 def _folder(given: Path | None) -> Path:
     from gnnkit.storage.catalog import default_store_dir
 
-    return default_store_dir() if given is None else given
+    return default_store_dir() if given is None else user_path(given)
 
 
 @app.command("ls")

@@ -29,7 +29,7 @@ from gnnkit.cluster.membership import JoinedServers
 from gnnkit.cluster.serving.connection import Calls
 from gnnkit.errors import LoaderClosed, PlanError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink, Stage, ignore_events
-from gnnkit.files import read_bounded
+from gnnkit.files import read_bounded, user_path
 from gnnkit.runtime.entry import Loop, ParentWatch, run
 from gnnkit.runtime.remote import error_from_json
 from gnnkit.runtime.runs import new_run, with_tail
@@ -253,7 +253,7 @@ def read_pem(path: str, word: str) -> str:
         PlanError: It cannot be read.
     """
     try:
-        return read_bounded(Path(path).expanduser(), _MOST_PEM_BYTES).decode("ascii")
+        return read_bounded(user_path(path), _MOST_PEM_BYTES).decode("ascii")
     except (OSError, ValueError) as error:
         raise PlanError(f"{word}={str(path)!r} cannot be read: {error}", "give a PEM file") from error
 

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from gnnkit.datasets.download import PATIENT, DamagedArchive, RetryPolicy, discard, download, free_disk, require_disk, unpack
 from gnnkit.errors import DatasetError, near_matches
 from gnnkit.events import EventSink, Stage, ignore_events
-from gnnkit.files import give_up_lock, open_regular, take_lock
+from gnnkit.files import give_up_lock, open_regular, take_lock, user_path
 from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, NodeTypeSchema
 from gnnkit.source import GraphSource
 from gnnkit.storage.staging import check_memory
@@ -629,7 +629,7 @@ def evaluator(name: str) -> Any:
 
 def _root(root: str | Path | None) -> Path:
     if root is not None:
-        return Path(root).expanduser()
+        return user_path(root)
     from gnnkit.storage.catalog import default_root
 
     return default_root()

@@ -27,6 +27,7 @@ from gnnkit.datasets.ogb_table import with_inverses
 from gnnkit.datasets.streaming import overlap
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, ignore_events
+from gnnkit.files import user_path
 from gnnkit.host import available_cpus
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.keys import fold
@@ -613,7 +614,7 @@ def _made(
     from gnnkit.storage.build import build_store
     from gnnkit.storage.layout import BuildOptions
 
-    return build_store(source, Path(out), BuildOptions() if options is None else options, events)
+    return build_store(source, user_path(out), BuildOptions() if options is None else options, events)
 
 
 def _shuffled(key: np.uint64, count: int) -> NDArray[np.int64]:

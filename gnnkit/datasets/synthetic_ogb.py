@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from gnnkit.datasets.synthetic import PRODUCTS, GeneratedSource, products_like
 from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
+from gnnkit.files import user_path
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE
 
 # A tree with this file is shown with the line that it holds, wherever its name is.
@@ -57,7 +58,7 @@ def write_ogb_layout(
         raise PlanError(
             f"{source.name} has each edge in both directions, and the files of {source.shape.dataset} in one", "undirected=False"
         )
-    target = Path(root) / source.shape.dataset.replace("-", "_")
+    target = user_path(root) / source.shape.dataset.replace("-", "_")
     if target.exists():
         raise PlanError(f"{target} exists already", "remove it first, or give another root")
     partial = target.with_name(f"{target.name}.incomplete")

@@ -32,6 +32,7 @@ from gnnkit.distributed.store_views import (
     get_ids_on_rank,
 )
 from gnnkit.errors import DatasetError, PlanError
+from gnnkit.files import user_path
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, NodeType
 from gnnkit.storage.arrays import dataset_ids
 from gnnkit.storage.catalog import default_store_dir, find_or_build
@@ -43,7 +44,7 @@ _GLT_META = "META"
 _WEIGHT = "weight"
 
 
-def open_partitions(root: Path, edge_dir: EdgeDir, labels: Any, store_dir: str | Path | None) -> Store | Path:
+def open_partitions(root: Path, edge_dir: EdgeDir, labels: Any, store_dir: str | Path | None, layout: str = "COO") -> Store | Path:
     """Finds a store, or makes one of graphlearn-torch's partitions unless that was done before.
 
     Args:
@@ -51,6 +52,7 @@ def open_partitions(root: Path, edge_dir: EdgeDir, labels: Any, store_dir: str |
         edge_dir: Direction of a store that is made.
         labels: File of whole labels of a partition directory, or a file by type; None takes those that lie in it.
         store_dir: Where a store is made; None is the folder of stores.
+        layout: How a partition directory's edges are written: "COO", "CSR" or "CSC".
 
     Returns:
         The folder if it is a store, else the store that was made.
@@ -68,13 +70,12 @@ def open_partitions(root: Path, edge_dir: EdgeDir, labels: Any, store_dir: str |
         )
     from gnnkit.storage.glt_format import GltPartitionSource
 
-    files = {t: Path(path) for t, path in labels.items()} if isinstance(labels, Mapping) else None if labels is None else Path(labels)
-    source = GltPartitionSource(root, labels=files)
+    source = GltPartitionSource(root, labels=labels, layout=layout)
     edge_types = source.schema.edge_types.values()
     with_edge = any(edges.arrays for edges in edge_types)
     weight = _WEIGHT if edge_types and all(_WEIGHT in edges.arrays for edges in edge_types) else None
     options = BuildOptions(source.num_parts, "given", edge_dir=edge_dir, with_edge=with_edge, weight=weight)
-    return find_or_build(source, options, Path(store_dir).expanduser() if store_dir else default_store_dir())
+    return find_or_build(source, options, user_path(store_dir) if store_dir else default_store_dir())
 
 
 _logger = logging.getLogger(__name__)
@@ -424,7 +425,8 @@ class DistDataset:
                 a typed graph. A store has its labels in it.
             device: Taken and not used, as before.
             graph_dir: ``root_dir`` as graphlearn-torch's tutorials call it: give one of them.
-            input_layout: Taken and not used: partitions say how they are written.
+            input_layout: How the edges of a partition directory are written: "COO", or with "CSC" (or "CSR") the targets (the sources) as
+                offsets. A store says itself how it is written.
             graph_caching: Taken and not used: every part of a store on this host can be read.
             store_dir: Folder of the store that is made; None takes the folder of stores.
 
@@ -448,7 +450,8 @@ class DistDataset:
             raise PlanError(f"graph_mode must be one of {list(_GRAPH_MODES)}, got {graph_mode!r}")
         if graph_mode != "CPU":
             _logger.info("graph_mode=%s: gnnkit samples on the CPU, from mapped memory", graph_mode)
-        views = StoreViews.of(open_partitions(Path(folder).expanduser(), self.edge_dir, whole_node_label_file, store_dir), partition_idx)
+        opened = open_partitions(user_path(folder), self.edge_dir, whole_node_label_file, store_dir, str(input_layout).upper())
+        views = StoreViews.of(opened, partition_idx)
         check_part(partition_idx, views.store.num_parts)
         self._take(views, partition_idx)
 

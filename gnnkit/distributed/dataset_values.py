@@ -138,9 +138,12 @@ class DatasetValues:
         for node_type in dict.fromkeys([end for t in self.edges for end in (t[0], t[2])] + list(self.x) + list(self.y)):
             nodes = data if self.is_homogeneous else data[node_type]
             nodes.num_nodes = self._count(node_type)
-            for name, rows in (("x", self.x.get(node_type)), ("y", self.y.get(node_type))):
-                if rows is not None:
-                    nodes[name] = _read(rows)
+            if node_type in self.x:
+                nodes["x"] = _read(self.x[node_type])
+            if node_type in self.y:
+                labels = _read(self.y[node_type])
+                # As graphlearn-torch's ``init_node_labels``: a single column is one label for each node.
+                nodes["y"] = labels.reshape(-1) if labels.dim() == 2 and labels.shape[1] == 1 else labels
         for edge_type, edges in self.edges.items():
             found = data if self.is_homogeneous else data[edge_type]
             order = _order(edges, edge_type)

@@ -65,7 +65,8 @@ class RemoteDistSamplingWorkerOptions(_RemoteOptions):
         rpc_timeout: Seconds that one wait for a batch may take.
         buffer_size: The most memory for batches under way.
         prefetch_size: Batches that are asked for ahead.
-        worker_key: Trainers that give the same one divide the batches of the same seeds among themselves.
+        worker_key: Trainers that give the same one divide the batches of the same seeds among themselves: a batch goes to the trainer that
+            asks first, so of few batches one trainer may get all.
         **options: Further options of graphlearn-torch's class.
 
     Raises:

@@ -36,6 +36,7 @@ from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, JoinedBackend, join, part
 from gnnkit.backends.graph_store import GraphStore
 from gnnkit.backends.inprocess import InProcess
+from gnnkit.callers import warn
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, address_text, required, wire_addresses
 from gnnkit.distributed import graph_client
 from gnnkit.distributed.graph_client import close_pool, open_pool
@@ -55,6 +56,17 @@ NUM_SERVERS, NUM_CLIENTS, NUM_SAMPLERS = "GNNKIT_NUM_SERVERS", "GNNKIT_NUM_CLIEN
 MODE, PLAN = "GNNKIT_MODE", "GNNKIT_PLAN"
 # Any of these says that there are servers.
 _ABOUT_SERVERS = (ROLE, SERVER_ID, ADDRESSES, NUM_SERVERS, NUM_CLIENTS)
+# Variables of DGL's launcher, and those that stand in their place.
+_OF_DGL = {
+    "DGL_ROLE": ROLE,
+    "DGL_DIST_MODE": MODE,
+    "DGL_SERVER_ID": SERVER_ID,
+    "DGL_IP_CONFIG": ADDRESSES,
+    "DGL_NUM_SERVER": NUM_SERVERS,
+    "DGL_NUM_CLIENT": NUM_CLIENTS,
+    "DGL_NUM_SAMPLER": NUM_SAMPLERS,
+    "DGL_CONF_PATH": PLAN,
+}
 _ADDRESS_HINT = f"export {ADDRESSES}=10.0.0.1:7000, {ADDRESSES}=ip_config.txt or {ADDRESSES}=unix:/folder, the same for servers and clients"
 
 Kind = Literal["standalone", "server", "client"]
@@ -99,7 +111,10 @@ def find_role(planned: str | None = None, ip_config: str | None = None) -> Role:
         raise PlanError(f"{MODE}={mode!r} is no mode{near_matches(mode, known)}", f"{MODE} is one of {known}, or unset")
     samplers = _number(NUM_SAMPLERS, 0, "for example 2 sampling processes per server")
     said = [name for name in _ABOUT_SERVERS if os.environ.get(name)]
-    if mode == "standalone" or not (said or mode or planned):
+    if not (said or mode or planned):
+        _warn_of_dgls_variables()
+        return Role(num_samplers=samplers)
+    if mode == "standalone":
         return Role(num_samplers=samplers)
     # As for DGL, whoever is not said to be a server is a client; a process with a server's number was meant to be one.
     kind = os.environ.get(ROLE) or ("" if os.environ.get(SERVER_ID) else "client")
@@ -111,6 +126,17 @@ def find_role(planned: str | None = None, ip_config: str | None = None) -> Role:
         raise PlanError(f"{ROLE}={kind!r} is no role{near_matches(kind, ['server', 'client'])}", f"export {ROLE}=server or {ROLE}=client")
     because = f"{' and '.join(said)} {'are' if len(said) > 1 else 'is'} set"
     raise PlanError(f"{ROLE} is not set, but {because}", f"export {ROLE}=server or {ROLE}=client; {MODE}=standalone runs without servers")
+
+
+def _warn_of_dgls_variables() -> None:
+    """Warns of variables of DGL's launcher: they have no effect here, and this process is alone although a role was meant for it."""
+    found = {name: ours for name, ours in _OF_DGL.items() if os.environ.get(name)}
+    if found and os.environ.get("DGL_DIST_MODE") != "standalone":
+        instead = ", ".join(f"{name}={os.environ[name]} ({ours})" for name, ours in found.items())
+        warn(
+            f"gnnkit.distributed.initialize() runs without servers: it does not read the variables of DGL's launcher, {instead}; "
+            f"set those in brackets instead, or {MODE}=standalone"
+        )
 
 
 def _server(planned: str | None, samplers: int | None) -> Role:

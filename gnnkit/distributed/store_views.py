@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gnnkit.backends.base import check_count
 from gnnkit.distributed.seeds import even_bounds, is_labeled_homogeneous
 from gnnkit.errors import PlanError
+from gnnkit.files import user_path
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType, Quantization
 from gnnkit.storage.arrays import (
     GraphArrays,
@@ -647,7 +648,7 @@ class StoreViews:
         """
         if isinstance(store, Store):
             return cls(store)
-        path = Path(store).expanduser().absolute()
+        path = user_path(store)
         others = range(read_manifest(path).num_parts) if part is not None else ()
         alone = part in others and not all((path / part_folder(other)).is_dir() for other in others)
         return cls(Store.open(path, (part,) if part is not None and alone else None))

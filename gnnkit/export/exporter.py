@@ -15,6 +15,7 @@ from gnnkit.export.job_files import partition_command, readme_text, requirements
 from gnnkit.export.launchers.base import launcher_of
 from gnnkit.export.source import file_source, function_source
 from gnnkit.export.writer import write_directory
+from gnnkit.files import user_path
 from gnnkit.plan import InputLinks, LoaderPlan, NeighborSampling
 from gnnkit.plan.sampling import BatchSize, most
 from gnnkit.rendering import Shown
@@ -111,7 +112,7 @@ def export_plan(
         PlanError: See ``GraphLoader.export``.
         StoreError: The store is missing or damaged.
     """
-    launcher, target = launcher_of(options.launcher), Path(directory).expanduser().absolute()
+    launcher, target = launcher_of(options.launcher), user_path(directory)
     made = job_plan(plan, options.nodes, options.storage_nodes, options.interface, options.placement)
     job = _job(made, target, options)
     source = _source(train, made)
@@ -225,4 +226,4 @@ def _mean_degree(schema: GraphSchema, edge_type: EdgeType) -> int:
 def _source(train: Callable[..., Any] | str | Path | None, made: JobPlan) -> str:
     if train is None:
         return template_source(made.plan, made.path, made.manifest)
-    return file_source(Path(train).expanduser()) if isinstance(train, (str, Path)) else function_source(train, _ABOUT)
+    return file_source(user_path(train)) if isinstance(train, (str, Path)) else function_source(train, _ABOUT)

@@ -22,6 +22,7 @@ from gnnkit.export.launchers.base import launcher_of
 from gnnkit.export.proof.trial import Command, JobTrial, TrialRun, TrialSize, fitting, last_lines, read_job, running, set_up, stage_command
 from gnnkit.export.recording import RecordedBatch, count_recorded, limit_steps, read_record, recorded
 from gnnkit.export.writer import changed_files
+from gnnkit.files import user_path
 from gnnkit.loader.inspection import ValueDigest
 from gnnkit.plan import LoaderPlan
 from gnnkit.plan.files import path_in
@@ -354,7 +355,7 @@ def verify_export(
     """
     from gnnkit.ui.progress import make_sink
 
-    began, folder = time.monotonic(), Path(directory).expanduser().absolute()
+    began, folder = time.monotonic(), user_path(directory)
     _check_words(num_batches, timeout_s)
     whole, plan = read_job(folder), LoaderPlan.load(folder / PLAN)
     if plan.store is None:
@@ -455,5 +456,5 @@ def _num_gpus() -> int:
 def _original(directory: Path, job: TrialSize, path: str, store: str | Path | None) -> str:
     """The notebook's store: the one that was named, the one that the job's is cut from, or the job's own."""
     if store is not None:
-        return str(Path(store).expanduser().absolute())
+        return str(user_path(store))
     return path if job.cut_from is None else path_in(directory, job.cut_from)

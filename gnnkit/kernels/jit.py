@@ -30,7 +30,7 @@ from numba.core.sigutils import normalize_signature
 
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
-from gnnkit.files import is_own_folder, private_folder, temporary_home, why_unwritable
+from gnnkit.files import is_own_folder, private_folder, temporary_home, user_folder, why_unwritable
 from gnnkit.waiting import begin_apart, is_done
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,13 +57,11 @@ def kernel_cache_root() -> Path:
 
     They belong to the machine and to nobody's data: ``$GNNKIT_HOME`` may be a folder of a team, and what lies here is executed.
     """
-    import platformdirs
-
     if told := os.environ.get(KERNEL_CACHE_VARIABLE):
         with contextlib.suppress(OSError):
             if is_own_folder(Path(told)):
                 return Path(told)
-    for home in (Path(platformdirs.user_cache_dir("gnnkit")), temporary_home()):
+    for home in filter(None, (user_folder("cache"), temporary_home())):
         try:
             candidate = private_folder(home / "kernels")
             with tempfile.TemporaryFile(dir=candidate):
@@ -201,6 +199,8 @@ def lazy_kernel(function: F, *, nogil: bool = True) -> F:
 
 
 def _dispatcher(function: Callable[..., Any], nogil: bool, declared: str | None = None) -> Any:
+    if numba.config.DISABLE_JIT:
+        raise PlanError("NUMBA_DISABLE_JIT is set, and gnnkit's kernels run only as machine code", "unset it before Python starts")
     dispatcher = numba.njit(nogil=nogil, error_model="numpy")(function)
     dispatcher._cache = _KernelCache(function)
     compile_kernel = dispatcher.compile

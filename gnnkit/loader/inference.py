@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink, Stage
-from gnnkit.files import is_at, why_unwritable
+from gnnkit.files import is_at, user_path, why_unwritable
 from gnnkit.loader.inputs import resolve_input_nodes
 from gnnkit.loader.pipeline import Pipeline
 from gnnkit.plan import Batching, InputNodes, LoaderPlan, NeighborSampling
@@ -149,16 +149,16 @@ def embeddings_folder(out: str | Path | None, name: str) -> Iterator[tuple[Path,
         StoreError: It cannot be written, or the disk is full.
     """
     if out is None:
-        from gnnkit.storage.catalog import default_root
+        from gnnkit.storage.catalog import temporary_data
 
-        owned = new_run(str(default_root() / "temporary"), {"embeddings": name})
+        owned = new_run(None, {"embeddings": name}, root=temporary_data())
         try:
             yield owned.path, owned
         except BaseException:
             owned.close()
             raise
         return
-    target = Path(out).expanduser().absolute()
+    target = user_path(out)
     _check_free(target)
     folder = target.with_name(target.name + _INCOMPLETE)
     with _told(target):
@@ -287,7 +287,7 @@ def infer(
                 f"the last layer gave no embeddings of any node type of {list(ends)}", "it must return a tensor, or a dict of them"
             )
         made = files.entries
-    path = folder if owned is not None else Path(str(out)).expanduser().absolute()
+    path = folder if owned is not None else user_path(str(out))
     return Embeddings(path, made, owned)
 
 

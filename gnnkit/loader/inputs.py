@@ -274,7 +274,7 @@ def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())
     values = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-    if values[0] is None or values[1] is None:
+    if not values[0] or not values[1]:
         return 0, 1
     try:
         return int(values[0]), int(values[1])

@@ -89,7 +89,7 @@ def option_table() -> Mapping[str, Option]:
             group = next((group for group, names in GROUPS.items() if name in names), None)
             if group is not None and name not in found:
                 found[name] = Option(
-                    name, str(parameter.annotation), parameter.default, texts[name], group, BACKENDS.get(name, _ALL), holder
+                    name, str(parameter.annotation), parameter.default, texts.get(name, ""), group, BACKENDS.get(name, _ALL), holder
                 )
     found["num_parts"] = found["num_parts"]._replace(annotation="int | None", default=None, text=_NUM_PARTS)
     return {name: found[name] for names in GROUPS.values() for name in names}
@@ -128,7 +128,8 @@ def takes_options(*, with_build: bool) -> Callable[[F], F]:
         rest = [each for each in own if each not in first]
         noted = interruptible(f"{function.__name__}()")(function)
         noted.__signature__ = signature.replace(parameters=[*first, *options, *rest])  # type: ignore[attr-defined]
-        noted.__doc__ = spelled_out(function.__doc__ or "", rows)
+        if function.__doc__:  # python -OO takes docstrings out
+            noted.__doc__ = spelled_out(function.__doc__, rows)
         return noted
 
     return decorate

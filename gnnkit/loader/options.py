@@ -16,6 +16,7 @@ from gnnkit.cluster.hosts import ONE_HOST, Hosts, PlacementOption, check_placeme
 from gnnkit.cluster.urls.stores import open_url
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.events import EventSink, ignore_events
+from gnnkit.files import user_path
 from gnnkit.loader.epoch import resolve_device
 from gnnkit.loader.inputs import (
     HOP_OPTIONS,
@@ -86,7 +87,7 @@ class Site:
         if is_url(path):
             url = str(path)
             return open_url(url, lambda manifest: self._parts(manifest, url), events, planned)
-        path = Path(path).expanduser().absolute()
+        path = user_path(path)
         return Store.open(path, self._parts(read_manifest(path), path))
 
     def _parts(self, manifest: Manifest, path: str | Path) -> Sequence[int] | None:

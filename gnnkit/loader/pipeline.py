@@ -17,6 +17,7 @@ from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, StreamStatus, check_owner, remember
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink
+from gnnkit.files import user_path
 from gnnkit.loader.advice.measuring import Gauge
 from gnnkit.loader.building import BatchBuilder, check_paddable, with_shapes
 from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStats, ProcessBound, check_same_epoch
@@ -501,7 +502,7 @@ def open_ogb_dataset(  # noqa: PLR0913 - the options of a user
         served = served_store(backend, events)
         check_same_dataset(served, name, undirected, given.build, options)
         return _on_store(served, given, events)
-    folder = None if root is None else Path(root)
+    folder = None if root is None else user_path(root)
     warm_in_background(events)
     source = open_ogb(name, root=folder, download=download, undirected=undirected, events=events)
     return _on_built(source, given, store_folder(store_dir, folder), events)

@@ -15,6 +15,7 @@ from gnnkit.backends.base import Backend, joined
 from gnnkit.cluster.hosts import ONE_HOST, find_hosts
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink
+from gnnkit.files import user_path
 from gnnkit.loader.inputs import (
     check_reverses,
     checked_anchors,
@@ -77,7 +78,7 @@ def store_folder(store_dir: str | Path | None, root: Path | None) -> Path:
     """The folder of stores: the one that is said, or the usual one under ``root``."""
     from gnnkit.storage.catalog import default_store_dir
 
-    return default_store_dir(root) if store_dir is None else Path(store_dir)
+    return default_store_dir(root) if store_dir is None else user_path(store_dir)
 
 
 def check_undivided(options: LoaderOptions) -> None:
@@ -118,7 +119,7 @@ def plan_file(path: str | Path | None) -> Path:
         PlanError: It was given none.
     """
     if path is not None:
-        return Path(path)
+        return user_path(path)
     decided = joined()
     if decided is None or decided.plan is None:
         raise PlanError(
@@ -140,7 +141,7 @@ def as_decided(plan: LoaderPlan) -> tuple[LoaderPlan, Backend]:
     batching = plan.batching
     distributed = sys.modules.get("torch.distributed")
     in_group = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    if in_group or {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+    if in_group or (os.environ.get("RANK") and os.environ.get("WORLD_SIZE")):
         rank, world_size = resolve_rank(None, None)
         batching = replace(batching, rank=rank, world_size=world_size)
     return replace(plan, backend=decided.backend.to_json(), batching=batching), decided.backend

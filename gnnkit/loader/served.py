@@ -12,6 +12,7 @@ from gnnkit.backends.graph_store import GraphStore
 from gnnkit.cluster.serving.spec import has_any_port
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink
+from gnnkit.files import user_path
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.storage.layout import MANIFEST_NAME, BuildOptions
 from gnnkit.storage.manifest import canonical_options, is_outline, read_manifest
@@ -65,7 +66,7 @@ def check_same_path(store: Store, path: str | Path | None) -> None:
     """
     if path is None:
         return
-    folder = Path(path).expanduser().absolute()
+    folder = user_path(path)
     if not (folder / MANIFEST_NAME).exists():
         return
     fingerprint = read_manifest(folder).fingerprint

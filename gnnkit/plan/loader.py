@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError
+from gnnkit.files import user_path
 from gnnkit.plan.files import array_from_json, array_to_json, edge_type_from_json, path_from, path_in, read_plan_file, write_plan_file
 from gnnkit.plan.inputs import Inputs, inputs_from_json
 from gnnkit.plan.sampling import Sampling, sampling_from_json
@@ -343,7 +344,7 @@ class LoaderPlan:
                 "this plan's graph is only in memory, and nobody could open it again",
                 "build a store with gnnkit.partition() and a loader with from_store()",
             )
-        file, value = Path(path), self.to_json()
+        file, value = user_path(path), self.to_json()
         value["store"] = replace(self.store, path=path_from(file.parent, self.store.written), url=None).to_json()
         write_plan_file(value, file)
 
@@ -354,7 +355,7 @@ class LoaderPlan:
         Raises:
             PlanError: The file cannot be read or is no plan of this version.
         """
-        file = Path(path)
+        file = user_path(path)
         plan = cls.from_json(read_plan_file(file))
         return plan if plan.store is None else replace(plan, store=replace(plan.store, path=path_in(file.parent, plan.store.path)))
 

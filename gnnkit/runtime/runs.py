@@ -19,10 +19,21 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from gnnkit.errors import PlanError
-from gnnkit.files import open_regular, private_folder, read_bounded, read_json, temporary_home, why_unwritable
+from gnnkit.files import (
+    gnnkit_home,
+    open_regular,
+    private_folder,
+    read_bounded,
+    read_json,
+    temporary_home,
+    user_folder,
+    user_path,
+    why_unwritable,
+)
 from gnnkit.runtime.process_status import ProcessStatus, is_alive, is_of_here, look_at, pid_space, send_signal, start_ticks, wait_for_end
 from gnnkit.waiting import Deadline
 
+_OTHER_DISK = "free some space there, or set GNNKIT_HOME to a folder on another disk"
 # Enough for the stacks of every thread, which a crash leaves.
 _TAIL_LINES = 60
 _TAIL_BYTES = 16 << 10
@@ -65,7 +76,7 @@ def opened_log(path: Path, mode: str) -> IO[bytes]:
     except OSError as error:
         raise PlanError(
             f"the log {path} cannot be written: {why_unwritable(error, path)}",
-            "free some space there, or set GNNKIT_HOME to a folder on another disk",
+            _OTHER_DISK,
         ) from error
 
 
@@ -91,11 +102,9 @@ def runs_root() -> Path:
     Raises:
         PlanError: None of them can be written.
     """
-    import platformdirs
-
-    home, runtime = os.environ.get("GNNKIT_HOME"), os.environ.get("XDG_RUNTIME_DIR")
-    wanted = [Path(home) / "runs"] if home else [Path(runtime) / "gnnkit" / "runs"] if runtime else []
-    wanted += [Path(platformdirs.user_state_dir("gnnkit")) / "runs", fallback := temporary_home() / "runs"]
+    home, runtime = gnnkit_home(), os.environ.get("XDG_RUNTIME_DIR")
+    wanted = [home / "runs"] if home else [Path(runtime) / "gnnkit" / "runs"] if runtime else []
+    wanted += [*_state_folders(), fallback := temporary_home() / "runs"]
     reasons = []
     for folder in wanted:
         try:
@@ -118,31 +127,31 @@ def checked_folder(folder: Path) -> Path:
         return folder
 
 
-def new_run(log_dir: str | None, facts: dict[str, Any], kind: str = "worker") -> RunFolder:
+def new_run(log_dir: str | None, facts: dict[str, Any], kind: str = "worker", root: Path | None = None) -> RunFolder:
     """The folder of a new run; what runs that are gone have left is removed.
 
     Args:
-        log_dir: The folder of runs as the user gave it; None: ``runs_root``.
+        log_dir: The folder of runs as the user gave it; None: ``root``.
         facts: See ``RunFolder``.
         kind: See ``RunFolder``.
+        root: The folder of runs that no user has named; None: ``runs_root``.
 
     Raises:
         PlanError: The folder cannot be written.
     """
-    if log_dir is None:
-        root = runs_root()
-    else:
-        try:
-            root = checked_folder(Path(log_dir).expanduser())
-        except OSError as error:
-            why = why_unwritable(error, Path(log_dir).expanduser())
-            raise PlanError(f"log_dir={log_dir!r} cannot be written: {why}", "give another folder") from error
+    wanted = root if log_dir is None else user_path(log_dir)
+    try:
+        root = runs_root() if wanted is None else checked_folder(wanted)
+    except OSError as error:
+        assert wanted is not None  # ``runs_root`` raises an error of its own
+        named, hint = (str(wanted), _OTHER_DISK) if log_dir is None else (f"log_dir={log_dir!r}", "give another folder")
+        raise PlanError(f"{named} cannot be written: {why_unwritable(error, wanted)}", hint) from error
     sweep(root)
     try:
         return RunFolder(root, facts, kind)
     except OSError as error:
         text = f"the folder of logs cannot be made in {root}: {why_unwritable(error, root)}"
-        raise PlanError(text, "free some space there, or set GNNKIT_HOME to a folder on another disk") from error
+        raise PlanError(text, _OTHER_DISK) from error
 
 
 class RunFolder:
@@ -352,13 +361,12 @@ class Run:
 
 def known_roots() -> list[Path]:
     """Folders of runs of this user: the usual ones, also those that another environment would give, and where living processes write."""
-    from gnnkit.storage.catalog import default_root
+    from gnnkit.storage.catalog import temporary_data
 
-    homes = [os.environ.get("GNNKIT_HOME")]
     runtimes = [os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}"]
-    wanted = [Path(home).expanduser() / "runs" for home in homes if home]
+    wanted = [home / "runs" for home in (gnnkit_home(),) if home]
     wanted += [Path(runtime) / "gnnkit" / "runs" for runtime in runtimes if runtime]
-    wanted += [*_state_folders(), temporary_home() / "runs", default_root() / "temporary"]
+    wanted += [*_state_folders(), temporary_home() / "runs", temporary_data()]
     return own_folders([*wanted, *_roots_of_processes()])
 
 
@@ -424,9 +432,7 @@ def newest(runs: Sequence[Run]) -> Run:
 
 
 def _state_folders() -> list[Path]:
-    import platformdirs
-
-    return [Path(platformdirs.user_state_dir("gnnkit")) / "runs"]
+    return [folder / "runs" for folder in (user_folder("state"),) if folder]
 
 
 def _roots_of_processes() -> Iterator[Path]:

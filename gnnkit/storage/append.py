@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage
+from gnnkit.files import user_path
 from gnnkit.schema import QUANTIZED, ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.source import GraphSource
 from gnnkit.storage.build import existing
@@ -66,7 +67,7 @@ def append_to_store(store: Store, addition: Addition, path: Path | None, events:
     fingerprint = writer.draft.fingerprint
     if fingerprint == store.fingerprint:
         return store
-    path = version_path(store, fingerprint) if path is None else path.expanduser().absolute()
+    path = version_path(store, fingerprint) if path is None else user_path(path)
     if path == store.path:
         raise PlanError(f"{path} is the store itself, which loaders may have open", "give another folder with out=..., or none")
     if (found := existing(path, fingerprint)) is not None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import EventSink, ignore_events
-from gnnkit.files import read_json, why_unwritable, write_whole
+from gnnkit.files import read_json, user_path, why_unwritable, write_whole
 from gnnkit.schema import NodeType
 from gnnkit.source import GraphSource, PartedSource
 from gnnkit.storage.arrays import GraphArrays
@@ -141,7 +141,7 @@ def publish(job: BuildJob, events: EventSink, wait_timeout_s: float = 0.0, memor
         wait_timeout_s: See ``build_store``.
         memory_bytes: See ``build_store``.
     """
-    path = job.path.expanduser().absolute()
+    path = user_path(job.path)
     if (store := existing(path, job.fingerprint)) is not None:
         return store
     check_replaceable(path)
@@ -201,7 +201,7 @@ def repartition_job(store: Store, path: Path, options: BuildOptions) -> BuildJob
         PlanError: See ``repartition``.
         StoreError: Not all parts of ``store`` are open.
     """
-    path = Path(path).expanduser().absolute()
+    path = user_path(path)
     options = _resolved(store, options)
     if path == store.path:
         raise PlanError(f"{path} cannot be repartitioned onto itself", "give another folder with out=...")
@@ -395,7 +395,7 @@ def build_parts(
         PlanError: There is no such part.
         StoreError: See ``build_store``; the folder of parts is of another build; or with ``finish``, a part is missing.
     """
-    path, wanted = job.path.expanduser().absolute(), sorted(set(parts))
+    path, wanted = user_path(job.path), sorted(set(parts))
     if unknown := [part for part in wanted if not 0 <= part < job.options.num_parts]:
         raise PlanError(f"there is no part {unknown[0]} of {job.options.num_parts}", "parts count from 0")
     folder = parts_path(path)
@@ -419,7 +419,7 @@ def build_parts(
 
 def missing_parts(path: Path) -> list[int]:
     """The parts of a store that several hosts build which nobody has finished yet."""
-    folder = parts_path(path.expanduser().absolute())
+    folder = parts_path(user_path(path))
     try:
         num_parts = int(read_json(folder / _BUILD, root=folder)["num_parts"])
     except (OSError, ValueError, LookupError, TypeError, OverflowError):

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnnkit.errors import StoreError, near_matches
+from gnnkit.callers import warn
+from gnnkit.errors import PlanError, StoreError, near_matches
 from gnnkit.events import EventSink, ignore_events
-from gnnkit.files import read_json
+from gnnkit.files import (
+    HOME_VARIABLE,
+    gnnkit_home,
+    is_writable,
+    private_folder,
+    read_json,
+    temporary_home,
+    user_folder,
+    user_path,
+    why_unwritable,
+)
 from gnnkit.shipped import is_shipped
 from gnnkit.source import GraphSource
 from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, MANIFEST_NAME, BuildOptions
@@ -20,7 +31,6 @@ from gnnkit.storage.manifest import Manifest, read_manifest, store_fingerprint, 
 from gnnkit.storage.staging import INCOMPLETE, PARTS, REPLACED, incomplete_path, locked, parts_path, remove_tree, restore
 from gnnkit.storage.store import Store
 
-HOME_VARIABLE = "GNNKIT_HOME"
 # Somebody else builds the store that is wanted: a build of hours is waited for, a hung one is not waited for for ever.
 _WAIT_TIMEOUT_S = 3600.0
 _FINGERPRINT_DIGITS = 12
@@ -56,9 +66,36 @@ class Pruned:
 
 
 def default_root() -> Path:
-    """The folder for datasets and stores: ``$GNNKIT_HOME`` or the user's cache, the same from every directory."""
-    home = os.environ.get(HOME_VARIABLE)
-    return Path(home).expanduser().absolute() if home else _user_cache()
+    """The folder for datasets and stores: ``$GNNKIT_HOME`` or the user's cache, the same from every directory.
+
+    A user without a home folder that can be written has one below the temporary folder, see ``temporary_root``.
+    """
+    home, cache = gnnkit_home(), user_folder("cache")
+    if home is None and cache is not None and (cache.exists() or is_writable(cache)):
+        home = cache
+    return temporary_root() if home is None else home
+
+
+@functools.cache
+def temporary_root() -> Path:
+    """Makes this user's folder for datasets and stores below the temporary one, and warns of it once.
+
+    Raises:
+        PlanError: It cannot be made, or is not this user's alone.
+    """
+    folder = temporary_home()
+    try:
+        private_folder(folder)
+    except OSError as error:
+        text = f"neither the user's cache folder nor {folder} can be used: {why_unwritable(error, folder)}"
+        raise PlanError(text, f"set {HOME_VARIABLE} to a folder that can be written") from error
+    warn(f"no folder of this user can be written: data goes to {folder}, which may not last; set {HOME_VARIABLE} to a folder that does")
+    return folder
+
+
+def temporary_data() -> Path:
+    """The folder for stores and arrays that go with the process that makes them; see ``runs.new_run``."""
+    return default_store_dir().parent / "temporary"
 
 
 def default_store_dir(root: Path | None = None) -> Path:
@@ -70,10 +107,11 @@ def default_store_dir(root: Path | None = None) -> Path:
         root: Folder of datasets; None is ``default_root()``.
     """
     for candidate in (default_root() if root is None else root, default_root()):
-        wanted = Path(candidate).expanduser().absolute() / "stores"
-        if not is_shipped(wanted) and _is_writable(wanted):
+        wanted = user_path(candidate) / "stores"
+        if not is_shipped(wanted) and is_writable(wanted):
             return wanted
-    return _user_cache() / "stores"
+    cache = user_folder("cache")
+    return (temporary_root() if cache is None or not is_writable(cache) else cache) / "stores"
 
 
 def find_or_build(
@@ -176,7 +214,7 @@ def named_path(store_dir: Path, name: str, num_parts: int, fingerprint: str) -> 
     if len(fingerprint) < _FINGERPRINT_DIGITS or not set(fingerprint) <= _HEX:
         raise StoreError(f"{fingerprint[:100]!r} is no fingerprint of a store", "build the store again")
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".") or "graph"
-    return Path(store_dir).expanduser().absolute() / f"{safe}-{num_parts}p-{fingerprint[:_FINGERPRINT_DIGITS]}"
+    return user_path(store_dir) / f"{safe}-{num_parts}p-{fingerprint[:_FINGERPRINT_DIGITS]}"
 
 
 def list_stores(store_dir: Path) -> list[StoreEntry]:
@@ -291,19 +329,3 @@ def _folders(store_dir: Path) -> list[Path]:
 
 def _disk_usage(folder: Path) -> int:
     return sum((Path(parent) / name).lstat().st_size for parent, _, names in os.walk(folder) for name in names)
-
-
-def _is_writable(folder: Path) -> bool:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
-
-
-def _user_cache() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("gnnkit"))

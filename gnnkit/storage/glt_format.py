@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage
-from gnnkit.files import open_regular, read_json
+from gnnkit.files import open_regular, read_json, user_path
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
     HOMOGENEOUS_NODE_TYPE,
@@ -395,6 +395,7 @@ def _check_once(times: NDArray[np.uint8], first: int, what: str) -> None:
 
 
 _HASHED_BYTES = 4096
+_LAYOUTS = ("COO", "CSR", "CSC")
 _SPEC_HINT = "give the folder that a graphlearn-torch partitioner wrote"
 
 
@@ -408,14 +409,25 @@ class GltPartitionSource:
         path: The directory with ``META`` in it.
         labels: Files of whole labels that ``torch.save`` wrote, by node type (a single path for a homogeneous graph): what is
             passed to graphlearn-torch as ``whole_node_label_file``. None takes those that ``write_glt_partitions`` wrote.
+        layout: How the folders of edges are written: "COO", or compressed as graphlearn-torch's ``input_layout`` says: with "CSC",
+            ``rows.pt`` has the source of each edge and ``cols.pt`` the offset of each target's first edge; "CSR" is the other way round.
         name: What the dataset is called; None takes the folder's name.
 
     Raises:
         DatasetError: The directory is not such a directory, is damaged, or asks for code to be run.
     """
 
-    def __init__(self, path: str | Path, *, labels: Path | Mapping[NodeType, Path] | None = None, name: str | None = None) -> None:
-        root = Path(path).expanduser()
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        labels: str | Path | Mapping[NodeType, str | Path] | None = None,
+        layout: str = "COO",
+        name: str | None = None,
+    ) -> None:
+        if layout not in _LAYOUTS:
+            raise PlanError(f"the layout of edges must be one of {list(_LAYOUTS)}, got {layout!r}")
+        root = user_path(path)
         meta = _read_meta(root / META_NAME)
         self.num_parts = int(meta["num_parts"])
         self._layout = GltLayout(root, typed=meta["data_cls"] == TYPED)
@@ -426,6 +438,7 @@ class GltPartitionSource:
         self.metadata: Mapping[str, Any] = about.get("metadata", {})
         self.edges_are_cheap = True
         self._labels = self._find_labels(node_types, labels)
+        self._edges_layout = layout
         self._edges = {edge_type: self._open_edges(edge_type) for edge_type in edge_types}
         self.schema = self._find_schema(node_types, about)
         self.link_splits: LinkSplits = {}
@@ -441,7 +454,7 @@ class GltPartitionSource:
 
     def fingerprint(self) -> str:
         """A digest of every file's name, size and first and last bytes."""
-        digest = hashlib.sha256(b"glt-0.2.4")
+        digest = hashlib.sha256(b"glt-0.2.4" + self._edges_layout.encode() * (self._edges_layout != "COO"))
         files = sorted({p for p in self._layout.root.rglob("*") if p.is_file()} | set(self._labels.values()))
         for file in files:
             size = file.stat().st_size
@@ -483,10 +496,10 @@ class GltPartitionSource:
         """Yields rows in the order of node ids; see ``GraphSource.node_array_chunks``."""
         nodes = self.schema.node_types[node_type]
         spec, extra = nodes.arrays[name], self._layout.node_array(node_type, name)
+        if name == LABEL_NAME and node_type in self._labels:
+            return iter([to_array(read_tensor(self._labels[node_type])).reshape(nodes.num_nodes, *spec.row_shape)])
         if extra.exists():
             return _npy_chunks(extra, spec, nodes.num_nodes)
-        if name == LABEL_NAME:
-            return iter([to_array(read_tensor(self._labels[node_type]))])
         folders = (self._layout.node_features(p, node_type) for p in range(self.num_parts))
         parts = [PickledRows(f) for f in folders if f.exists()]
         return in_order(parts, nodes.num_nodes, spec.row_shape, spec.numpy_dtype, f"{name!r} of nodes {node_type!r}")
@@ -505,7 +518,7 @@ class GltPartitionSource:
             raise damaged(path, exc) from exc
         return dict(about)
 
-    def _find_labels(self, node_types: list[NodeType], given: Path | Mapping[NodeType, Path] | None) -> dict[NodeType, Path]:
+    def _find_labels(self, node_types: list[NodeType], given: str | Path | Mapping[NodeType, str | Path] | None) -> dict[NodeType, Path]:
         if given is None:
             return {t: self._layout.labels(t) for t in node_types if self._layout.labels(t).exists()}
         if not isinstance(given, Mapping):
@@ -513,13 +526,13 @@ class GltPartitionSource:
         unknown = set(given) - set(node_types)
         if unknown or (self._layout.typed and len(given) == 0):
             raise DatasetError(f"labels are given for the unknown node types {sorted(unknown)}", f"known: {node_types}")
-        return {node_type: Path(path) for node_type, path in given.items()}
+        return {node_type: user_path(path) for node_type, path in given.items()}
 
     def _open_edges(self, edge_type: EdgeType) -> list[_MappedEdges]:
         whole = self._layout.graph(None, edge_type)
         if whole.exists():
-            return [_MappedEdges(whole, may_lack_ids=True)]
-        return [_MappedEdges(self._layout.graph(part, edge_type)) for part in range(self.num_parts)]
+            return [_MappedEdges(whole, self._edges_layout, may_lack_ids=True)]
+        return [_MappedEdges(self._layout.graph(part, edge_type), self._edges_layout) for part in range(self.num_parts)]
 
     def _find_schema(self, node_types: list[NodeType], about: Mapping[str, Any]) -> GraphSchema:
         nodes = {}
@@ -533,6 +546,12 @@ class GltPartitionSource:
         if not about:
             return found
         schema = GraphSchema.from_json(about["schema"])
+        nodes = dict(schema.node_types)
+        for node_type, path in self._labels.items():
+            if path != self._layout.labels(node_type) and node_type in nodes:  # a user's file stands before what the folder has
+                label = {LABEL_NAME: found.node_types[node_type].arrays[LABEL_NAME]}
+                nodes[node_type] = replace(nodes[node_type], arrays={**nodes[node_type].arrays, **label})
+        schema = replace(schema, node_types=nodes)
         for what, old, new in (("node", schema.node_types, found.node_types), ("edge", schema.edge_types, found.edge_types)):
             if list(old) != list(new) or [_size(t) for t in old.values()] != [_size(t) for t in new.values()]:
                 raise damaged(self._layout.about, f"its {what} types do not agree with the partition books")
@@ -548,7 +567,8 @@ class GltPartitionSource:
             labels = read_tensor(self._labels[node_type])
             if labels.dim() == 0 or len(labels) != count:
                 raise DatasetError(f"{self._labels[node_type]} holds labels of shape {list(labels.shape)} for {count} nodes")
-            arrays[LABEL_NAME] = ArraySpec(dtype_name(labels), tuple(labels.shape[1:]))
+            # As graphlearn-torch's ``init_node_labels``: a single column is one label for each node.
+            arrays[LABEL_NAME] = ArraySpec(dtype_name(labels), tuple(size for size in labels.shape[1:] if size != 1))
         return arrays
 
     def _edge_arrays(self, edge_type: EdgeType, parts: list[_MappedEdges]) -> dict[str, ArraySpec]:
@@ -565,11 +585,15 @@ class GltPartitionSource:
 
 
 class _MappedEdges:
-    """The edges in one ``graph`` folder, mapped; the source's end is "rows", the target's "cols"."""
+    """The edges in one ``graph`` folder, mapped; the source's end is "rows", the target's "cols", and offsets are spelled out."""
 
-    def __init__(self, folder: Path, *, may_lack_ids: bool = False) -> None:
+    def __init__(self, folder: Path, layout: str, *, may_lack_ids: bool = False) -> None:
         self.folder = folder
-        self._rows, self._cols = read_ids(folder / "rows.pt"), read_ids(folder / "cols.pt")
+        ends = {name: read_ids(folder / f"{name}.pt") for name in ("rows", "cols")}
+        if layout != "COO":
+            offsets, other = ("rows", "cols") if layout == "CSR" else ("cols", "rows")
+            ends[offsets] = self._spelled_out(folder / f"{offsets}.pt", ends[offsets], len(ends[other]))
+        self._rows, self._cols = ends["rows"], ends["cols"]
         self.has_ids = (folder / "eids.pt").exists() or not may_lack_ids
         # Of a topology kept whole without ids, the order is all that identifies an edge.
         self.ids = read_ids(folder / "eids.pt") if self.has_ids else np.arange(len(self._rows), dtype=np.int64)
@@ -577,7 +601,17 @@ class _MappedEdges:
         self.weights: NDArray[Any] | None = to_array(read_tensor(weights)) if weights.exists() else None
         lengths = [len(values) for values in (self._rows, self._cols, self.ids, self.weights) if values is not None]
         if len(set(lengths)) > 1 or (self.weights is not None and self.weights.ndim != 1):
-            raise damaged(folder, f"rows, cols, eids and weights have different lengths: {lengths}")
+            reason = f"rows, cols, eids and weights have different lengths: {lengths}"
+            if layout == "COO" and len(self._rows) != len(self._cols):
+                raise DatasetError(f"{folder}: {reason}", 'give input_layout="CSC" (or "CSR") where one of rows and cols holds offsets')
+            raise damaged(folder, reason)
+
+    @staticmethod
+    def _spelled_out(path: Path, offsets: NDArray[np.int64], num_edges: int) -> NDArray[np.int64]:
+        """Returns the node of each edge, int64 ``[num_edges]``, of the offset of each node's first edge."""
+        if not len(offsets) or offsets[0] != 0 or offsets[-1] != num_edges or (np.diff(offsets) < 0).any():
+            raise DatasetError(f"{path} holds no offsets of {num_edges} edges", 'edges that are not compressed are input_layout="COO"')
+        return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
 
     def pairs(self, positions: Any) -> NDArray[np.int64]:
         """Edges ``[k, 2]`` at positions."""
@@ -659,7 +693,7 @@ def write_glt_partitions(store: Store, out: str | Path, events: EventSink) -> No
         PlanError: ``out`` exists already.
         StoreError: Not all parts of ``store`` are open.
     """
-    out = Path(out).expanduser()
+    out = user_path(out)
     if out.exists():
         raise PlanError(f"{out} exists already", "give a folder that does not exist, or remove this one")
     graph = store.require().arrays()

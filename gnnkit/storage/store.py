@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, StoreError, near_matches
 from gnnkit.events import EventSink, ignore_events
+from gnnkit.files import user_path
 from gnnkit.plan import StoreRef
 from gnnkit.printable import printable_line
 from gnnkit.rendering import renderer
@@ -104,7 +105,7 @@ class Store:
         if is_url(path):
             fetched: Store = renderer("open_url")(path, parts)
             return fetched
-        path = Path(path).expanduser().absolute()
+        path = user_path(path)
         manifest = read_manifest(path)
         every = range(manifest.num_parts)
         wanted = tuple(every) if parts is None else tuple(sorted(set(parts)))
@@ -344,7 +345,7 @@ class Store:
         from gnnkit.storage.append import append_to_store
 
         addition = renderer("tables_after")(self, edges, nodes, fill=fill, folder=self.path.parent, events=events)
-        return append_to_store(self, addition, None if out is None else Path(out), events)
+        return append_to_store(self, addition, None if out is None else user_path(out), events)
 
     def report(self) -> StoreReport:
         """Sizes, balance and edge cut of the parts."""

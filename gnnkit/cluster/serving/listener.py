@@ -21,7 +21,7 @@ from gnnkit.cluster.parts.gate import BACKLOG, MOST_PENDING, MOST_SAID, PAUSE_S,
 from gnnkit.cluster.serving.codec import decode, encode
 from gnnkit.cluster.serving.pool import ServedWorkers
 from gnnkit.errors import GnnkitError, PlanError
-from gnnkit.files import why_unwritable
+from gnnkit.files import user_path, why_unwritable
 from gnnkit.runtime.remote import error_to_json
 from gnnkit.runtime.runs import checked_folder
 from gnnkit.runtime.wire import Message, Wire
@@ -41,7 +41,7 @@ def own_folder(folder: str) -> Path:
     Raises:
         PlanError: It cannot be made or written, or is not this user's alone.
     """
-    path = Path(folder).expanduser().absolute()
+    path = user_path(folder)
     try:
         path = checked_folder(path)
     except OSError as error:

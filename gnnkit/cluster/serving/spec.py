@@ -25,7 +25,7 @@ from gnnkit.cluster.hosts import (
 )
 from gnnkit.cluster.part_service import require_free
 from gnnkit.errors import PlanError
-from gnnkit.files import open_regular, why_unwritable
+from gnnkit.files import open_regular, user_path, why_unwritable
 
 _HINT = "for example '10.0.0.1:7000', or '10.0.0.1:7000,10.0.0.2:7000'; the first one is where the servers meet"
 
@@ -294,7 +294,7 @@ def environment_token() -> str | None:
     if token is not None:
         check_token(token)
         return token
-    return None if path is None else read_token(Path(path).expanduser())
+    return None if path is None else read_token(user_path(path))
 
 
 def read_token(path: Path) -> str:
@@ -376,7 +376,7 @@ def address_text(address: str | Path | Sequence[str]) -> str:
         PlanError: It is no address.
     """
     folder, addresses = split_place(address)
-    return ",".join(addresses) if folder is None else f"{UNIX_PREFIX}{Path(folder).expanduser().absolute()}"
+    return ",".join(addresses) if folder is None else f"{UNIX_PREFIX}{user_path(folder)}"
 
 
 def remember_token(address: str | Path | Sequence[str], token: str) -> None:

@@ -23,7 +23,7 @@ from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, token_for
 from gnnkit.errors import GnnkitError, PlanError, StoreError, TrainingFailed, WorkerDied, WorkerStopped
 from gnnkit.events import Event, EventKind, EventSink
-from gnnkit.files import open_regular, why_unwritable
+from gnnkit.files import open_regular, user_path, why_unwritable
 from gnnkit.host import available_cpus
 from gnnkit.jobs.environment import VISIBLE, JobPlace, check_device
 from gnnkit.runtime.process_status import ProcessStatus, look_at
@@ -194,7 +194,7 @@ def made_directory(directory: str | Path | None) -> str | None:
     """
     if directory is None:
         return None
-    folder = Path(directory).expanduser().absolute()
+    folder = user_path(directory)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
