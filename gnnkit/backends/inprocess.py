@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, BatchStream, EndOfEpoch, StreamStatus, check_owner
+from gnnkit.callers import warn
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, SamplingError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
+from gnnkit.runtime.entry import STALE_S
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.limits import auto_disk_threads, auto_threads
 from gnnkit.runtime.process_status import look_at
@@ -265,6 +267,45 @@ def _run(shared: _Shared, shift: int, name: str) -> None:
             shared.put(claim, [error] * len(claim.steps))
 
 
+class _ThreadSigns:
+    """Signs of life of sampling threads, as ``BatchWait`` looks for those of processes: the processor time that a thread has used.
+
+    Args:
+        threads: The threads.
+        thread: Identifier of the one that samples what is waited for; None where none does.
+    """
+
+    def __init__(self, threads: Sequence[threading.Thread], thread: int | None) -> None:
+        self._threads, self._began, self._warned = threads, Deadline(None), False
+        self.look(thread)
+
+    def look(self, thread: int | None) -> None:
+        """Takes the processor time of a thread, which later looks are held against."""
+        self._since, self._seen_ns = Deadline(STALE_S), self._cpu_ns(thread)
+
+    def is_sampling(self, thread: int | None) -> bool:
+        """Whether a thread has used its processor since the last look: one that waits for a hung disk has not."""
+        return self._cpu_ns(thread) > self._seen_ns
+
+    def may_show(self, thread: int | None) -> bool:
+        """Whether a thread is alive, and on a busy machine may not have had its turn since the last look."""
+        return self._cpu_ns(thread) > 0 and not self._since.has_passed
+
+    def is_warning_due(self, thread: int | None, timeout_s: float) -> bool:
+        """Whether half of a timeout has passed while a thread samples; True once."""
+        if timeout_s <= 0 or self._warned or self._began.elapsed_s < timeout_s / 2 or not self.is_sampling(thread):
+            return False
+        self._warned = True
+        return True
+
+    def _cpu_ns(self, ident: int | None) -> int:
+        """Returns the processor time of one of the threads, in nanoseconds; 0 where it is none of them, or has ended."""
+        if not any(thread.ident == ident and thread.is_alive() for thread in self._threads):
+            return 0
+        clock_of = getattr(time, "pthread_getcpuclockid", None)  # macOS has none: the process's stands in
+        return time.process_time_ns() if clock_of is None else time.clock_gettime_ns(clock_of(ident))
+
+
 class InProcessStream:
     """Batches sampled by threads, delivered in order.
 
@@ -322,6 +363,7 @@ class InProcessStream:
         """Waits for the next batch, or gives it to the caller to sample; see ``_Shared.consumer_samples``."""
         shared, deadline = self._shared, Deadline(timeout_s)
         scheduler = shared.scheduler
+        signs: _ThreadSigns | None = None
         step = ready = -1
         self._check_open()
         with shared.lock:
@@ -334,6 +376,7 @@ class InProcessStream:
                 if scheduler.delivered != step:  # another thread may have had the one before: this is a new wait
                     step, deadline = scheduler.delivered, Deadline(timeout_s)
                     ready = len(scheduler.results)
+                    signs = None
                 if step in scheduler.results:
                     break
                 if shared.consumer_samples and scheduler.next_step() == step and timeout_s > shared.loop.small_s:
@@ -343,12 +386,23 @@ class InProcessStream:
                 shared.wake_threads()
                 if not all(thread.is_alive() for thread in self._threads):
                     raise WorkerDied("a sampling thread ended unexpectedly", "create the loader again")
-                if deadline.has_passed:
+                what, thread = f"epoch {scheduler.epoch}, step {step}", scheduler.worker_of(step)
+                signs = signs or _ThreadSigns(self._threads, thread)
+                if signs.is_warning_due(thread, timeout_s):
+                    shared.lock.release()  # a filter of warnings is a user's code
+                    try:
+                        warn(f"waiting for {what} for {timeout_s / 2:.1f} s; a thread is sampling it", RuntimeWarning)
+                    finally:
+                        shared.lock.acquire()
+                    continue
+                if deadline.has_passed and timeout_s > 0 and signs.is_sampling(thread):
+                    signs.look(thread)
+                    deadline = Deadline(timeout_s)
+                elif deadline.has_passed and (timeout_s <= 0 or not signs.may_show(thread)):
                     raise BatchTimeout(
-                        f"no batch within {timeout_s:g} s (epoch {scheduler.epoch}, step {step})",
-                        "raise batch_timeout_s, or lower num_neighbors or batch_size",
+                        f"no batch within {timeout_s:g} s ({what})", "raise batch_timeout_s, or lower num_neighbors or batch_size"
                     )
-                shared.ready.wait(deadline.within(_SLICE_S))
+                shared.ready.wait(deadline.within(_SLICE_S) or _SLICE_S)
             result = scheduler.hand_out()
             shared.wake_threads()
         subgraph = _raise_or_return(result)

@@ -30,7 +30,7 @@ from numba.core.sigutils import normalize_signature
 
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
-from gnnkit.files import is_own_folder, private_folder, temporary_home, user_folder, why_unwritable
+from gnnkit.files import is_own_folder, private_folder, temporary_home, user_folder, user_path, why_unwritable
 from gnnkit.waiting import begin_apart, is_done
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,8 +59,8 @@ def kernel_cache_root() -> Path:
     """
     if told := os.environ.get(KERNEL_CACHE_VARIABLE):
         with contextlib.suppress(OSError):
-            if is_own_folder(Path(told)):
-                return Path(told)
+            if is_own_folder(user_path(told)):
+                return user_path(told)
     for home in filter(None, (user_folder("cache"), temporary_home())):
         try:
             candidate = private_folder(home / "kernels")

@@ -1,0 +1,134 @@
+"""Where things are written: paths with ``~``, users without a home folder or a passwd entry, homes that cannot be written.
+
+And how the interpreter is called: without docstrings, without compiling.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gnnkit
+from gnnkit.errors import PlanError
+from tests.helpers.machine import SEARCH_PATH
+from tests.loader.graphs import make, plain, seeds
+
+pytestmark = pytest.mark.slow
+
+# A user with no entry in /etc/passwd, who may read everything and write almost nothing.
+_STRANGER = [
+    "setpriv",
+    "--reuid=23457",
+    "--regid=23457",
+    "--clear-groups",
+    "--inh-caps=+dac_read_search",
+    "--ambient-caps=+dac_read_search",
+]
+_TRAIN = """
+if __name__ == "__main__":
+    import gnnkit
+    from tests.loader.graphs import NUM_NODES, plain, seeds
+    backend = {backend}
+    with gnnkit.GraphLoader.from_pyg(plain(), num_neighbors=[2], batch_size=50, shuffle=False, input_nodes=None, backend=backend) as loader:
+        assert sorted(seeds(loader)) == list(range(NUM_NODES))
+    print("all seeds")
+"""
+
+
+def run(
+    code: str, *flags: str, stranger: bool = False, cwd: Path | str | None = None, **variables: str | None
+) -> subprocess.CompletedProcess[str]:
+    """Runs code in an interpreter of its own; a variable that is None is taken away."""
+    environment = {**os.environ, "PYTHONPATH": SEARCH_PATH, "GNNKIT_PROGRESS": "off", **variables}
+    environment = {name: value for name, value in environment.items() if value is not None}
+    command = [sys.executable, "-W", "always", *flags, "-c", code]
+    prefix = _STRANGER if stranger and os.getuid() == 0 else []
+    return subprocess.run([*prefix, *command], env=environment, capture_output=True, text=True, timeout=240, cwd=cwd)
+
+
+_NO_PLACE = {"GNNKIT_HOME": None, "XDG_CACHE_HOME": None, "XDG_STATE_HOME": None, "XDG_RUNTIME_DIR": None}
+
+
+@pytest.mark.parametrize("home", [None, "", "relative/home", "/nonexistent"])
+def test_users_without_a_home_folder(home: str | None, tmp_path: Path) -> None:
+    """The commands, threads and a store for servers; a warning says once where data goes."""
+    code = _TRAIN.format(backend="'auto'" if home else "gnnkit.GraphStore(num_servers=1)") + (
+        "    from gnnkit.cli import main\n"
+        "    import sys\n"
+        "    for words in (['ps'], ['stores', 'ls'], ['stores', 'prune'], ['logs']):\n"
+        "        sys.argv = ['gnnkit', *words]\n"
+        "        try:\n"
+        "            main()\n"
+        "        except SystemExit as end:\n"
+        "            assert not end.code or words == ['logs'], (words, end.code)\n"
+    )
+    tmp_path.chmod(0o1777)
+    for folder in [*tmp_path.parents][:2]:  # pytest's own folders are the first user's alone
+        folder.chmod(0o755)
+    found = run(code, stranger=True, cwd="/", HOME=home, TMPDIR=str(tmp_path), **_NO_PLACE)
+    assert "all seeds" in found.stdout and found.returncode == 0, found.stderr[-3000:]
+    if os.getuid() == 0:  # an ordinary user has a home folder, whatever HOME says
+        assert found.stderr.count("set GNNKIT_HOME to a folder that does") == 1, found.stderr[-3000:]
+        (kept,) = tmp_path.glob("gnnkit-23457")
+        assert kept.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="an ordinary user's own case is the one above")
+def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
+    for folder in [tmp_path, *tmp_path.parents][:3]:
+        folder.chmod(0o755)
+    code = _TRAIN.format(backend="gnnkit.GraphStore(num_servers=1)")
+    found = run(code, stranger=True, cwd="/", HOME=str(tmp_path), **_NO_PLACE)
+    assert "all seeds" in found.stdout and "GNNKIT_HOME" in found.stderr, found.stderr[-3000:]
+
+
+def test_a_tilde_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir()
+    here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("GNNKIT_HOME", "~/gk")
+    monkeypatch.chdir(here)
+    store = gnnkit.partition(plain(), 2, out="~/store")
+    assert store.path == home / "store"
+    with gnnkit.GraphLoader.from_store(
+        "~/store", num_neighbors=[2], batch_size=50, input_nodes=None, backend=gnnkit.Colocated(num_workers=1, log_dir="~/logs")
+    ) as loader:
+        loader.plan.save("~/plan.json")
+        found = sorted(seeds(loader))
+    with gnnkit.GraphLoader.from_plan("~/plan.json") as again:
+        assert sorted(seeds(again)) == found
+    with make(backend=gnnkit.Colocated(num_workers=1)) as loader:
+        list(loader)
+    assert sorted(path.name for path in home.iterdir()) == ["gk", "logs", "plan.json", "store"]
+    assert list(here.iterdir()) == []
+    with pytest.raises(PlanError, match="home folder"):
+        gnnkit.partition(plain(), 2, out="~nobody-of-this-name/store")
+
+
+@pytest.mark.parametrize(
+    "variables", [{"RANK": "", "WORLD_SIZE": ""}, {"RANK": "", "WORLD_SIZE": "", "LOCAL_RANK": "", "LOCAL_WORLD_SIZE": ""}]
+)
+def test_empty_variables_of_a_launcher_count_as_unset(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with make() as loader:
+        assert (loader.plan.batching.rank, loader.plan.batching.world_size) == (0, 1)
+
+
+def test_without_docstrings(tmp_path: Path) -> None:
+    code = (
+        _TRAIN.format(backend="None or 'auto'")
+        + "    help(gnnkit.GraphLoader.from_pyg)\n    [getattr(gnnkit, name) for name in gnnkit.__all__]\n"
+    )
+    found = run(code, "-OO", GNNKIT_HOME=str(tmp_path))
+    assert found.returncode == 0 and "all seeds" in found.stdout and "num_neighbors" in found.stdout, found.stderr[-3000:]
+
+
+def test_without_compiling(tmp_path: Path) -> None:
+    found = run("from gnnkit import GraphLoader", GNNKIT_HOME=str(tmp_path), NUMBA_DISABLE_JIT="1")
+    assert found.returncode == 1 and "gnnkit.errors.PlanError: NUMBA_DISABLE_JIT" in found.stderr, found.stderr[-3000:]
