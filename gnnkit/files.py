@@ -170,8 +170,9 @@ def user_path(path: str | Path) -> Path:
     user, _, below = text.partition("/")
     if user.startswith("~"):
         home = os.environ.get("HOME", "") if user == "~" else os.path.expanduser(user)
-        with suppress(KeyError):  # a user without an entry, as in containers
-            home = home if os.path.isabs(home) else pwd.getpwuid(os.getuid()).pw_dir
+        if user == "~" and not os.path.isabs(home):
+            with suppress(KeyError):  # a user without an entry, as in containers
+                home = pwd.getpwuid(os.getuid()).pw_dir
         if not os.path.isabs(home):
             raise PlanError(f"{text!r} is in a home folder, and there is none", "give the whole path, or set HOME to an absolute path")
         return Path(home, below)

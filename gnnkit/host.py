@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import math
 import os
@@ -10,7 +11,41 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from gnnkit.errors import PlanError
+
 _CGROUP = Path("/sys/fs/cgroup")
+# The system's words for a call that a sandbox or a seccomp profile forbids, or that the kernel does not have.
+_FORBIDDEN = (
+    errno.EPERM,
+    errno.EACCES,
+    errno.ENOSYS,
+    errno.EINVAL,
+    errno.EAFNOSUPPORT,
+    errno.EOPNOTSUPP,
+    errno.EPROTONOSUPPORT,
+    errno.ESOCKTNOSUPPORT,
+)
+
+
+@contextlib.contextmanager
+def needed_by_processes(what: str) -> Iterator[None]:
+    """Says which call of the system processes need that it does not allow.
+
+    Args:
+        what: The call.
+
+    Raises:
+        PlanError: The system does not allow it.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FORBIDDEN:
+            raise
+        raise PlanError(
+            f"sampling processes and servers need {what}, and this system does not allow it: {error.strerror}",
+            "sample in threads: backend=gnnkit.InProcess(); or allow the call in the sandbox or its seccomp profile",
+        ) from error
 
 
 def available_memory() -> int:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
+from gnnkit.errors import PlanError
+
 R = TypeVar("R")
 
 # Longest time between two looks up.
@@ -28,6 +30,9 @@ def begin_apart(work: Callable[[], R], name: str, *, daemon: bool) -> Future[R]:
 
     Returns:
         What ``work`` returns, or raises.
+
+    Raises:
+        PlanError: The system starts no more threads.
     """
     outcome: Future[R] = Future()
 
@@ -37,7 +42,12 @@ def begin_apart(work: Callable[[], R], name: str, *, daemon: bool) -> Future[R]:
         except BaseException as error:  # handed over: whoever waits raises it
             outcome.set_exception(error)
 
-    threading.Thread(target=run, name=name, daemon=daemon).start()
+    try:
+        threading.Thread(target=run, name=name, daemon=daemon).start()
+    except RuntimeError as error:
+        raise PlanError(
+            "the system starts no more threads", "raise the limit of processes: ulimit -u, or pids.max of the container"
+        ) from error
     return outcome
 
 

@@ -36,6 +36,8 @@ from gnnkit.waiting import Deadline
 
 # Longest time a waiting thread goes without looking at who it waits for.
 _SLICE_S = 0.1
+# Waking up for a batch takes less processor time than this, and sampling one that is late takes more.
+_WAKING_NS = 1_000_000
 # Longest time that close waits for a thread to finish the batch it is sampling.
 _JOIN_S = 30.0
 # A consumer that has come back at once so often leaves threads nothing to work beside. A time that takes longer halves the count.
@@ -271,21 +273,20 @@ class _ThreadSigns:
     """Signs of life of sampling threads, as ``BatchWait`` looks for those of processes: the processor time that a thread has used.
 
     Args:
-        threads: The threads.
-        thread: Identifier of the one that samples what is waited for; None where none does.
+        threads: The threads; below, the identifier of the one that samples what is waited for, or None where none does.
     """
 
-    def __init__(self, threads: Sequence[threading.Thread], thread: int | None) -> None:
+    def __init__(self, threads: Sequence[threading.Thread]) -> None:
         self._threads, self._began, self._warned = threads, Deadline(None), False
-        self.look(thread)
+        self.look()
 
-    def look(self, thread: int | None) -> None:
-        """Takes the processor time of a thread, which later looks are held against."""
-        self._since, self._seen_ns = Deadline(STALE_S), self._cpu_ns(thread)
+    def look(self) -> None:
+        """Takes the processor times of the threads, which later looks are held against."""
+        self._since, self._seen_ns = Deadline(STALE_S), {thread.ident: self._cpu_ns(thread.ident) for thread in self._threads}
 
     def is_sampling(self, thread: int | None) -> bool:
         """Whether a thread has used its processor since the last look: one that waits for a hung disk has not."""
-        return self._cpu_ns(thread) > self._seen_ns
+        return self._cpu_ns(thread) > self._seen_ns.get(thread, 0) + _WAKING_NS
 
     def may_show(self, thread: int | None) -> bool:
         """Whether a thread is alive, and on a busy machine may not have had its turn since the last look."""
@@ -387,7 +388,7 @@ class InProcessStream:
                 if not all(thread.is_alive() for thread in self._threads):
                     raise WorkerDied("a sampling thread ended unexpectedly", "create the loader again")
                 what, thread = f"epoch {scheduler.epoch}, step {step}", scheduler.worker_of(step)
-                signs = signs or _ThreadSigns(self._threads, thread)
+                signs = signs or _ThreadSigns(self._threads)
                 if signs.is_warning_due(thread, timeout_s):
                     shared.lock.release()  # a filter of warnings is a user's code
                     try:
@@ -396,7 +397,7 @@ class InProcessStream:
                         shared.lock.acquire()
                     continue
                 if deadline.has_passed and timeout_s > 0 and signs.is_sampling(thread):
-                    signs.look(thread)
+                    signs.look()
                     deadline = Deadline(timeout_s)
                 elif deadline.has_passed and (timeout_s <= 0 or not signs.may_show(thread)):
                     raise BatchTimeout(

@@ -143,6 +143,7 @@ def require_disk(folder: Path, needs: dict[str, int], what: str) -> None:
         )
 
 
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _RETRIED_STATUS = (408, 425, 429, 500, 502, 503, 504)
 _ETA_AFTER_S = 1.0
 
@@ -219,7 +220,16 @@ class _Download:
             return
         timeout = httpx.Timeout(self._patience.stall_s, connect=self._patience.contact_s)
         cuts = 0
-        with httpx.Client(follow_redirects=True, timeout=timeout) as client:
+        try:
+            client = httpx.Client(follow_redirects=True, timeout=timeout)
+        except (ImportError, ValueError, httpx.InvalidURL) as error:  # it reads the environment's proxies
+            variables = [name for name in os.environ if name.lower() in _PROXIES and os.environ[name]]
+            raise DatasetError(
+                f"cannot download {self._url}: the proxy of {' and '.join(variables)} cannot be used: {error}",
+                "write it like http://host:port, or unset it; NO_PROXY names hosts that are reached without one; "
+                "pip install 'httpx[socks]' brings SOCKS",
+            ) from error
+        with client:
             while True:
                 before = self._have()
                 try:
@@ -394,6 +404,7 @@ def unpack(archive: Path, folder: Path, *, stage: Stage) -> None:
             if len(set(targets)) != len(targets):
                 raise DamagedArchive(f"{archive} has two members of one name")
             stage.update(0, sum(item.file_size for item in items))
+            folder.mkdir(parents=True, exist_ok=True)
             for item, target in zip(items, targets, strict=True):
                 _write(zipped, item, folder / target, stage)
     except _DAMAGE as error:

@@ -148,8 +148,8 @@ class LoaderOptions:
         world_size: Number of trainers; goes with ``rank``.
         prefetch: Batches kept ready beyond those being sampled.
         start_timeout_s: Seconds that starting may take; while kernels are compiled, each of them.
-        batch_timeout_s: Seconds that one wait for a batch may take. A thread or process that is seen to be sampling it is waited for, with a warning at
-            half of the time.
+        batch_timeout_s: Seconds that one wait for a batch may take. A thread or process that is seen to be sampling it is waited for,
+            with a warning at half of the time.
         memory_budget: Bytes for a copy of the graph in huge pages, or the hottest part of a store with order="hotness"; None is a quarter
             of what is free, 0 makes no copy.
         placement: Which host holds which parts: "replicate" (each all of them), "partition" (each its share), ``{host: parts}``, or "auto":

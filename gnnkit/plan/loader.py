@@ -225,8 +225,8 @@ class RuntimeOptions:
 
     Attributes:
         start_timeout_s: Seconds that starting may take; while kernels are compiled, each of them.
-        batch_timeout_s: Seconds that one wait for a batch may take. A thread or process that is seen to be sampling it is waited for, with a warning at
-            half of the time.
+        batch_timeout_s: Seconds that one wait for a batch may take. A thread or process that is seen to be sampling it is waited for,
+            with a warning at half of the time.
         prefetch: Batches kept ready ahead of the consumer, at least 0.
         memory_budget: Bytes that one copy of the graph in huge pages may take; None is a quarter of what is free, 0 never copies.
         pin_device: The number of the CUDA device for whose copies batches' blocks are page-locked; None: they are not.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.errors import MemoryLimitError, StoreError
+from gnnkit.errors import MemoryLimitError, PlanError, StoreError
 from gnnkit.host import available_memory
 from gnnkit.plan import StoreRef
 from gnnkit.runtime.ring import HUGE_PAGE, SharedBlock, first_pages, joined, page_start, rounded
@@ -356,8 +356,13 @@ class GraphMemory:
             self.graph, self.shared = shared.graph, shared
         elif most := copy_nbytes(self.graph, memory_budget):
             arguments = weakref.ref(self), self.graph, self._stop, most
-            self._thread = threading.Thread(target=_copy_in_background, args=arguments, name="gnnkit-graph-memory", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=_copy_in_background, args=arguments, name="gnnkit-graph-memory", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                logger.info("no copy of the graph in huge pages: %s", error)
+            else:
+                self._thread = thread
 
     @property
     def copied_bytes(self) -> int:
@@ -388,7 +393,7 @@ def _copy_in_background(memory_ref: weakref.ref[GraphMemory], graph: GraphArrays
             shared = share(graph, stop, most)
     except CopyStopped:
         return
-    except (OSError, StoreError) as error:
+    except (OSError, PlanError, StoreError) as error:
         logger.info("no copy of the graph in huge pages: %s", error)
         return
     memory = memory_ref()

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import MemoryLimitError
-from gnnkit.host import available_memory
+from gnnkit.host import available_memory, needed_by_processes
 from gnnkit.storage.files import note_again
 
 HUGE_PAGE = 2 << 20
@@ -104,10 +104,12 @@ class SharedBlock:
             nbytes: Its size; rounded up to whole huge pages.
 
         Raises:
-            OSError: The system has no memfd or refuses the mapping.
+            PlanError: The system does not allow memfd_create.
+            OSError: It refuses the mapping.
         """
         nbytes = rounded(nbytes)
-        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        with needed_by_processes("memfd_create"):
+            fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, nbytes)
             with contextlib.suppress(OSError):  # a precaution; a kernel without seals works as well

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnnkit.errors import PlanError
-from gnnkit.host import available_memory
+from gnnkit.host import available_memory, needed_by_processes
 
 # Memory of a message up to here is read without asking how much is free, which takes longer than reading it.
 _SMALL_BYTES = 1 << 26
@@ -104,8 +104,13 @@ class Wire:
 
     @classmethod
     def pair(cls) -> tuple[Wire, socket.socket]:
-        """This process's end, and the socket for a child."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """This process's end, and the socket for a child.
+
+        Raises:
+            PlanError: The system does not allow such sockets.
+        """
+        with needed_by_processes("Unix sockets of the kind SOCK_SEQPACKET"):
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(ours), theirs
 
     def fileno(self) -> int:
@@ -266,7 +271,8 @@ def _understood(text: bytes, fds: list[int]) -> Message:
 
 def in_memory(data: bytes | memoryview) -> int:
     """A descriptor of memory that holds ``data``; the caller owns it."""
-    fd = os.memfd_create("gnnkit-message", os.MFD_CLOEXEC)
+    with needed_by_processes("memfd_create"):
+        fd = os.memfd_create("gnnkit-message", os.MFD_CLOEXEC)
     view, done = memoryview(data).cast("B"), 0
     try:
         while done < len(view):

@@ -340,6 +340,7 @@ def test_name_resolution_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: 
         ("cut", "not a zip file"),
         ("flipped", "Bad CRC-32|corrupt|invalid"),
         ("other", r"does not hold arxiv/raw; it holds \['something'\]"),
+        (b"PK\x05\x06" + bytes(18), r"does not hold arxiv/raw; it holds \[\]"),
     ],
 )
 def test_an_archive_that_cannot_be_used_is_thrown_away(
@@ -361,6 +362,26 @@ def test_an_archive_that_cannot_be_used_is_thrown_away(
     assert left_in(tmp_path / "root") == set()
     server.files[ARXIV], server.etag = arxiv, '"two"'
     read_everything(open_ogb("ogbn-arxiv", root=tmp_path / "root"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ALL_PROXY", "socks5://127.0.0.1:9"),
+        ("http_proxy", "http://proxy:port"),
+        ("ALL_PROXY", "gopher://127.0.0.1:9"),
+        ("HTTPS_PROXY", "socks4://127.0.0.1:9"),
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_named(
+    variable: str, value: str, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(DatasetError, match=variable) as caught:
+        fetch(ogb_info("ogbn-arxiv"), tmp_path, True, patience=HASTY)
+    assert caught.value.hint and "unset it" in caught.value.hint
 
 
 def test_an_archive_fetched_by_hand_is_used_and_kept(server: FileServer, arxiv: bytes, tmp_path: Path) -> None:

@@ -161,6 +161,21 @@ def test_a_wait_has_an_end() -> None:
         assert seeds(found) == list(range(NUM_NODES))
 
 
+def test_a_batch_that_is_being_sampled_is_waited_for() -> None:
+    """On threads as on processes: the deadline is for those that stand still."""
+    slow = 0
+
+    def spin() -> None:
+        nonlocal slow
+        slow += 1
+        until = time.thread_time() + (1.5 if slow == 3 else 0)
+        while time.thread_time() < until:
+            pass
+
+    with make(batch_timeout_s=0.3, backend=Watched(1, spin)) as loader, pytest.warns(RuntimeWarning, match="a thread is sampling it"):
+        assert seeds(loader) == list(range(NUM_NODES))
+
+
 def test_many_loaders_at_once_and_one_after_another() -> None:
     data = plain()
     loaders = [make(data, shuffle=True, seed=seed) for seed in range(8)]

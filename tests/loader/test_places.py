@@ -5,7 +5,9 @@ And how the interpreter is called: without docstrings, without compiling.
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 import gnnkit
 from gnnkit.errors import PlanError
 from tests.helpers.machine import SEARCH_PATH
-from tests.loader.graphs import make, plain, seeds
+from tests.loader.graphs import NUM_NODES, make, plain, seeds
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +106,7 @@ def test_a_tilde_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert sorted(seeds(again)) == found
     with make(backend=gnnkit.Colocated(num_workers=1)) as loader:
         list(loader)
-    assert sorted(path.name for path in home.iterdir()) == ["gk", "logs", "plan.json", "store"]
+    assert sorted(path.name for path in home.iterdir() if path.name != ".cache") == ["gk", "logs", "plan.json", "store"]
     assert list(here.iterdir()) == []
     with pytest.raises(PlanError, match="home folder"):
         gnnkit.partition(plain(), 2, out="~nobody-of-this-name/store")
@@ -118,6 +120,31 @@ def test_empty_variables_of_a_launcher_count_as_unset(variables: dict[str, str],
         monkeypatch.setenv(name, value)
     with make() as loader:
         assert (loader.plan.batching.rank, loader.plan.batching.world_size) == (0, 1)
+
+
+@pytest.mark.parametrize("forbidden", ["memfd_create", "SOCK_SEQPACKET"])
+def test_a_sandbox_that_forbids_what_processes_need(forbidden: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As gVisor and seccomp profiles do; threads go on working."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    def make_pair(family: int, kind: int, *more: int) -> tuple[socket.socket, socket.socket]:
+        if kind & socket.SOCK_SEQPACKET == socket.SOCK_SEQPACKET:
+            refuse()
+        return real_pair(family, kind, *more)
+
+    real_pair = socket.socketpair
+    if forbidden == "memfd_create":
+        monkeypatch.setattr(os, "memfd_create", refuse)
+    else:
+        monkeypatch.setattr(socket, "socketpair", make_pair)
+    for backend in (gnnkit.Colocated(num_workers=1), gnnkit.GraphStore(num_servers=1)):
+        with pytest.raises(PlanError, match=forbidden) as caught, make(backend=backend) as loader:
+            list(loader)
+        assert caught.value.hint and "InProcess()" in caught.value.hint
+    with make(backend=gnnkit.InProcess()) as loader:
+        assert sorted(seeds(loader)) == list(range(NUM_NODES))
 
 
 def test_without_docstrings(tmp_path: Path) -> None:
