@@ -292,17 +292,57 @@ def test_graphlearn_torch_s_directories_are_loaded(tmp_path: Path, kind: str, ed
         assert sorted(found) == sorted(zip(*edge_index.tolist(), strict=True))
 
 
-def test_labels_of_a_partition_directory_may_be_elsewhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", ["CSC", "CSR", "csc"])
+def test_compressed_edges_of_a_partition_directory_are_spelled_out(tmp_path: Path, layout: str) -> None:
+    """As igbh's script compresses each part's folder; against the edges as they were."""
+    source = plain_source(3)
+    write_glt_partitions(build_store(source, tmp_path / "store", BuildOptions(2, with_edge=True)), tmp_path / "parts", ignore_events)
+    for part in range(2):
+        folder = tmp_path / "parts" / f"part{part}" / "graph"
+        ends = {name: torch.load(folder / f"{name}.pt") for name in ("rows", "cols", "eids")}
+        packed = "cols" if layout.upper() == "CSC" else "rows"
+        order = torch.argsort(ends[packed], stable=True)
+        degrees = torch.bincount(ends[packed])  # as short as the last node that has an edge
+        for name, values in ends.items():
+            torch.save(
+                torch.cat([torch.zeros(1, dtype=torch.long), degrees.cumsum(0)]) if name == packed else values[order], folder / f"{name}.pt"
+            )
+    dataset = DistDataset(edge_dir="in")
+    with pytest.raises(DatasetError, match=f'input_layout="{layout.upper()}"|input_layout="CSC"'):
+        dataset.load(tmp_path / "parts", 0, "CPU", store_dir=tmp_path / "stores")
+    dataset.load(tmp_path / "parts", 0, "CPU", input_layout=layout, store_dir=tmp_path / "stores")
+    found = []
+    for part in range(2):
+        indptr, indices, _ = DistDataset.from_store(dataset.store, part).get_graph().export_topology()
+        targets = torch.repeat_interleave(torch.arange(len(indptr) - 1), indptr.diff())
+        found += list(zip(indices.tolist(), targets.tolist(), strict=True))
+    (edges,) = source.edges.values()
+    assert sorted(found) == sorted(zip(*edges.tolist(), strict=True))
+
+
+def test_edges_that_are_not_compressed_are_not_read_as_if(tmp_path: Path) -> None:
+    write_glt_partitions(build_store(plain_source(), tmp_path / "store", BuildOptions(1)), tmp_path / "parts", ignore_events)
+    with pytest.raises(DatasetError, match="holds no offsets"):
+        DistDataset().load(tmp_path / "parts", 0, "CPU", input_layout="CSR", store_dir=tmp_path / "stores")
+    with pytest.raises(PlanError, match="layout"):
+        DistDataset().load(tmp_path / "parts", 0, "CPU", input_layout="COOL", store_dir=tmp_path / "stores")
+
+
+@pytest.mark.parametrize("about", [True, False], ids=["ours", "graphlearn-torch's"])
+@pytest.mark.parametrize("shape", [(40,), (40, 1)])
+def test_labels_of_a_partition_directory_may_be_elsewhere(tmp_path: Path, about: bool, shape: tuple[int, ...]) -> None:
     source = plain_source()
     write_glt_partitions(build_store(source, tmp_path / "store", BuildOptions(2)), tmp_path / "partitions", ignore_events)
     labels = torch.arange(40).flip(0)
-    torch.save(labels, tmp_path / "label.pt")
-    (tmp_path / "partitions" / "gnnkit" / "about.json").unlink()
+    torch.save(labels.view(shape), tmp_path / "label.pt")
+    if not about:
+        (tmp_path / "partitions" / "gnnkit" / "about.json").unlink()
     dataset = DistDataset()
     dataset.load(
         str(tmp_path / "partitions"), 0, "ZERO_COPY", whole_node_label_file=str(tmp_path / "label.pt"), store_dir=tmp_path / "stores"
     )
     assert torch.equal(dataset.get_node_label(), labels)
+    assert dataset.store.schema.node_types["node"].arrays["y"].row_shape == ()
 
 
 def test_loading_a_store_and_what_is_none(tmp_path: Path, plain: Case) -> None:

@@ -66,6 +66,15 @@ def make(dataset: Any, num_neighbors: Any = (2, 2), input_nodes: Any = EVERYTHIN
 # Batches ------------------------------------------------------------------------------------------------------------------
 
 
+def test_repeated_ids_and_no_fan_outs(tmp_path: Path) -> None:
+    dataset = DistDataset.from_store(stored(typed_ring(), tmp_path))
+    batches = list(make(dataset, input_nodes=("item", torch.tensor([3, 3, 4])), batch_size=3))
+    assert [batch["item"].node[: batch["item"].batch_size].tolist() for batch in batches] == [[3, 3, 4]]
+    assert batches[0].edge_types == sorted(typed_ring().edge_types)
+    with pytest.raises(PlanError, match="num_neighbors"):
+        make(dataset, {}, input_nodes=("item", torch.tensor([3])))
+
+
 @pytest.mark.parametrize("book", ["range", "parity"])
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_a_ring(book: str, edge_dir: EdgeDir, tmp_path: Path) -> None:

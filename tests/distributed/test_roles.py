@@ -35,6 +35,18 @@ def test_without_any_variable_a_process_samples_for_itself(monkeypatch: pytest.M
     assert find_role() == Role("standalone", num_samplers=3)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("DGL_ROLE", "server"), ("DGL_ROLE", "sampler"), ("DGL_NUM_CLIENT", "4"), ("DGL_DIST_MODE", "distributed")]
+)
+def test_variables_of_dgls_launcher_are_named_with_what_replaces_them(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment(monkeypatch)
+    monkeypatch.setenv(name, value)
+    with pytest.warns(UserWarning, match=rf"{name}={value} \(GNNKIT_\w+\)"):
+        assert find_role().kind == "standalone"
+    monkeypatch.setenv("GNNKIT_MODE", "standalone")
+    assert find_role().kind == "standalone"
+
+
 def test_standalone_mode_overrules_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     environment(monkeypatch, MODE="standalone", ROLE="client", ADDRESSES="nonsense")
     assert find_role(ONE).kind == "standalone"
