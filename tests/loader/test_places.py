@@ -21,7 +21,7 @@ from tests.loader.graphs import NUM_NODES, make, plain, seeds
 
 pytestmark = pytest.mark.slow
 
-# A user with no entry in /etc/passwd, who may read everything and write almost nothing.
+# As in a container of an arbitrary user: one without an entry in /etc/passwd, who may read everything and write to $TMPDIR alone.
 _STRANGER = [
     "setpriv",
     "--reuid=23457",
@@ -30,6 +30,7 @@ _STRANGER = [
     "--inh-caps=+dac_read_search",
     "--ambient-caps=+dac_read_search",
 ]
+_READ_ONLY = ["unshare", "--mount", "sh", "-ec", 'mount --bind "$TMPDIR" "$TMPDIR"; mount -o remount,bind,ro /; exec "$@"', "sh"]
 _TRAIN = """
 if __name__ == "__main__":
     import gnnkit
@@ -48,17 +49,27 @@ def run(
     environment = {**os.environ, "PYTHONPATH": SEARCH_PATH, "GNNKIT_PROGRESS": "off", **variables}
     environment = {name: value for name, value in environment.items() if value is not None}
     command = [sys.executable, "-W", "always", *flags, "-c", code]
-    prefix = _STRANGER if stranger and os.getuid() == 0 else []
+    prefix = [*_READ_ONLY, *_STRANGER] if stranger and os.getuid() == 0 else []
     return subprocess.run([*prefix, *command], env=environment, capture_output=True, text=True, timeout=240, cwd=cwd)
 
 
 _NO_PLACE = {"GNNKIT_HOME": None, "XDG_CACHE_HOME": None, "XDG_STATE_HOME": None, "XDG_RUNTIME_DIR": None}
 
 
-@pytest.mark.parametrize("home", [None, "", "relative/home", "/nonexistent"])
-def test_users_without_a_home_folder(home: str | None, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What $TMPDIR names, one for all tests: compiled kernels are kept there."""
+    folder = tmp_path_factory.mktemp("temporary")
+    for above in [*folder.parents][:2]:  # pytest's own folders are the first user's alone
+        above.chmod(0o755)
+    folder.chmod(0o1777)
+    return folder
+
+
+@pytest.mark.parametrize("home", [None, "", "relative/home", "/nonexistent", "unwritable"])
+def test_users_without_a_home_folder(home: str | None, temporary: Path, tmp_path: Path) -> None:
     """The commands, threads and a store for servers; a warning says once where data goes."""
-    code = _TRAIN.format(backend="'auto'" if home else "gnnkit.GraphStore(num_servers=1)") + (
+    code = _TRAIN.format(backend="'auto'" if home in ("", "relative/home") else "gnnkit.GraphStore(num_servers=1)") + (
         "    from gnnkit.cli import main\n"
         "    import sys\n"
         "    for words in (['ps'], ['stores', 'ls'], ['stores', 'prune'], ['logs']):\n"
@@ -68,24 +79,14 @@ def test_users_without_a_home_folder(home: str | None, tmp_path: Path) -> None:
         "        except SystemExit as end:\n"
         "            assert not end.code or words == ['logs'], (words, end.code)\n"
     )
-    tmp_path.chmod(0o1777)
-    for folder in [*tmp_path.parents][:2]:  # pytest's own folders are the first user's alone
-        folder.chmod(0o755)
-    found = run(code, stranger=True, cwd="/", HOME=home, TMPDIR=str(tmp_path), **_NO_PLACE)
+    place = {**_NO_PLACE, "HOME": str(tmp_path) if home == "unwritable" else home, "TMPDIR": str(temporary)}
+    tmp_path.chmod(0o555)
+    found = run(code, stranger=True, cwd="/", **place)
     assert "all seeds" in found.stdout and found.returncode == 0, found.stderr[-3000:]
     if os.getuid() == 0:  # an ordinary user has a home folder, whatever HOME says
         assert found.stderr.count("set GNNKIT_HOME to a folder that does") == 1, found.stderr[-3000:]
-        (kept,) = tmp_path.glob("gnnkit-23457")
+        (kept,) = temporary.glob("gnnkit-23457")
         assert kept.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="an ordinary user's own case is the one above")
-def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
-    for folder in [tmp_path, *tmp_path.parents][:3]:
-        folder.chmod(0o755)
-    code = _TRAIN.format(backend="gnnkit.GraphStore(num_servers=1)")
-    found = run(code, stranger=True, cwd="/", HOME=str(tmp_path), **_NO_PLACE)
-    assert "all seeds" in found.stdout and "GNNKIT_HOME" in found.stderr, found.stderr[-3000:]
 
 
 def test_a_tilde_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
