@@ -78,7 +78,7 @@ peer = $(if $(wildcard .envs/$(2)/bin/python),--$(1)-python .envs/$(2)/bin/pytho
 
 bench: python
 	@$(setup)
-	@$(BIN)/python -m gnnkit bench $(call peer,glt,glt) $(call peer,pyg,glt) $(call peer,graphbolt,graphbolt) $(ARGS)
+	@$(BIN)/python -m tools.bench $(call peer,glt,glt) $(call peer,pyg,glt) $(call peer,graphbolt,graphbolt) $(ARGS)
 
 gpu: python
 	@mkdir -p build

@@ -328,7 +328,6 @@ def _by_part(sizes: Mapping[str, int], num_parts: int) -> tuple[tuple[int, ...],
 # Large enough that batches do not cover the graph, small enough to be made in seconds.
 _SCALE, _BATCH_SIZE = 0.05, 256
 _MEASURED_S, _LEAST_BATCHES = 2.0, 8
-_BENCH_RUN = "gnnkit"
 
 
 @dataclass(frozen=True)
@@ -379,30 +378,19 @@ def measure(num_neighbors: Sequence[int]) -> Rates:
 
 
 def from_bench(path: Path) -> Rates:
-    """The rates behind the seeds per second that ``gnnkit bench --json`` recorded for sampling in threads of one process.
-
-    A record counts seeds: how many edges those were is bounded as for the graph that is asked about, so that both err alike.
+    """The rates that ``gnnkit bench --json`` recorded for sampling in threads of one process.
 
     Raises:
         PlanError: The file is no such record.
     """
-    from gnnkit import datasets
-
     try:
         value = read_json(path)
-        seeds = statistics.median(float(run["seeds_per_s"]) for run in value["runs"][_BENCH_RUN])
-        scale, batch_size, threads = float(value["scale"]), int(value["batch_size"]), int(value["num_threads"])
-        fan_out = [int(count) for count in value["num_neighbors"]]
-        machine = value["machine"].get("cpu", "a machine that it does not name")
-        schema = datasets.products_like(scale).schema
-        (node_type,), (edge_type,) = schema.node_types, schema.edge_types
-        size = most(schema, {edge_type: fan_out}, node_type, batch_size, "in")
-        batches_per_s = seeds / batch_size / threads
+        threads, found = int(value["num_threads"]), value["backends"]["InProcess"]
+        edges, nbytes = (statistics.median(map(float, found[name])) / threads for name in ("edges_per_s", "bytes_per_s"))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
-        hint = "write one with gnnkit bench --json > bench.json; it needs the row of gnnkit's own sampling"
+        hint = "write one with gnnkit bench --json > bench.json"
         raise PlanError(f"{str(path)!r} is no record of gnnkit bench: {type(error).__name__}: {error}", hint) from error
-    what = f"recorded in {path} on {machine}: {seeds:,.0f} seeds/s with {threads} threads"
-    return Rates(batches_per_s * size.num_edges, batches_per_s * size.row_bytes(schema), what)
+    return Rates(edges, nbytes, f"recorded in {path}: {value['graph']} with {threads} threads")
 
 
 _LOOKED_AT = 8

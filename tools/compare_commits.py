@@ -135,7 +135,7 @@ def run(checkout: Path, backend: str, options: argparse.Namespace) -> dict[str, 
     ]
     command = [*own, "--began", repr(time.monotonic())]
     if backend == "hosts":
-        command = [sys.executable, "-m", "gnnkit.bench.namespaces", "--hosts", "2", *command]
+        command = [sys.executable, "-m", "tools.bench.namespaces", "--hosts", "2", *command]
     environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
     done = subprocess.run(
         command, env=environment, cwd=checkout, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE_S

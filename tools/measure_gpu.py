@@ -3,8 +3,8 @@
     python tools/measure_gpu.py > gpu.json
 
 Needs no network: it runs under an interpreter that has torch, PyG and what else gnnkit imports. Progress goes to standard error; standard
-output is one JSON object: what `gnnkit bench --rows device --json` writes, with "tests" beside it. Exit status: 0 when tests have passed
-and figures were reached, 1 when not, 2 when something is missing or it took too long, 3 when there is no device.
+output is one JSON object: what `python -m tools.bench --rows device --json` writes, with "tests" beside it. Exit status: 0 when tests
+have passed and figures were reached, 1 when not, 2 when something is missing or it took too long, 3 when there is no device.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def run_tests(tests: list[Path]) -> dict[str, Any]:
 def measure(options: argparse.Namespace) -> int:
     """Does what this script is for; the exit status."""
     try:
-        from gnnkit.bench.options import BenchOptions
-        from gnnkit.bench.report import run_bench
         from gnnkit.errors import GnnkitError, PlanError
         from gnnkit.loader.epoch import resolve_device
         from gnnkit.runtime.limits import auto_threads
         from gnnkit.ui.progress import make_sink
+        from tools.bench.options import BenchOptions
+        from tools.bench.report import run_bench
     except ImportError as error:
         say(f"{sys.executable} has no module {error.name!r}; make gpu takes it from a folder of wheels, WHEELS, or another PYTHON")
         return UNUSABLE

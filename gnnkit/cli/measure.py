@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from gnnkit.bench.options import CHECKOUT_PEERS, ROWS, BenchOptions
-from gnnkit.cli.output import OK, WARNING, fan_outs, show_error, show_json, show_line, show_rows, show_table
+from gnnkit.cli.output import OK, WARNING, fan_outs, show_json, show_line, show_rows, show_table
 from gnnkit.errors import PlanError
 
 if TYPE_CHECKING:
@@ -30,52 +29,31 @@ def demo(
 
 
 def bench(
-    scale: float = typer.Option(1.0, min=0.0005, help="Size of the graph; 1 is OGBN-Products' size."),
-    rows: str = typer.Option("", help="Rows to measure, separated by commas; all of them by default."),
-    work_dir: Path = typer.Option(Path(".bench"), help="Where the graph is kept between runs; some 19 GB at scale 1."),
-    threads: int = typer.Option(2, help="Threads or workers of every loader."),
-    repeats: int = typer.Option(2, help="How often everybody runs, in turn."),
-    batches: int = typer.Option(40, help="Batches of a peer's epoch."),
-    glt_python: Path | None = typer.Option(None, help="A Python in which graphlearn_torch can be imported."),
-    pyg_python: Path | None = typer.Option(None, help="A Python with torch_geometric and pyg-lib (preferred) or torch-sparse."),
-    graphbolt_python: Path | None = typer.Option(None, help="A Python in which dgl.graphbolt can be imported."),
-    device: str = typer.Option("cuda", help="Device of the row `device`."),
-    peers: Path = typer.Option(CHECKOUT_PEERS, help="The scripts that drive the peers: tools/peers of a checkout.", show_default=False),
-    as_markdown: bool = typer.Option(False, "--markdown", help="Write the table as Markdown."),
-    as_json: bool = typer.Option(False, "--json", help="Write JSON, single runs included."),
+    source: str | None = typer.Argument(None, metavar="STORE", help="A store's folder; a generated graph by default."),
+    scale: float = typer.Option(0.1, min=0.0005, help="Size of the generated graph; 1 is OGBN-Products' size."),
+    num_neighbors: str = typer.Option("15,10,5", help="Fan-outs."),
+    batch_size: int = typer.Option(1024, min=1, help="Seeds of a batch."),
+    threads: int | None = typer.Option(None, min=1, help="Threads, or sampling processes; as gnnkit chooses by default."),
+    seconds: float = typer.Option(4.0, min=0.1, help="How long each backend is timed, in each of three turns."),
+    as_json: bool = typer.Option(False, "--json", help="Write JSON, single turns included."),
 ) -> None:
-    """Measure gnnkit against its peers.
+    """Measure what this machine samples, on each backend, against the gathering of rows alone.
 
-    graphlearn-torch, PyG and DGL GraphBolt sample the same graph in the same run. Exit code 1 if something failed or a
-    figure to reach was not reached.
+    Backends take turns, and medians are shown with the least and the most. Comparing gnnkit with other loaders takes a checkout:
+    make bench.
     """
-    from gnnkit.bench.report import COLUMNS, cells, markdown, run_bench
+    from gnnkit.bench import BenchOptions, measure
     from gnnkit.ui.progress import make_sink
 
-    named = {"glt": glt_python, "pyg": pyg_python, "graphbolt": graphbolt_python}
-    options = BenchOptions(
-        scale=scale,
-        rows=tuple(row.strip() for row in rows.split(",") if row.strip()) or ROWS,
-        work_dir=work_dir,
-        num_threads=threads,
-        repeats=repeats,
-        num_batches=batches,
-        peers=peers,
-        device=device,
-        # Not resolved: the interpreter of a virtual environment is a link, and following it leaves the environment.
-        interpreters={name: python.absolute() for name, python in named.items() if python is not None},
-    )
-    with make_sink(False if as_json or as_markdown else "auto") as events:
-        report = run_bench(options, events)
+    options = BenchOptions(source, scale, tuple(fan_outs(num_neighbors)), batch_size, threads, seconds)
+    with make_sink(False if as_json else "auto") as events:
+        report = measure(options, events)
     if as_json:
         show_json(report.to_json())
-    elif as_markdown:
-        show_line(markdown(report))
-    else:
-        show_table(COLUMNS, [cells(result) for result in report.results], right=("gnnkit", "compared with", "ratio"))
-    for name, error in report.failed.items():
-        show_error(f"{name} failed: {error}", None)
-    raise typer.Exit(OK if report.ok else WARNING)
+        return
+    show_table(report.COLUMNS, report.cells(), right=report.COLUMNS[1:])
+    for line in report.lines():
+        show_line(line)
 
 
 _BITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}

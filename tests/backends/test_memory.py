@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gnnkit import Colocated, GraphLoader
-from gnnkit.bench.memory_groups import memory_group
 from tests.backends.setups import loader_of, workers
 from tests.backends.test_faults import _HOOK
+from tools.bench.memory_groups import memory_group
 
 pytestmark = pytest.mark.slow
 

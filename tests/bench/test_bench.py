@@ -1,4 +1,4 @@
-"""``gnnkit bench``: its measurements, its arithmetic and its table."""
+"""``tools.bench`` and ``gnnkit bench``: their measurements, their arithmetic and their tables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import json
 import mmap
 import os
 import re
+import runpy
 import subprocess
 import sys
 import threading
@@ -23,15 +24,6 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from gnnkit.bench import cluster_tasks, limit_tasks, namespaces
-from gnnkit.bench import tasks as bench_tasks
-from gnnkit.bench.contenders import CACHES, CONTENDERS, Arena, BenchGraph, environment, why_unavailable
-from gnnkit.bench.kinds import KINDS, kind_epoch, make_loader
-from gnnkit.bench.lines import LINES, contenders_of, evaluate
-from gnnkit.bench.options import CHECKOUT_PEERS as PEERS
-from gnnkit.bench.options import ROWS, BenchOptions
-from gnnkit.bench.process import BenchError, ProcessMeasurement, ProcessorWatch, footprint, measure
-from gnnkit.bench.report import COLUMNS, BenchReport, cells, markdown, run_bench, why_not_measured
 from gnnkit.cli.app import run
 from gnnkit.cluster import namespaces as hosts_here
 from gnnkit.datasets.synthetic import products_like
@@ -42,6 +34,14 @@ from gnnkit.storage.store import Store
 from tests.backends.setups import is_gone
 from tests.helpers.machine import ROOT
 from tests.helpers.waiting import wait_until
+from tools.bench import cluster_tasks, limit_tasks, namespaces
+from tools.bench import tasks as bench_tasks
+from tools.bench.contenders import CACHES, CONTENDERS, Arena, BenchGraph, environment, why_unavailable
+from tools.bench.kinds import KINDS, kind_epoch, make_loader
+from tools.bench.lines import LINES, contenders_of, evaluate
+from tools.bench.options import PEERS, ROWS, BenchOptions
+from tools.bench.process import BenchError, ProcessMeasurement, ProcessorWatch, footprint, measure
+from tools.bench.report import COLUMNS, BenchReport, cells, markdown, run_bench, why_not_measured
 
 SCALE = 0.001
 
@@ -336,13 +336,13 @@ def test_rows_in_memory_groups_that_are_too_small_are_not_measured(graph: BenchG
     command = CONTENDERS["disk-colocated-4"].command(arena)
     nbytes = sum(path.stat().st_size for path in graph.papers_store().rglob("*.npy"))
     assert (
-        command[1:5] == ["-m", "gnnkit.bench.memory_groups", "--bytes", str(nbytes // 4)] and command[command.index("--workers") + 1] == "2"
+        command[1:5] == ["-m", "tools.bench.memory_groups", "--bytes", str(nbytes // 4)] and command[command.index("--workers") + 1] == "2"
     )
 
 
 @pytest.mark.cgroup
 def test_a_command_in_a_memory_group(tmp_path: Path) -> None:
-    enter = [sys.executable, "-m", "gnnkit.bench.memory_groups", "--bytes", str(64 << 20), sys.executable, "-c"]
+    enter = [sys.executable, "-m", "tools.bench.memory_groups", "--bytes", str(64 << 20), sys.executable, "-c"]
     seen = "from gnnkit.host import total_memory; print(total_memory())"
     done = subprocess.run([*enter, seen], env=environment(), capture_output=True, text=True, timeout=100)
     assert (done.returncode, int(done.stdout)) == (0, 64 << 20), done.stderr
@@ -629,15 +629,8 @@ def test_peers_know_nothing_of_gnnkit(script: Path) -> None:
         assert not [name for name in (*names, module) if name.split(".")[0] == "gnnkit"]
 
 
-def test_scripts_of_peers_that_are_not_there_are_named(tmp_path: Path) -> None:
-    reason = why_unavailable("glt", Path(sys.executable), tmp_path / "none")
-    assert reason is not None and "--peers" in reason
-    with pytest.raises(PlanError, match="no scripts of peers"):
-        BenchOptions(peers=tmp_path)
-
-
 def test_a_peer_that_is_not_there_is_named_with_the_reason() -> None:
-    reason = why_unavailable("graphbolt", Path(sys.executable), PEERS)
+    reason = why_unavailable("graphbolt", Path(sys.executable))
     assert reason is not None and "dgl" in reason
 
 
@@ -893,13 +886,43 @@ def test_the_command_line_ends_with_1_when_a_contender_fails(
 ) -> None:
     (tmp_path / "numpy.py").write_text("raise ImportError('numpy broke')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    code = run(["bench", "--scale", str(SCALE), "--rows", "start", "--work-dir", str(work_dir), "--json"])
+    monkeypatch.setattr("sys.argv", ["bench", "--scale", str(SCALE), "--rows", "start", "--work-dir", str(work_dir), "--json"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("tools.bench", run_name="__main__")
     captured = capfd.readouterr()
-    assert code == 1
+    assert ended.value.code == 1
     assert "first-cell failed" in captured.err and "numpy broke" in captured.err
     assert json.loads(captured.out)["rows"][0]["gnnkit"] is None
 
 
-def test_an_unknown_row_is_code_2(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["bench", "--rows", "seeds-gtl"]) == 2
-    assert "seeds-glt" in capfd.readouterr().err
+def test_an_unknown_row_is_named() -> None:
+    with pytest.raises(PlanError, match="seeds-glt"):
+        BenchOptions(rows=("seeds-gtl",))
+
+
+# gnnkit's own command -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [[], ["store"]], ids=["generated", "store"])
+def test_a_user_measures_his_machine(given: list[str], graph: BenchGraph, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["--scale", str(SCALE), "--num-neighbors", "3,2", "--batch-size", "16", "--seconds", "0.2", "--threads", "1", "--json"]
+    assert run(["bench", *[str(graph.store()) for _ in given], *words]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert list(found["backends"]) == ["InProcess", "Colocated", "GraphStore"] and found["num_threads"] == 1
+    for figures in found["backends"].values():
+        assert len(figures["seeds_per_s"]) == 3 and min(figures["seeds_per_s"]) > 0 and figures["start_s"] > 0
+        for seeds, edges in zip(figures["seeds_per_s"], figures["edges_per_s"], strict=True):
+            assert edges <= seeds * (3 + 3 * 2)
+    assert found["gather_bytes_per_s"] > 0 and 0 < found["row_share"] < 1
+    (tmp_path / "bench.json").write_text(json.dumps(found))
+    assert run(["plan-capacity", str(graph.store()), "--bench", str(tmp_path / "bench.json")]) == 0
+
+
+@pytest.mark.slow
+def test_the_table_of_a_users_machine_says_how_near_the_limit_is(graph: BenchGraph, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", str(graph.store()), "--num-neighbors", "3", "--batch-size", "16", "--seconds", "0.1"]) == 0
+    shown = capfd.readouterr().out
+    assert "GraphStore" in shown and "is the fastest here" in shown and "% of that" in shown
+    assert run(["bench", str(graph.store()), "--batch-size", "1000000"]) == 2
+    assert "smaller batch size" in capfd.readouterr().err

@@ -157,10 +157,10 @@ def test_storage_machines_hold_the_graph_and_trainers_do_not() -> None:
 
 
 def test_rates_from_a_record_of_bench(tmp_path: Path) -> None:
-    record = {"scale": 0.1, "batch_size": 100, "num_threads": 2, "num_neighbors": [5], "machine": {"cpu": "a CPU"}}
-    (tmp_path / "bench.json").write_text(json.dumps({**record, "runs": {"gnnkit": [{"seeds_per_s": 2000.0}]}}))
+    figures = {"edges_per_s": [900.0, 1000.0, 1400.0], "bytes_per_s": [4000.0]}
+    (tmp_path / "bench.json").write_text(json.dumps({"graph": "mine", "num_threads": 2, "backends": {"InProcess": figures}}))
     rates = from_bench(tmp_path / "bench.json")
-    assert rates.edges_per_s == pytest.approx(2000 / 2 * 5) and "a CPU" in rates.source
+    assert (rates.edges_per_s, rates.bytes_per_s) == (500.0, 2000.0) and "mine" in rates.source
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(PlanError, match="no record of gnnkit bench"):
         from_bench(tmp_path / "other.json")

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from gnnkit import GraphLoader, InProcess, datasets
-from gnnkit.bench.memory_groups import memory_group
 from gnnkit.capacity import Cluster, PageReads, Rates, StoreDisk, asked, batch_of, estimate, sized_graph
 from gnnkit.storage.layout import BuildOptions, Order
 from gnnkit.storage.store import Store
 from tests.helpers.system import pretend_free_memory
+from tools.bench.memory_groups import memory_group
 
 FAN_OUT, BATCH_SIZE = [6, 4], 8
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from gnnkit.bench.memory_groups import memory_group
 from gnnkit.datasets import products_like
 from tests.e2e.large_tree import write_large_papers
 from tests.helpers.machine import ROOT
+from tools.bench.memory_groups import memory_group
 
 pytestmark = pytest.mark.slow
 

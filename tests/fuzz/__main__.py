@@ -12,9 +12,9 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-from gnnkit.bench.memory_groups import memory_group, missing_memory_group
 from tests.fuzz.running import Target, run
 from tests.helpers.machine import ROOT
+from tools.bench.memory_groups import memory_group, missing_memory_group
 
 # A process with torch and compiled kernels, samples, and what one case may take.
 MOST_BYTES = 2 << 30

@@ -141,7 +141,7 @@ def _missing_netns() -> str | None:
 
 @cache
 def _missing_cgroup() -> str | None:
-    from gnnkit.bench.memory_groups import missing_memory_group
+    from tools.bench.memory_groups import missing_memory_group
 
     return missing_memory_group()
 

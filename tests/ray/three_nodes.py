@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import gnnkit
-from gnnkit.bench.memory_groups import memory_group
 from gnnkit.events import Event
 from gnnkit.storage.manifest import read_manifest
 from tests.helpers.namespaces import network
 from tests.helpers.waiting import wait_until
 from tests.ray.clusters import PATIENCE_S, STILL_S, started_cluster
+from tools.bench.memory_groups import memory_group
 
 NUM_NODES = 3
 _ACCOUNTS = Path("/sys/fs/cgroup/cpuacct")

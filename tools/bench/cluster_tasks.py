@@ -1,6 +1,6 @@
 """Measurements of several processes: hosts, servers, launches and exported jobs, and single nodes as a service asks for them.
 
-Run by ``gnnkit.bench.tasks``.
+Run by ``tools.bench.tasks``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.bench.kinds import make_loader, time_epochs
-from gnnkit.bench.process import ProcessorWatch, children_running, footprint
 from gnnkit.cluster.namespaces import INTERFACE
 from gnnkit.loader.inspection import batches_digest
+from tools.bench.kinds import make_loader, time_epochs
+from tools.bench.process import ProcessorWatch, children_running, footprint
 
 if TYPE_CHECKING:
     from gnnkit.export.verify import VerifyReport
@@ -160,7 +160,7 @@ def server_memory(options: argparse.Namespace) -> dict[str, Any]:
 @contextmanager
 def _client(options: argparse.Namespace, address: str) -> Iterator[subprocess.Popen[str]]:
     sizes = ["--batch-size", str(options.batch_size), "--fanout", *map(str, options.fanout)]
-    command = [sys.executable, "-m", "gnnkit.bench.tasks", "client", str(options.path), "--address", address, *sizes]
+    command = [sys.executable, "-m", "tools.bench.tasks", "client", str(options.path), "--address", address, *sizes]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process

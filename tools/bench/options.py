@@ -57,8 +57,8 @@ PAPERS_SHARE = 0.1
 PAPERS_FAN_OUT = (10, 10, 10)
 
 
-# They are no part of an installed package: they run under the interpreters of the peers and know nothing of gnnkit.
-CHECKOUT_PEERS = Path(__file__).resolve().parents[2] / "tools" / "peers"
+# The scripts that drive the peers, under interpreters of their own; they know nothing of gnnkit.
+PEERS = Path(__file__).resolve().parents[1] / "peers"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,6 @@ class BenchOptions:
         num_batches: Batches of a peer's epoch; gnnkit runs whole epochs.
         repeats: How often every contender runs, in turn: A-B-A-B.
         interpreters: ``{"glt" | "pyg" | "graphbolt": a Python in which it can be imported}``; this one where none is named.
-        peers: Folder of the scripts that drive the peers: ``tools/peers`` of a checkout. Without it gnnkit alone is measured.
         device: Device of the row "device".
         settle_s: How long gnnkit iterates before it is timed: its copy of the graph in huge pages is in use then.
         timeout_s: Longest time for one process.
@@ -90,7 +89,6 @@ class BenchOptions:
     num_batches: int = 40
     repeats: int = 2
     interpreters: dict[str, Path] = field(default_factory=dict)
-    peers: Path = CHECKOUT_PEERS
     device: str = "cuda"
     settle_s: float = 4.0
     timeout_s: float = 1800.0
@@ -102,8 +100,6 @@ class BenchOptions:
         for name, least in (("num_threads", 1), ("batch_size", 1), ("num_batches", 1), ("repeats", 1)):
             if getattr(self, name) < least:
                 raise PlanError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.peers != CHECKOUT_PEERS and not (self.peers / "_common.py").is_file():
-            raise PlanError(f"there are no scripts of peers in {str(self.peers)!r}", "name the folder tools/peers of a checkout of gnnkit")
         for name, python in self.interpreters.items():
             if not python.exists():
                 raise PlanError(f"the interpreter for {name} does not exist: {python}", f"name a Python in which {name} is installed")

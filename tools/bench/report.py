@@ -11,15 +11,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gnnkit.bench.contenders import CONTENDERS, Arena, BenchGraph, Contender, environment, why_unavailable
-from gnnkit.bench.lines import LINES, Result, TableLine, Target, contenders_of, evaluate
-from gnnkit.bench.memory_groups import missing_memory_group
-from gnnkit.bench.options import BenchOptions
-from gnnkit.bench.process import BenchError, ProcessMeasurement, measure
 from gnnkit.cluster import namespaces
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.units import format_bytes, format_duration
+from tools.bench.contenders import CONTENDERS, Arena, BenchGraph, Contender, environment, why_unavailable
+from tools.bench.lines import LINES, Result, TableLine, Target, contenders_of, evaluate
+from tools.bench.memory_groups import missing_memory_group
+from tools.bench.options import BenchOptions
+from tools.bench.process import BenchError, ProcessMeasurement, measure
 
 COLUMNS = ("row", "what", "gnnkit", "compared with", "ratio", "to reach", "reached")
 
@@ -188,7 +188,7 @@ def why_not_measured(wanted: list[str], arena: Arena) -> dict[str, str]:
         if peer is None:
             continue
         if peer not in reasons:
-            reasons[peer] = why_unavailable(peer, arena.interpreter(peer), arena.options.peers)
+            reasons[peer] = why_unavailable(peer, arena.interpreter(peer))
         reason = reasons[peer]
         if reason is not None:
             found[name] = f"not measured: {reason}"

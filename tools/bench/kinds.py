@@ -30,7 +30,7 @@ def make_loader(options: argparse.Namespace, **more: Any) -> Any:
     """A loader of the training nodes on the store ``options.path``, where ``options.servers`` or ``options.workers`` say.
 
     Args:
-        options: See ``gnnkit.bench.tasks``.
+        options: See ``tools.bench.tasks``.
         **more: What it is told beside, or instead.
     """
     from gnnkit.backends.colocated import Colocated

@@ -1,4 +1,4 @@
-"""gnnkit's own measurements, each run as ``python -m gnnkit.bench.tasks NAME ...`` and ending with one line of JSON."""
+"""gnnkit's own measurements, each run as ``python -m tools.bench.tasks NAME ...`` and ending with one line of JSON."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import argparse
 import json
 import os
 import sys
-import threading
 import time
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.bench import cluster_tasks, limit_tasks
-from gnnkit.bench.kinds import KINDS, kind_epoch, make_loader, time_epochs
-from gnnkit.bench.process import STARTED
+from gnnkit.bench import gather, in_huge_pages
+from tools.bench import cluster_tasks, limit_tasks
+from tools.bench.kinds import KINDS, kind_epoch, make_loader, time_epochs
+from tools.bench.process import STARTED
 
 _MOST_BATCHES_FOR_LIMIT = 32
 # Edges of the store for each one that is appended: 1 M for the 124 M of OGBN-Products' size.
@@ -65,7 +64,7 @@ def epoch(options: argparse.Namespace) -> dict[str, Any]:
 
 def worker_memory(options: argparse.Namespace) -> dict[str, Any]:
     """Measures the memory of sampling processes after some epochs, by its use."""
-    from gnnkit.bench.process import children_running, footprint
+    from tools.bench.process import children_running, footprint
 
     with make_loader(options) as loader:
         start = time.perf_counter()
@@ -83,59 +82,12 @@ def limit(options: argparse.Namespace) -> dict[str, Any]:
         batches = [batch.n_id.numpy().copy() for batch in islice(iter(loader), _MOST_BATCHES_FOR_LIMIT)]
     store = Store.open(options.path)
     mapped = next(iter(store.arrays().nodes.values()))[0].arrays["x"]
-    rows = _in_huge_pages(np.asarray(mapped))
+    rows = in_huge_pages(np.asarray(mapped))
     most = max(map(len, batches))
     outs = [np.ones((most, *rows.shape[1:]), rows.dtype) for _ in range(options.threads)]
     fastest_s = min(gather(rows, batches * 2, outs) for _ in range(5))
     seeds = 2.0 * len(batches) * int(options.batch_size)
     return {"seeds_per_s": seeds / fastest_s, "nodes_per_batch": sum(map(len, batches)) / len(batches)}
-
-
-def _in_huge_pages(rows: NDArray[Any]) -> NDArray[Any]:
-    """A copy of the rows where random reads are cheapest."""
-    from gnnkit.runtime.ring import SharedBlock
-
-    block = SharedBlock.create("gnnkit-bench", rows.nbytes)
-    copy = block.bytes[: rows.nbytes].view(rows.dtype).reshape(rows.shape)
-    copy[:] = rows
-    block.collapse()
-    return copy
-
-
-def gather(rows: NDArray[Any], batches: Sequence[NDArray[np.int64]], outs: Sequence[NDArray[Any]]) -> float:
-    """Gathers the rows of batches, by a thread for each place for them, which takes the next batch as soon as it has done one.
-
-    Args:
-        rows: Table of rows.
-        batches: Ids of rows.
-        outs: Rows of a batch, of as many as the largest has.
-
-    Returns:
-        The seconds that it takes.
-    """
-    from gnnkit.sampling.batch_writer import GATHER, fill
-    from gnnkit.storage.arrays import ReadAhead
-
-    width = rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
-    tables, bounds, ahead = np.array([[rows.ctypes.data]]), np.array([[0, len(rows)]]), ReadAhead([]).table
-    todo, lock = iter(batches), threading.Lock()
-
-    def work(out: NDArray[Any]) -> None:
-        while True:
-            with lock:
-                ids = next(todo, None)
-            if ids is None:
-                return
-            step = [GATHER, ids.ctypes.data, len(ids), width, out.ctypes.data, 0, 0]
-            fill(ahead, np.array([step], np.int64), tables, bounds)
-
-    threads = [threading.Thread(target=work, args=(out,)) for out in outs]
-    start = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return time.perf_counter() - start
 
 
 def first_cell(options: argparse.Namespace) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Hosts on one: ``python -m gnnkit.bench.namespaces --hosts 2 COMMAND...`` runs a command on hosts of ``gnnkit.cluster.namespaces``.
+"""Hosts on one: ``python -m tools.bench.namespaces --hosts 2 COMMAND...`` runs a command on hosts of ``gnnkit.cluster.namespaces``.
 
 Each finds torchrun's variables in its environment (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, ...) and a token that all have, and ends
 with a line of JSON; the last line here is that of the first, with the sums of what adds up over hosts, such as ``seeds_per_s``.
@@ -14,8 +14,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from gnnkit.bench.process import BenchError
 from gnnkit.cluster.namespaces import INTERFACE, NamespaceError, NamespaceHost, host_address, network
+from tools.bench.process import BenchError
 
 _NUM_HOSTS = 2
 _SHARED_PORT = "29500"

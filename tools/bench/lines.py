@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gnnkit.bench.kinds import SPARSE_KINDS
-from gnnkit.bench.process import ProcessMeasurement
+from tools.bench.kinds import SPARSE_KINDS
+from tools.bench.process import ProcessMeasurement
 
 Better = Literal["at least", "at most"]
 

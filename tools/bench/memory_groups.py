@@ -1,6 +1,6 @@
 """Processes that may use no more than so much memory, page cache included: a memory cgroup of their own, of either version.
 
-``python -m gnnkit.bench.memory_groups --bytes N COMMAND...`` runs a command in one; its exit status is the command's.
+``python -m tools.bench.memory_groups --bytes N COMMAND...`` runs a command in one; its exit status is the command's.
 """
 
 from __future__ import annotations

@@ -10,5 +10,5 @@ memory_groups processes that may use no more than so much memory
 report        how it is run and shown
 tasks         gnnkit's own measurements; more in cluster_tasks, limit_tasks and kinds
 
-Nothing is imported here: every `gnnkit` command knows the options, and none but `gnnkit bench` needs what measures.
+``make bench ARGS="--rows seeds-pyg"`` and ``python -m tools.bench`` run it; ``gnnkit bench`` measures a user's machine alone.
 """

@@ -16,7 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.bench.kinds import (
+from gnnkit.cluster.namespaces import host_address
+from gnnkit.datasets.synthetic import GeneratedSource, papers_like, products_like
+from gnnkit.events import EventSink, Stage
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE
+from gnnkit.storage.layout import FEATURE_NAME, FeatureDtype, Order
+from tools.bench.kinds import (
     HGT_SAMPLES,
     KINDS,
     SHORT_FAN_OUT,
@@ -28,13 +33,8 @@ from gnnkit.bench.kinds import (
     typed_graph,
     write_typed_graph,
 )
-from gnnkit.bench.limit_tasks import BOTTLENECKS
-from gnnkit.bench.options import INGEST_SHARE, PAPERS_FAN_OUT, PAPERS_SHARE, TABLES_SHARE, BenchOptions
-from gnnkit.cluster.namespaces import host_address
-from gnnkit.datasets.synthetic import GeneratedSource, papers_like, products_like
-from gnnkit.events import EventSink, Stage
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE
-from gnnkit.storage.layout import FEATURE_NAME, FeatureDtype, Order
+from tools.bench.limit_tasks import BOTTLENECKS
+from tools.bench.options import INGEST_SHARE, PAPERS_FAN_OUT, PAPERS_SHARE, PEERS, TABLES_SHARE, BenchOptions
 
 # Batches that an epoch should have at least, so that there is something to measure on a small graph.
 _LEAST_BATCHES = 4
@@ -274,14 +274,14 @@ class Arena:
         options = self.options
         fan_out = map(str, options.num_neighbors)
         sizes = ["--threads", str(options.num_threads), "--batch-size", str(self.graph.batch_size(options.batch_size))]
-        return [sys.executable, "-m", "gnnkit.bench.tasks", task, str(path), *sizes, "--fanout", *fan_out, *more]
+        return [sys.executable, "-m", "tools.bench.tasks", task, str(path), *sizes, "--fanout", *fan_out, *more]
 
     def peer(self, name: str, script: str, folder: Path, *more: str) -> list[str]:
         """A peer's script, under the interpreter in which the peer is installed."""
         options = self.options
         sizes = ["--workers", str(options.num_threads), "--batches", str(options.num_batches)]
         sizes += ["--batch-size", str(self.graph.batch_size(options.batch_size)), "--fanout", *map(str, options.num_neighbors)]
-        return [str(self.interpreter(name)), str(options.peers.absolute() / f"{script}.py"), str(folder), *sizes, *more]
+        return [str(self.interpreter(name)), str(PEERS / f"{script}.py"), str(folder), *sizes, *more]
 
     def kind(self, kind: str) -> list[str]:
         """Epochs of a kind of batches."""
@@ -318,7 +318,7 @@ class Arena:
 
     def in_group(self, divisor: int, command: list[str]) -> list[str]:
         """A command in a memory group."""
-        return [sys.executable, "-m", "gnnkit.bench.memory_groups", "--bytes", str(self.group_bytes(divisor)), *command]
+        return [sys.executable, "-m", "tools.bench.memory_groups", "--bytes", str(self.group_bytes(divisor)), *command]
 
     @staticmethod
     def in_processes(workers: int, threads: int) -> list[str]:
@@ -328,7 +328,7 @@ class Arena:
     @staticmethod
     def on_hosts(command: list[str], count: int = 2) -> list[str]:
         """A command on several hosts at the same time."""
-        return [sys.executable, "-m", "gnnkit.bench.namespaces", "--hosts", str(count), *command]
+        return [sys.executable, "-m", "tools.bench.namespaces", "--hosts", str(count), *command]
 
     def ranks(self, count: int, placement: str) -> list[str]:
         """Epochs of so many hosts with one trainer and one sampling process each."""
@@ -480,19 +480,17 @@ for _name in BOTTLENECKS:
 
 def environment() -> dict[str, str]:
     """The environment of every measurement: the caller's, with libraries kept from calling home or writing into it."""
-    return {**os.environ, "OUTDATED_IGNORE": "1", "DGLBACKEND": "pytorch", "PYTHONWARNINGS": "ignore"}
+    search = os.pathsep.join(filter(None, [str(PEERS.parents[1]), os.environ.get("PYTHONPATH")]))  # measurements are modules of tools/bench
+    return {**os.environ, "PYTHONPATH": search, "OUTDATED_IGNORE": "1", "DGLBACKEND": "pytorch", "PYTHONWARNINGS": "ignore"}
 
 
-def why_unavailable(peer: str, python: Path, scripts: Path) -> str | None:
+def why_unavailable(peer: str, python: Path) -> str | None:
     """Why a peer cannot run under an interpreter, or None where it can.
 
     Args:
         peer: One of ``_PROBES``.
         python: The interpreter.
-        scripts: The folder of the scripts that drive peers.
     """
-    if not scripts.is_dir():
-        return f"the scripts that drive peers are not in {scripts}: gnnkit bench --peers DIR names the folder tools/peers of a checkout"
     command = [str(python), "-c", _PROBES[peer]]
     try:
         done = subprocess.run(

@@ -1,6 +1,6 @@
 """Measurements of what limits a run: a device, a disk, and the advice about it.
 
-Run by ``gnnkit.bench.tasks``.
+Run by ``tools.bench.tasks``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from gnnkit.bench.cluster_tasks import check_batches
-from gnnkit.bench.kinds import make_loader
 from gnnkit.host import available_memory
 from gnnkit.loader.feature_cache import feature_specs
 from gnnkit.storage.disk import probe_disk
 from gnnkit.storage.store import Store
 from gnnkit.waiting import Deadline
+from tools.bench.cluster_tasks import check_batches
+from tools.bench.kinds import make_loader
 
 if TYPE_CHECKING:
     from gnnkit.loader.advice import Advice

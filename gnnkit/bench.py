@@ -1,0 +1,261 @@
+"""``gnnkit bench``: what this machine samples from a graph on each backend, held against the gathering of rows alone."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnkit.errors import PlanError
+from gnnkit.events import EventSink, Stage, ignore_events
+from gnnkit.units import format_duration, format_rate
+
+if TYPE_CHECKING:
+    from gnnkit.graph_loader import GraphLoader
+    from gnnkit.storage.store import Store
+
+# Backends take turns, so that whatever else the machine does hits all of them alike.
+_TURNS = 3
+_MOST_BATCHES_FOR_LIMIT = 32
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """The options of a measurement.
+
+    Attributes:
+        source: Folder of a store; None is a generated graph.
+        scale: Size of that graph, 1 is OGBN-Products' size.
+        num_neighbors: Fan-outs.
+        batch_size: Seeds of a batch.
+        num_threads: Sampling threads or processes; None leaves it to the backends.
+        seconds: How long each backend is timed in a turn.
+    """
+
+    source: str | None = None
+    scale: float = 0.1
+    num_neighbors: tuple[int, ...] = (15, 10, 5)
+    batch_size: int = 1024
+    num_threads: int | None = None
+    seconds: float = 4.0
+
+
+@dataclass
+class BackendFigures:
+    """The figures of one backend.
+
+    Attributes:
+        start_s: From opening a loader to its first batch, in seconds.
+        seeds_per_s: Seeds a second, in each turn.
+        edges_per_s: Edges of batches a second, likewise.
+        bytes_per_s: Bytes of batches a second, likewise.
+    """
+
+    start_s: float
+    seeds_per_s: list[float] = field(default_factory=list)
+    edges_per_s: list[float] = field(default_factory=list)
+    bytes_per_s: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """The figures of all backends.
+
+    Attributes:
+        graph: The graph's name.
+        num_threads: Threads that ``InProcess`` has sampled with.
+        backends: Figures by the backend's name.
+        gather_bytes_per_s: Bytes of rows that as many threads gather a second when they do nothing else; None without features.
+        row_share: The share of rows in the bytes of batches.
+    """
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("backend", "first batch", "seeds/s", "least", "most", "bytes of batches")
+
+    graph: str
+    num_threads: int
+    backends: dict[str, BackendFigures]
+    gather_bytes_per_s: float | None
+    row_share: float
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """Returns the rows of the table, in the order of ``COLUMNS``."""
+        return [
+            (
+                name,
+                format_duration(found.start_s),
+                *(f"{value:,.0f}" for value in (statistics.median(found.seeds_per_s), min(found.seeds_per_s), max(found.seeds_per_s))),
+                format_rate(statistics.median(found.bytes_per_s), "B"),
+            )
+            for name, found in self.backends.items()
+        ]
+
+    def lines(self) -> list[str]:
+        """Returns what the figures mean, in sentences."""
+        best, found = max(self.backends.items(), key=lambda item: statistics.median(item[1].seeds_per_s))
+        lines = [f"{best} is the fastest here: {format_rate(statistics.median(found.seeds_per_s), 'seeds')}."]
+        if self.gather_bytes_per_s is not None:
+            rows, limit = statistics.median(found.bytes_per_s) * self.row_share, self.gather_bytes_per_s
+            lines += [
+                f"{self.num_threads} threads that do nothing but gather rows copy {format_rate(limit, 'B')}: the limit that memory sets.",
+                f"{best} copies {format_rate(rows, 'B')} of rows beside choosing neighbours, {rows / limit:.0%} of that.",
+            ]
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns everything, single turns included, as JSON values."""
+        backends = {name: vars(found) for name, found in self.backends.items()}
+        return {
+            "graph": self.graph,
+            "num_threads": self.num_threads,
+            "backends": backends,
+            "gather_bytes_per_s": self.gather_bytes_per_s,
+            "row_share": self.row_share,
+        }
+
+
+def measure(options: BenchOptions, events: EventSink = ignore_events) -> BenchReport:
+    """Measures each backend, in turn.
+
+    Args:
+        options: What to measure.
+        events: Receives the stages of making the graph, and "bench" with a unit for each turn of a backend.
+
+    Raises:
+        PlanError: The options do not fit the graph.
+        StoreError: The store cannot be opened, or the generated graph not be stored.
+    """
+    from gnnkit.datasets.synthetic import products_like
+    from gnnkit.graph_loader import GraphLoader
+    from gnnkit.storage.build import build_store
+    from gnnkit.storage.layout import BuildOptions
+    from gnnkit.storage.store import Store
+
+    with contextlib.ExitStack() as held:
+        if options.source is None:
+            folder = held.enter_context(tempfile.TemporaryDirectory(prefix="gnnkit-bench-"))
+            store = build_store(products_like(options.scale), Path(folder) / "store", BuildOptions(), events)
+        else:
+            store = Store.open(options.source)
+        given: dict[str, Any] = {"num_neighbors": list(options.num_neighbors), "batch_size": options.batch_size, "progress": False}
+        loaders: dict[str, GraphLoader] = {}
+        figures: dict[str, BackendFigures] = {}
+        for name, backend in _backends(options.num_threads).items():
+            begin = time.perf_counter()
+            loader = loaders[name] = held.enter_context(GraphLoader.from_store(store.path, backend=backend, **given))
+            if next(iter(loader), None) is None:
+                raise PlanError(f"{store.name} has too few seeds for a batch of {options.batch_size}", "give a smaller batch size")
+            figures[name] = BackendFigures(time.perf_counter() - begin)
+        with Stage(events, "bench", label=store.name, total=_TURNS * len(loaders), unit="turns") as stage:
+            for _ in range(_TURNS):
+                for name, loader in loaders.items():
+                    _time(loader, options.seconds, figures[name])
+                    stage.advance()
+        threads = loaders["InProcess"].status().workers
+        gathered, share = _limit(loaders["InProcess"], store, threads)
+        return BenchReport(store.name, threads, figures, gathered, share)
+
+
+def _backends(num_threads: int | None) -> dict[str, Any]:
+    from gnnkit.backends.colocated import Colocated
+    from gnnkit.backends.graph_store import GraphStore
+    from gnnkit.backends.inprocess import InProcess
+
+    count: Any = "auto" if num_threads is None else num_threads
+    return {"InProcess": InProcess(count), "Colocated": Colocated(count), "GraphStore": GraphStore(1, workers_per_server=num_threads or 1)}
+
+
+def _time(loader: GraphLoader, seconds: float, figures: BackendFigures) -> None:
+    """Iterates for so long, over as many epochs as that takes, and adds a turn's figures."""
+    seeds, edges, nbytes, elapsed = 0, 0, 0, 0.0
+    while elapsed < seconds:
+        begin = time.perf_counter()
+        for _ in loader:
+            if elapsed + time.perf_counter() - begin >= seconds:
+                break
+        elapsed += time.perf_counter() - begin
+        stats = loader.stats()
+        seeds, edges, nbytes = seeds + stats.seeds, edges + stats.edges, nbytes + stats.nbytes
+    figures.seeds_per_s.append(seeds / elapsed)
+    figures.edges_per_s.append(edges / elapsed)
+    figures.bytes_per_s.append(nbytes / elapsed)
+
+
+def _limit(loader: GraphLoader, store: Store, num_threads: int) -> tuple[float | None, float]:
+    """Measures the gathering of batches' features alone, from huge pages into memory that is there.
+
+    Returns:
+        Bytes that are copied a second, of the type with the widest rows, and its rows' share of the bytes of batches; None and 0 without
+        features.
+    """
+    stored = {node_type: parts[0].arrays["x"] for node_type, parts in store.arrays().nodes.items() if "x" in parts[0].arrays}
+    if not stored:
+        return None, 0.0
+    node_type = max(stored, key=lambda name: stored[name].nbytes)
+    batches = [
+        (batch if store.schema.is_homogeneous else batch[node_type]).n_id.numpy().copy()
+        for batch in islice(iter(loader), _MOST_BATCHES_FOR_LIMIT)
+    ]
+    nbytes = loader.stats().nbytes
+    rows = in_huge_pages(np.asarray(stored[node_type]))
+    batches = [ids[ids < len(rows)] for ids in batches]  # of several parts, the first one's
+    outs = [np.ones((max(map(len, batches)), *rows.shape[1:]), rows.dtype) for _ in range(num_threads)]
+    copied = sum(map(len, batches)) * rows[0].nbytes
+    fastest_s = min(gather(rows, batches * 2, outs) for _ in range(5))
+    return (2 * copied / fastest_s, copied / nbytes) if copied else (None, 0.0)
+
+
+def in_huge_pages(rows: NDArray[Any]) -> NDArray[Any]:
+    """Copies rows to where random reads are cheapest."""
+    from gnnkit.runtime.ring import SharedBlock
+
+    block = SharedBlock.create("gnnkit-bench", rows.nbytes)
+    copy = block.bytes[: rows.nbytes].view(rows.dtype).reshape(rows.shape)
+    copy[:] = rows
+    block.collapse()
+    return copy
+
+
+def gather(rows: NDArray[Any], batches: Sequence[NDArray[np.int64]], outs: Sequence[NDArray[Any]]) -> float:
+    """Gathers the rows of batches, by a thread for each place for them, which takes the next batch as soon as it has done one.
+
+    Args:
+        rows: Table of rows.
+        batches: Ids of rows.
+        outs: Rows of a batch, of as many as the largest has.
+
+    Returns:
+        The seconds that it takes.
+    """
+    from gnnkit.sampling.batch_writer import GATHER, fill
+    from gnnkit.storage.arrays import ReadAhead
+
+    width = rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
+    tables, bounds, ahead = np.array([[rows.ctypes.data]]), np.array([[0, len(rows)]]), ReadAhead([]).table
+    todo, lock = iter(batches), threading.Lock()
+
+    def work(out: NDArray[Any]) -> None:
+        while True:
+            with lock:
+                ids = next(todo, None)
+            if ids is None:
+                return
+            step = [GATHER, ids.ctypes.data, len(ids), width, out.ctypes.data, 0, 0]
+            fill(ahead, np.array([step], np.int64), tables, bounds)
+
+    threads = [threading.Thread(target=work, args=(out,)) for out in outs]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - start
