@@ -115,11 +115,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         output["left_out"] = list(_left_out)
         return
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and session.config.cache is not None:  # read by tools/retry_failed.py
+    cache = getattr(session.config, "cache", None)
+    if reporter is not None and cache is not None:  # read by tools/retry_failed.py
         failed = [report for kind in ("failed", "error") for report in reporter.stats.get(kind, [])]
         is_skip_fatal = REQUIRE_ALL and bool(reporter.stats.get("skipped"))  # which trying again does not mend
         found = {} if is_skip_fatal else {report.nodeid: _first_line(report) for report in reversed(failed)}
-        session.config.cache.set("gnnkit/failures", found)
+        cache.set("gnnkit/failures", found)
     if REQUIRE_ALL and reporter is not None and reporter.stats.get("skipped") and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
