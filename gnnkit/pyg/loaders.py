@@ -16,6 +16,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import NegativeSampling
 from torch_geometric.sampler.base import BaseSampler, NumNeighbors, SubgraphType
 
+from gnnkit.arguments import checks_arguments, to_array
 from gnnkit.backends.base import Backend
 from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
@@ -148,6 +149,8 @@ def _are_same(left: list[tuple[Any, str, Any]], right: list[tuple[Any, str, Any]
     return len(left) == len(right) and all(a[:2] == b[:2] and a[2] is b[2] for a, b in zip(left, right, strict=True))
 
 
+# A neighbourhood of so many hops is a mistake.
+_MOST_HOPS = 1 << 10
 # Arguments of PyG's loaders and of DataLoader that ask for something that is done otherwise here.
 _REFUSED = {
     "transform_sampler_output": "there is no sampler output between sampling and the batch; transform= gets the whole batch",
@@ -254,7 +257,10 @@ class _OverGraphLoader:
         # Its attributes, and its checks of its arguments; nothing of it runs.
         loader: Any = self
         inputs_of: Any = range(inputs.count) if dataset is None else dataset
-        DataLoader.__init__(loader, inputs_of, **kwargs)
+        try:
+            DataLoader.__init__(loader, inputs_of, **kwargs)
+        except ValueError as error:
+            raise PlanError(f"an argument of DataLoader is unusable: {error}") from error
         pin_memory = bool(loader.pin_memory) and torch.cuda.is_available()
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator))
         self._live = LiveLoader(
@@ -364,7 +370,7 @@ def _fan_outs(data: Data | HeteroData, num_neighbors: Any) -> tuple[NumNeighbors
     Raises:
         PlanError: Types are missing or unknown, or have different numbers of hops.
     """
-    values = num_neighbors.tolist() if hasattr(num_neighbors, "tolist") else num_neighbors
+    values = to_array(num_neighbors, "num_neighbors").tolist() if hasattr(num_neighbors, "tolist") else num_neighbors
     if not isinstance(values, (list, tuple, dict, NumNeighbors)):
         raise PlanError(f"num_neighbors must be a list with one number per hop, got {num_neighbors!r}", "for example [15, 10, 5]")
     try:
@@ -448,6 +454,7 @@ class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[m
         PlanError: A value is unusable, or cannot be followed.
     """
 
+    @checks_arguments
     def __init__(  # noqa: PLR0913 - PyG's
         self,
         data: Data | HeteroData | tuple[FeatureStore, GraphStore],
@@ -521,6 +528,7 @@ class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: 
         PlanError: A value is unusable, or cannot be followed.
     """
 
+    @checks_arguments
     def __init__(  # noqa: PLR0913 - PyG's
         self,
         data: Data | HeteroData | tuple[FeatureStore, GraphStore],
@@ -591,6 +599,7 @@ class HGTLoader(_OverGraphLoader, theirs.HGTLoader):  # type: ignore[misc]
         PlanError: A value is unusable, or cannot be followed.
     """
 
+    @checks_arguments
     def __init__(
         self,
         data: HeteroData | tuple[FeatureStore, GraphStore],
@@ -628,6 +637,7 @@ class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ig
         PlanError: A value is unusable, or cannot be followed.
     """
 
+    @checks_arguments
     def __init__(
         self, data: Data, depth: int, num_neighbors: int, node_idx: Tensor | None = None, replace: bool = False, **kwargs: Any
     ) -> None:
@@ -636,8 +646,8 @@ class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ig
                 f"data must be a Data, got {type(data).__name__}",
                 "NeighborLoader(data, disjoint=True, subgraph_type='induced') gives such subgraphs of a HeteroData",
             )
-        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-            raise PlanError(f"depth must be a whole number of at least 1, got {depth!r}")
+        if not 1 <= depth < _MOST_HOPS:
+            raise PlanError(f"depth must be a whole number from 1 to {_MOST_HOPS - 1}, got {depth!r}")
         data = copy.copy(data)
         inputs = node_inputs(data, node_idx)
         ids = torch.arange(inputs.count) if inputs.ids is None else inputs.ids
