@@ -1,4 +1,4 @@
-"""What users give: values checked against what signatures say of them, and arrays of any kind read as NumPy's."""
+"""Checks of what users give: values against what signatures say of them, and arrays of any kind, read as NumPy's."""
 
 from __future__ import annotations
 

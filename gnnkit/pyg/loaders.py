@@ -100,7 +100,7 @@ class LiveLoader:
         with self._lock:
             self._orders += 1
             number = self._orders - 1
-        beside = self._beside(self.inputs.taken(torch.tensor(order, dtype=torch.long)))
+        beside = self._beside(self._taken(order))
         beside.set_epoch(number)
         return iter(beside)  # which holds the loader, and ends it with itself
 
@@ -110,13 +110,21 @@ class LiveLoader:
         Raises:
             PlanError: There is no such place.
         """
-        index = torch.as_tensor(places)
-        index = index.nonzero() if index.dtype == torch.bool else index
-        index = index.reshape(-1).to(torch.long)
-        count = self.inputs.count
+        return self.around(self._taken(places))
+
+    def _taken(self, places: Any) -> Inputs:
+        """The inputs at these places, or where a mask of all of them is true."""
+        index, count = torch.from_numpy(to_array(places, "the places of inputs").copy()).reshape(-1), self.inputs.count
+        if index.dtype == torch.bool:
+            if len(index) != count:
+                raise PlanError(f"there is a mask of {len(index)} elements, and the loader has {count} inputs")
+            index = index.nonzero().view(-1)
+        if index.numel() and index.is_floating_point():
+            raise PlanError(f"places of inputs are whole numbers, got {places!r:.80}")
+        index = index.to(torch.long)
         if index.numel() and not -count <= int(index.min()) <= int(index.max()) < count:
             raise PlanError(f"there is no input {places!r:.80}", f"the loader has {count} inputs, with places from 0")
-        return self.around(self.inputs.taken(index % max(count, 1)))
+        return self.inputs.taken(index % max(count, 1))
 
     def around(self, inputs: Inputs) -> Any:
         """The batch of some inputs; each call draws anew."""
@@ -303,7 +311,7 @@ class _OverGraphLoader:
     def __iter__(self) -> Iterator[Any]:
         """Begins the next epoch; an iteration that is under way ends."""
         sampler: Any = getattr(self, "sampler", None)
-        return self._live.epoch([int(place) for place in sampler] if self._given_order else None)
+        return self._live.epoch([getattr(place, "item", lambda p=place: p)() for place in sampler] if self._given_order else None)
 
     def __call__(self, index: Tensor | list[int]) -> Data | HeteroData:
         """The batch of the inputs at places ``index``; each call draws anew."""

@@ -103,19 +103,8 @@ def makers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Calla
 
 # Arguments that say where something is written, is joined or is looked for.
 _PLACES = {"out", "parts", "engine", "events", "download", "root", "store_dir", "log_dir"}
-_BESIDE = [
-    "batch_size",
-    "num_neighbors",
-    "seed",
-    "shuffle",
-    "device",
-    "pad",
-    "seed_weights",
-    "rank",
-    "prefetch",
-    "memory_budget",
-    "remainder",
-]
+_BESIDE = ["batch_size", "num_neighbors", "seed", "shuffle", "device", "pad"]
+_BESIDE += ["seed_weights", "rank", "prefetch", "memory_budget", "remainder"]
 
 
 def arguments(name: str, maker: Callable[..., Any]) -> list[str]:
