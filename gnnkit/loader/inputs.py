@@ -53,6 +53,17 @@ if TYPE_CHECKING:
     from gnnkit.loader.options import LoaderOptions
 
 
+def looks_like_mask(ids: NDArray[Any], counts: Collection[int] = ()) -> bool:
+    """Whether ids are zeros and ones that can be meant as a mask: as ids they are two nodes over and over.
+
+    Args:
+        ids: Whole numbers ``[k]``.
+        counts: Lengths that masks have; of bytes, which masks were before there was ``torch.bool``, any length is one.
+    """
+    is_long_enough = len(ids) > 2 and (ids.dtype.itemsize == 1 or len(ids) in counts)
+    return is_long_enough and 0 <= int(ids.min()) <= int(ids.max()) <= 1
+
+
 def to_ids(value: Any, num_nodes: int, what: str, others: Collection[int] = ()) -> NDArray[np.int64]:
     """Node ids from a tensor, array or list of whole numbers, or from a mask.
 
@@ -81,8 +92,7 @@ def to_ids(value: Any, num_nodes: int, what: str, others: Collection[int] = ()) 
     if ids.dtype.kind not in "iu":
         raise PlanError(f"{what} must hold whole numbers or be a mask, got dtype {ids.dtype}", "for example ids.long()")
     low, high = int(ids.min()), int(ids.max())
-    # Bytes are what masks were before there was torch.bool; as ids, zeros and ones are two nodes over and over.
-    if 0 <= low <= high <= 1 and len(ids) > 2 and (ids.dtype.itemsize == 1 or len(ids) in (num_nodes, *others)):
+    if looks_like_mask(ids, (num_nodes, *others)):
         raise PlanError(
             f"{what} holds {len(ids)} zeros and ones of dtype {ids.dtype}, and there are {num_nodes} nodes: a mask is of dtype bool",
             f"{what}.bool() of a tensor, .astype(bool) of an array",

@@ -44,8 +44,8 @@ class Aside:
 
     def put(self, store: Any, n_id: Tensor, e_id: Tensor | None) -> None:
         """Puts it on a batch, where only ids give way to a user's attribute of their name, as in PyG."""
-        if self.name in _IDS or self.name not in store:
-            ids = n_id if self.is_node else e_id
+        ids = n_id if self.is_node else e_id
+        if (self.name in _IDS or self.name not in store) and not (self.is_node is not None and ids is None):
             store[self.name] = self.value if self.is_node is None else self.value[ids]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,7 @@ import pytest
 
 from gnnkit import HGT, PPR, Glt, GraphLoader, Labor, LayerWise
 from gnnkit.errors import PlanError
-from gnnkit.plan import NeighborSampling, sampling
-from gnnkit.plan.files import edge_type_from_json
-from gnnkit.sampling import kinds
-from gnnkit.schema import EdgeType, GraphSchema, is_label_edge_type
+from gnnkit.samplers import Sampler, to_options
 from gnnkit.storage.build import build_store
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
@@ -103,9 +99,8 @@ def test_labor_goes_on_with_other_inputs_and_ends_with_other_sampling(store: Sto
 
 @dataclass(frozen=True)
 class OneSampling:
-    """The plan's form of a sampler that is added: one neighbour of each node, one hop."""
+    """The plan's form of a sampler that gnnkit does not know the words of: one neighbour of each node, one hop."""
 
-    edge_types: tuple[EdgeType, ...]
     edge_dir: Any = "in"
     with_edge: bool = False
     weight: None = None
@@ -114,42 +109,11 @@ class OneSampling:
 
     def to_json(self) -> dict[str, Any]:
         """With its kind."""
-        return {"kind": "one", "edge_types": list(map(list, self.edge_types)), "edge_dir": self.edge_dir, "with_edge": self.with_edge}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> OneSampling:
-        """Reverses ``to_json``."""
-        return cls(tuple(edge_type_from_json(each) for each in value["edge_types"]), value["edge_dir"], value["with_edge"])
+        return {"kind": "one", "edge_dir": self.edge_dir, "with_edge": self.with_edge}
 
 
-class One:
-    """The user's words for it."""
-
-    def sampling(self, schema: GraphSchema, *, edge_dir: Any, weight: str | None, time_attr: str | None, with_edge: bool) -> OneSampling:
-        """See ``Sampler.sampling``."""
-        return OneSampling(tuple(t for t in schema.edge_types if not is_label_edge_type(t)), edge_dir, with_edge)
-
-
-def test_a_sampler_that_is_added_works_wherever_others_do(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def plain(one: OneSampling) -> NeighborSampling:
-        return NeighborSampling(dict.fromkeys(one.edge_types, (1,)), edge_dir=one.edge_dir, with_edge=one.with_edge)
-
-    others = kinds._plain_walker
-    monkeypatch.setitem(sampling._KINDS, "one", OneSampling.from_json)
-    monkeypatch.setattr(
-        kinds, "_plain_walker", lambda one: kinds.NeighborWalker(plain(one)) if isinstance(one, OneSampling) else others(one)
-    )
-    words: dict[str, Any] = {"input_nodes": ("user", range(20)), "batch_size": 8, "progress": False}
-    with (
-        GraphLoader.from_store(store.path, sampler=One(), **words) as loader,
-        GraphLoader.from_store(store.path, num_neighbors=[1], **words) as expected,
-    ):
-        loader.plan.save(tmp_path / "plan.json")
-        again = [GraphLoader.from_plan(tmp_path / "plan.json", progress=False), loader.with_backend("inprocess")]
-        again += [loader.for_split(("user", range(20)))]
-        for each in (loader, *again):
-            assert each.plan.sampling == loader.plan.sampling
-            for batch, want in zip(each, expected, strict=True):
-                same(batch, want)
-            expected.set_epoch(0)
-            each.close()
+def test_a_form_without_words_stays_as_it_is(store: Store) -> None:
+    planned = OneSampling()
+    words = to_options(planned)
+    assert isinstance(words, Sampler)
+    assert words.sampling(store.schema, edge_dir="in", weight=None, time_attr=None, with_edge=False) is planned

@@ -54,11 +54,6 @@ REASONS = {
     ("tests/datasets/test_ogb.py", "gnnkit.datasets.ogb_table._BLOCK_BYTES"): "seams between blocks at every few rows, of every dataset",
     ("tests/datasets/test_ogb.py", "gnnkit.datasets.ogb_table._SAMPLE_BYTES"): "256 kB of text",
     ("tests/export/test_verify.py", "gnnkit.cluster.namespaces.why_not"): "a machine whose root may make no namespaces",
-    (
-        "tests/loader/test_planned_samplers.py",
-        "gnnkit.plan.sampling._KINDS.one",
-    ): "a sampler of gnnkit's own, added as architecture.md says",
-    ("tests/loader/test_planned_samplers.py", "gnnkit.sampling.kinds._plain_walker"): "likewise: its walker",
     ("tests/ui/test_magic.py", "gnnkit.runtime.runs.known_roots"): "runs of all processes of this user are known, those of other tests too",
 }
 _METHODS = ("setattr", "delattr", "setitem", "delitem", "object", "dict", "multiple")
