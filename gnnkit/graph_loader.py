@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from gnnkit.arguments import checks_arguments
 from gnnkit.backends.base import Backend, StreamStatus
 from gnnkit.callers import name_of
 from gnnkit.errors import AttributeNotSettable, PlanError, interruptible
@@ -355,6 +356,7 @@ class GraphLoader(ProcessBound, Shown):
         )
 
     @classmethod
+    @checks_arguments
     @interruptible("from_plan()")
     def from_plan(
         cls,
@@ -363,7 +365,7 @@ class GraphLoader(ProcessBound, Shown):
         rank: int | None = None,
         world_size: int | None = None,
         progress: Progress = "auto",
-        transform: Any = None,
+        transform: Callable[[Any], Any] | None = None,
         device: Any = None,
     ) -> GraphLoader:
         """The loader of a plan that ``loader.plan.save(file)`` wrote: the same batches.

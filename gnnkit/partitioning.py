@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
+from gnnkit.arguments import checks_arguments
+from gnnkit.callers import warn
 from gnnkit.errors import PlanError, StoreError, interruptible
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
@@ -82,6 +84,7 @@ def partition(
 
 
 @interruptible("partition()")
+@checks_arguments
 def partition(  # noqa: PLR0913
     source: GraphSource | Store | str | Path | Data | HeteroData,
     num_parts: int,
@@ -148,7 +151,7 @@ def partition(  # noqa: PLR0913
     from gnnkit.storage.catalog import default_store_dir, find_or_build, find_or_repartition
 
     builder = None if engine is None else find_engine(engine)
-    graph = _opened(source, events, builder, out)
+    graph = _opened(source, events, builder, out, weight)
     store = graph if _is_store(graph) else None
     if store is not None:
         edge_dir, weight = edge_dir or store.edge_dir, weight or store.options.weight
@@ -259,7 +262,7 @@ def _is_store(graph: Any) -> bool:
     return isinstance(graph, Store)
 
 
-def _opened(source: Any, events: EventSink, engine: BuildEngine | None, out: str | Path | None) -> Any:
+def _opened(source: Any, events: EventSink, engine: BuildEngine | None, out: str | Path | None, weight: str | None) -> Any:
     """The store or ``GraphSource`` that ``source`` stands for; where an engine builds, it may read tables, too, beside the store."""
     from gnnkit.storage.layout import MANIFEST_NAME
     from gnnkit.storage.store import Store
@@ -285,4 +288,7 @@ def _opened(source: Any, events: EventSink, engine: BuildEngine | None, out: str
         return source
     from gnnkit.datasets.pyg import PyGSource
 
-    return PyGSource(source)
+    graph = PyGSource(source, edge_arrays=(weight,))
+    if graph.left_out:
+        warn(f"a store holds what nodes and edges have, and not {', '.join(graph.left_out)}")
+    return graph

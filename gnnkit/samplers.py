@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from gnnkit.arguments import check_fields
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.plan import HGTSampling, LaborDraws, LayerSampling, NeighborSampling, PPRChannel, PPRSampling, Sampling
 from gnnkit.plan.sampling import PPR_RELATION, FanOuts, check_fan_outs, resolve_fan_outs
@@ -90,12 +91,12 @@ class Labor:
     batch_dependency: int = 1
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_fan_outs(self.num_neighbors)
         self._draws()
 
     def _draws(self) -> LaborDraws:
-        number: Any = self.batch_dependency
-        return LaborDraws(self.layer_dependency, int(number) if isinstance(number, np.integer) else number)
+        return LaborDraws(self.layer_dependency, self.batch_dependency)
 
     def sampling(
         self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool
@@ -174,6 +175,7 @@ class PPR:
     edge_types: Sequence[EdgeType] | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name, most in (("alpha", 1.0), ("eps", math.inf)):
             value = getattr(self, name)
             if not _is_real(value) or not 0 < value < most:
@@ -187,9 +189,6 @@ class PPR:
                 continue
             if not _is_count(value, least):
                 raise PlanError(f"{name} must be a whole number of at least {least}, and of 64 bits, got {value!r}")
-        for name in ("enable_residual_topup", "include_sampled_edges"):
-            if not isinstance(getattr(self, name), bool):
-                raise PlanError(f"{name} must be true or false, got {getattr(self, name)!r}")
         if self.typed_channel_ratios is not None:
             _check_ratios(self.typed_channel_ratios)
         if self.edge_types is not None and not (isinstance(self.edge_types, Sequence) and all(map(_is_edge_type, self.edge_types))):
@@ -308,8 +307,23 @@ def _largest_remainders(ratios: Sequence[float], total: int) -> list[int]:
     return shares
 
 
+@dataclass(frozen=True)
+class AsPlanned:
+    """A way of sampling that a plan holds already.
+
+    Attributes:
+        planned: The plan's form.
+    """
+
+    planned: Sampling
+
+    def sampling(self, schema: GraphSchema, *, edge_dir: EdgeDir, weight: str | None, time_attr: str | None, with_edge: bool) -> Sampling:
+        """See ``Sampler.sampling``; the graph and its edges are those of the plan."""
+        return self.planned
+
+
 def to_options(sampling: Sampling) -> Sampler:
-    """Returns the user's form of a plan's way of sampling."""
+    """Returns the user's form of a plan's way of sampling; of one that is none of these, the plan's own."""
     if isinstance(sampling, HGTSampling):
         return HGT(sampling.num_samples)
     if isinstance(sampling, LayerSampling):
@@ -328,11 +342,11 @@ def to_options(sampling: Sampling) -> Sampler:
             sampling.include_sampled_edges,
             sampling.edge_types,
         )
-    raise AssertionError(f"{type(sampling).__name__} has no words of its own")
+    return AsPlanned(sampling)
 
 
 def _numbers(value: Any, what: str) -> tuple[int, ...]:
-    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)) or not len(value):
+    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)) or not getattr(value, "ndim", 1) or not len(value):
         raise PlanError(f"{what} must be a list with one number per hop, got {value!r}", "for example [512, 512]")
     for number in value:
         if not _is_count(number, 0):

@@ -78,11 +78,13 @@ class ArraySpec:
         dtype: NumPy's name of the element type, "bfloat16", which is kept as uint16 bit patterns, or "quint8", which is kept as uint8.
         row_shape: Shape of one row: ``()`` for labels ``[n]``, ``(100,)`` for features ``[n, 100]``.
         quantization: What the numbers of a "quint8" array stand for; None for other arrays, and where it is not known yet.
+        dim: The dimension of a batch's array that its rows lie along, PyG's ``__cat_dim__``: 1 for ``[2, n]``, which is stored ``[n, 2]``.
     """
 
     dtype: str
     row_shape: tuple[int, ...] = ()
     quantization: Quantization | None = None
+    dim: int = 0
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -104,13 +106,15 @@ class ArraySpec:
         value: dict[str, Any] = {"dtype": self.dtype, "row_shape": list(self.row_shape)}
         if self.quantization is not None:
             value["quantization"] = self.quantization.to_json()
+        if self.dim:
+            value["dim"] = self.dim
         return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ArraySpec:
         """Reverses ``to_json``."""
         quantization = Quantization.from_json(value["quantization"]) if "quantization" in value else None
-        return cls(str(value["dtype"]), tuple(int(n) for n in value["row_shape"]), quantization)
+        return cls(str(value["dtype"]), tuple(int(n) for n in value["row_shape"]), quantization, int(value.get("dim", 0)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def resolve_backend(value: Backend | str, *, is_whole: bool = True) -> Backend:
     if isinstance(value, type):
         raise PlanError(f"backend={value.__name__} is a class", f"make an object of it: backend={value.__name__}()")
     if not isinstance(value, str):
-        if not hasattr(value, "open"):
+        if not hasattr(value, "open") or not hasattr(value, "to_json"):
             raise PlanError(f"backend={value!r:.60} is no backend", f"an object such as InProcess(), or one of {['auto', *_WORDS]}")
         return value
     if value == "auto":

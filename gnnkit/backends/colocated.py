@@ -6,6 +6,7 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from gnnkit.arguments import check_fields
 from gnnkit.backends.base import BatchStream, check_concurrency, check_count, check_seconds, folder_or_none, size_in_bytes
 from gnnkit.cluster.hosts import split_address
 from gnnkit.errors import PlanError
@@ -66,6 +67,8 @@ class Colocated:
     log_dir: str | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "log_dir", folder_or_none("log_dir", self.log_dir))
+        check_fields(self)
         if self.num_workers != "auto":
             check_count("num_workers", self.num_workers, 1, or_auto=True)
         check_count("threads_per_worker", self.threads_per_worker, 1)
@@ -78,7 +81,6 @@ class Colocated:
         if self.idle_timeout_s is not None:
             check_seconds("idle_timeout_s", self.idle_timeout_s, 0.1)
         self._check_hosts()
-        object.__setattr__(self, "log_dir", folder_or_none("log_dir", self.log_dir))
         _ = self.channel_bytes
 
     def _check_hosts(self) -> None:

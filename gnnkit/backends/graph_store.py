@@ -8,6 +8,7 @@ from dataclasses import InitVar, asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnnkit.arguments import check_fields
 from gnnkit.backends.base import BatchStream, check_concurrency, check_count, check_seconds, folder_or_none, size_in_bytes
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, address_text, has_any_port, remember_token, split_place, threads_for
 from gnnkit.errors import PlanError
@@ -64,14 +65,15 @@ class GraphStore:
     log_dir: str | None = None
 
     def __post_init__(self, token: str | None) -> None:
+        for name in ("log_dir", "tls_ca"):
+            object.__setattr__(self, name, folder_or_none(name, getattr(self, name)))
+        check_fields(self)
         for name, least in (("num_servers", 1), ("workers_per_server", 1), ("threads_per_worker", 1), ("max_restarts", 0)):
             check_count(name, getattr(self, name), least)
         check_concurrency(self.worker_concurrency)
         check_seconds("join_timeout_s", self.join_timeout_s, 0.1)
         if self.idle_timeout_s is not None:
             check_seconds("idle_timeout_s", self.idle_timeout_s, 0.1)
-        for name in ("log_dir", "tls_ca"):
-            object.__setattr__(self, name, folder_or_none(name, getattr(self, name)))
         _ = self.channel_bytes
         if self.address is not None:
             object.__setattr__(self, "address", address_text(self.address))

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.arguments import check_fields
 from gnnkit.backends.base import END_OF_EPOCH, BatchStream, EndOfEpoch, StreamStatus, check_owner
 from gnnkit.callers import warn
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, SamplingError, StartTimeout, WorkerDied
@@ -77,9 +78,8 @@ class InProcess:
     loop_sampling: ClassVar[LoopSampling] = LoopSampling()
 
     def __post_init__(self) -> None:
-        if self.num_threads != "auto" and (
-            isinstance(self.num_threads, bool) or not isinstance(self.num_threads, int) or self.num_threads < 1
-        ):
+        check_fields(self)
+        if self.num_threads != "auto" and (not isinstance(self.num_threads, int) or self.num_threads < 1):
             raise PlanError(f"num_threads must be 'auto' or a whole number of at least 1, got {self.num_threads!r}")
 
     def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:

@@ -478,7 +478,7 @@ def check_placement(value: Any) -> None:
             if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in numbers):
                 raise PlanError(f"placement[{host!r}] is {parts!r}", "write host numbers and lists of part numbers: {0: [0, 1], 1: [2]}")
         return
-    if value not in _WORDS:
+    if not isinstance(value, str) or value not in _WORDS:
         raise PlanError(
             f"placement must be one of {list(_WORDS)} or {{host: parts}}, got {value!r}{near_matches(str(value), list(_WORDS))}"
         )

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -47,25 +47,47 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
 
-def as_rows(value: Any, where: str) -> tuple[NDArray[Any], ArraySpec]:
-    """A tensor as a C-contiguous NumPy array on the same memory; a CUDA or non-contiguous tensor is copied.
+def as_rows(value: Any, where: str, dim: int = 0) -> tuple[NDArray[Any], ArraySpec]:
+    """A tensor as a C-contiguous NumPy array, on the same memory where it is in memory and contiguous, rows first.
 
     Args:
-        value: A dense tensor or NumPy array ``[n, ...]``.
+        value: A dense tensor or NumPy array, such as ``[n, ...]``.
         where: Its name in error messages.
+        dim: The dimension that its rows lie along.
 
     Returns:
-        The array, bfloat16 as uint16 bit patterns, and the specification of a row.
+        The array ``[n, ...]``, bfloat16 as uint16 bit patterns, and the specification of a row. What NumPy maps stays mapped.
 
     Raises:
-        PlanError: It is sparse, or of a dtype that cannot be stored.
+        PlanError: It is no dense array, or of a dtype that cannot be stored.
     """
     import torch
 
-    if isinstance(value, np.ndarray):
-        value = _tensor_of(value, where)
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-        kind = str(value.layout) if isinstance(value, torch.Tensor) else type(value).__name__
+    rows = _native(value, where) if isinstance(value, np.ndarray) else _dense(value, where)
+    rows = np.ascontiguousarray(np.moveaxis(rows, dim, 0))
+    if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
+        return rows.view(np.uint16), ArraySpec("bfloat16", rows.shape[1:], dim=dim)
+    return rows, ArraySpec(rows.dtype.name, rows.shape[1:], dim=dim)
+
+
+def is_dense(value: torch.Tensor) -> bool:
+    """Whether a tensor has a number at each place of its shape."""
+    import torch
+
+    return value.layout == torch.strided and not value.is_nested and not isinstance(value, torch.masked.MaskedTensor)
+
+
+def _dense(value: Any, where: str) -> NDArray[Any]:
+    """A dense tensor as an array; a CUDA tensor is copied."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        raise PlanError(
+            f"{where} has a value for each node or edge and is a {type(value).__name__}, which batches cannot take rows of",
+            f"make it a tensor; or del {where}, and look values up by a batch's ids, batch.n_id.tolist() or batch.e_id.tolist()",
+        )
+    if not is_dense(value):
+        kind = "a nested tensor" if value.is_nested else "a masked tensor" if value.layout == torch.strided else str(value.layout)
         raise PlanError(f"{where} must be a dense tensor, got {kind}", f"use {where}.to_dense(), or delete it")
     if value.is_quantized:
         hint = f"{where}.dequantize() gives its numbers; a store keeps 8 bits of them with feature_dtype='quint8'"
@@ -74,15 +96,14 @@ def as_rows(value: Any, where: str) -> tuple[NDArray[Any], ArraySpec]:
         raise PlanError(f"{where} is on the device 'meta', which has no values", f"load {where} before the loader is made")
     if value.requires_grad:
         warn(f"{where} requires gradients, and batches carry its values alone")
-    value = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    value = value.detach().resolve_conj().resolve_neg().cpu()
     if value.dtype == torch.bfloat16:
-        rows = value.view(torch.int16).numpy().view(np.uint16)
-        return rows, ArraySpec("bfloat16", tuple(rows.shape[1:]))
+        value = value.contiguous().view(torch.int16)
     try:
-        rows = value.numpy()
+        rows: NDArray[Any] = value.numpy()
     except TypeError as error:
         raise PlanError(f"{where} has the dtype {value.dtype}, which NumPy does not know", "convert it first") from error
-    return rows, ArraySpec(rows.dtype.name, tuple(rows.shape[1:]))
+    return rows
 
 
 def edge_index_of(store: Any, where: str) -> NDArray[Any]:
@@ -107,28 +128,31 @@ def edge_index_of(store: Any, where: str) -> NDArray[Any]:
     if "edge_index" not in store:
         raise PlanError(f"{where}edge_index is missing", "a graph without edges has torch.empty(2, 0, dtype=torch.long)")
     value = store["edge_index"]
-    if isinstance(value, np.ndarray):
-        value = _tensor_of(value, f"{where}edge_index")
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        # An EdgeIndex, a subclass with checks of its own, is looked at as the plain tensor that it is.
+        edges: NDArray[Any] = _dense(value.as_subclass(torch.Tensor), f"{where}edge_index")
+    elif isinstance(value, np.ndarray):
+        edges = _native(value, f"{where}edge_index")
+    else:
         raise DatasetError(f"{where}edge_index must be a dense tensor, got {type(value).__name__}")
-    if value.dtype not in (torch.int64, torch.int32):
+    if edges.dtype not in (np.int64, np.int32):
         raise DatasetError(f"{where}edge_index has the dtype {value.dtype}; ids are torch.int64", f"{where}edge_index.long()")
-    if value.dim() != 2 or value.size(0) != 2:
-        transposed = value.dim() == 2 and value.size(1) == 2
+    if edges.ndim != 2 or len(edges) != 2:
+        transposed = edges.ndim == 2 and edges.shape[1] == 2
         hint = f"{where}edge_index.t().contiguous()" if transposed else "row 0 holds the sources, row 1 the targets"
-        raise DatasetError(f"{where}edge_index has the shape {list(value.shape)}, expected [2, num_edges]", hint)
-    # An EdgeIndex, a subclass with checks of its own, is looked at as the plain tensor that it is.
-    return value.detach().as_subclass(torch.Tensor).cpu().contiguous().numpy()
+        raise DatasetError(f"{where}edge_index has the shape {list(edges.shape)}, expected [2, num_edges]", hint)
+    return edges
 
 
-def _tensor_of(array: NDArray[Any], where: str) -> torch.Tensor:
+def _native(array: NDArray[Any], where: str) -> NDArray[Any]:
+    """An array in this machine's byte order, on the same memory where it is in that already."""
     import torch
 
-    try:
-        # PyTorch has no read-only tensors and warns of memory that is.
-        return torch.from_numpy(array if array.flags.writeable else array.copy())
-    except (TypeError, ValueError) as error:
-        raise PlanError(f"{where} has the dtype {array.dtype}, which PyTorch does not know", "convert it first") from error
+    if isinstance(array, np.ma.MaskedArray):
+        raise PlanError(f"{where} is a masked array, and rows have every value", f"fill what is masked: {where}.filled(...)")
+    if not isinstance(getattr(torch, array.dtype.name, None), torch.dtype):
+        raise PlanError(f"{where} has the dtype {array.dtype}, which PyTorch does not know", "convert it first")
+    return np.asarray(array, array.dtype.newbyteorder("="))
 
 
 # PyG's names of the masks of the official splits, and ours of the splits.
@@ -136,6 +160,8 @@ SPLIT_MASKS = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
 # Attributes that cannot be anything else: another number of rows is a mistake and not a graph-level attribute.
 _ALWAYS_NODE = frozenset({"x", *SPLIT_MASKS})
 _ALWAYS_EDGE = frozenset({"edge_attr", "edge_weight"})
+# Attributes that are the nodes' without a doubt, also where there are as many edges.
+_OF_NODES = _ALWAYS_NODE | {"y", "pos", "batch", "n_id"}
 _SIZES = frozenset({"num_nodes", "num_edges", "edge_index"})
 _ROWS_HASHED_AT_ONCE = 1 << 16
 _MOST_HASHING = 4
@@ -150,8 +176,8 @@ class _TypeArrays:
     specs: dict[str, ArraySpec] = field(default_factory=dict)
     rest: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, name: str, value: Any, where: str) -> None:
-        self.arrays[name], self.specs[name] = as_rows(value, f"{where}{name}")
+    def add(self, name: str, value: Any, where: str, dim: int) -> None:
+        self.arrays[name], self.specs[name] = as_rows(value, f"{where}{name}", dim)
 
 
 def _versions(data: Data | HeteroData) -> Iterator[tuple[str, Any, int]]:
@@ -169,13 +195,14 @@ class PyGSource:
     """A ``GraphSource`` over a ``Data`` or ``HeteroData``: its tensors are read where they are, whenever they are asked for.
 
     Node-level and edge-level are what PyG takes for them: the size along the attribute's ``__cat_dim__`` decides, and where a
-    graph has as many nodes as edges, "edge" in the name does. Boolean ``train_mask``, ``val_mask`` and ``test_mask`` ``[n]``
-    are splits as well as node arrays.
+    graph has as many nodes as edges, the name does: "edge" in it and ``edge_arrays`` are the edges'. ``train_mask``, ``val_mask`` and
+    ``test_mask`` of zeros and ones, ``[n]`` or ``[n, 1]``, are splits as well as node arrays.
 
     Args:
         data: The graph; must not change while it is in use.
         more_splits: Splits beside those of masks, in their own order.
         parts: Each node's part by type, integers ``[num_nodes]``, where the graph is in parts; see ``PartedSource``.
+        edge_arrays: Names that are asked for as those of edge arrays, such as that of weights.
 
     Attributes:
         parts: See above.
@@ -193,6 +220,7 @@ class PyGSource:
         data: Data | HeteroData,
         more_splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] | None = None,
         parts: Mapping[NodeType, NDArray[Any]] | None = None,
+        edge_arrays: Collection[str | None] = (),
     ) -> None:
         from torch_geometric.data import Data, HeteroData
 
@@ -214,7 +242,7 @@ class PyGSource:
         if isinstance(data, HeteroData):
             self._scan_typed(data)
         else:
-            self._scan_homogeneous(data)
+            self._scan_homogeneous(data, edge_arrays)
         self.schema = GraphSchema(
             {node_type: NodeTypeSchema(found.count, found.specs) for node_type, found in self._nodes.items()},
             {edge_type: EdgeTypeSchema(found.count, found.specs) for edge_type, found in self._edges.items()},
@@ -228,6 +256,12 @@ class PyGSource:
 
     def __repr__(self) -> str:
         return f"PyGSource({self.schema.num_nodes:,} nodes, {self.schema.num_edges:,} edges)"
+
+    @property
+    def left_out(self) -> list[str]:
+        """The attributes that are those of no single node or edge, and that a store of the graph does not hold."""
+        of_types = [f"data[{owner!r}].{name}" for owner, values in self.type_extra.items() for name in values]
+        return [f"data.{name}" for name in self.extra] + of_types
 
     def check_unchanged(self) -> None:
         """Looks whether tensors have been changed in place since: what has been copied or compressed would not know of it.
@@ -280,7 +314,9 @@ class PyGSource:
         edge_index = _known(self._edge_index, edge_type, "edge type")
         ends = self._nodes[edge_type[0]].count, self._nodes[edge_type[2]].count
         for start in range(0, edge_index.shape[1], CHUNK_ROWS):
-            chunk = edge_index[:, start : start + CHUNK_ROWS].astype(np.int64, copy=False)
+            # require() copies what is read-only: kernels are compiled for arrays that may be written.
+            chunk = np.require(edge_index[:, start : start + CHUNK_ROWS], np.int64, "W")
+            chunk = chunk if chunk.strides[1] == chunk.itemsize else np.ascontiguousarray(chunk)
             if (edge_type, start) in self._checked:
                 yield chunk
                 continue
@@ -314,29 +350,36 @@ class PyGSource:
         rows: NDArray[Any] = _known(_known(self._nodes, node_type, "node type").arrays, name, f"array of the nodes {node_type!r}")
         return rows
 
-    def _scan_homogeneous(self, data: Any) -> None:
+    def _scan_homogeneous(self, data: Any, edge_arrays: Collection[str | None]) -> None:
         store = data.stores[0]
         edge_index = edge_index_of(store, "data.")
         nodes, edges = _TypeArrays(_num_nodes(store, "data.")), _TypeArrays(edge_index.shape[1])
         self._edge_index[HOMOGENEOUS_EDGE_TYPE] = edge_index
         self._nodes[HOMOGENEOUS_NODE_TYPE], self._edges[HOMOGENEOUS_EDGE_TYPE] = nodes, edges
+        unclear = []
         for name, value in store.items():
             if name in _SIZES:
                 continue
-            size = _row_count(data, store, name, value)
+            size, dim = _rows_of(data, store, name, value)
             is_node, is_edge = size == nodes.count, size == edges.count
             if is_node and is_edge:
-                is_node = "edge" not in name
+                is_node = name in _ALWAYS_NODE or not ("edge" in name or name in edge_arrays)
+                unclear += [f"data.{name}"] if is_node and name not in _OF_NODES and "node" not in name else []
             if name in _ALWAYS_NODE and size != nodes.count:
                 raise _wrong_rows(f"data.{name}", size, nodes.count, "nodes")
             if name in _ALWAYS_EDGE and size != edges.count:
                 raise _wrong_rows(f"data.{name}", size, edges.count, "edges")
             if is_node:
-                nodes.add(name, value, "data.")
+                nodes.add(name, value, "data.", dim)
             elif is_edge:
-                edges.add(name, value, "data.")
+                edges.add(name, value, "data.", dim)
             else:
                 self.extra[name] = value
+        if unclear:
+            warn(
+                f"there are {nodes.count} nodes and as many edges, and {', '.join(unclear)}: taken as the nodes'"
+                ' (a name with "edge" or "node" in it says whose an attribute is)'
+            )
 
     def _scan_typed(self, data: Any) -> None:
         self.extra = dict(data._global_store.items())
@@ -369,27 +412,32 @@ def _num_nodes(store: Any, where: str) -> int:
     return int(explicit)
 
 
-def _row_count(data: Any, store: Any, name: str, value: Any) -> int | None:
-    """The size that decides whether an attribute is node-level or edge-level; None where it is neither.
+def _rows_of(data: Any, store: Any, name: str, value: Any) -> tuple[int | None, int]:
+    """The size that decides whether an attribute is node-level or edge-level, and the dimension that it is the size of.
 
-    A two-dimensional attribute joined along another dimension than its first ("..._index") holds ids, not rows.
+    That dimension is the attribute's ``__cat_dim__``, as for PyG's loaders. The size is None where it has no rows.
     """
     import torch
 
-    if not isinstance(value, (torch.Tensor, np.ndarray)) or value.ndim == 0:
-        # A TensorFrame has rows without being a tensor: it is reported by ``as_rows`` rather than handed on whole.
-        return int(value.num_rows) if hasattr(value, "num_rows") else None
-    dim = data.__cat_dim__(name, value, store)
-    return int(value.shape[0]) if isinstance(dim, int) and dim % value.ndim == 0 else None
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        return value.size(0), 0
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        dim = data.__cat_dim__(name, value, store) if value.ndim else None
+        return (int(value.shape[dim]), dim % value.ndim) if isinstance(dim, int) else (None, 0)
+    # Lists, tables and TensorFrames have rows without being tensors: ``as_rows`` refuses them, rather than that they are handed on whole.
+    if hasattr(value, "num_rows"):
+        return int(value.num_rows), 0
+    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    return (len(value) if is_list or (hasattr(value, "__array__") and hasattr(value, "__len__")) else None), 0
 
 
 def _scan_type(data: Any, store: Any, found: _TypeArrays, where: str, always: frozenset[str]) -> _TypeArrays:
     for name, value in store.items():
         if name in _SIZES:
             continue
-        size = _row_count(data, store, name, value)
+        size, dim = _rows_of(data, store, name, value)
         if size == found.count:
-            found.add(name, value, where)
+            found.add(name, value, where, dim)
         elif name in always:
             raise _wrong_rows(f"{where}{name}", size, found.count, "nodes" if always is _ALWAYS_NODE else "edges")
         else:
@@ -403,7 +451,11 @@ def _wrong_rows(where: str, got: int | None, expected: int, what: str) -> Datase
 
 def _splits_of(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.int64]]:
     masks = {split: arrays[name] for name, split in SPLIT_MASKS.items() if name in arrays}
-    return {split: np.flatnonzero(mask).astype(np.int64) for split, mask in masks.items() if mask.dtype == np.bool_ and mask.ndim == 1}
+    return {
+        split: np.flatnonzero(mask).astype(np.int64)
+        for split, mask in masks.items()
+        if mask.size == len(mask) and (mask.dtype == np.bool_ or bool(np.isin(mask, (0, 1)).all()))
+    }
 
 
 def _sha256(piece: NDArray[Any]) -> bytes:

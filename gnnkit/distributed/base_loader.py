@@ -44,7 +44,9 @@ from gnnkit.errors import BatchTimeout, LoaderClosed, PlanError
 from gnnkit.loader.epoch import DeviceTransfer, ProcessBound, resolve_device
 from gnnkit.loader.pipeline import Pipeline
 from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling
-from gnnkit.schema import HOMOGENEOUS_NODE_TYPE
+from gnnkit.sampling.collate import specs_of
+from gnnkit.sampling.subgraph import BatchKey
+from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, ArraySpec
 from gnnkit.vendor import glt
 
 if TYPE_CHECKING:
@@ -560,12 +562,18 @@ class BaseDistLoader(ProcessBound, DistLoader):
         """
         return self._make(msg)
 
-    def _lend(self, extra: Mapping[str, Any], type_extra: Mapping[Any, Mapping[str, Any]], transform: Callable[[Any], Any] | None) -> None:
+    def _lend(
+        self,
+        extra: Mapping[str, Any],
+        type_extra: Mapping[Any, Mapping[str, Any]],
+        specs: Mapping[BatchKey, ArraySpec],
+        transform: Callable[[Any], Any] | None,
+    ) -> None:
         """Marks the connection as that of a GraphLoader, whose batches these are: only ``shutdown`` closes it, not this one's own end."""
         self._is_borrowed, self._num_expected = True, len(self)
-        homogeneous = self._make.format.homogeneous
+        homogeneous, dims = self._make.format.homogeneous, {key: spec.dim for key, spec in specs.items() if spec.dim}
         self._make = replace(
-            self._make, homogeneous=homogeneous, extra=extra, type_extra=type_extra, transform=transform, shows_labels=True
+            self._make, homogeneous=homogeneous, extra=extra, type_extra=type_extra, dims=dims, transform=transform, shows_labels=True
         )
 
     def _collate(self, message: Any) -> tuple[Any, Any]:
@@ -642,7 +650,7 @@ def dist_loader_over(loader: Pipeline) -> BaseDistLoader:
     lent = BaseDistLoader(
         dataset, seeds, schema, options, config, loader.device, runtime, producer, KHopNeighborSamplerOptions(config.num_neighbors)
     )
-    lent._lend(loader.graph.extra, loader.graph.type_extra, loader.transform)
+    lent._lend(*loader.graph.shown_extra(), specs_of(loader.schema, plan.sampling.edge_dir), loader.transform)
     return lent
 
 

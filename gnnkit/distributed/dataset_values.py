@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gnnkit.distributed import graph_client, process_group
 from gnnkit.distributed.store_views import LocalFeature, LocalGraph, get_total_ids, look_up
 from gnnkit.errors import DatasetError, GnnkitError, PlanError, StartTimeout, StoreError
+from gnnkit.loader.inputs import to_ids
 from gnnkit.runtime.process_status import is_alive, pid_space, start_ticks
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
 from gnnkit.storage.catalog import default_store_dir, find_or_build
@@ -155,7 +156,7 @@ class DatasetValues:
         by_type: dict[NodeType, dict[str, Any]] = {}
         for name, ids in splits.items():
             for node_type, own in _by_type(ids, HOMOGENEOUS_NODE_TYPE).items():
-                by_type.setdefault(node_type, {})[name] = as_tensor(own).long().numpy()
+                by_type.setdefault(node_type, {})[name] = to_ids(own, self._count(node_type), f"the split {name!r}")
         return PyGSource(data, by_type, parts)
 
     def _count(self, node_type: NodeType) -> int:

@@ -21,7 +21,7 @@ from gnnkit.errors import SamplingError
 from gnnkit.loader.building import LabelReader
 from gnnkit.plan.sampling import PPR_RELATION
 from gnnkit.runtime.ring import BlockPool
-from gnnkit.sampling.collate import BatchContents, Dequantizer, collate
+from gnnkit.sampling.collate import BatchContents, Dequantizer, collate, with_dims
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
@@ -245,6 +245,7 @@ class BatchMaker:
         non_blocking: Whether copies may go on after a call.
         extra: Attributes of the whole graph that every batch carries.
         type_extra: Attributes of a whole type that every batch carries, by type.
+        dims: The dimensions of arrays whose rows do not lie along the first one, over the connection of a ``GraphLoader``.
         transform: Called on each batch before it is copied, or None.
         shows_labels: Whether label edges are seen: over the connection of a ``GraphLoader``, whose batches show every type.
         labels: Makes the labels of anchors; None where there are no anchors.
@@ -261,6 +262,7 @@ class BatchMaker:
     non_blocking: bool
     extra: Mapping[str, Any] = field(default_factory=dict)
     type_extra: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
+    dims: Mapping[BatchKey, int] = field(default_factory=dict)
     transform: Callable[[Any], Any] | None = None
     shows_labels: bool = False
     labels: LabelReader | None = None
@@ -308,9 +310,8 @@ class BatchMaker:
         """``Data`` or ``HeteroData``; see ``BaseDistLoader._collate_fn``."""
         contents, meta = self.format.unpack(message, self.batch_size)
         contents, labels = (contents, {}) if self.labels is None else self.labels.take(contents)
-        data: Any = collate(
-            self._shown(contents), {**self.extra, **labels}, self.type_extra, homogeneous=self.homogeneous, dequantize=self.dequantize
-        )
+        contents, extra = with_dims(self._shown(contents), self.dims), {**self.extra, **labels}
+        data: Any = collate(contents, extra, self.type_extra, homogeneous=self.homogeneous, dequantize=self.dequantize)
         if self.transform is not None:
             data = self.transform(data)
         if self.device is not None:

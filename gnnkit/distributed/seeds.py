@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from gnnkit.errors import PlanError, near_matches
+from gnnkit.loader.inputs import looks_like_mask
 from gnnkit.plan.sampling import check_fan_outs
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
@@ -154,7 +155,7 @@ def to_seeds(value: Any) -> torch.Tensor:
         ids = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise PlanError(f"input_nodes must be ids, got a {type(value).__name__}", "for example torch.arange(100)") from error
-    if ids.dtype == torch.bool:
+    if ids.dtype == torch.bool or (ids.dim() == 1 and ids.dtype in (torch.uint8, torch.int8) and looks_like_mask(ids.cpu().numpy())):
         raise PlanError("input_nodes is a mask", "mask.nonzero().view(-1) gives the ids")
     return ids
 

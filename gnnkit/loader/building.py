@@ -25,7 +25,7 @@ from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage
 from gnnkit.plan import LABEL_COUNTS, LABEL_KINDS, LABEL_NODES, AnchorLabels, InputAnchors, LabelOutput, LoaderPlan, Shape, label_name
 from gnnkit.runtime.ring import BlockPool
-from gnnkit.sampling.collate import BatchContents, Dequantizer, collate, contents_of, quantizations_of, with_edge_index
+from gnnkit.sampling.collate import BatchContents, Dequantizer, collate, contents_of, specs_of, with_dims, with_edge_index
 from gnnkit.sampling.subgraph import ALIGNMENT, MISSING, BatchKey, EdgeKey, NodeKey, SampledSubgraph
 from gnnkit.schema import EdgeType, GraphSchema, NodeType
 from gnnkit.storage.layout import FEATURE_NAME
@@ -274,6 +274,9 @@ def check_paddable(plan: LoaderPlan, schema: GraphSchema) -> None:
         for owner, values in types.items():
             if mask in values.arrays:
                 raise PlanError(f"pad={_said(plan)}, and {owner!r} have an array {mask!r}, the name of a padded batch's mask", "rename it")
+            for name, spec in values.arrays.items():
+                if spec.dim:
+                    raise PlanError(f"pad={_said(plan)}, and rows of {name!r} of {owner!r} lie along the dimension {spec.dim}", "delete it")
 
 
 def with_shapes(plan: LoaderPlan, stream: BatchStream, num_batches: int, events: EventSink) -> LoaderPlan:
@@ -581,10 +584,15 @@ class BatchBuilder:
     def dequantizer(self) -> Dequantizer | None:
         """Shows what batches carry in 8 bits; None where there is nothing."""
         on_device = {NodeKey(node_type, FEATURE_NAME) for node_type in self.plan.cached}  # completed there, see FeatureCache
-        every = quantizations_of(self.schema, self.plan.sampling.edge_dir)
-        found = {key: quantization for key, quantization in every.items() if key not in on_device}
+        every = specs_of(self.schema, self.plan.sampling.edge_dir)
+        found = {key: spec.quantization for key, spec in every.items() if spec.quantization is not None and key not in on_device}
         pool = BlockPool(_BLOCKS_KEPT * len(found), pinned_for=self.plan.runtime.pin_device)
         return Dequantizer(found, pool.lease) if found else None
+
+    @cached_property
+    def dims(self) -> Mapping[BatchKey, int]:
+        """The dimensions of arrays whose rows do not lie along the first one."""
+        return {key: spec.dim for key, spec in specs_of(self.schema, self.plan.sampling.edge_dir).items() if spec.dim}
 
     @cached_property
     def pool(self) -> BlockPool:
@@ -618,4 +626,6 @@ class BatchBuilder:
                 type_extra = {**type_extra, **{owner: {**type_extra.get(owner, {}), **values} for owner, values in real.items()}}
         if self.plan.form.is_edge_index:
             contents = with_edge_index(contents)
+        if self.dims:
+            contents = with_dims(contents, self.dims)
         return collate(contents, extra, type_extra, homogeneous=self.schema.is_homogeneous)

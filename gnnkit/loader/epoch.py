@@ -46,7 +46,7 @@ def resolve_device(device: Any) -> torch.device | None:
 
     try:
         resolved = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise PlanError(f"unknown device {device!r}", "'cpu', 'cuda' or 'cuda:<index>'") from error
     if resolved.type == "cpu":
         return None

@@ -261,7 +261,9 @@ def infer(
         plan, (batch_size, device) = loader.plan, batching
         sampling = NeighborSampling(_all_neighbors(plan, graph), edge_dir=plan.sampling.edge_dir, with_edge=plan.sampling.with_edge)
         steps = Batching(plan.batching.batch_size if batch_size is None else batch_size, seed=plan.batching.seed)
-        options: dict[str, Any] = {"backend": loader.backend, "transform": loader.transform, "cache": loader.cache}
+        # Those of gnnkit.pyg put attributes of a user's in the place of ids, which rows of the layer before are found by.
+        transform = getattr(loader.transform, "keeping_ids", loader.transform)
+        options: dict[str, Any] = {"backend": loader.backend, "transform": transform, "cache": loader.cache}
         options["device"] = loader.device if device is None else device
 
         def open_(inputs: InputNodes) -> Pipeline:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.arguments import check_fields, to_array
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.plan import (
     AnchorLabels,
@@ -34,8 +35,6 @@ from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import Sampler
 from gnnkit.sampling.seeders.links import integer_weights
 from gnnkit.schema import (
-    HOMOGENEOUS_EDGE_TYPE,
-    HOMOGENEOUS_NODE_TYPE,
     EdgeDir,
     EdgeType,
     GraphSchema,
@@ -54,28 +53,36 @@ if TYPE_CHECKING:
     from gnnkit.loader.options import LoaderOptions
 
 
-def to_ids(value: Any, num_nodes: int, what: str) -> NDArray[np.int64]:
+def looks_like_mask(ids: NDArray[Any], counts: Collection[int] = ()) -> bool:
+    """Whether ids are zeros and ones that can be meant as a mask: as ids they are two nodes over and over.
+
+    Args:
+        ids: Whole numbers ``[k]``.
+        counts: Lengths that masks have; of bytes, which masks were before there was ``torch.bool``, any length is one.
+    """
+    is_long_enough = len(ids) > 2 and (ids.dtype.itemsize == 1 or len(ids) in counts)
+    return is_long_enough and 0 <= int(ids.min()) <= int(ids.max()) <= 1
+
+
+def to_ids(value: Any, num_nodes: int, what: str, others: Collection[int] = ()) -> NDArray[np.int64]:
     """Node ids from a tensor, array or list of whole numbers, or from a mask.
 
     Args:
         value: Ids ``[k]`` or a mask ``[num_nodes]``.
         num_nodes: Ids are below it.
         what: The argument's name, for messages.
+        others: Numbers of nodes of other types.
 
     Returns:
         int64 ``[k]``.
 
     Raises:
-        PlanError: Wrong dtype or shape, or an id out of range.
+        PlanError: Wrong dtype or shape, an id out of range, or zeros and ones that look like a mask and are not of the dtype bool.
     """
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    try:
-        ids = np.asarray(value)
-    except ValueError as error:  # lists of several lengths
-        raise PlanError(f"{what} must be one-dimensional, got a {type(value).__name__} that is no array: {error}") from error
+    ids = to_array(value, what, "node ids are whole numbers: give them or a mask, as a tensor, an array or a list")
     if ids.ndim != 1:
-        raise PlanError(f"{what} must be one-dimensional, got shape {tuple(ids.shape)}")
+        hint = "for a single node give a list of one" if ids.ndim == 0 else "use .reshape(-1)"
+        raise PlanError(f"{what} must be one-dimensional, got shape {tuple(ids.shape)}", hint)
     if ids.dtype == np.bool_:
         if len(ids) != num_nodes:
             raise PlanError(f"{what} is a mask of {len(ids)} elements, but there are {num_nodes} nodes")
@@ -85,6 +92,11 @@ def to_ids(value: Any, num_nodes: int, what: str) -> NDArray[np.int64]:
     if ids.dtype.kind not in "iu":
         raise PlanError(f"{what} must hold whole numbers or be a mask, got dtype {ids.dtype}", "for example ids.long()")
     low, high = int(ids.min()), int(ids.max())
+    if looks_like_mask(ids, (num_nodes, *others)):
+        raise PlanError(
+            f"{what} holds {len(ids)} zeros and ones of dtype {ids.dtype}, and there are {num_nodes} nodes: a mask is of dtype bool",
+            f"{what}.bool() of a tensor, .astype(bool) of an array",
+        )
     if low < 0 or high >= num_nodes:
         raise PlanError(f"{what} holds node {low if low < 0 else high}, but ids go from 0 to {num_nodes - 1}")
     return ids.astype(np.int64)
@@ -144,15 +156,15 @@ def _input_nodes(value: Any, graph: GraphHandle) -> InputNodes:
     if isinstance(value, str):
         return _split_input(value, node_type, graph)
     if node_type is None:
-        if not schema.is_homogeneous:
+        if len(schema.node_types) != 1:
             raise PlanError(
                 "the graph has several node types, and input_nodes does not say which one it means",
                 f"give (type, ids), with a type of {list(schema.node_types)}",
             )
-        node_type = HOMOGENEOUS_NODE_TYPE
+        (node_type,) = schema.node_types
     if value is None:
         return InputNodes(node_type, f"node/{node_type}/all")
-    ids = to_ids(value, schema.node_types[node_type].num_nodes, "input_nodes")
+    ids = to_ids(value, schema.node_types[node_type].num_nodes, "input_nodes", [each.num_nodes for each in schema.node_types.values()])
     return InputNodes(node_type, f"node/{node_type}/ids", ids=ids, is_mask=_is_mask(value))
 
 
@@ -221,7 +233,8 @@ def one_window(value: Any) -> int | None:
     """
     if value is None or (not np.isscalar(value) and getattr(value, "ndim", 1) != 0):
         return None
-    if isinstance(value, (str, bytes, bool, np.bool_)) or not float(value).is_integer():
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not float(value).is_integer():
         raise PlanError(f"time_window must be a whole number of at least 0, in the unit of the times, got {value!r}")
     return int(value)
 
@@ -246,7 +259,7 @@ def _balanced(inputs: Inputs, rows: InputRows, value: str, graph: GraphHandle) -
 
 
 def _is_mask(value: Any) -> bool:
-    return bool(np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value).dtype == np.bool_)
+    return to_array(value, "input_nodes").dtype == np.bool_
 
 
 def _split_input(split: str, node_type: NodeType | None, graph: GraphHandle) -> InputNodes:
@@ -287,28 +300,13 @@ def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
 LINK_FORMS = "give a tensor [2, n], a split's name, (edge type, either of these), or an edge type for all its edges"
 
 
-def to_array(value: Any, what: str) -> NDArray[Any]:
-    """An array of numbers from a tensor, array or list.
-
-    Raises:
-        PlanError: It is none.
-    """
-    try:
-        array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise PlanError(f"{what} cannot be read as an array: {error}", LINK_FORMS if what == "edge_label_index" else None) from error
-    if array.dtype.kind not in "biuf":
-        raise PlanError(f"{what} must hold numbers, got dtype {array.dtype}", LINK_FORMS if what == "edge_label_index" else None)
-    return array
-
-
 def to_links(value: Any, edge_type: EdgeType, schema: GraphSchema) -> NDArray[np.int64]:
     """Links from a tensor, array or list ``[2, n]``: int64, dataset ids of sources and targets.
 
     Raises:
         PlanError: Wrong dtype or shape, or an id out of range.
     """
-    array = to_array(value, "edge_label_index")
+    array = to_array(value, "edge_label_index", LINK_FORMS)
     if array.ndim != 2 or array.shape[0] != 2:
         raise PlanError(f"edge_label_index must be [2, n], sources and targets, got shape {list(array.shape)}", LINK_FORMS)
     if array.size and array.dtype.kind not in "iu":
@@ -479,10 +477,9 @@ class LinkOptions:
 
     def __post_init__(self) -> None:
         # Whatever can be found out without the graph is.
+        check_fields(self)
         if self.exclude_edges is not None and (not isinstance(self.exclude_edges, str) or self.exclude_edges not in ("self", "reverse")):
             raise PlanError(f"exclude_edges is {self.exclude_edges!r}", "it is 'self', 'reverse' or None")
-        if not isinstance(self.neg_strict, (bool, np.bool_)):
-            raise PlanError(f"neg_strict must be True or False, got {self.neg_strict!r}")
         negatives = self.negatives()
         if negatives is not None and negatives.mode == "triplet" and self.edge_label is not None:
             raise PlanError(
@@ -569,6 +566,8 @@ def resolve_input_links(edge_label_index: Any, options: LinkOptions, sampling: S
         raise PlanError(f"exclude_edges='reverse', and no edge type holds the reverses of {edge_type}", "use exclude_edges='self'")
     if negatives is not None:
         _check_weights(negatives, edge_type, graph.arrays.schema)
+        if sampling.time_attr is not None:
+            _check_candidates(negatives, edge_type, own["edge_label_time"] if time is None else time, sampling.time_attr, graph)
     stream = f"link/{edge_type_name(edge_type)}/{split or ('all' if which is None else 'ids')}"
     return InputLinks(edge_type, stream, split, links, label, time, negatives, options.exclude_edges)
 
@@ -638,12 +637,12 @@ def _split_type(value: Any, graph: GraphHandle) -> tuple[EdgeType, Any]:
         splits = sorted({name for splits in graph.link_splits.values() for name in splits})
         hint = f"known splits of links: {splits}" if splits else f"the graph has no splits of links: {LINK_FORMS}"
         raise PlanError(f"there is no split {value!r} of links{near_matches(value, splits)}", hint)
-    if not schema.is_homogeneous:
+    if len(schema.edge_types) != 1:
         raise PlanError(
             "the graph has several edge types, and edge_label_index does not say which one it means",
             f"give (edge type, links), with a type of {known}",
         )
-    return HOMOGENEOUS_EDGE_TYPE, value
+    return next(iter(schema.edge_types)), value
 
 
 def _own_arrays(split: str, edge_type: EdgeType, graph: GraphHandle) -> Mapping[str, NDArray[Any]]:
@@ -677,6 +676,29 @@ def _check_weights(negatives: NegativeSampling, edge_type: EdgeType, schema: Gra
     for weight, node_type, what in ((negatives.src_weight, edge_type[0], "src_weight"), (negatives.dst_weight, edge_type[2], "dst_weight")):
         if weight is not None:
             integer_weights(weight, schema.node_types[node_type].num_nodes, what)
+
+
+def _check_candidates(
+    negatives: NegativeSampling, edge_type: EdgeType, times: NDArray[np.int64], time_attr: str, graph: GraphHandle
+) -> None:
+    """Checks that each link has nodes that are old enough to be its negatives, where every link has some and all nodes are here."""
+    if not graph.arrays.is_whole or negatives.mode == "official" or negatives.amount < 1:
+        return
+    sources = [(negatives.src_weight, edge_type[0])] if negatives.mode == "binary" else []
+    for weight, node_type in (*sources, (negatives.dst_weight, edge_type[2])):
+        nodes = graph.arrays.schema.node_types[node_type]
+        if time_attr not in nodes.arrays:
+            continue
+        if weight is None:
+            found = [part.arrays[time_attr] for part in graph.arrays.local_nodes(node_type)]
+        else:
+            found = [node_values(graph.arrays, node_type, time_attr)[integer_weights(weight, nodes.num_nodes, "weight") > 0]]
+        earliest = min((int(rows.min()) for rows in found if len(rows)), default=None)
+        if earliest is not None and (early := int((times < earliest).sum())):
+            raise PlanError(
+                f"{early} of {len(times)} links are older than every {node_type!r} node, so that no negative can be drawn for them",
+                f"leave out links whose edge_label_time is below {earliest}, or use neg_sampling=None",
+            )
 
 
 def _check_times(has_times: bool, are_given: bool, sampling: Sampling) -> None:
@@ -885,6 +907,10 @@ class InputOptions:
     links: LinkOptions = field(default_factory=LinkOptions)
 
     def __post_init__(self) -> None:
+        for name in ("input_nodes", "edge_label_index"):
+            value = getattr(self, name)
+            if np.isscalar(value) and not isinstance(value, str):
+                raise PlanError(f"{name} must be several, got {value!r}", f"[{value!r}] is one of them")
         if self.edge_label_index is None:
             said = [one.name for one in fields(LinkOptions) if getattr(self.links, one.name) is not one.default]
             if said:
@@ -906,7 +932,8 @@ class InputOptions:
         """
         links = LinkOptions(**{name: value for name, value in values.items() if name in LINK_OPTIONS})
         index = values.get("edge_label_index")
-        if index is not None and input_nodes is not usual and input_nodes != usual:
+        is_usual = input_nodes is usual or (isinstance(input_nodes, str) and input_nodes == usual)
+        if index is not None and not is_usual:
             raise PlanError("input_nodes and edge_label_index are both given", "batches start from nodes or from links: give one of them")
         return cls(input_nodes=input_nodes, input_time=values.get("input_time"), edge_label_index=index, links=links)
 

@@ -19,6 +19,7 @@ from gnnkit.errors import PlanError
 from gnnkit.loader.building import unpad
 from gnnkit.plan import LABEL_KINDS, InputAnchors, InputLinks, LoaderPlan, NeighborSampling, PPRSampling, TemporalComparison
 from gnnkit.plan.sampling import PPR_RELATION
+from gnnkit.sampling.subgraph import shown_name
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType, edge_type_name
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def check_loader(pipeline: Pipeline, batches: int) -> LeakageCheck:
     with pipeline.with_backend(pipeline.backend, changes) as beside:
         beside.set_epoch(pipeline.next_epoch)
         for number, batch in enumerate(islice(beside, batches)):
-            found += _check(batch, sampling.time_attr, strict, has_own, number)
+            found += _check(batch, shown_name(sampling.time_attr), strict, has_own, number)
     return found
 
 

@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from gnnkit.arguments import checks_arguments
 from gnnkit.errors import interruptible
 from gnnkit.loader.inputs import LINK_OPTIONS, InputOptions, LinkOptions
 from gnnkit.loader.options import BUILD_OPTIONS, LoaderOptions
@@ -126,7 +127,7 @@ def takes_options(*, with_build: bool) -> Callable[[F], F]:
         keyword_only = inspect.Parameter.KEYWORD_ONLY
         options = [inspect.Parameter(row.name, keyword_only, default=row.default, annotation=row.annotation) for row in rows]
         rest = [each for each in own if each not in first]
-        noted = interruptible(f"{function.__name__}()")(function)
+        noted = checks_arguments(interruptible(f"{function.__name__}()")(function))
         noted.__signature__ = signature.replace(parameters=[*first, *options, *rest])  # type: ignore[attr-defined]
         if function.__doc__:  # python -OO takes docstrings out
             noted.__doc__ = spelled_out(function.__doc__, rows)

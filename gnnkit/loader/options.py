@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
+from gnnkit.arguments import check_fields
 from gnnkit.backends import resolve_backend
 from gnnkit.backends.base import Backend, size_in_bytes
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, PlacementOption, check_placement, find_hosts, place
@@ -186,9 +185,7 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         # Whatever can be found out without the graph is, before anything is downloaded, built or started.
-        for name in ("replace", "disjoint", "drop_last", "is_edge_index"):
-            check_flag(name, getattr(self, name))
-        check_flag("shuffle", self.shuffle, or_none=True)
+        check_fields(self)
         if self.seed_weights is not None and self.shuffle is False:
             raise PlanError(
                 "seed_weights draws the inputs of an epoch, and shuffle=False asks for their own order", "leave one of them out"
@@ -350,7 +347,6 @@ def sort_options(
     Raises:
         PlanError: A name is not an option, or a value is unusable.
     """
-    check_flag("with_edge", with_edge, or_none=True)
     own = [field.name for field in fields(LoaderOptions)]
     check_names(values, own + list(INPUT_OPTIONS) + (list(BUILD_OPTIONS) if edges is None else []))
     loader = LoaderOptions(**{name: value for name, value in values.items() if name in own})
@@ -359,21 +355,6 @@ def sort_options(
     if edges is None and build.get("num_parts") is None:
         build["num_parts"] = loader.site.hosts.count
     return GivenOptions(loader, BuildOptions(**build), inputs, with_edge)
-
-
-def check_flag(name: str, value: Any, *, or_none: bool = False) -> None:
-    """Checks an option that is True or False; a text such as "no" would count as True.
-
-    Args:
-        name: The option.
-        value: What the user said.
-        or_none: Whether None is a value, too.
-
-    Raises:
-        PlanError: It is something else.
-    """
-    if not isinstance(value, (bool, np.bool_)) and not (or_none and value is None):
-        raise PlanError(f"{name} must be True{', False or None' if or_none else ' or False'}, got {value!r}")
 
 
 # What people who know another loader type, and what it is here.

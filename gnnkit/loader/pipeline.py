@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, StreamStatus, check_owner, remember
+from gnnkit.callers import warn
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink
 from gnnkit.files import user_path
@@ -34,7 +35,7 @@ from gnnkit.loader.inputs import (
     without_labels,
     without_links,
 )
-from gnnkit.loader.options import EdgeUse, GivenOptions, LoaderOptions, check_flag, check_names, sort_options
+from gnnkit.loader.options import EdgeUse, GivenOptions, LoaderOptions, check_names, sort_options
 from gnnkit.loader.planned import (
     as_decided,
     as_rank,
@@ -55,6 +56,7 @@ from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, Placement,
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.collate import load_batch_classes
+from gnnkit.sampling.subgraph import shown_name
 from gnnkit.schema import EdgeDir, GraphSchema, NodeType
 from gnnkit.storage.store import Store
 
@@ -130,7 +132,7 @@ class Pipeline(ProcessBound):
         except BaseException:
             self.stream.close()
             raise
-        builder = BatchBuilder(graph.arrays.schema, replace(sampled, form=self.plan.form), graph.extra, graph.type_extra)
+        builder = BatchBuilder(graph.arrays.schema, replace(sampled, form=self.plan.form), *graph.shown_extra())
         self._steps = BatchSteps.of(builder, transform, device, self.cache)
         self._closed, self._process = False, os.getpid()
         self.gauge = Gauge(self, graph)
@@ -494,8 +496,8 @@ def open_ogb_dataset(  # noqa: PLR0913 - the options of a user
         open_ogb,  # ogb
     )
 
-    check_flag("undirected", undirected)
-    if ogb_info(name).kind == "link" and input_nodes == "train" and options.get("edge_label_index") is None:
+    is_usual = isinstance(input_nodes, str) and input_nodes == "train"
+    if ogb_info(name).kind == "link" and is_usual and options.get("edge_label_index") is None:
         options["edge_label_index"] = "train"  # there are no splits of nodes
     given = sort_options(options, input_nodes, "train", with_edge)
     if joins_servers(backend := given.loader.backend_for(None)):
@@ -571,7 +573,7 @@ def open_pyg(
 
     given = sort_options(options, input_nodes, None, with_edge, {"weight": weight, "time_attr": time_attr})
     index = given.inputs.edge_label_index
-    source = PyGSource(data if index is None else without_links(data))
+    source = PyGSource(data if index is None else without_links(data), edge_arrays=(weight,))
     wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge
     has_ids = wants_edges or wants_all_edges(index)
     build = replace(given.build, edge_dir=edge_dir, with_edge=has_ids)
@@ -656,6 +658,8 @@ def _on_store(store: Store, given: GivenOptions, events: EventSink) -> Pipeline:
 
 
 def _open(graph: GraphHandle, given: GivenOptions, placement: Placement | None, with_edge: bool, events: EventSink) -> Pipeline:
+    if taken := sorted(name for name in graph.names() if shown_name(name) != name):
+        warn(f"batches have {taken} of their own; the graph's attributes of these names are on them as {[*map(shown_name, taken)]}")
     options, edges = given.loader, EdgeUse(graph.arrays.edge_dir, given.build.weight, given.build.time_attr, bool(with_edge))
     plan, backend = options.plan(graph, placement, edges, lambda sampling: (given.inputs.resolve(sampling, graph), sampling))
     return Pipeline(plan, graph, events, backend=backend, transform=options.transform, device=options.device)

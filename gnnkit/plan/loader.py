@@ -90,11 +90,11 @@ def to_pad(value: Any) -> PadOption:
     Raises:
         PlanError: It is none of these.
     """
-    if value is None or value == "bucket":
-        return value  # type: ignore[no-any-return]
+    if value is None or (isinstance(value, str) and value == "bucket"):
+        return value  # type: ignore[return-value]
     if isinstance(value, (Mapping, Shape)) or (isinstance(value, tuple) and all(isinstance(size, int) for size in value)):
         value = [value]
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    if isinstance(value, str) or not isinstance(value, Iterable) or hasattr(value, "ndim"):
         raise PlanError(f"pad must be None, 'bucket' or sizes, got {value!r}", _HINT)
     shapes = tuple(sorted((each if isinstance(each, Shape) else Shape.of(each) for each in value), key=lambda shape: shape.size))
     if not shapes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,31 +13,40 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
+from gnnkit.arguments import to_array
+from gnnkit.datasets.pyg import is_dense
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.graph_loader import GraphLoader
+from gnnkit.sampling.subgraph import shown_name
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType, NodeType
 
 # Under this name the values of a sparse matrix ``adj_t`` are an edge array of the graph that is sampled.
 ADJ_VALUE = "adj_t.value"
-# Batches call ids so, which a user's attributes of these names take the place of.
+# Batches call ids so, which a user's attributes of these names take the place of, as in PyG.
 _IDS = ("n_id", "e_id")
 
 
 @dataclass(frozen=True)
 class Aside:
-    """An attribute that PyG's loaders index and stores do not hold, such as a ``TensorFrame``.
+    """An attribute that PyG's loaders index and stores do not hold, such as a ``TensorFrame``, or under a name that batches use themselves.
 
     Attributes:
         owner: The node type or edge type; None in a ``Data``.
         name: The attribute's name.
         value: What is indexed.
-        is_node: Whether by node ids, or by edge ids.
+        is_node: Whether by node ids, or by edge ids; None comes whole.
     """
 
     owner: Any
     name: str
     value: Any
-    is_node: bool
+    is_node: bool | None
+
+    def put(self, store: Any, n_id: Tensor, e_id: Tensor | None) -> None:
+        """Puts it on a batch, where only ids give way to a user's attribute of their name, as in PyG."""
+        ids = n_id if self.is_node else e_id
+        if (self.name in _IDS or self.name not in store) and not (self.is_node is not None and ids is None):
+            store[self.name] = self.value if self.is_node is None else self.value[ids]
 
 
 @dataclass(frozen=True)
@@ -140,14 +149,15 @@ def _take_aside(data: Data | HeteroData, graph: Data | HeteroData) -> Iterator[A
         store, own = (
             (data._store, graph._store) if key is None and isinstance(data, Data) else (data[key], graph[key]) if key else (None, None)
         )
-        if store is None or own is None or not (name in _IDS or _has_rows_only(value)):
+        is_taken = shown_name(name) != name and name not in ("edge_index", "num_nodes")
+        if store is None or own is None or not (is_taken or _has_rows_only(value)):
             continue
-        is_node = bool(store.is_node_attr(name))
-        if is_node or store.is_edge_attr(name):
+        is_node = True if store.is_node_attr(name) else False if store.is_edge_attr(name) else None
+        if is_taken or is_node is not None:
             if is_node and "num_nodes" not in own:
                 own["num_nodes"] = store.num_nodes
             del own[name]
-            found.append(Aside(key, name, torch.as_tensor(value) if name in _IDS else value, is_node))
+            found.append(Aside(key, name, _tensor(value, name) if isinstance(value, np.ndarray) else value, is_node))
     return iter(sorted(found, key=lambda aside: aside.name in _IDS))
 
 
@@ -238,6 +248,11 @@ class NodeForm:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_copied", type(self.graph.like) not in (Data, HeteroData))
 
+    @property
+    def keeping_ids(self) -> NodeForm:
+        """The same form, without attributes that take the place of ids."""
+        return replace(self, graph=replace(self.graph, aside=tuple(aside for aside in self.graph.aside if aside.name not in _IDS)))
+
     def __call__(self, batch: Data | HeteroData) -> Any:
         """The batch as the user is to see it; the object itself where possible."""
         return self._finished(self._shown(batch))
@@ -252,7 +267,7 @@ class NodeForm:
             self._correct(store)
         for aside in graph.aside:  # what is named as the ids comes last
             store = batch._store if aside.owner is None else batch[aside.owner]
-            store[aside.name] = aside.value[store["n_id" if aside.is_node else "e_id"]]
+            aside.put(store, store.get("n_id"), store.get("e_id"))
         for key in graph.sparse:
             _to_matrix(batch if key is None else batch[key], batch)
         if isinstance(batch, HeteroData):
@@ -340,15 +355,17 @@ class ShadowForm(NodeForm):
         shown = Batch(batch=batch.batch[nodes], ptr=torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
         shown.root_n_id, shown.edge_index = place[:num_roots], torch.stack([row, col])[:, edges]
         for name, value in graph.data.items():
-            if name in ("edge_index", "num_nodes", "batch", "ptr"):
+            if name in ("edge_index", "num_nodes"):
                 continue
-            if graph.data.is_node_attr(name):
-                shown[name] = batch[name][nodes[shown.root_n_id] if name == "y" else nodes]
+            dim, is_node = graph.data.__cat_dim__(name, value), graph.data.is_node_attr(name)
+            if is_node or graph.data.is_edge_attr(name):
+                rows = (nodes[shown.root_n_id] if name == "y" else nodes) if is_node else edges
+                shown[name] = batch[name].index_select(dim, rows)
             else:
-                shown[name] = batch[name][edges] if graph.data.is_edge_attr(name) else value
+                shown[name] = value
         n_id, e_id = batch.n_id[nodes], batch.e_id[edges]
         for aside in graph.aside:
-            shown[aside.name] = aside.value[n_id if aside.is_node else e_id]
+            aside.put(shown, n_id, e_id)
         if graph.sparse:
             _to_matrix(shown, shown)
         return shown
@@ -460,8 +477,8 @@ def node_inputs(data: Data | HeteroData, input_nodes: Any, input_time: Any = Non
     ids, names = (None, None) if input_nodes is None else _to_ids(input_nodes, num_nodes)
     count = num_nodes if ids is None else len(ids)
     if input_id is not None:
-        names = _of_length(torch.as_tensor(input_id), count, "input_id")
-    time = None if input_time is None else _of_length(torch.as_tensor(input_time), count, "input_time")
+        names = _of_length(_tensor(input_id, "input_id"), count, "input_id")
+    time = None if input_time is None else _of_length(_tensor(input_time, "input_time"), count, "input_time")
     return NodeInputs(node_type, ids, count, time, names)
 
 
@@ -480,19 +497,23 @@ def _type_and_nodes(data: HeteroData, value: Any) -> tuple[NodeType, Any]:
 
 def _to_ids(value: Any, num_nodes: int) -> tuple[Tensor, Tensor | None]:
     """Ids, and what batches call them where that is something else than their places."""
-    try:
-        nodes = value if isinstance(value, Tensor) else torch.as_tensor(value if hasattr(value, "dtype") else list(value))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise PlanError(
-            f"input_nodes cannot be read as node ids: {error}", "give ids or a mask, as a tensor, an array or a list"
-        ) from error
-    nodes = nodes.detach().cpu()
+    is_rows = hasattr(value, "dtype") or not isinstance(value, Iterable) or isinstance(value, (str, bytes))
+    nodes = _tensor(value if is_rows else list(value), "input_nodes", "give node ids or a mask, as a tensor, an array or a list").cpu()
+    if nodes.dim() != 1 and nodes.dtype != torch.bool:
+        raise PlanError(f"input_nodes must be one-dimensional, got shape {list(nodes.shape)}", "for a single node give a list of one")
     if nodes.dtype != torch.bool:
         return nodes if nodes.numel() else nodes.long(), None
     if nodes.dim() != 1 or len(nodes) != num_nodes:
         raise PlanError(f"input_nodes is a mask of {list(nodes.shape)} elements, but there are {num_nodes} nodes")
     nodes = nodes.nonzero().view(-1)
     return nodes, nodes
+
+
+def _tensor(value: Any, what: str, hint: str | None = None) -> Tensor:
+    """A tensor itself, or one of numbers that are given in another way."""
+    if isinstance(value, Tensor) and is_dense(value) and not value.is_meta and not value.is_quantized:
+        return value.detach()
+    return torch.from_numpy(np.require(to_array(value, what, hint), requirements=["C", "W"]))
 
 
 def _of_length(value: Tensor, count: int, what: str) -> Tensor:
@@ -531,18 +552,18 @@ def link_inputs(
     if given is None:
         store = data if edge_type is None else data[edge_type]
         links = store.edge_index if "edge_index" in store else _edges_of_matrix(store)
-    links = torch.as_tensor(links)
+    links = _tensor(links, "edge_label_index")
     if links.dim() != 2 or len(links) != 2:
         raise PlanError(
             f"edge_label_index must be [2, n], sources and targets, got shape {list(links.shape)}", "for example data.edge_index"
         )
     count = int(links.shape[1])
-    label = None if edge_label is None else _of_length(torch.as_tensor(edge_label), count, "edge_label")
+    label = None if edge_label is None else _of_length(_tensor(edge_label, "edge_label"), count, "edge_label")
     negatives = _negatives(neg_sampling, neg_sampling_ratio)
     if negatives is not None and negatives.is_binary() and label is not None and label.numel() and label.min() == 0:
         label = label + 1  # over all of them: 0 is for negatives, also in a batch whose labels are others
-    time = None if edge_label_time is None else _of_length(torch.as_tensor(edge_label_time), count, "edge_label_time")
-    names = None if input_id is None else _of_length(torch.as_tensor(input_id), count, "input_id")
+    time = None if edge_label_time is None else _of_length(_tensor(edge_label_time, "edge_label_time"), count, "edge_label_time")
+    names = None if input_id is None else _of_length(_tensor(input_id, "input_id"), count, "input_id")
     return LinkInputs(edge_type, links, given is None, label, time, negatives, names)
 
 

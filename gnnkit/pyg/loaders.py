@@ -16,6 +16,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import NegativeSampling
 from torch_geometric.sampler.base import BaseSampler, NumNeighbors, SubgraphType
 
+from gnnkit.arguments import checks_arguments, to_array
 from gnnkit.backends.base import Backend
 from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
@@ -99,7 +100,7 @@ class LiveLoader:
         with self._lock:
             self._orders += 1
             number = self._orders - 1
-        beside = self._beside(self.inputs.taken(torch.tensor(order, dtype=torch.long)))
+        beside = self._beside(self._taken(order))
         beside.set_epoch(number)
         return iter(beside)  # which holds the loader, and ends it with itself
 
@@ -109,13 +110,21 @@ class LiveLoader:
         Raises:
             PlanError: There is no such place.
         """
-        index = torch.as_tensor(places)
-        index = index.nonzero() if index.dtype == torch.bool else index
-        index = index.reshape(-1).to(torch.long)
-        count = self.inputs.count
+        return self.around(self._taken(places))
+
+    def _taken(self, places: Any) -> Inputs:
+        """The inputs at these places, or where a mask of all of them is true."""
+        index, count = torch.from_numpy(to_array(places, "the places of inputs").copy()).reshape(-1), self.inputs.count
+        if index.dtype == torch.bool:
+            if len(index) != count:
+                raise PlanError(f"there is a mask of {len(index)} elements, and the loader has {count} inputs")
+            index = index.nonzero().view(-1)
+        if index.numel() and index.is_floating_point():
+            raise PlanError(f"places of inputs are whole numbers, got {places!r:.80}")
+        index = index.to(torch.long)
         if index.numel() and not -count <= int(index.min()) <= int(index.max()) < count:
             raise PlanError(f"there is no input {places!r:.80}", f"the loader has {count} inputs, with places from 0")
-        return self.around(self.inputs.taken(index % max(count, 1)))
+        return self.inputs.taken(index % max(count, 1))
 
     def around(self, inputs: Inputs) -> Any:
         """The batch of some inputs; each call draws anew."""
@@ -148,6 +157,8 @@ def _are_same(left: list[tuple[Any, str, Any]], right: list[tuple[Any, str, Any]
     return len(left) == len(right) and all(a[:2] == b[:2] and a[2] is b[2] for a, b in zip(left, right, strict=True))
 
 
+# A neighbourhood of so many hops is a mistake.
+_MOST_HOPS = 1 << 10
 # Arguments of PyG's loaders and of DataLoader that ask for something that is done otherwise here.
 _REFUSED = {
     "transform_sampler_output": "there is no sampler output between sampling and the batch; transform= gets the whole batch",
@@ -254,7 +265,10 @@ class _OverGraphLoader:
         # Its attributes, and its checks of its arguments; nothing of it runs.
         loader: Any = self
         inputs_of: Any = range(inputs.count) if dataset is None else dataset
-        DataLoader.__init__(loader, inputs_of, **kwargs)
+        try:
+            DataLoader.__init__(loader, inputs_of, **kwargs)
+        except ValueError as error:
+            raise PlanError(f"an argument of DataLoader is unusable: {error}") from error
         pin_memory = bool(loader.pin_memory) and torch.cuda.is_available()
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator))
         self._live = LiveLoader(
@@ -297,7 +311,7 @@ class _OverGraphLoader:
     def __iter__(self) -> Iterator[Any]:
         """Begins the next epoch; an iteration that is under way ends."""
         sampler: Any = getattr(self, "sampler", None)
-        return self._live.epoch([int(place) for place in sampler] if self._given_order else None)
+        return self._live.epoch([getattr(place, "item", lambda p=place: p)() for place in sampler] if self._given_order else None)
 
     def __call__(self, index: Tensor | list[int]) -> Data | HeteroData:
         """The batch of the inputs at places ``index``; each call draws anew."""
@@ -364,7 +378,7 @@ def _fan_outs(data: Data | HeteroData, num_neighbors: Any) -> tuple[NumNeighbors
     Raises:
         PlanError: Types are missing or unknown, or have different numbers of hops.
     """
-    values = num_neighbors.tolist() if hasattr(num_neighbors, "tolist") else num_neighbors
+    values = to_array(num_neighbors, "num_neighbors").tolist() if hasattr(num_neighbors, "tolist") else num_neighbors
     if not isinstance(values, (list, tuple, dict, NumNeighbors)):
         raise PlanError(f"num_neighbors must be a list with one number per hop, got {num_neighbors!r}", "for example [15, 10, 5]")
     try:
@@ -448,6 +462,7 @@ class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[m
         PlanError: A value is unusable, or cannot be followed.
     """
 
+    @checks_arguments
     def __init__(  # noqa: PLR0913 - PyG's
         self,
         data: Data | HeteroData | tuple[FeatureStore, GraphStore],
@@ -521,6 +536,7 @@ class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: 
         PlanError: A value is unusable, or cannot be followed.
     """
 
+    @checks_arguments
     def __init__(  # noqa: PLR0913 - PyG's
         self,
         data: Data | HeteroData | tuple[FeatureStore, GraphStore],
@@ -591,6 +607,7 @@ class HGTLoader(_OverGraphLoader, theirs.HGTLoader):  # type: ignore[misc]
         PlanError: A value is unusable, or cannot be followed.
     """
 
+    @checks_arguments
     def __init__(
         self,
         data: HeteroData | tuple[FeatureStore, GraphStore],
@@ -628,6 +645,7 @@ class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ig
         PlanError: A value is unusable, or cannot be followed.
     """
 
+    @checks_arguments
     def __init__(
         self, data: Data, depth: int, num_neighbors: int, node_idx: Tensor | None = None, replace: bool = False, **kwargs: Any
     ) -> None:
@@ -636,8 +654,8 @@ class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ig
                 f"data must be a Data, got {type(data).__name__}",
                 "NeighborLoader(data, disjoint=True, subgraph_type='induced') gives such subgraphs of a HeteroData",
             )
-        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-            raise PlanError(f"depth must be a whole number of at least 1, got {depth!r}")
+        if not 1 <= depth < _MOST_HOPS:
+            raise PlanError(f"depth must be a whole number from 1 to {_MOST_HOPS - 1}, got {depth!r}")
         data = copy.copy(data)
         inputs = node_inputs(data, node_idx)
         ids = torch.arange(inputs.count) if inputs.ids is None else inputs.ids

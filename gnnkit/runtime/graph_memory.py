@@ -22,6 +22,7 @@ from gnnkit.plan import StoreRef
 from gnnkit.runtime.ring import HUGE_PAGE, SharedBlock, first_pages, joined, page_start, rounded
 from gnnkit.runtime.supervisor import Supervisor
 from gnnkit.runtime.wire import Message
+from gnnkit.sampling.subgraph import by_shown_name
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart
 from gnnkit.storage.files import Guarded
@@ -439,6 +440,16 @@ class GraphHandle:
     _copier: weakref.ref[object] | None = None
     # Reentrant: a forgotten loader's finalizer may run in the middle of anything.
     _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def names(self) -> set[str]:
+        """The names of all that batches carry of the graph."""
+        schema = self.arrays.schema
+        arrays = [nodes.arrays for nodes in schema.node_types.values()] + [edges.arrays for edges in schema.edge_types.values()]
+        return {name for values in (self.extra, *self.type_extra.values(), *arrays) for name in values}
+
+    def shown_extra(self) -> tuple[dict[str, Any], dict[Any, dict[str, Any]]]:
+        """``extra`` and ``type_extra`` as batches carry them."""
+        return by_shown_name(self.extra), {owner: by_shown_name(values) for owner, values in self.type_extra.items()}
 
     def memory(self, memory_budget: int | None) -> GraphMemory:
         """The arrays to sample from, one for all callers; the first budget that allows it has them copied into huge pages.

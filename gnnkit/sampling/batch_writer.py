@@ -25,6 +25,7 @@ from gnnkit.sampling.subgraph import (
     Walked,
     WalkedEdges,
     damaged,
+    shown_name,
 )
 from gnnkit.sampling.tables import GraphTables, RowTable, address_of
 from gnnkit.schema import NodeType
@@ -270,10 +271,14 @@ class RowWriter:
         self._node_arrays = [
             [
                 _Gathered.of(NodeKey(node_type, "n_id"), tables.node_ids[node_type]),
-                *(_Gathered.of(NodeKey(*key), table) for key, table in tables.node_rows.items() if key[0] == node_type),
+                *(_Gathered.of(NodeKey(t, shown_name(name)), table) for (t, name), table in tables.node_rows.items() if t == node_type),
             ]
             for node_type in tables.node_types
         ]
+        self._edge_arrays = {
+            edge_type: [(shown_name(name), table) for (owner, name), table in tables.edge_rows.items() if owner == edge_type]
+            for edge_type in tables.edge_types
+        }
 
     def lay_out(self, walked: Sequence[Walked]) -> list[BatchLayout]:
         """See ``BatchWriter.lay_out``."""
@@ -306,9 +311,8 @@ class RowWriter:
         edge_type, position = tables.edge_types[edges.relation], self._address(edges.position)
         if self._with_edge and edge_type in tables.edge_ids:
             self._gather(builder, _Gathered.of(EdgeKey(edges.type, "e_id"), tables.edge_ids[edge_type]), position, count)
-        for (owner, name), table in tables.edge_rows.items():
-            if owner == edge_type:
-                self._gather(builder, _Gathered.of(EdgeKey(edges.type, name), table), position, count)
+        for name, table in self._edge_arrays[edge_type]:
+            self._gather(builder, _Gathered.of(EdgeKey(edges.type, name), table), position, count)
 
     def _address(self, array: NDArray[np.int64]) -> int:
         kept = np.ascontiguousarray(array, np.int64)

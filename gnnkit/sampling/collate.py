@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import interruptible
-from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey, SampledSubgraph
+from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey, SampledSubgraph, shown_name
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
     HOMOGENEOUS_NODE_TYPE,
+    ArraySpec,
     EdgeDir,
     EdgeType,
     GraphSchema,
@@ -127,20 +128,26 @@ class Dequantizer:
         return replace(contents, arrays=arrays)
 
 
-def quantizations_of(schema: GraphSchema, edge_dir: EdgeDir) -> dict[BatchKey, Quantization]:
-    """Returns the scales and offsets of quantised arrays, by the arrays' keys in batches.
+def specs_of(schema: GraphSchema, edge_dir: EdgeDir) -> dict[BatchKey, ArraySpec]:
+    """Returns the specifications of a graph's arrays by the arrays' keys in batches.
 
     Args:
         schema: The graph's schema.
         edge_dir: The direction in which it is sampled.
     """
-    found: dict[BatchKey, Quantization] = {}
+    found: dict[BatchKey, ArraySpec] = {}
     for node_type, nodes in schema.node_types.items():
-        found |= {NodeKey(node_type, name): spec.quantization for name, spec in nodes.arrays.items() if spec.quantization is not None}
+        found |= {NodeKey(node_type, shown_name(name)): spec for name, spec in nodes.arrays.items()}
     for edge_type, edges in schema.edge_types.items():
         shown = edge_type if edge_dir == "in" or schema.is_homogeneous else reverse_edge_type(edge_type)
-        found |= {EdgeKey(shown, name): spec.quantization for name, spec in edges.arrays.items() if spec.quantization is not None}
+        found |= {EdgeKey(shown, shown_name(name)): spec for name, spec in edges.arrays.items()}
     return found
+
+
+def with_dims(contents: BatchContents, dims: Mapping[BatchKey, int]) -> BatchContents:
+    """The contents with rows along the dimensions that the graph has them along, ``ArraySpec.dim``."""
+    moved = {key: contents.arrays[key].movedim(0, dim).contiguous() for key, dim in dims.items() if key in contents.arrays}
+    return replace(contents, arrays={**contents.arrays, **moved})
 
 
 @interruptible("the import of PyTorch and PyG")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from gnnkit.plan import TemporalComparison
 from gnnkit.sampling.owners import Variates
 from gnnkit.schema import EdgeType, NodeType, stored_dtype
 from gnnkit.storage.layout import FEATURE_NAME
+
+V = TypeVar("V")
 
 # Every array starts at a cache line, so that vectorised code never straddles one needlessly.
 ALIGNMENT = 64
@@ -42,6 +45,23 @@ class EdgeKey(NamedTuple):
 
 
 BatchKey = NodeKey | EdgeKey
+
+# What batches say of themselves under these names, no array or attribute of the graph takes the place of.
+_OWN_NAMES: Final = ("n_id", "e_id", "batch", "ptr", "input_id", "batch_size", "seed_time", "seed_mask", "edge_index", "num_nodes") + (
+    "num_sampled_nodes",
+    "num_sampled_edges",
+)
+_OWN: Final = re.compile(f"(graph_)*({'|'.join(_OWN_NAMES)})")
+
+
+def shown_name(name: str) -> str:
+    """Returns the name of a graph's array or attribute in batches: its own, or ``graph_n_id`` where batches call something of theirs so."""
+    return f"graph_{name}" if _OWN.fullmatch(name) else name
+
+
+def by_shown_name(values: Mapping[str, V]) -> dict[str, V]:
+    """A graph's arrays or attributes by their names in batches."""
+    return {shown_name(name): value for name, value in values.items()}
 
 
 class Field(NamedTuple):

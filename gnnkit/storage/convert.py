@@ -158,7 +158,7 @@ def plain_rows(rows: NDArray[Any], spec: ArraySpec) -> NDArray[Any]:
 
 def plain_spec(spec: ArraySpec) -> ArraySpec:
     """Returns the dtype and shape of the rows that ``plain_rows`` returns."""
-    return spec if spec.quantization is None else ArraySpec(spec.batch_dtype, spec.row_shape)
+    return spec if spec.quantization is None else ArraySpec(spec.batch_dtype, spec.row_shape, dim=spec.dim)
 
 
 @dataclass

@@ -24,6 +24,7 @@ from typing import Any, Literal, NewType, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.arguments import check_fields
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.schema import QUANTIZED, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType, edge_type_name
 from gnnkit.storage.edge_values import TIME_NAME, check_time_attr
@@ -77,7 +78,8 @@ class BuildOptions:
     input_nodes: str | None = TRAIN
 
     def __post_init__(self) -> None:
-        if isinstance(self.num_parts, bool) or not isinstance(self.num_parts, int) or self.num_parts < 1:
+        check_fields(self)
+        if self.num_parts < 1:
             raise PlanError(f"num_parts must be a whole number of at least 1, got {self.num_parts!r}", "num_parts=1 keeps the graph whole")
         methods = (*get_args(Partitioner), *get_args(Given), *([self.partition] if self.part_column else [f"{BY_COLUMN}NAME"]))
         for name, value, choices in (
@@ -86,10 +88,10 @@ class BuildOptions:
             ("feature_dtype", self.feature_dtype, (None, *get_args(FeatureDtype))),
             ("order", self.order, get_args(Order)),
         ):
-            if value not in choices:
+            if not isinstance(value, (str, type(None))) or value not in choices:
                 known = [str(choice) for choice in choices]
                 raise PlanError(f"{name} must be one of {known}, got {value!r}{near_matches(str(value), known)}")
-        if self.input_nodes is not None and (not isinstance(self.input_nodes, str) or not self.input_nodes):
+        if self.input_nodes == "":
             raise PlanError(f"input_nodes must be the name of a split, got {self.input_nodes!r}", "None starts from all nodes")
         if not 0.0 <= self.cache_ratio <= 1.0:
             raise PlanError(f"cache_ratio must be between 0 and 1, got {self.cache_ratio!r}", "cache_ratio=0 replicates nothing")
@@ -207,7 +209,7 @@ def store_schema(schema: GraphSchema, options: BuildOptions) -> GraphSchema:
 def _stored_spec(name: str, spec: ArraySpec, options: BuildOptions) -> ArraySpec:
     """Returns the dtype and shape that an array of the source has in the store."""
     is_feature = name != LABEL_NAME and len(spec.row_shape) == 1 and "float" in spec.dtype
-    return ArraySpec(options.feature_dtype, spec.row_shape) if options.feature_dtype and is_feature else spec
+    return ArraySpec(options.feature_dtype, spec.row_shape, dim=spec.dim) if options.feature_dtype and is_feature else spec
 
 
 def check_buildable(schema: GraphSchema, options: BuildOptions) -> None:
@@ -302,6 +304,8 @@ def _check_arrays(owner: str, arrays: Mapping[str, ArraySpec], reserved: tuple[s
         scales = None if spec.quantization is None else (len(spec.quantization.scale),)
         if scales != (spec.row_shape if spec.dtype == QUANTIZED else None):
             raise PlanError(f"array {name!r} of {owner} has dtype {spec.dtype!r}, rows of shape {spec.row_shape} and scales {scales}")
+        if not 0 <= spec.dim <= len(spec.row_shape):
+            raise PlanError(f"array {name!r} of {owner} has rows of shape {spec.row_shape} along the dimension {spec.dim}")
 
 
 def check_name(what: str, name: str) -> None:

@@ -293,6 +293,7 @@ ROWS: list[tuple[str, dict[str, Any], str]] = [
     ("plain", {"input_nodes": torch.rand(3)}, "whole numbers"),
     ("plain", {"input_nodes": object()}, "must be ids"),
     ("plain", {"input_nodes": EVERYTHING > 3}, "input_nodes is a mask"),
+    ("plain", {"input_nodes": (EVERYTHING > 3).to(torch.uint8)}, "input_nodes is a mask"),
     ("plain", {"input_nodes": EVERYTHING.view(2, -1)}, "one-dimensional"),
     ("plain", {"num_workers": "auto"}, "num_workers must be a whole number"),
     ("plain", {"num_neighbors": {TO: [2]}}, "the graph is homogeneous"),

@@ -468,11 +468,19 @@ def test_negatives_are_not_later_than_their_links() -> None:
     with make(graph, edge_label_time=until, neg_sampling="triplet", neg_strict=True, **options) as loader:
         found = times[torch.cat([batch.n_id[batch.dst_neg_index] for batch in loader])]
         assert set(found.tolist()) == set(range(23)) - {int(times[0])}  # of the edge from 0 to 0
-    with (
-        make(graph, edge_label_time=until - 30, neg_sampling="triplet", **options) as loader,
+    until[2500:] = -8
+    for words, earliest in (({"neg_sampling": "triplet"}, 0), ({"neg_sampling": "binary", "neg_amount": 1}, 0)):
+        with pytest.raises(PlanError, match=rf"500 of 3000 links are older than every 'node' node(.*\n.*)*below {earliest}"):
+            make(graph, edge_label_time=until, **words, **options)
+    late = NegativeSampling("triplet", 1, dst_weight=(times >= 30).float())
+    with pytest.raises(PlanError, match=r"3000 of 3000 links are older than every 'node' node(.*\n.*)*below 30"):
+        make(graph, edge_label_time=until, neg_sampling=late, **options)
+    with (  # which links get one depends on the batch
+        make(graph, edge_label_time=until - 30, neg_sampling="binary", neg_amount=0.5, **options) as loader,
         pytest.raises(SamplingError, match="none that is early enough"),
     ):
         next(iter(loader))
+    until[2500:] = 22
     with make(graph, edge_label_time=until, **options) as loader, pytest.raises(PlanError, match="have no times"):
         loader.sample([[0], [0]])
 
@@ -501,7 +509,7 @@ PLAIN: dict[str, tuple[dict[str, Any], str, str]] = {
     "unknown word of a mode": ({"edge_label_index": SOME, "neg_sampling": {"mode": "binary", "ratio": 2}}, "'ratio'", "amount"),
     "amount 0": ({"edge_label_index": SOME, "neg_sampling": "binary", "neg_amount": 0}, "0", "positive"),
     "amount not finite": ({"edge_label_index": SOME, "neg_sampling": "binary", "neg_amount": float("nan")}, "nan", "positive"),
-    "amount True": ({"edge_label_index": SOME, "neg_sampling": "binary", "neg_amount": True}, "True", "positive"),
+    "amount True": ({"edge_label_index": SOME, "neg_sampling": "binary", "neg_amount": True}, "True", "a number"),
     "fraction of triplets": ({"edge_label_index": SOME, "neg_sampling": "triplet", "neg_amount": 1.5}, "1.5", "whole number"),
     "amount twice": ({"edge_label_index": SOME, "neg_sampling": NegativeSampling("binary", 2), "neg_amount": 3}, "3", "one of them"),
     "strict without draws": ({"edge_label_index": SOME, "neg_strict": True}, "draws none", "binary"),
@@ -521,7 +529,7 @@ PLAIN: dict[str, tuple[dict[str, Any], str, str]] = {
         "the other way round",
         "'reverse'",
     ),
-    "excluded edges as an array": ({"edge_label_index": SOME, "exclude_edges": np.zeros(2)}, "exclude_edges is", "'reverse'"),
+    "excluded edges as an array": ({"edge_label_index": SOME, "exclude_edges": np.zeros(2)}, "exclude_edges must", "'reverse'"),
     "times without times": ({"edge_label_index": SOME, "edge_label_time": range(5)}, "time_attr is not", "time_attr="),
     "times of links missing": ({"edge_label_index": SOME, "time_attr": "time"}, "links' times", "edge_label_time"),
     "times of another length": ({"edge_label_index": SOME, "time_attr": "time", "edge_label_time": [1]}, "5 links", r"\[1\]"),

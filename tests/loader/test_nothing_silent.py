@@ -180,3 +180,234 @@ def test_cards_say_what_batches_start_from() -> None:
 
 def test_errors_are_of_gnnkit() -> None:
     assert issubclass(PlanError, GnnkitError) and issubclass(PlanError, ValueError)
+
+
+# Attributes whose rows lie along another dimension ---------------------------------------------------------------------------
+
+
+class Turned(Data):
+    """A graph with columns for nodes, and pairs of ids for edges, which PyG's loaders take columns of."""
+
+    def __cat_dim__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return 1 if key == "by_node" else super().__cat_dim__(key, value, *args, **kwargs)
+
+
+def turned() -> Turned:
+    edges = torch.randint(0, 40, (2, 90), generator=torch.Generator().manual_seed(0))
+    columns = torch.arange(80.0).view(2, 40)
+    return Turned(
+        edge_index=edges, x=torch.rand(40, 3), by_node=columns, pair_index=torch.arange(180).view(2, 90), face=edges[:, :7].repeat(2, 1)[:3]
+    )
+
+
+def check_columns(batch: Any, data: Data) -> None:
+    assert batch.by_node.equal(data.by_node[:, batch.n_id]) and batch.by_node.is_contiguous()
+    assert batch.pair_index.equal(data.pair_index[:, batch.e_id])
+
+
+@pytest.mark.parametrize(
+    "words", [{}, {"disjoint": True}, {"subgraph_type": "induced"}, {"sampler": gnnkit.Labor([2]), "num_neighbors": None}]
+)
+def test_rows_along_another_dimension_are_taken_as_pyg_takes_them(words: dict[str, Any], tmp_path: Path) -> None:
+    data = turned()
+    with pytest.warns(UserWarning, match=r"not data\.face$"):
+        store = gnnkit.partition(data, 2, partition="random", out=tmp_path / "store")
+    options: dict[str, Any] = {"num_neighbors": [2], "batch_size": 15, "progress": False, **words}
+    with GraphLoader.from_pyg(data, **options) as made, GraphLoader.from_store(store, input_nodes=None, **options) as stored:
+        for batch, same in zip(made, stored, strict=True):
+            check_columns(batch, data)
+            check_columns(same, data)
+            assert batch.face.equal(data.face) and "face" not in same
+    with pytest.raises(PlanError, match=r"by_node.* along the dimension 1"):
+        GraphLoader.from_pyg(data, pad="bucket", **options)
+
+
+@pytest.mark.slow
+def test_rows_along_another_dimension_from_processes() -> None:
+    with loader(turned(), backend=Colocated(1)) as made:
+        for batch in made:
+            check_columns(batch, turned())
+
+
+def test_rows_along_another_dimension_in_loaders_of_pygs_names() -> None:
+    data = turned()
+    for batch in gnnkit.pyg.NeighborLoader(data, [2], batch_size=15):
+        assert isinstance(batch, Turned)
+        check_columns(batch, data)
+    data.node, data.edge_number = torch.arange(40), torch.arange(90)
+    for batch in gnnkit.pyg.ShaDowKHopSampler(data, 1, 2, batch_size=15):
+        assert batch.by_node.equal(data.by_node[:, batch.node]) and batch.pair_index.equal(data.pair_index[:, batch.edge_number])
+
+
+# Names that batches have -----------------------------------------------------------------------------------------------------
+
+OWN_NAMES = ("n_id", "batch", "input_id", "seed_time", "seed_mask", "num_sampled_nodes", "e_id", "ptr", "batch_size")
+
+
+def named() -> Data:
+    data = Data(edge_index=turned().edge_index, x=torch.arange(40.0).view(-1, 1), ptr=torch.tensor([0, 20, 40]), batch_size=3)
+    for place, name in enumerate(OWN_NAMES[:6]):
+        data[name] = torch.arange(40) + 100 * place + 1000
+    data.e_id = torch.arange(90) + 5000
+    return data
+
+
+@pytest.mark.parametrize("backend", [InProcess(1), pytest.param(Colocated(1), marks=pytest.mark.slow)], ids=["InProcess", "Colocated"])
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_what_a_batch_says_of_itself_is_its_own(backend: Any, disjoint: bool, tmp_path: Path) -> None:
+    data = named()
+    plain = Data(edge_index=data.edge_index, x=data.x)
+    options: dict[str, Any] = {
+        "disjoint": disjoint,
+        "num_neighbors": [2, 2],
+        "batch_size": 15,
+        "backend": backend,
+        "with_edge": True,
+        "progress": False,
+    }
+    with pytest.warns(UserWarning, match=r"data\.ptr"):
+        store = gnnkit.partition(data, 2, out=tmp_path / "store")
+    with pytest.warns(UserWarning, match=r"'batch'.*'n_id'.*'graph_batch'.*'graph_n_id'"):
+        stored = GraphLoader.from_store(store, input_nodes=None, **options)
+    with pytest.warns(UserWarning, match=r"'ptr'.*'graph_ptr'"):
+        made = GraphLoader.from_pyg(data, **options)
+    with made, stored, GraphLoader.from_pyg(plain, **options) as expected:
+        for batch, same, want in zip(made, stored, expected, strict=True):
+            for found in (batch, same):
+                for name, value in want:
+                    assert torch.equal(torch.as_tensor(found[name]), torch.as_tensor(value)), name
+                for name in OWN_NAMES[:6]:
+                    assert found[f"graph_{name}"].equal(data[name][want.n_id])
+                assert found.graph_e_id.equal(data.e_id[want.e_id])
+            assert batch.graph_ptr.equal(data.ptr) and batch.graph_batch_size == 3
+
+
+def test_inference_reads_no_attribute_of_a_user() -> None:
+    def mean(batch: Any) -> torch.Tensor:
+        out = torch.zeros(batch.num_nodes, 1)
+        return out.index_add_(0, batch.edge_index[1], batch.x[batch.edge_index[0]]) + 10 * batch.x
+
+    plain = Data(edge_index=named().edge_index, x=named().x)
+    own = Data(edge_index=plain.edge_index, x=plain.x, n_id=torch.arange(39, -1, -1))
+    with pytest.warns(UserWarning, match="graph_n_id"):
+        of_user = loader(own, input_nodes=None)
+    with loader(plain, input_nodes=None) as first, of_user:
+        want = np.asarray(first.inference([mean, mean]))
+        np.testing.assert_array_equal(np.asarray(of_user.inference([mean, mean])), want)
+    of_pyg = gnnkit.pyg.NeighborLoader(own, [2], batch_size=10)
+    np.testing.assert_array_equal(np.asarray(of_pyg.graph_loader.inference([mean, mean])), want)
+
+
+def test_loaders_of_pygs_names_keep_a_users_ids() -> None:
+    data, seen = named(), []
+    data.place = torch.arange(40)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for batch in gnnkit.pyg.NeighborLoader(data, [2], batch_size=15):
+            assert batch.n_id.equal(data.n_id[batch.place]) and batch.batch.equal(data.batch[batch.place])
+            assert batch.ptr.equal(data.ptr) and not any(name.startswith("graph_") for name in batch.keys())  # noqa: SIM118
+            seen += batch.place[: batch.batch_size].tolist()
+            assert batch.input_id.equal(batch.place[: batch.batch_size])
+    assert seen == list(range(40)) and not said
+
+
+# Zeros and ones --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int64, torch.int32])
+def test_a_mask_of_numbers_is_no_list_of_ids(dtype: torch.dtype) -> None:
+    mask = (torch.arange(NUM_NODES) > 8).to(dtype)
+    makers = (
+        lambda value: loader(input_nodes=value),
+        lambda value: loader(input_nodes=value.numpy()),
+        lambda value: loader(input_nodes=("node", value.tolist())) if dtype == torch.int64 else loader(input_nodes=("node", value)),
+        lambda value: loader().for_split(value),
+        lambda value: loader(edge_dir="out").for_anchors(("node", "to", "node"), input_nodes=value),
+        lambda value: gnnkit.pyg.NeighborLoader(ring(), [2], value),
+        lambda value: gnnkit.pyg.ShaDowKHopSampler(ring(), 1, 2, value),
+    )
+    for make in makers:
+        with pytest.raises(PlanError, match=r"zeros and ones(.*\n)*.*bool\(\)"):
+            make(mask)
+    with loader(input_nodes=[0, 1, 1, 0]) as made:  # a few ids, each of them twice
+        assert made.peek().n_id[:4].tolist() == [0, 1, 1, 0]
+    with pytest.raises(PlanError, match=r"one-dimensional(.*\n)*.*reshape\(-1\)"):
+        loader(input_nodes=mask.bool()[:, None])
+
+
+def test_bytes_and_masks_of_another_type_are_no_ids() -> None:
+    data = HeteroData()
+    data["user"].num_nodes, data["item"].num_nodes = 30, 50
+    data["user", "buys", "item"].edge_index = torch.randint(0, 30, (2, 60))
+    for mask in (torch.arange(50) % 2, (torch.arange(7) % 2).to(torch.uint8)):
+        with pytest.raises(PlanError, match=r"zeros and ones.*there are 30 nodes"):
+            GraphLoader.from_pyg(data, input_nodes=("user", mask), num_neighbors=[2])
+
+
+@pytest.mark.parametrize(
+    "form", [lambda m: m.to(torch.uint8), lambda m: m.long(), lambda m: m.float(), lambda m: m[:, None], lambda m: m.numpy()]
+)
+def test_split_masks_of_any_dtype(form: Any, tmp_path: Path) -> None:
+    data, mask = ring(), torch.arange(NUM_NODES) > 8
+    data.train_mask = form(mask)
+    store = gnnkit.partition(data, 1, out=tmp_path / "store")
+    with loader(data, input_nodes="train") as made, GraphLoader.from_store(store, num_neighbors=[2], progress=False) as stored:
+        assert [sorted(batch.n_id[: batch.batch_size].tolist()) for each in (made, stored) for batch in each] == [[9, 10, 11]] * 2
+    data.train_mask = torch.arange(NUM_NODES)
+    with pytest.raises(PlanError, match="there is no split 'train'"):
+        loader(data, input_nodes="train")
+
+
+# As many nodes as edges ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_asked_for_as_the_edges_is_theirs(tmp_path: Path) -> None:
+    data = ring()
+    data.weight = torch.rand(NUM_NODES) + 0.1
+    with loader(data, weight="weight") as made:
+        for batch in made:
+            assert batch.weight.equal(data.weight[batch.e_id])
+    assert gnnkit.partition(data, 1, out=tmp_path / "store", weight="weight").schema.edge_types["node", "to", "node"].arrays.keys() == {
+        "weight"
+    }
+    assert (
+        sum(len(batch.weight) == batch.num_edges for batch in gnnkit.pyg.NeighborLoader(data, [2], batch_size=4, weight_attr="weight")) == 3
+    )
+    data.edge_kind, data.node_kind, data.y = torch.arange(NUM_NODES), torch.arange(NUM_NODES), torch.arange(NUM_NODES)
+    with loader(data, weight="weight") as made:  # nothing is unclear
+        assert set(made.schema.node_types["node"].arrays) == {"x", "y", "node_kind"}
+
+
+def test_what_is_unclear_is_said() -> None:
+    data = ring()
+    data.time = torch.arange(NUM_NODES)
+    with pytest.warns(UserWarning, match=r"12 nodes and as many edges, and data\.time: taken as the nodes'"):
+        loader(data, time_attr="time").close()
+
+
+# Others ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["r", "c", "r+"])
+def test_mapped_features_are_read_where_they_are(mode: Any, tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).random((NUM_NODES, 4), np.float32)
+    np.save(tmp_path / "x.npy", rows)
+    np.save(tmp_path / "edge_index.npy", ring().edge_index.numpy())
+    mapped = {name: np.load(tmp_path / f"{name}.npy", mmap_mode=mode) for name in ("x", "edge_index")}
+    with loader(Data(num_nodes=NUM_NODES, **mapped)) as made:
+        assert np.shares_memory(made.pipeline.graph.arrays.nodes["node"][0].arrays["x"], mapped["x"])
+        for batch in made:
+            np.testing.assert_array_equal(batch.x.numpy(), rows[batch.n_id])
+    with loader(Data(num_nodes=NUM_NODES, x=rows[::-1], edge_index=ring().edge_index.numpy()[::-1].astype(">i8"))) as made:
+        for batch in made:  # whatever the strides and the order of bytes
+            np.testing.assert_array_equal(batch.x.numpy(), rows[::-1][batch.n_id])
+
+
+def test_one_type_need_not_be_named() -> None:
+    data = HeteroData()
+    data["user"].num_nodes = 20
+    data["user", "knows", "user"].edge_index = torch.randint(0, 20, (2, 60))
+    with GraphLoader.from_pyg(data, num_neighbors=[2], batch_size=7, progress=False) as made:
+        assert sorted(int(i) for batch in made for i in batch["user"].n_id[: batch["user"].batch_size]) == list(range(20))
+        with made.for_split([3, 4]) as some, made.for_links(data["user", "knows", "user"].edge_index[:, :5]) as links:
+            assert some.peek()["user"].n_id[:2].tolist() == [3, 4] and links.plan.inputs.input_type == ("user", "knows", "user")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from gnnkit import HGT, PPR, Glt, GraphLoader, Labor, LayerWise
 from gnnkit.errors import PlanError
+from gnnkit.samplers import Sampler, to_options
 from gnnkit.storage.build import build_store
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
@@ -93,3 +95,25 @@ def test_labor_goes_on_with_other_inputs_and_ends_with_other_sampling(store: Sto
                 loader.for_split(("user", range(9)), **words)
         with pytest.raises(PlanError, match="shares draws|graphlearn-torch"):
             loader.with_backend(Glt())
+
+
+@dataclass(frozen=True)
+class OneSampling:
+    """The plan's form of a sampler that gnnkit does not know the words of: one neighbour of each node, one hop."""
+
+    edge_dir: Any = "in"
+    with_edge: bool = False
+    weight: None = None
+    time_attr: None = None
+    num_hops: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """With its kind."""
+        return {"kind": "one", "edge_dir": self.edge_dir, "with_edge": self.with_edge}
+
+
+def test_a_form_without_words_stays_as_it_is(store: Store) -> None:
+    planned = OneSampling()
+    words = to_options(planned)
+    assert isinstance(words, Sampler)
+    assert words.sampling(store.schema, edge_dir="in", weight=None, time_attr=None, with_edge=False) is planned

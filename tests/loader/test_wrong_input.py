@@ -141,7 +141,7 @@ def test_graphs_that_make_no_sense() -> None:
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "all", True])
 def test_numbers_of_threads(threads: Any) -> None:
-    refused(lambda: InProcess(num_threads=threads), repr(threads), "at least 1")
+    refused(lambda: InProcess(num_threads=threads), repr(threads), "whole number")
 
 
 def test_cuda_where_there_is_none() -> None:

@@ -29,6 +29,7 @@ ORDER = (
         "host",
         "files",
         "callers",
+        "arguments",
         "unpickling",
         "waiting",
         "shipped",

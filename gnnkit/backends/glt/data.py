@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gnnkit.sampling.subgraph import by_shown_name
 from gnnkit.schema import ArraySpec, EdgeType, NodeType
 from gnnkit.storage.arrays import GraphArrays, edge_order
 from gnnkit.storage.convert import plain_rows, plain_spec
@@ -36,13 +37,13 @@ class Columns:
     def of_nodes(cls, graph: GraphArrays, node_type: NodeType) -> Columns:
         """Rows of a node type."""
         ids = {} if graph.store_id[node_type] is None else {N_ID: _ID}
-        return cls({**ids, **graph.schema.node_types[node_type].arrays})
+        return cls({**ids, **by_shown_name(graph.schema.node_types[node_type].arrays)})
 
     @classmethod
     def of_edges(cls, graph: GraphArrays, edge_type: EdgeType, *, with_edge: bool) -> Columns:
         """Rows of an edge type; with the dataset's ids if there are any and ``with_edge`` asks for them."""
         has_ids = graph.local_edges(edge_type)[0].edge_id is not None
-        return cls({**({E_ID: _ID} if with_edge and has_ids else {}), **graph.schema.edge_types[edge_type].arrays})
+        return cls({**({E_ID: _ID} if with_edge and has_ids else {}), **by_shown_name(graph.schema.edge_types[edge_type].arrays)})
 
     @property
     def num_words(self) -> int:
@@ -224,14 +225,14 @@ class PartBuilder:
         nodes, columns = self.graph.nodes[node_type][self.part], Columns.of_nodes(self.graph, node_type)
         bounds = self.graph.node_bounds[node_type]
         table = shared_empty((int(np.diff(bounds)[self.part]), columns.num_words), torch.float32)
-        columns.pack({N_ID: nodes.global_id, **nodes.arrays}, table.numpy())
+        columns.pack({N_ID: nodes.global_id, **by_shown_name(nodes.arrays)}, table.numpy())
         return self._feature(table, bounds, self.numbers.nodes(node_type, self.part))
 
     def edge_table(self, edge_type: EdgeType, *, with_edge: bool) -> Any:
         """A ``Feature``: everything that the part's edges carry, likewise."""
         edges, columns = self.graph.edges[edge_type][self.part], Columns.of_edges(self.graph, edge_type, with_edge=with_edge)
         table = shared_empty((len(edges.indices), columns.num_words), torch.float32)
-        columns.pack({E_ID: edges.edge_id, **edges.arrays}, table.numpy())
+        columns.pack({E_ID: edges.edge_id, **by_shown_name(edges.arrays)}, table.numpy())
         return self._feature(table, self.graph.edge_bounds[edge_type], self.numbers.edges(edge_type, self.part))
 
     def _feature(self, rows: torch.Tensor, bounds: NDArray[np.int64], own: NDArray[Any] | None) -> Any:

@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
@@ -13,7 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from gnnkit.datasets.citations import cora
 from gnnkit.datasets.pyg import PyGSource
 from gnnkit.errors import DatasetError, PlanError
-from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, ArraySpec
+from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, ArraySpec, GraphSchema
 
 EDGES = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 0]])
 WRITES = ("author", "writes", "paper")
@@ -83,11 +84,20 @@ def test_as_many_nodes_as_edges() -> None:
     assert [name for name in ("x", "y", "edge_attr", "edge_y") if data.is_node_attr(name)] == ["x", "y"]
 
 
-def test_ids_in_columns_are_not_rows() -> None:
-    label_index = torch.zeros(2, 4, dtype=torch.long)
-    source = PyGSource(small(edge_label_index=label_index, n_index=torch.arange(5)))
-    assert source.extra["edge_label_index"] is label_index
-    assert set(source.schema.node_types["node"].arrays) == {"n_index"}
+def test_rows_lie_along_the_dimension_that_pyg_says() -> None:
+    class Turned(Data):
+        def __cat_dim__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+            return 1 if key == "z" else super().__cat_dim__(key, value, *args, **kwargs)
+
+    label_index, z = torch.zeros(2, 3, dtype=torch.long), torch.arange(10).view(2, 5)
+    data = Turned(edge_index=EDGES, num_nodes=5, edge_label_index=label_index, n_index=torch.arange(5), z=z, pair_index=EDGES + 1)
+    source = PyGSource(data)
+    assert source.extra == {"edge_label_index": label_index} and source.left_out == ["data.edge_label_index"]
+    nodes, edges = source.schema.node_types["node"].arrays, source.schema.edge_types[HOMOGENEOUS_EDGE_TYPE].arrays
+    assert {name: (spec.row_shape, spec.dim) for name, spec in nodes.items()} == {"n_index": ((), 0), "z": ((2,), 1)}
+    assert {name: (spec.row_shape, spec.dim) for name, spec in edges.items()} == {"pair_index": ((2,), 1)}
+    np.testing.assert_array_equal(source.node_array("node", "z"), z.t().numpy())
+    assert GraphSchema.from_json(source.schema.to_json()) == source.schema
 
 
 def test_nodes_without_features_or_edges() -> None:
@@ -222,7 +232,6 @@ def test_int32_edge_index() -> None:
         ({"train_mask": torch.ones(3, dtype=torch.bool)}, "train_mask has 3 rows"),
         ({"edge_attr": torch.rand(5, 2)}, "edge_attr has 5 rows, but there are 4 edges"),
         ({"edge_weight": torch.rand(1)}, "edge_weight has 1 rows"),
-        ({"x": [1, 2, 3, 4, 5]}, "x has no rows"),
     ],
 )
 def test_wrong_number_of_rows(attributes: dict[str, Any], message: str) -> None:
@@ -255,6 +264,20 @@ def test_what_cannot_be_stored_is_refused() -> None:
         PyGSource(small(x=torch.eye(5).to_sparse()))
     with pytest.raises(PlanError, match="object"):
         PyGSource(small(names=np.array(list("abcde"), dtype=object)))
+    lists: dict[str, Any] = {"x": [1, 2, 3, 4, 5], "name": list("abcde"), "pair": tuple("abcd"), "series": pd.Series(range(5))}
+    for name, value in lists.items():
+        what = rf"data\.{name} has a value for each node or edge and is a {type(value).__name__}"
+        with pytest.raises(PlanError, match=rf"{what}(.*\n)*.*n_id"):
+            PyGSource(small(**{name: value}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # both are prototypes
+        nested = torch.nested.nested_tensor([torch.rand(2)] * 5)
+        masked = torch.masked.masked_tensor(torch.rand(5), torch.ones(5, dtype=torch.bool))
+    for kind, value in {"nested": nested, "masked": masked}.items():
+        with pytest.raises(PlanError, match=f"dense tensor, got .*{kind}"):
+            PyGSource(small(z=value))
+    with pytest.raises(PlanError, match="masked array"):
+        PyGSource(small(z=np.ma.masked_array(np.zeros(5), mask=[0, 1, 0, 0, 0])))
     with pytest.raises(PlanError, match="edge_index is missing"):
         PyGSource(Data(x=torch.rand(3, 1)))
     with pytest.raises(PlanError, match="expected a torch_geometric"):
