@@ -118,10 +118,15 @@ def resolve_input_nodes(value: Any, graph: GraphHandle, input_time: Any = None, 
     count = schema.num_nodes if inputs.ids is None else len(inputs.ids)
     if inputs.split is not None:
         count = len(graph.splits[inputs.node_type][inputs.split])
-    return replace(inputs, time=_to_times(input_time, count))
+    return replace(inputs, time=to_input_times(input_time, count))
 
 
-def _to_times(value: Any, count: int) -> NDArray[np.int64]:
+def to_input_times(value: Any, count: int) -> NDArray[np.int64]:
+    """Times of input nodes: int64 ``[count]``.
+
+    Raises:
+        PlanError: They are no whole numbers, or of another shape.
+    """
     times = to_array(value, "input_time")
     if times.shape != (count,) or times.dtype.kind not in "iu":
         raise PlanError(

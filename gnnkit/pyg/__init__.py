@@ -11,5 +11,7 @@ from gnnkit.pyg.loaders import HGTLoader as HGTLoader
 from gnnkit.pyg.loaders import LinkNeighborLoader as LinkNeighborLoader
 from gnnkit.pyg.loaders import NeighborLoader as NeighborLoader
 from gnnkit.pyg.loaders import ShaDowKHopSampler as ShaDowKHopSampler
+from gnnkit.pyg.samplers import HGTSampler as HGTSampler
+from gnnkit.pyg.samplers import NeighborSampler as NeighborSampler
 
-__all__ = ["HGTLoader", "LinkNeighborLoader", "NeighborLoader", "ShaDowKHopSampler"]
+__all__ = ["HGTLoader", "HGTSampler", "LinkNeighborLoader", "NeighborLoader", "NeighborSampler", "ShaDowKHopSampler"]

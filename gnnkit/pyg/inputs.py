@@ -114,6 +114,18 @@ def prepare(data: Data | HeteroData, edge_type: EdgeType | None = None) -> Prepa
     return PreparedGraph(graph, like, counted, sparse, tuple(_take_aside(data, graph)), _device_of(data))
 
 
+def structure_of(data: Data | HeteroData, *names: str) -> Data | HeteroData:
+    """A graph's edges as ``edge_index``, its numbers of nodes, and the arrays of these names."""
+    graph = prepare(data).data
+    counts = {store._key: store.num_nodes for store in graph.node_stores}
+    for store in graph.stores:
+        for name in set(store.keys()) - {"edge_index", *names}:
+            del store[name]
+    for store in graph.node_stores:
+        store["num_nodes"] = counts[store._key]
+    return graph
+
+
 def _to_edge_index(store: Any, graph: Data | HeteroData) -> bool:
     """Replaces ``adj_t`` by ``edge_index``, in the order of the matrix, which its edges' ids follow; whether there was one."""
     if "adj_t" not in store:
@@ -538,7 +550,7 @@ def link_inputs(
         )
     count = int(links.shape[1])
     label = None if edge_label is None else _of_length(torch.as_tensor(edge_label), count, "edge_label")
-    negatives = _negatives(neg_sampling, neg_sampling_ratio)
+    negatives = negatives_of(neg_sampling, neg_sampling_ratio)
     if negatives is not None and negatives.is_binary() and label is not None and label.numel() and label.min() == 0:
         label = label + 1  # over all of them: 0 is for negatives, also in a batch whose labels are others
     time = None if edge_label_time is None else _of_length(torch.as_tensor(edge_label_time), count, "edge_label_time")
@@ -572,7 +584,12 @@ def _edges_of_matrix(store: Any) -> Tensor:
     return torch.stack([col, row])
 
 
-def _negatives(neg_sampling: Any, ratio: float | None) -> NegativeSampling | None:
+def negatives_of(neg_sampling: Any, ratio: float | None) -> NegativeSampling | None:
+    """The negatives that a user of PyG means, in one of the ways of saying them; see ``link_inputs``.
+
+    Raises:
+        PlanError: It is no way of drawing negatives.
+    """
     if ratio is not None and ratio != 0:
         neg_sampling = {"mode": "binary", "amount": ratio}
     try:
