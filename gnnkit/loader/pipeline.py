@@ -584,12 +584,13 @@ def _check_source(source: Any) -> None:
     module, kind = type(source).__module__.partition(".")[0], type(source).__name__
     if isinstance(source, (str, Path)):
         hint = "from_tables(path) reads tables, from_store(path) opens a store, from_ogb(name) one of OGB's datasets"
-    elif module == "torch_geometric":
-        hint = "from_pyg(data) takes it"
     elif module in ("networkx", "pandas", "polars", "duckdb", "pyarrow") or hasattr(source, "__arrow_c_stream__"):
         hint = "from_tables(edges, nodes) takes it"
     else:
-        hint = "from_pyg(data) takes a PyG object, from_store(path) a store; a source has the methods of gnnkit.source.GraphSource"
+        from gnnkit.datasets.pyg import graph_hint  # torch_geometric
+
+        usual = "from_pyg(data) takes a PyG object, from_store(path) a store; a source has the methods of gnnkit.source.GraphSource"
+        hint = graph_hint(source) or ("from_pyg(data) takes it" if module == "torch_geometric" else usual)
     raise PlanError(f"from_source() was given a {kind}, which is no source: {source!r:.60}", hint)
 
 

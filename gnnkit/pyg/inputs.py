@@ -13,8 +13,10 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
+from gnnkit.datasets.pyg import graph_hint
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.graph_loader import GraphLoader
+from gnnkit.loader.inputs import check_no_mapping
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType, NodeType
 
 # Under this name the values of a sparse matrix ``adj_t`` are an edge array of the graph that is sampled.
@@ -83,7 +85,7 @@ def as_object(data: Any) -> Data | HeteroData:
         return _read_stores(*data)
     raise PlanError(
         f"data must be a Data, a HeteroData or a pair (FeatureStore, GraphStore), got {type(data).__name__}",
-        "gnnkit.GraphLoader.from_ogb() and from_store() open graphs that are no PyG objects",
+        graph_hint(data) or "gnnkit.GraphLoader.from_ogb() and from_store() open graphs that are no PyG objects",
     )
 
 
@@ -466,6 +468,7 @@ def node_inputs(data: Data | HeteroData, input_nodes: Any, input_time: Any = Non
         PlanError: A type is missing or unknown, or an array is unusable or of another length.
     """
     node_type = None
+    check_no_mapping(input_nodes, "input_nodes")
     if isinstance(data, HeteroData):
         node_type, input_nodes = _type_and_nodes(data, input_nodes)
     num_nodes = int((data if node_type is None else data[node_type]).num_nodes)
@@ -537,6 +540,7 @@ def link_inputs(
         PlanError: A type is missing or unknown, or an array is unusable or of another length.
     """
     edge_type, given = None, edge_label_index
+    check_no_mapping(edge_label_index, "edge_label_index")
     if isinstance(data, HeteroData):
         edge_type, given = _type_and_links(data, edge_label_index)
     links = given

@@ -654,6 +654,7 @@ class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ig
     def __init__(
         self, data: Data, depth: int, num_neighbors: int, node_idx: Tensor | None = None, replace: bool = False, **kwargs: Any
     ) -> None:
+        data = copy.copy(as_object(data))
         if not isinstance(data, Data):
             raise PlanError(
                 f"data must be a Data, got {type(data).__name__}",
@@ -661,7 +662,6 @@ class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ig
             )
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
             raise PlanError(f"depth must be a whole number of at least 1, got {depth!r}")
-        data = copy.copy(data)
         inputs = node_inputs(data, node_idx)
         ids = torch.arange(inputs.count) if inputs.ids is None else inputs.ids
         self.depth, self.num_neighbors, self.replace, self.node_idx = depth, num_neighbors, replace, ids

@@ -553,6 +553,33 @@ def test_input_nodes_that_are_none(input_nodes: Any, message: str) -> None:
         NeighborLoader(typed(), [1], input_nodes)
 
 
+@pytest.mark.parametrize("split", [{"train": torch.arange(3), "valid": torch.arange(2)}, {"train": {"user": torch.arange(3)}}])
+def test_dicts_of_splits_ask_for_one_of_them(split: Any) -> None:
+    """As ``dataset.get_idx_split()`` and ``get_edge_split()`` give them."""
+    data = plain()
+    nodes: list[Any] = [
+        lambda: NeighborLoader(data, [1], split),
+        lambda: ShaDowKHopSampler(data, 1, 1, split),
+        lambda: HGTLoader(typed(), [1], split),
+        lambda: gnnkit.GraphLoader.from_pyg(data, input_nodes=split, num_neighbors=[1]),
+        lambda: gnnkit.GraphLoader.from_pyg(typed(), input_nodes=split, num_neighbors=[1]),
+        lambda: gnnkit.GraphLoader.from_pyg(data, num_neighbors=[1]).for_split(split),
+    ]
+    links: list[Any] = [
+        lambda: LinkNeighborLoader(data, [1], split),
+        lambda: gnnkit.GraphLoader.from_pyg(data, edge_label_index=split, num_neighbors=[1]),
+        lambda: gnnkit.GraphLoader.from_pyg(data, num_neighbors=[1]).for_links(split),
+    ]
+    for name, calls in (("input_nodes", nodes), ("edge_label_index", links)):
+        for call in calls:
+            with pytest.raises(PlanError, match=f"{name} is a dict") as caught:
+                call()
+            assert f"{name}=split['train']" in str(caught.value.hint)
+    with pytest.raises(PlanError, match="input_nodes is a dict") as caught:
+        gnnkit.GraphLoader.from_pyg(typed(), input_nodes={"user": torch.arange(3)}, num_neighbors=[1])
+    assert "input_nodes=('user', ids)" in str(caught.value.hint)
+
+
 def test_what_cannot_be_followed_says_so_and_what_to_do() -> None:
     given: dict[str, Any] = {
         "transform_sampler_output": lambda out: out,
