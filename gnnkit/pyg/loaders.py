@@ -123,7 +123,7 @@ class LiveLoader:
         """
         with self._lock:
             loader, places = self._open(), None
-            (state, kept), self._loaded = self._loaded or ({}, None), None
+            state, kept = self._loaded or ({}, None)
             if order is not None:
                 if state:
                     self._numbers = itertools.count(state["epoch"])
@@ -136,6 +136,7 @@ class LiveLoader:
                 loader = loader.with_backend(loader.pipeline.backend)
                 loader.set_epoch(self._loader.epoch + 1 + next(self._numbers))
             iterator = iter(loader)  # which holds the loader, and ends it with itself
+            self._loaded = None
             self._runs = [*(run for run in self._runs if run.is_under_way), _Iteration(loader, weakref.ref(iterator), places)]
             return iterator
 
@@ -379,7 +380,7 @@ class _OverGraphLoader:
         return self._live.epoch((lambda: [int(place) for place in sampler]) if self._given_order else None)
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's position: that of ``GraphLoader.state_dict``, and what is left of an order of the user's own (``sampler=``).
+        """The loader's position: that of ``GraphLoader.state_dict``, with the order of the epoch where it is the user's (``sampler=``).
 
         While iterations are under way at once, as where one loader is for training and validation, it is that of the first of them.
         """

@@ -117,13 +117,14 @@ class _Loaders:
     def _open(self, inputs: Inputs, options: dict[str, Any], form: dict[str, Any]) -> GraphLoader:
         if self._seed is None:
             self._seed = drawn_seed()
-        known, base = self.graph.edge_types if isinstance(self.graph, HeteroData) else [None], self._base
+        base = self._base
+        is_known = inputs.edge_type is None or not isinstance(self.graph, HeteroData) or inputs.edge_type in self.graph.edge_types
         prepared = prepare(self.graph, inputs.edge_type)
         options = {**options, "transform": NodeForm(prepared, **form), "seed": self._seed, "shuffle": False}
-        if base is None or not (inputs.edge_type is None or inputs.edge_type in known):
+        if base is None or not is_known:
             here: dict[str, Any] = {"backend": InProcess(num_threads=1), "with_edge": True, "rank": 0, "world_size": 1}
             loader = GraphLoader.from_pyg(prepared.data, **self._build, **here, **options, **inputs.options())
-            self._base = base or loader
+            self._base = loader if is_known else base
             return loader
         return inputs.beside(base, **options)
 

@@ -24,7 +24,7 @@ from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 import gnnkit
 from gnnkit import Colocated, InProcess
 from gnnkit.errors import PlanError
-from gnnkit.pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, ShaDowKHopSampler
+from gnnkit.pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, ShaDowKHopSampler
 from tests.helpers.graphs import random_edges
 from tests.helpers.machine import ROOT
 from tests.helpers.pyg_batches import flatten
@@ -500,6 +500,10 @@ def test_a_pair_of_stores_gives_what_its_graph_gives() -> None:
     pair = list(NeighborLoader((features, edges), [2, 2], torch.arange(30), batch_size=10))
     torch.manual_seed(0)
     assert all(map(same, pair, NeighborLoader(data, [2, 2], torch.arange(30), batch_size=10)))
+    torch.manual_seed(0)
+    by_pyg = theirs.NodeLoader((features, edges), NeighborSampler((features, edges), [2, 2]), torch.arange(30), batch_size=10)
+    for batch, ours in zip(by_pyg, pair, strict=True):
+        assert all(batch[name].equal(ours[name]) for name in ("n_id", "e_id", "edge_index", "input_id"))
 
 
 def test_a_pair_of_stores_with_types_layouts_and_times() -> None:

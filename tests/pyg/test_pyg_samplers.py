@@ -213,6 +213,10 @@ def test_options_may_be_assigned_and_copies_have_their_own() -> None:
         ("data must be", lambda: NeighborSampler("graph", [1])),  # type: ignore[arg-type]
         ("holds node 60", lambda: NeighborSampler(plain(), [1]).sample_from_nodes(NodeSamplerInput(None, torch.tensor([60])))),
         ("the target 60", lambda: NeighborSampler(plain(), [1]).sample_from_edges(EdgeSamplerInput(None, *torch.tensor([[1], [60]])))),
+        ("'user'", lambda: NeighborSampler(plain(), [1]).sample_from_nodes(NodeSamplerInput(None, IDS, input_type="user"))),
+        ("'likes'", lambda: NeighborSampler(plain(), [1]).sample_from_edges(EdgeSamplerInput(None, *LINKS, input_type=LIKES))),
+        ("several node types", lambda: NeighborSampler(typed(), [1]).sample_from_nodes(NodeSamplerInput(None, IDS))),
+        ("unknown edge type", lambda: NeighborSampler(typed(), [1]).sample_from_edges(EdgeSamplerInput(None, *LINKS))),
         ("links' times", lambda: NeighborSampler(plain(), [1], time_attr="time").sample_from_edges(EdgeSamplerInput(None, *LINKS))),
     ],
 )
