@@ -139,7 +139,6 @@ def test_a_sampler_is_shared_by_loaders_and_every_call_draws_anew() -> None:
     assert len(next(iter(ours)).num_sampled_nodes) == 3 and ours.node_sampler is sampler
 
 
-@pytest.mark.slow(seconds=10)
 def test_workers_of_a_dataloader_draw_anew_in_every_epoch() -> None:
     """Each of them samples by itself, and the next epoch's are other processes."""
     sampler = NeighborSampler(plain(), [2, 2])
