@@ -423,10 +423,15 @@ class InProcessStream:
 
     def sample_now(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampledSubgraph:
         """Samples one batch in the calling thread; see ``BatchStream.sample_now``."""
+        self._check_open()
+        batches = self._shared.batches
+        request = batches.request(epoch, batch_index) if seeds is None else batches.request_for(epoch, batch_index, seeds)
+        return self.sample_request(epoch, batch_index, request)
+
+    def sample_request(self, epoch: int, batch_index: int, request: SampleRequest) -> SampledSubgraph:
+        """Samples a batch that the caller has put together, in the calling thread."""
         shared = self._shared
         self._check_open()
-        batches = shared.batches
-        request = batches.request(epoch, batch_index) if seeds is None else batches.request_for(epoch, batch_index, seeds)
         with self._now_lock:  # side by side, callers take the interpreter from each other in the middle of their batches
             try:
                 sampler = self._idle_sampler()

@@ -167,6 +167,31 @@ _ROWS_HASHED_AT_ONCE = 1 << 16
 _MOST_HASHING = 4
 
 
+def graph_hint(value: Any) -> str | None:
+    """Returns the way to the graph of something that is none and holds some, a dataset or a pair of OGB's; None of anything else."""
+    from torch_geometric.data import Data, Dataset, HeteroData
+
+    has_splits = hasattr(value, "get_idx_split") or hasattr(value, "get_edge_split")
+    name, root = getattr(value, "name", None), getattr(value, "original_root", None)
+    is_ogbs = has_splits and not str(name).startswith("ogbg-")  # which are of many graphs
+    from_ogb = (
+        f"GraphLoader.from_ogb({name!r}{f', root={root!r}' if root else ''})" if isinstance(name, str) else "GraphLoader.from_ogb(name)"
+    )
+    if isinstance(value, Dataset):
+        if len(value) > 1:
+            graphs = f"it holds {len(value):,} graphs: give one, such as dataset[0]"
+            return f"{graphs}; batches of whole graphs are made by torch_geometric.loader.DataLoader(dataset)"
+        return f"give its graph: dataset[0]{f'; or {from_ogb}' if is_ogbs else ''}"
+    if is_ogbs:
+        return f"it gives dicts of arrays; {from_ogb} opens the dataset"
+    first = value[0] if isinstance(value, (tuple, list)) and value else value
+    if isinstance(first, (Data, HeteroData)):
+        return f"give one of its {len(value)} graphs, such as its [0]"
+    if isinstance(first, Mapping) and ("edge_index" in first or "edge_index_dict" in first):
+        return f"it is what NodePropPredDataset gives: {from_ogb} opens the dataset; or make a Data of its arrays, with torch.from_numpy()"
+    return None
+
+
 @dataclass
 class _TypeArrays:
     """The arrays of one node type or edge type; ``rest`` holds values that are neither node-level nor edge-level."""
@@ -225,7 +250,7 @@ class PyGSource:
         from torch_geometric.data import Data, HeteroData
 
         if not isinstance(data, (Data, HeteroData)):
-            raise PlanError(f"expected a torch_geometric.data.Data or HeteroData, got {type(data).__name__}")
+            raise PlanError(f"expected a torch_geometric.data.Data or HeteroData, got {type(data).__name__}", graph_hint(data))
         self.name = "pyg"
         self.notice: str | None = None
         self.metadata: Mapping[str, Any] = {}

@@ -66,6 +66,7 @@ def write_ogb_layout(
     write = _write_products if source.shape is PRODUCTS else _write_papers
     try:
         write(source, partial, compresslevel, events)
+        (partial / "processed").mkdir()  # where ogb's own reader keeps what it has read, and which it does not make
         (partial / "RELEASE_v1.txt").write_text("")
         (partial / NOTICE_FILE).write_text(f"{SAMPLE_NOTICE}\n")
         partial.rename(target)

@@ -472,6 +472,12 @@ class EpochIterator(ProcessBound, Iterator[Any]):
         """Batches of this rank in the epoch."""
         return len(self._state.schedule)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no batch comes from it any more."""
+        state = self._state
+        return state.ended or state.finished or bool(state.given_up)
+
     def __next__(self) -> Any:
         """The next batch; a paused loader's comes once it goes on."""
         try:
@@ -525,6 +531,8 @@ class EpochIterator(ProcessBound, Iterator[Any]):
             self._ahead.clear()
             if self._state.given_up == "closed":
                 raise LoaderClosed("the loader is closed", "create a new one")
+            if self._state.finished:  # nothing was left of it
+                raise StopIteration
             raise LoaderClosed(
                 f"this iteration (epoch {self._state.epoch}) ended when a newer one of the same loader began",
                 "iterate one at a time, or use loader.for_split() for a second stream of batches",

@@ -130,10 +130,15 @@ def resolve_input_nodes(value: Any, graph: GraphHandle, input_time: Any = None, 
     count = schema.num_nodes if inputs.ids is None else len(inputs.ids)
     if inputs.split is not None:
         count = len(graph.splits[inputs.node_type][inputs.split])
-    return replace(inputs, time=_to_times(input_time, count))
+    return replace(inputs, time=to_input_times(input_time, count))
 
 
-def _to_times(value: Any, count: int) -> NDArray[np.int64]:
+def to_input_times(value: Any, count: int) -> NDArray[np.int64]:
+    """Times of input nodes: int64 ``[count]``.
+
+    Raises:
+        PlanError: They are no whole numbers, or of another shape.
+    """
     times = to_array(value, "input_time")
     if times.shape != (count,) or times.dtype.kind not in "iu":
         raise PlanError(
@@ -143,7 +148,24 @@ def _to_times(value: Any, count: int) -> NDArray[np.int64]:
     return times.astype(np.int64)
 
 
+def check_no_mapping(value: Any, what: str) -> None:
+    """Refuses a dict, such as that of the splits of a dataset of OGB's: inputs are one of its values.
+
+    Raises:
+        PlanError: It is one.
+    """
+    if isinstance(value, Mapping):
+        names = list(value)
+        hint = None
+        if "train" in names:
+            hint = f"name the split: split = dataset.get_{'idx' if what == 'input_nodes' else 'edge'}_split(), {what}=split['train']"
+        elif names:
+            hint = f"give {what}=({names[0]!r}, ids)" if what == "input_nodes" else f"give the links [2, n] under {names[0]!r}"
+        raise PlanError(f"{what} is a dict of {names!r:.200}, and inputs are one of its values", hint)
+
+
 def _input_nodes(value: Any, graph: GraphHandle) -> InputNodes:
+    check_no_mapping(value, "input_nodes")
     schema = graph.arrays.schema
     node_type: NodeType | None = None
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
@@ -539,6 +561,7 @@ def resolve_input_links(edge_label_index: Any, options: LinkOptions, sampling: S
     Raises:
         PlanError: A type or split is unknown or not clear, an array is unusable, or something does not fit something else.
     """
+    check_no_mapping(edge_label_index, "edge_label_index")
     edge_type, which = _split_type(edge_label_index, graph)
     split = which if isinstance(which, str) else None
     own = {} if split is None else _own_arrays(split, edge_type, graph)

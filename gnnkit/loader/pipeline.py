@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, StreamStatus, check_owner, remember
+from gnnkit.backends.inprocess import InProcessStream
 from gnnkit.callers import warn
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink
@@ -30,7 +31,9 @@ from gnnkit.loader.inputs import (
     resolve_anchors,
     resolve_input_links,
     to_ids,
+    to_input_times,
     to_links,
+    to_times,
     wants_all_edges,
     without_labels,
     without_links,
@@ -244,6 +247,45 @@ class Pipeline(ProcessBound):
         with self.history.noting():
             load_batch_classes()
             return self._steps.all(self.stream.sample_now(epoch, index, ids))
+
+    def sample_at(self, positions: NDArray[np.int64], index: int) -> Any:
+        """Samples a batch of some of this loader's inputs in the calling thread; on ``InProcess``.
+
+        Args:
+            positions: int64 ``[k]``, places of the inputs.
+            index: Its draws are those of this batch of epoch 0.
+        """
+        self._check_graph()
+        return self._sample_here(index, positions, self.batches.arrays(positions))
+
+    def sample_inputs(self, ids: Any, time: Any, index: int) -> Any:
+        """Samples a batch of other inputs of this loader's type in the calling thread; on ``InProcess``.
+
+        Args:
+            ids: Ids ``[k]``; for a loader of links ``[2, k]`` ids of sources and targets.
+            time: Whole numbers ``[k]``, with ``time_attr``; None is each node's own time.
+            index: Its draws are those of this batch of epoch 0.
+
+        Raises:
+            PlanError: An id is out of range, or times are no whole numbers.
+        """
+        self._check_graph()
+        inputs = self.plan.inputs
+        if isinstance(inputs, InputLinks):
+            src, dst = to_links(ids, inputs.edge_type, self.schema)
+            arrays = {"src": np.ascontiguousarray(src), "dst": np.ascontiguousarray(dst)}
+        else:
+            src = to_ids(ids, self.schema.node_types[inputs.node_type].num_nodes, "input_nodes")
+            arrays = {"node": src}
+        if time is not None:
+            arrays["time"] = (to_times if isinstance(inputs, InputLinks) else to_input_times)(time, len(src))
+        return self._sample_here(index, np.arange(len(src), dtype=np.int64), arrays)
+
+    def _sample_here(self, index: int, input_id: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]) -> Any:
+        assert isinstance(self.stream, InProcessStream), "other streams sample elsewhere"
+        with self.history.noting():
+            load_batch_classes()
+            return self._steps.all(self.stream.sample_request(0, index, self.batches.request_of(0, index, input_id, arrays)))
 
     # State -----------------------------------------------------------------------------------------------------------
 
@@ -545,12 +587,13 @@ def _check_source(source: Any) -> None:
     module, kind = type(source).__module__.partition(".")[0], type(source).__name__
     if isinstance(source, (str, Path)):
         hint = "from_tables(path) reads tables, from_store(path) opens a store, from_ogb(name) one of OGB's datasets"
-    elif module == "torch_geometric":
-        hint = "from_pyg(data) takes it"
     elif module in ("networkx", "pandas", "polars", "duckdb", "pyarrow") or hasattr(source, "__arrow_c_stream__"):
         hint = "from_tables(edges, nodes) takes it"
     else:
-        hint = "from_pyg(data) takes a PyG object, from_store(path) a store; a source has the methods of gnnkit.source.GraphSource"
+        from gnnkit.datasets.pyg import graph_hint  # torch_geometric
+
+        usual = "from_pyg(data) takes a PyG object, from_store(path) a store; a source has the methods of gnnkit.source.GraphSource"
+        hint = graph_hint(source) or ("from_pyg(data) takes it" if module == "torch_geometric" else usual)
     raise PlanError(f"from_source() was given a {kind}, which is no source: {source!r:.60}", hint)
 
 

@@ -1,8 +1,8 @@
-"""PyG's loaders under their names, over ``GraphLoader``: a script that uses them changes one import.
+"""PyG's loaders and samplers under their names, over ``GraphLoader``: a script that uses them changes one import.
 
     from gnnkit.pyg import NeighborLoader  # was: from torch_geometric.loader import NeighborLoader
 
-Arguments, defaults and attributes are those of ``torch_geometric.loader``, and objects are instances of its classes.
+Arguments, defaults and attributes are those of ``torch_geometric``, and objects are instances of its classes.
 ``loader.graph_loader`` is the ``GraphLoader`` underneath, with its dashboard, profile and plan. What differs, and why:
 ``docs/coming-from.md``.
 """
@@ -11,5 +11,7 @@ from gnnkit.pyg.loaders import HGTLoader as HGTLoader
 from gnnkit.pyg.loaders import LinkNeighborLoader as LinkNeighborLoader
 from gnnkit.pyg.loaders import NeighborLoader as NeighborLoader
 from gnnkit.pyg.loaders import ShaDowKHopSampler as ShaDowKHopSampler
+from gnnkit.pyg.samplers import HGTSampler as HGTSampler
+from gnnkit.pyg.samplers import NeighborSampler as NeighborSampler
 
-__all__ = ["HGTLoader", "LinkNeighborLoader", "NeighborLoader", "ShaDowKHopSampler"]
+__all__ = ["HGTLoader", "HGTSampler", "LinkNeighborLoader", "NeighborLoader", "NeighborSampler", "ShaDowKHopSampler"]

@@ -14,9 +14,10 @@ from torch_geometric.data import Batch, Data, FeatureStore, GraphStore, HeteroDa
 from torch_geometric.sampler import NegativeSampling
 
 from gnnkit.arguments import to_array
-from gnnkit.datasets.pyg import is_dense
+from gnnkit.datasets.pyg import graph_hint, is_dense
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.graph_loader import GraphLoader
+from gnnkit.loader.inputs import check_no_mapping
 from gnnkit.sampling.subgraph import shown_name
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeType, NodeType
 
@@ -92,7 +93,7 @@ def as_object(data: Any) -> Data | HeteroData:
         return _read_stores(*data)
     raise PlanError(
         f"data must be a Data, a HeteroData or a pair (FeatureStore, GraphStore), got {type(data).__name__}",
-        "gnnkit.GraphLoader.from_ogb() and from_store() open graphs that are no PyG objects",
+        graph_hint(data) or "gnnkit.GraphLoader.from_ogb() and from_store() open graphs that are no PyG objects",
     )
 
 
@@ -121,6 +122,18 @@ def prepare(data: Data | HeteroData, edge_type: EdgeType | None = None) -> Prepa
         edge_stores = graph.edge_stores
     sparse = frozenset(store._key for store in edge_stores if _to_edge_index(store, graph))
     return PreparedGraph(graph, like, counted, sparse, tuple(_take_aside(data, graph)), _device_of(data))
+
+
+def structure_of(data: Data | HeteroData, *names: str) -> Data | HeteroData:
+    """A graph's edges as ``edge_index``, its numbers of nodes, and the arrays of these names."""
+    graph = prepare(data).data
+    counts = {store._key: store.num_nodes for store in graph.node_stores}
+    for store in graph.stores:
+        for name in set(store.keys()) - {"edge_index", *names}:
+            del store[name]
+    for store in graph.node_stores:
+        store["num_nodes"] = counts[store._key]
+    return graph
 
 
 def _to_edge_index(store: Any, graph: Data | HeteroData) -> bool:
@@ -471,6 +484,7 @@ def node_inputs(data: Data | HeteroData, input_nodes: Any, input_time: Any = Non
         PlanError: A type is missing or unknown, or an array is unusable or of another length.
     """
     node_type = None
+    check_no_mapping(input_nodes, "input_nodes")
     if isinstance(data, HeteroData):
         node_type, input_nodes = _type_and_nodes(data, input_nodes)
     num_nodes = int((data if node_type is None else data[node_type]).num_nodes)
@@ -546,6 +560,7 @@ def link_inputs(
         PlanError: A type is missing or unknown, or an array is unusable or of another length.
     """
     edge_type, given = None, edge_label_index
+    check_no_mapping(edge_label_index, "edge_label_index")
     if isinstance(data, HeteroData):
         edge_type, given = _type_and_links(data, edge_label_index)
     links = given
@@ -559,7 +574,7 @@ def link_inputs(
         )
     count = int(links.shape[1])
     label = None if edge_label is None else _of_length(_tensor(edge_label, "edge_label"), count, "edge_label")
-    negatives = _negatives(neg_sampling, neg_sampling_ratio)
+    negatives = negatives_of(neg_sampling, neg_sampling_ratio)
     if negatives is not None and negatives.is_binary() and label is not None and label.numel() and label.min() == 0:
         label = label + 1  # over all of them: 0 is for negatives, also in a batch whose labels are others
     time = None if edge_label_time is None else _of_length(_tensor(edge_label_time, "edge_label_time"), count, "edge_label_time")
@@ -593,7 +608,12 @@ def _edges_of_matrix(store: Any) -> Tensor:
     return torch.stack([col, row])
 
 
-def _negatives(neg_sampling: Any, ratio: float | None) -> NegativeSampling | None:
+def negatives_of(neg_sampling: Any, ratio: float | None) -> NegativeSampling | None:
+    """The negatives that a user of PyG means, in one of the ways of saying them; see ``link_inputs``.
+
+    Raises:
+        PlanError: It is no way of drawing negatives.
+    """
     if ratio is not None and ratio != 0:
         neg_sampling = {"mode": "binary", "amount": ratio}
     try:

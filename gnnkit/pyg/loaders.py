@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,20 +16,18 @@ from torch.utils.data import DataLoader
 from torch_geometric import loader as theirs
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import NegativeSampling
-from torch_geometric.sampler.base import BaseSampler, NumNeighbors, SubgraphType
+from torch_geometric.sampler.base import SubgraphType
 
 from gnnkit.arguments import checks_arguments, to_array
 from gnnkit.backends.base import Backend
 from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
 from gnnkit.callers import warn
-from gnnkit.errors import PlanError
+from gnnkit.errors import AttributeNotSettable, PlanError
 from gnnkit.graph_loader import GraphLoader
 from gnnkit.pyg.inputs import (
     Inputs,
     NodeForm,
-    NodeInputs,
-    PreparedGraph,
     ShadowForm,
     as_object,
     attributes_of,
@@ -35,22 +35,45 @@ from gnnkit.pyg.inputs import (
     node_inputs,
     prepare,
 )
-from gnnkit.samplers import HGT
+from gnnkit.pyg.samplers import GraphSampler, HGTSampler, NeighborSampler, drawn_seed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+@dataclass
+class _Iteration:
+    """An iteration.
+
+    Attributes:
+        loader: Where its batches come from.
+        iterator: The iteration, as long as the user holds it.
+        order: The places that it is made of, where the user said them.
+    """
+
+    loader: GraphLoader
+    iterator: weakref.ref[Any]
+    order: list[int] | None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether somebody may ask for its next batch."""
+        iterator = self.iterator()
+        return iterator is not None and not iterator.is_over
+
+
 class LiveLoader:
     """A ``GraphLoader`` that follows the object it was made of.
 
-    Scripts for PyG add attributes to ``loader.data`` and delete some after the loader was made. Where an attribute was added, deleted or
-    replaced, or ``transform`` was, the next epoch runs on a new ``GraphLoader``.
+    Scripts for PyG add attributes to ``loader.data`` and delete some after the loader was made, or change its sampler's fan-outs. Where
+    an attribute was added, deleted or replaced, or ``transform`` or an option of the sampler was, the next epoch runs on a new
+    ``GraphLoader``. So does one that begins while another is under way.
 
     Args:
         data: What the user gave.
         graph: The graph in it.
         inputs: What batches start from.
+        sampler: What is sampled.
         options: Options of ``GraphLoader.from_pyg``, beside these.
         form: Makes the form of batches for a graph.
         transform: The user's function of a batch.
@@ -69,17 +92,21 @@ class LiveLoader:
         data: Any,
         graph: Data | HeteroData,
         inputs: Inputs,
+        sampler: GraphSampler,
         options: Mapping[str, Any],
-        form: Callable[[PreparedGraph], NodeForm],
+        form: Callable[..., NodeForm],
         transform: Callable[[Any], Any] | None,
     ) -> None:
         self.data, self.inputs, self.transform = data, inputs, transform
-        self._graph = graph
+        self._graph, self._sampler = graph, sampler
         self._options, self._make_form = dict(options), form
         self._loader: GraphLoader
         self._form: NodeForm
         self._seen: list[tuple[Any, str, Any]] | None = None
-        self._calls = self._orders = 0
+        self._near: tuple[GraphLoader, GraphLoader] | None = None
+        self._runs: list[_Iteration] = []  # the last one, and those that were under way when it began
+        self._loaded: tuple[dict[str, Any], list[int] | None] | None = None  # a state, until the next epoch begins
+        self._calls, self._numbers = itertools.count(), itertools.count()
         self._lock = threading.Lock()
         self._open()
 
@@ -89,20 +116,58 @@ class LiveLoader:
         with self._lock:
             return self._open()
 
-    def epoch(self, order: Sequence[int] | None = None) -> Iterator[Any]:
+    def epoch(self, order: Callable[[], list[int]] | None = None) -> Iterator[Any]:
         """Begins the next epoch.
 
         Args:
-            order: Places of the inputs that it is made of, in their order; None: all of them, as the options say.
+            order: Gives the places of the inputs that it is made of, in their order; None: all of them, as the options say.
         """
-        if order is None:
-            return iter(self.loader)
         with self._lock:
-            self._orders += 1
-            number = self._orders - 1
-        beside = self._beside(self._taken(order))
-        beside.set_epoch(number)
-        return iter(beside)  # which holds the loader, and ends it with itself
+            loader, places = self._open(), None
+            state, kept = self._loaded or ({}, None)
+            if order is not None:
+                if state:
+                    self._numbers = itertools.count(state["epoch"])
+                places = order() if kept is None else kept
+                loader = self._ordered(places)
+                loader.set_epoch(next(self._numbers))
+                if kept is not None:
+                    loader.load_state_dict(state)
+            elif any(run.loader is loader and run.is_under_way for run in self._runs):  # which goes on
+                loader = loader.with_backend(loader.pipeline.backend)
+                loader.set_epoch(self._loader.epoch + 1 + next(self._numbers))
+            iterator = iter(loader)  # which holds the loader, and ends it with itself
+            self._loaded = None
+            self._runs = [*(run for run in self._runs if run.is_under_way), _Iteration(loader, weakref.ref(iterator), places)]
+            return iterator
+
+    def state_dict(self) -> dict[str, Any]:
+        """See ``_OverGraphLoader.state_dict``."""
+        with self._lock:
+            if self._loaded is not None:
+                state, order = self._loaded
+            elif not self._runs:
+                state, order = self._open().state_dict(), None
+            else:
+                # Of iterations at once the first is the one of training. One that was left behind counts only where there is no other.
+                states = [(run, run.loader.state_dict()) for run in self._runs]
+                under_way = [found for found in states if found[0].is_under_way]
+                run, state = (under_way or [found for found in states if not found[1]["next_batch"]][-1:] or states[-1:])[0]
+                order = run.order
+            return dict(state) if order is None or not state["next_batch"] else {**state, "order": list(order)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See ``_OverGraphLoader.load_state_dict``."""
+        state = dict(state)
+        order: list[int] | None = state.pop("order", None)
+        with self._lock:
+            loader = self._open() if order is None else self._ordered(order)
+            seed = loader.plan.batching.seed
+            loader.load_state_dict({**state, "seed": seed} if "seed" in state else state)
+            self._loaded, self._runs = (state, order), []
+            if state["seed"] != seed:  # that of another process, which drew its own
+                self._options["seed"], self._seen = state["seed"], None
+                self._open()
 
     def at(self, places: Any) -> Any:
         """The batch of the inputs at these places; each call draws anew.
@@ -110,10 +175,14 @@ class LiveLoader:
         Raises:
             PlanError: There is no such place.
         """
-        return self.around(self._taken(places))
+        return self._here().pipeline.sample_at(self._places(places).numpy(), next(self._calls))
 
-    def _taken(self, places: Any) -> Inputs:
-        """The inputs at these places, or where a mask of all of them is true."""
+    def _places(self, places: Any) -> torch.Tensor:
+        """Returns places of inputs, int64 ``[n]``, or those where a mask of all of them is true.
+
+        Raises:
+            PlanError: There is no such place.
+        """
         index, count = torch.from_numpy(to_array(places, "the places of inputs").copy()).reshape(-1), self.inputs.count
         if index.dtype == torch.bool:
             if len(index) != count:
@@ -124,29 +193,40 @@ class LiveLoader:
         index = index.to(torch.long)
         if index.numel() and not -count <= int(index.min()) <= int(index.max()) < count:
             raise PlanError(f"there is no input {places!r:.80}", f"the loader has {count} inputs, with places from 0")
-        return self.inputs.taken(index % max(count, 1))
+        return index % max(count, 1)
 
-    def around(self, inputs: Inputs) -> Any:
-        """The batch of some inputs; each call draws anew."""
+    def around(self, ids: Any) -> Any:
+        """The batch of some nodes; each call draws anew."""
+        return self._here().sample(torch.as_tensor(ids, dtype=torch.long), index=next(self._calls))
+
+    def _here(self) -> GraphLoader:
+        """A loader that samples in the calling thread: no other process has to be asked for a single batch."""
         with self._lock:
-            self._calls += 1
-            number = self._calls - 1
-        with self._beside(inputs, batch_size=max(inputs.count, 1), drop_last=False) as beside:
-            beside.set_epoch(number)
-            return beside.peek()
+            loader = self._open()
+            if isinstance(loader.pipeline.backend, InProcess):
+                return loader
+            if self._near is None or self._near[0] is not loader:
+                self._near = loader, loader.with_backend(InProcess(num_threads=1))
+            return self._near[1]
 
-    def _beside(self, inputs: Inputs, **changes: Any) -> GraphLoader:
-        loader = self.loader
-        return inputs.beside(loader, transform=replace(self._form, input_id=inputs.input_id), shuffle=False, **changes)
+    def _ordered(self, order: list[int]) -> GraphLoader:
+        """A loader of the inputs at these places, for one epoch."""
+        inputs = self.inputs.taken(self._places(order))
+        form = replace(self._form, input_id=inputs.input_id)
+        return inputs.beside(self._open(), transform=form, shuffle=False, seed=self._options["seed"])
 
     def _open(self) -> GraphLoader:
-        seen = [*attributes_of(self._graph), (None, "transform", self.transform)]
+        own = vars(self._sampler).items()
+        seen = [*attributes_of(self._graph), (None, "transform", self.transform), *((None, name, value) for name, value in own)]
         if self._seen is None or not _are_same(seen, self._seen):
             graph = prepare(self._graph, self.inputs.edge_type)
-            form = replace(self._make_form(graph), transform=self.transform, input_id=self.inputs.input_id)
-            options = {**self._options, **self.inputs.options(), "device": graph.device}
+            form = self._make_form(graph, **self._sampler.form(), transform=self.transform, input_id=self.inputs.input_id)
+            sampled = {**self._sampler.options(self._graph, self.inputs.edge_type), **self._sampler.build}
+            options = {**self._options, **sampled, **self.inputs.options(), "device": graph.device}
             loader = GraphLoader.from_pyg(graph.data, transform=form, with_edge=True, rank=0, world_size=1, **options)
-            if self._seen is not None:
+            if self._loaded is not None and self._loaded[1] is None:
+                loader.load_state_dict(self._loaded[0])
+            elif self._seen is not None:
                 loader.set_epoch(self._loader.epoch + 1)
             self._loader, self._form, self._seen = loader, form, seen
         return self._loader
@@ -160,62 +240,23 @@ def _are_same(left: list[tuple[Any, str, Any]], right: list[tuple[Any, str, Any]
 # A neighbourhood of so many hops is a mistake.
 _MOST_HOPS = 1 << 10
 # Arguments of PyG's loaders and of DataLoader that ask for something that is done otherwise here.
+_BY_PYG = "torch_geometric.loader.{}(data, gnnkit.pyg.{}(data, ...), ...) calls it"
+_ANOTHER = "make another loader with it"
+# What is done otherwise here: arguments of PyG's loaders and of DataLoader, attributes, and methods of derived classes.
 _REFUSED = {
-    "transform_sampler_output": "there is no sampler output between sampling and the batch; transform= gets the whole batch",
-    "neighbor_sampler": "sampling is gnnkit's own: num_neighbors, replace, disjoint, ... say how, or sampler= of gnnkit.GraphLoader",
+    "transform_sampler_output": f"there is no sampler output between sampling and the batch; transform= gets the whole batch, or {_BY_PYG}",
+    "collate_fn": f"batches come whole from where they are sampled; transform= gets each, or {_BY_PYG}",
+    "filter_fn": f"batches come whole from where they are sampled; transform= gets each, or {_BY_PYG}",
+    "__collate__": "batches come whole from where they are sampled; call a function of your own on each",
+    "neighbor_sampler": f"sampling is gnnkit's own: num_neighbors, replace, disjoint, ... say how, or {_BY_PYG}",
+    "node_sampler": "its options may be assigned: loader.node_sampler.num_neighbors = [5, 5]; or make another loader",
+    "link_sampler": "its options may be assigned: loader.link_sampler.num_neighbors = [5, 5]; or make another loader",
     "custom_cls": "give a transform= that makes an object of the class; a Data or HeteroData of a class of its own keeps it",
     "batch_sampler": "give batch_size=, shuffle= and drop_last=, or sampler= for an order of your own",
-    "worker_init_fn": "no code of a script runs in the processes that sample, and draws need no seeds of workers; leave it out",
+    **dict.fromkeys(("num_workers", "prefetch_factor", "pin_memory", "timeout", "generator", "input_data"), _ANOTHER),
 }
-
-
-def _refuse(**given: Any) -> None:
-    """Refuses arguments that cannot be followed.
-
-    Raises:
-        PlanError: One is given.
-    """
-    for name, value in given.items():
-        if value is not None:
-            raise PlanError(f"{name}={value!r:.80} cannot be followed", _REFUSED[name])
-
-
-@dataclass(frozen=True)
-class SamplerView(BaseSampler):  # type: ignore[misc]
-    """Answers to what PyG's code asks a loader's sampler for; ``GraphLoader`` samples.
-
-    Attributes:
-        num_neighbors: Fan-outs; ``len`` is the number of hops.
-        replace: Whether neighbours are drawn with replacement.
-        subgraph_type: What edges batches hold.
-        disjoint: Whether each input has a neighbourhood of its own.
-        temporal_strategy: How neighbours are drawn that are early enough.
-        is_temporal: Whether times play a part.
-        num_samples: Nodes of each type in each iteration, for ``HGTLoader``.
-    """
-
-    num_neighbors: Any = None
-    replace: bool = False
-    subgraph_type: Any = SubgraphType.directional
-    disjoint: bool = False
-    temporal_strategy: str = "uniform"
-    is_temporal: bool = False
-    num_samples: Any = None
-
-    @property
-    def edge_permutation(self) -> None:
-        """None: edges have the ids of the user's object."""
-        return
-
-    def sample_from_nodes(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuses.
-
-        Raises:
-            PlanError: Always.
-        """
-        raise PlanError("a loader of gnnkit.pyg samples by itself, and not through its sampler", "loader(index) gives a batch")
-
-    sample_from_edges = sample_from_nodes
+# These where a loader has them; elsewhere they are a script's own.
+_OWN = ("input_nodes", "input_time", "input_id", "edge_label_index", "neg_sampling", "depth", "num_neighbors", "replace", "node_idx")
 
 
 class _OverGraphLoader:
@@ -224,17 +265,60 @@ class _OverGraphLoader:
     _live: LiveLoader
     _given_order: bool
 
-    def _start(  # noqa: PLR0913 - what PyG's loaders take
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_live" in vars(self):
+            if name in _REFUSED or (name in _OWN and name in vars(self)):
+                raise AttributeNotSettable(f"{name!r} of a loader cannot be assigned: batches would not follow it", self._advice(name))
+            if name == "worker_init_fn" and value is not None:
+                _ignore_worker_init_fn()
+        super().__setattr__(name, value)
+
+    def _advice(self, name: str) -> str:
+        by_pyg = "LinkLoader" if isinstance(self, theirs.LinkLoader) else "NodeLoader"
+        return _REFUSED.get(name, _ANOTHER).format(by_pyg, "HGTSampler" if isinstance(self, theirs.HGTLoader) else "NeighborSampler")
+
+    def _refuse(self, **given: Any) -> None:
+        """Refuses arguments that cannot be followed.
+
+        Raises:
+            PlanError: One is given.
+        """
+        for name, value in given.items():
+            if value is not None:
+                raise PlanError(f"{name}={value!r:.80} cannot be followed", self._advice(name))
+
+    def _sampler_of(self, given: Any, graph: Data | HeteroData, *settings: Any) -> NeighborSampler:
+        """The loader's sampler: the one that is given, or one of its own.
+
+        Raises:
+            PlanError: It is not gnnkit's.
+        """
+        if isinstance(given, NeighborSampler):
+            return given
+        self._refuse(neighbor_sampler=given)
+        return NeighborSampler.unopened(graph, *settings)
+
+    def _refuse_overrides(self) -> None:
+        """Refuses methods of a derived class that PyG's loaders call for every batch, and these do not.
+
+        Raises:
+            PlanError: There is one.
+        """
+        own = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
+        for name in ("collate_fn", "filter_fn", "__collate__"):
+            if getattr(type(self), name, None) is not getattr(own, name, None) and hasattr(own, name):
+                raise PlanError(f"{type(self).__name__}.{name} would never be called", self._advice(name))
+
+    def _start(
         self,
         data: Any,
         graph: Data | HeteroData,
         inputs: Inputs,
-        options: Mapping[str, Any],
+        sampler: GraphSampler,
         form: type[NodeForm],
         transform: Callable[[Any], Any] | None,
         kwargs: dict[str, Any],
         *,
-        num_hops: int | None = None,
         dataset: Any = None,
     ) -> None:
         """Makes the loader.
@@ -243,25 +327,27 @@ class _OverGraphLoader:
             data: What the user gave.
             graph: The graph in it.
             inputs: What batches start from.
-            options: What is sampled, as options of ``GraphLoader.from_pyg``.
+            sampler: What is sampled.
             form: The form of batches.
             transform: The user's function of a batch.
             kwargs: Arguments of ``DataLoader``.
-            num_hops: See ``NodeForm``.
-            dataset: What the inputs are to ``DataLoader``; None: their places.
+            dataset: What the inputs are to ``DataLoader``, and to ``collate_fn``; None: their places.
 
         Raises:
-            PlanError: A value is unusable.
+            PlanError: A value is unusable, or a derived class has methods that would never be called.
         """
+        self._refuse_overrides()
         for name in ("dataset", "collate_fn"):  # Lightning gives them back
             kwargs.pop(name, None)
-        _refuse(**{name: kwargs.pop(name, None) for name in ("transform_sampler_output", "custom_cls", "batch_sampler", "worker_init_fn")})
-        sampler, shuffle = kwargs.get("sampler"), kwargs.get("shuffle")
+        self._refuse(**{name: kwargs.pop(name, None) for name in ("transform_sampler_output", "custom_cls", "batch_sampler")})
+        if kwargs.pop("worker_init_fn", None) is not None:
+            _ignore_worker_init_fn()
+        shuffle = kwargs.get("shuffle")
         if shuffle is not None and not isinstance(shuffle, bool):
             raise PlanError(f"shuffle must be True, False or None, got {shuffle!r}")
         if kwargs.get("batch_size", 1) is None:
             raise PlanError("batch_size=None, and batches have a size", "batch_size=1 gives single inputs")
-        self._given_order = sampler is not None
+        self._given_order = kwargs.get("sampler") is not None
         # Its attributes, and its checks of its arguments; nothing of it runs.
         loader: Any = self
         inputs_of: Any = range(inputs.count) if dataset is None else dataset
@@ -270,24 +356,23 @@ class _OverGraphLoader:
         except ValueError as error:
             raise PlanError(f"an argument of DataLoader is unusable: {error}") from error
         pin_memory = bool(loader.pin_memory) and torch.cuda.is_available()
-        seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator))
         self._live = LiveLoader(
             data,
             graph,
             inputs,
+            sampler,
             {
-                **options,
                 "batch_size": loader.batch_size,
                 "shuffle": bool(shuffle),
                 "drop_last": loader.drop_last,
-                "seed": seed,
+                "seed": drawn_seed(loader.generator),
                 "backend": _backend(loader.num_workers),
                 **_limits(loader),
             },
-            functools.partial(form, num_hops=num_hops, pin_memory=pin_memory, has_edge_ids=options.get("subgraph_type") != "bidirectional"),
+            functools.partial(form, pin_memory=pin_memory),
             transform,
         )
-        loader.collate_fn = self._live.at
+        vars(self)["collate_fn"] = self._live.at if dataset is None else self._live.around
 
     @property
     def graph_loader(self) -> GraphLoader:
@@ -309,9 +394,29 @@ class _OverGraphLoader:
         self._live.transform = value
 
     def __iter__(self) -> Iterator[Any]:
-        """Begins the next epoch; an iteration that is under way ends."""
+        """Begins the next epoch; an iteration that is under way goes on."""
         sampler: Any = getattr(self, "sampler", None)
-        return self._live.epoch([getattr(place, "item", lambda p=place: p)() for place in sampler] if self._given_order else None)
+        return self._live.epoch((lambda: [getattr(place, "item", lambda p=place: p)() for place in sampler]) if self._given_order else None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loader's position: that of ``GraphLoader.state_dict``, with the order of the epoch where it is the user's (``sampler=``).
+
+        While iterations are under way at once, as where one loader is for training and validation, it is that of the first of them.
+        """
+        return self._live.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Makes the next iteration give exactly the batches that were left when the state was taken.
+
+        It takes over the state's random seed, which a loader draws when it is made.
+
+        Raises:
+            PlanError: The state is of another kind of loader, or damaged.
+        """
+        if state_dict.get("next_batch") and ("order" in state_dict) != self._given_order:
+            with_, without = ("with", "without") if "order" in state_dict else ("without", "with")
+            raise PlanError(f"the state is of a loader {with_} sampler=, and this one is {without}", "make it as the other was made")
+        self._live.load_state_dict(state_dict)
 
     def __call__(self, index: Tensor | list[int]) -> Data | HeteroData:
         """The batch of the inputs at places ``index``; each call draws anew."""
@@ -372,68 +477,13 @@ def _limits(loader: Any) -> dict[str, Any]:
     return found
 
 
-def _fan_outs(data: Data | HeteroData, num_neighbors: Any) -> tuple[NumNeighbors, Any]:
-    """Fan-outs as PyG's own record, which checks them, and as ``GraphLoader`` takes them.
-
-    Raises:
-        PlanError: Types are missing or unknown, or have different numbers of hops.
-    """
-    values = to_array(num_neighbors, "num_neighbors").tolist() if hasattr(num_neighbors, "tolist") else num_neighbors
-    if not isinstance(values, (list, tuple, dict, NumNeighbors)):
-        raise PlanError(f"num_neighbors must be a list with one number per hop, got {num_neighbors!r}", "for example [15, 10, 5]")
-    try:
-        counts = values if isinstance(values, NumNeighbors) else NumNeighbors(values)
-        found = counts.values
-        if isinstance(found, dict) and isinstance(data, HeteroData):
-            found = counts.get_values(list(data.edge_types))
-    except ValueError as error:
-        raise PlanError(
-            f"num_neighbors={num_neighbors!r:.200}: {error}", "give one list for all edge types, or one as long for each"
-        ) from error
-    # Without a hop there are the inputs alone, as with one hop that draws nothing.
-    return counts, found if counts.num_hops else [0]
-
-
 def _filters(data: Any, filter_per_worker: bool | None) -> bool:
     """The attribute ``filter_per_worker``: as given, or as PyG sets it, False for a graph on a GPU and else True."""
     return not (isinstance(data, (Data, HeteroData)) and data.is_cuda) if filter_per_worker is None else filter_per_worker
 
 
-def _hops(  # noqa: PLR0913 - what PyG's loaders take
-    graph: Data | HeteroData,
-    num_neighbors: list[int] | dict[tuple[str, str, str], list[int]],
-    replace: bool,
-    subgraph_type: SubgraphType | str,
-    directed: bool,
-    disjoint: bool,
-    temporal_strategy: str,
-    time_attr: str | None,
-    weight_attr: str | None,
-) -> tuple[NumNeighbors, SamplerView, dict[str, Any]]:
-    """Returns PyG's fan-outs, the sampler that PyG's loader would show, and ``GraphLoader``'s options for sampling hop by hop."""
-    counts, fan_outs = _fan_outs(graph, num_neighbors)
-    kind, is_timed = _subgraph_type(subgraph_type, directed), time_attr is not None
-    options = {
-        "num_neighbors": fan_outs,
-        "replace": replace,
-        "disjoint": disjoint,
-        "subgraph_type": kind.value,
-        "temporal_strategy": temporal_strategy,
-        "time_attr": time_attr,
-        "weight": weight_attr,
-    }
-    return counts, SamplerView(counts, replace, kind, disjoint or is_timed, temporal_strategy, is_timed), options
-
-
-def _subgraph_type(value: SubgraphType | str, directed: bool) -> Any:
-    if not directed:
-        warn("directed=False is deprecated: use subgraph_type='induced'")
-        return SubgraphType.induced
-    try:
-        return SubgraphType(value)
-    except ValueError as error:
-        known = [kind.value for kind in SubgraphType]
-        raise PlanError(f"subgraph_type={value!r} is none of {known}") from error
+def _ignore_worker_init_fn() -> None:
+    warn("worker_init_fn is ignored: no code of a script runs in the processes that sample, and draws need no seeds of workers")
 
 
 class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[misc]
@@ -454,7 +504,7 @@ class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[m
         transform_sampler_output: Cannot be followed.
         is_sorted: Changes nothing: edges are sorted in linear time.
         filter_per_worker: Changes nothing: rows are gathered where batches are sampled.
-        neighbor_sampler: Cannot be followed.
+        neighbor_sampler: A ``gnnkit.pyg.NeighborSampler`` whose options count instead of these.
         directed: Deprecated; False is ``subgraph_type="induced"``.
         **kwargs: Arguments of ``torch.utils.data.DataLoader``, such as ``batch_size``, ``shuffle``, ``drop_last`` and ``num_workers``.
 
@@ -483,27 +533,18 @@ class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[m
         directed: bool = True,
         **kwargs: Any,
     ) -> None:
-        _refuse(transform_sampler_output=transform_sampler_output, neighbor_sampler=neighbor_sampler)
-        if input_time is not None and time_attr is None:
-            raise PlanError("input_time is given, and time_attr is not", "name the array that times are compared with: time_attr='time'")
+        self._refuse(transform_sampler_output=transform_sampler_output)
         graph = as_object(data)
-        counts, view, options = _hops(
-            graph, num_neighbors, replace, subgraph_type, directed, disjoint, temporal_strategy, time_attr, weight_attr
+        sampler = self._sampler_of(
+            neighbor_sampler, graph, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, directed
         )
+        if input_time is not None and not sampler.is_temporal:
+            raise PlanError("input_time is given, and time_attr is not", "name the array that times are compared with: time_attr='time'")
         inputs = node_inputs(graph, input_nodes, input_time, kwargs.pop("input_id", None))
-        self.node_sampler = view
+        self.node_sampler = sampler
         self.input_nodes, self.input_time, self.input_id = input_nodes, input_time, inputs.input_id
         self.transform_sampler_output, self.filter_per_worker, self.custom_cls = None, _filters(data, filter_per_worker), None
-        self._start(
-            data,
-            graph,
-            inputs,
-            options,
-            NodeForm,
-            transform,
-            kwargs,
-            num_hops=counts.num_hops,
-        )
+        self._start(data, graph, inputs, sampler, NodeForm, transform, kwargs)
 
 
 class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: ignore[misc]
@@ -528,7 +569,7 @@ class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: 
         transform_sampler_output: Cannot be followed.
         is_sorted: Changes nothing: edges are sorted in linear time.
         filter_per_worker: Changes nothing: rows are gathered where batches are sampled.
-        neighbor_sampler: Cannot be followed.
+        neighbor_sampler: A ``gnnkit.pyg.NeighborSampler`` whose options count instead of these.
         directed: Deprecated; False is ``subgraph_type="induced"``.
         **kwargs: Arguments of ``torch.utils.data.DataLoader``, such as ``batch_size``, ``shuffle``, ``drop_last`` and ``num_workers``.
 
@@ -560,34 +601,23 @@ class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: 
         directed: bool = True,
         **kwargs: Any,
     ) -> None:
-        _refuse(transform_sampler_output=transform_sampler_output, neighbor_sampler=neighbor_sampler)
-        if (edge_label_time is None) != (time_attr is None):
+        self._refuse(transform_sampler_output=transform_sampler_output)
+        graph = as_object(data)
+        sampler = self._sampler_of(
+            neighbor_sampler, graph, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, directed
+        )
+        if (edge_label_time is None) == sampler.is_temporal:
             missing, given = ("edge_label_time", "time_attr") if edge_label_time is None else ("time_attr", "edge_label_time")
             raise PlanError(
                 f"'{missing}' is not set, and '{given}' is", "times need both: the links' own, and the name of the array of the graph's"
             )
-        graph = as_object(data)
-        counts, view, options = _hops(
-            graph, num_neighbors, replace, subgraph_type, directed, disjoint, temporal_strategy, time_attr, weight_attr
-        )
         inputs = link_inputs(
             graph, edge_label_index, edge_label, edge_label_time, neg_sampling, neg_sampling_ratio, kwargs.pop("input_id", None)
         )
-        if isinstance(options["num_neighbors"], dict) and inputs.edge_type is not None:
-            options["num_neighbors"].setdefault(inputs.edge_type, [0] * counts.num_hops)  # a type without edges
-        self.link_sampler = view
+        self.link_sampler = sampler
         self.edge_label_index, self.neg_sampling = edge_label_index, inputs.negatives
         self.transform_sampler_output, self.filter_per_worker, self.custom_cls = None, _filters(data, filter_per_worker), None
-        self._start(
-            data,
-            graph,
-            inputs,
-            options,
-            NodeForm,
-            transform,
-            kwargs,
-            num_hops=counts.num_hops,
-        )
+        self._start(data, graph, inputs, sampler, NodeForm, transform, kwargs)
 
 
 class HGTLoader(_OverGraphLoader, theirs.HGTLoader):  # type: ignore[misc]
@@ -619,15 +649,14 @@ class HGTLoader(_OverGraphLoader, theirs.HGTLoader):  # type: ignore[misc]
         filter_per_worker: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        _refuse(transform_sampler_output=transform_sampler_output)
+        self._refuse(transform_sampler_output=transform_sampler_output)
         graph = as_object(data)
-        if not isinstance(graph, HeteroData):
-            raise PlanError("data has one node type, and HGTLoader draws nodes by their types", "NeighborLoader takes it")
+        sampler = HGTSampler.unopened(graph, num_samples)
         inputs = node_inputs(graph, input_nodes, None, kwargs.pop("input_id", None))
-        self.node_sampler = SamplerView(num_samples=num_samples)
+        self.node_sampler = sampler
         self.input_nodes, self.input_time, self.input_id = input_nodes, None, inputs.input_id
         self.transform_sampler_output, self.filter_per_worker, self.custom_cls = None, _filters(data, filter_per_worker), None
-        self._start(data, graph, inputs, {"sampler": HGT(num_samples)}, NodeForm, transform, kwargs)
+        self._start(data, graph, inputs, sampler, NodeForm, transform, kwargs)
 
 
 class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ignore[misc]
@@ -649,6 +678,7 @@ class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ig
     def __init__(
         self, data: Data, depth: int, num_neighbors: int, node_idx: Tensor | None = None, replace: bool = False, **kwargs: Any
     ) -> None:
+        data = copy.copy(as_object(data))
         if not isinstance(data, Data):
             raise PlanError(
                 f"data must be a Data, got {type(data).__name__}",
@@ -656,19 +686,12 @@ class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ig
             )
         if not 1 <= depth < _MOST_HOPS:
             raise PlanError(f"depth must be a whole number from 1 to {_MOST_HOPS - 1}, got {depth!r}")
-        data = copy.copy(data)
         inputs = node_inputs(data, node_idx)
         ids = torch.arange(inputs.count) if inputs.ids is None else inputs.ids
         self.depth, self.num_neighbors, self.replace, self.node_idx = depth, num_neighbors, replace, ids
         self.is_sparse_tensor = "edge_index" not in data and "adj_t" in data
-        options = {"num_neighbors": [num_neighbors] * depth, "replace": replace, "disjoint": True, "subgraph_type": "induced"}
-        self._start(data, data, inputs, options, ShadowForm, None, kwargs, dataset=ids.tolist())
-        loader: Any = self
-        loader.collate_fn = functools.partial(_around, self._live)
+        sampler = NeighborSampler.unopened(data, [num_neighbors] * depth, "induced", replace, True, "uniform")
+        self._start(data, data, inputs, sampler, ShadowForm, None, kwargs, dataset=ids.tolist())
 
     def __collate__(self, n_id: list[int]) -> Any:
-        return _around(self._live, n_id)
-
-
-def _around(live: LiveLoader, ids: list[int]) -> Any:
-    return live.around(NodeInputs(None, torch.as_tensor(ids, dtype=torch.long), len(ids)))
+        return self._live.around(n_id)

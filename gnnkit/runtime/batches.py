@@ -336,7 +336,15 @@ class BatchList:
         order, where = self._order_of(epoch), self._whole.positions(batch_index)
         positions = np.arange(where.start, where.stop, dtype=np.int64) if order is None else np.ascontiguousarray(order[where])
         arrays = self._inputs.arrays(positions)
-        return self._request(self._stream, epoch, batch_index, arrays["node"] if self._shows_nodes else positions, arrays)
+        return self.request_of(epoch, batch_index, arrays["node"] if self._shows_nodes else positions, arrays)
+
+    def arrays(self, positions: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+        """See ``InputRows.arrays``."""
+        return self._inputs.arrays(positions)
+
+    def request_of(self, epoch: int, batch_index: int, input_id: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]) -> SampleRequest:
+        """Returns the request for a batch of any inputs, with the draws of batch ``batch_index`` of ``epoch``; see ``SampleRequest``."""
+        return self._request(self._stream, epoch, batch_index, input_id, arrays)
 
     def _order_of(self, epoch: int) -> NDArray[np.int64] | None:
         """The order of an epoch's inputs, see ``epoch_order``; that of the last epoch is kept."""

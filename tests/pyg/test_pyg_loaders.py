@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 import subprocess
 import sys
 import weakref
@@ -23,7 +24,7 @@ from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 import gnnkit
 from gnnkit import Colocated, InProcess
 from gnnkit.errors import PlanError
-from gnnkit.pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, ShaDowKHopSampler
+from gnnkit.pyg import HGTLoader, LinkNeighborLoader, NeighborLoader, NeighborSampler, ShaDowKHopSampler
 from tests.helpers.graphs import random_edges
 from tests.helpers.machine import ROOT
 from tests.helpers.pyg_batches import flatten
@@ -84,8 +85,6 @@ def test_attributes_are_those_that_pygs_code_asks_for() -> None:
     links = LinkNeighborLoader(data, [1], neg_sampling="binary")
     assert repr(links) == "LinkNeighborLoader()" and len(links.dataset) == len(links) == 300 and links.neg_sampling.is_binary()
     assert len(links.link_sampler.num_neighbors) == 1 and isinstance(links, theirs.LinkLoader)
-    with pytest.raises(PlanError, match=r"loader\(index\)"):
-        sampler.sample_from_nodes(None)
     for name in ("enable_cpu_affinity", "enable_multithreading", "enable_memory_log"):
         with pytest.raises(PlanError, match="not DataLoader's workers"):
             getattr(loader, name)()
@@ -501,6 +500,10 @@ def test_a_pair_of_stores_gives_what_its_graph_gives() -> None:
     pair = list(NeighborLoader((features, edges), [2, 2], torch.arange(30), batch_size=10))
     torch.manual_seed(0)
     assert all(map(same, pair, NeighborLoader(data, [2, 2], torch.arange(30), batch_size=10)))
+    torch.manual_seed(0)
+    by_pyg = theirs.NodeLoader((features, edges), NeighborSampler((features, edges), [2, 2]), torch.arange(30), batch_size=10)
+    for batch, ours in zip(by_pyg, pair, strict=True):
+        assert all(batch[name].equal(ours[name]) for name in ("n_id", "e_id", "edge_index", "input_id"))
 
 
 def test_a_pair_of_stores_with_types_layouts_and_times() -> None:
@@ -554,13 +557,39 @@ def test_input_nodes_that_are_none(input_nodes: Any, message: str) -> None:
         NeighborLoader(typed(), [1], input_nodes)
 
 
+@pytest.mark.parametrize("split", [{"train": torch.arange(3), "valid": torch.arange(2)}, {"train": {"user": torch.arange(3)}}])
+def test_dicts_of_splits_ask_for_one_of_them(split: Any) -> None:
+    """As ``dataset.get_idx_split()`` and ``get_edge_split()`` give them."""
+    data = plain()
+    nodes: list[Any] = [
+        lambda: NeighborLoader(data, [1], split),
+        lambda: ShaDowKHopSampler(data, 1, 1, split),
+        lambda: HGTLoader(typed(), [1], split),
+        lambda: gnnkit.GraphLoader.from_pyg(data, input_nodes=split, num_neighbors=[1]),
+        lambda: gnnkit.GraphLoader.from_pyg(typed(), input_nodes=split, num_neighbors=[1]),
+        lambda: gnnkit.GraphLoader.from_pyg(data, num_neighbors=[1]).for_split(split),
+    ]
+    links: list[Any] = [
+        lambda: LinkNeighborLoader(data, [1], split),
+        lambda: gnnkit.GraphLoader.from_pyg(data, edge_label_index=split, num_neighbors=[1]),
+        lambda: gnnkit.GraphLoader.from_pyg(data, num_neighbors=[1]).for_links(split),
+    ]
+    for name, calls in (("input_nodes", nodes), ("edge_label_index", links)):
+        for call in calls:
+            with pytest.raises(PlanError, match=f"{name} is a dict") as caught:
+                call()
+            assert f"{name}=split['train']" in str(caught.value.hint)
+    with pytest.raises(PlanError, match="input_nodes is a dict") as caught:
+        gnnkit.GraphLoader.from_pyg(typed(), input_nodes={"user": torch.arange(3)}, num_neighbors=[1])
+    assert "input_nodes=('user', ids)" in str(caught.value.hint)
+
+
 def test_what_cannot_be_followed_says_so_and_what_to_do() -> None:
     given: dict[str, Any] = {
         "transform_sampler_output": lambda out: out,
         "neighbor_sampler": object(),
         "custom_cls": Data,
         "batch_sampler": [[1, 2]],
-        "worker_init_fn": lambda number: None,
     }
     for name, value in given.items():
         with pytest.raises(PlanError, match=name) as caught:
@@ -575,6 +604,159 @@ def test_what_cannot_be_followed_says_so_and_what_to_do() -> None:
             NeighborLoader(plain(), [1], **{name: value})
     with pytest.raises(ValueError, match="depth"):
         ShaDowKHopSampler(plain(), 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "method"),
+    [
+        (NeighborLoader, (plain(), [1]), "collate_fn"),
+        (NeighborLoader, (plain(), [1]), "filter_fn"),
+        (LinkNeighborLoader, (plain(), [1]), "collate_fn"),
+        (LinkNeighborLoader, (plain(), [1]), "filter_fn"),
+        (HGTLoader, (typed(), [1], "user"), "collate_fn"),
+        (HGTLoader, (typed(), [1], "user"), "filter_fn"),
+        (ShaDowKHopSampler, (plain(), 1, 1), "__collate__"),
+    ],
+)
+def test_hooks_that_would_never_be_called_are_refused_by_name(kind: Any, arguments: tuple[Any, ...], method: str) -> None:
+    derived = type("Mine", (kind,), {method: lambda self, out: out})
+    with pytest.raises(PlanError, match=rf"Mine\.{method}") as caught:
+        derived(*arguments)
+    assert caught.value.hint
+
+    class Fine(kind):  # type: ignore[misc, valid-type]
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.scale = self.depth_of_mine = 2
+
+    loader = Fine(*arguments)
+    assert next(iter(loader)) is not None and loader.scale == 2
+    for name in ("collate_fn", "filter_fn", "transform_sampler_output", "custom_cls", "num_workers", "pin_memory", "input_data"):
+        with pytest.raises(AttributeError, match=name):
+            setattr(loader, name, lambda out: out)
+
+
+@pytest.mark.parametrize(
+    ("loader", "names"),
+    [
+        (NeighborLoader(plain(), [1]), ("node_sampler", "input_nodes", "input_time", "input_id")),
+        (LinkNeighborLoader(plain(), [1]), ("link_sampler", "edge_label_index", "neg_sampling")),
+        (ShaDowKHopSampler(plain(), 1, 1), ("depth", "num_neighbors", "replace", "node_idx")),
+    ],
+)
+def test_attributes_that_decide_on_batches_cannot_be_assigned(loader: Any, names: tuple[str, ...]) -> None:
+    for name in names:
+        with pytest.raises(gnnkit.errors.AttributeNotSettable, match=name):
+            setattr(loader, name, 1)
+
+
+def test_a_loaders_sampler_is_followed() -> None:
+    data = plain()
+    loader: Any = NeighborLoader(data, [2], batch_size=20)
+    loader.node_sampler.num_neighbors, loader.node_sampler.subgraph_type = [-1, -1], "induced"
+    expected = list(NeighborLoader(data, [-1, -1], batch_size=20, subgraph_type="induced"))
+    assert all(map(same, loader, expected)) and same(loader(range(20)), expected[0])
+    links: Any = LinkNeighborLoader(data, [2], batch_size=20)
+    links.link_sampler.num_neighbors = [-1]
+    assert same(next(iter(links)), next(iter(LinkNeighborLoader(data, [-1], batch_size=20))))
+    hgt: Any = HGTLoader(typed(), [5], "user", batch_size=2)
+    hgt.node_sampler.num_samples = [0]
+    assert next(iter(hgt))["item"].x.numel() == 0
+    with pytest.raises(PlanError, match="num_neighbors"):
+        loader.node_sampler.num_neighbors = "2"
+    with pytest.raises(gnnkit.errors.AttributeNotSettable, match="time_attr"):
+        loader.node_sampler.time_attr = "time"
+
+
+def test_functions_for_workers_are_ignored_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match="worker_init_fn is ignored") as found:
+        loader = NeighborLoader(plain(), [1], worker_init_fn=lambda number: None)
+    assert found[0].filename == __file__
+    with pytest.warns(UserWarning, match="worker_init_fn is ignored"):
+        loader.worker_init_fn = lambda number: None
+
+
+# Positions -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own_order", [False, True])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_loader_goes_on_where_its_state_was_taken(own_order: bool, is_link: bool) -> None:
+    """Loaded by a loader of another process, which has drawn another seed."""
+
+    def loader() -> Any:
+        order: dict[str, Any] = {"sampler": torch.utils.data.RandomSampler(range(60))} if own_order else {"shuffle": True}
+        links = torch.stack([torch.arange(60), torch.arange(60)])
+        return (
+            LinkNeighborLoader(plain(), [2], links, batch_size=7, **order)
+            if is_link
+            else NeighborLoader(plain(), [2], batch_size=7, **order)
+        )
+
+    first, second = loader(), loader()
+    second.load_state_dict(first.state_dict())
+    epochs = [list(first), list(second)]
+    assert own_order or all(map(same, *epochs))
+    batches = iter(first)
+    seen = [next(batches) for _ in range(3)]
+    state = json.loads(json.dumps(first.state_dict()))
+    second.load_state_dict(state)
+    assert second.state_dict() == state
+    rest = list(second)
+    assert all(map(same, rest, batches))
+    assert sorted(torch.cat([batch.input_id for batch in [*seen, *rest]]).tolist()) == list(range(60))
+    assert sorted(torch.cat([batch.input_id for batch in second]).tolist()) == list(range(60))
+    with pytest.raises(PlanError, match="batch_size"):
+        first.load_state_dict({**state, "batch_size": 8})
+
+
+def test_a_state_stays_where_attributes_change_before_the_epoch() -> None:
+    first, second = (NeighborLoader(plain(), [2], batch_size=7, shuffle=True) for _ in range(2))
+    batches = iter(first)
+    seen = [next(batches), next(batches)]
+    second.load_state_dict(first.state_dict())
+    second.data.more = torch.arange(60)
+    rest = list(second)
+    assert sorted(torch.cat([batch.input_id for batch in [*seen, *rest]]).tolist()) == list(range(60)) and "more" in rest[0]
+
+
+def test_a_state_of_an_order_of_ones_own_needs_one() -> None:
+    plainly = NeighborLoader(plain(), [2], batch_size=7)
+    ordered = NeighborLoader(plain(), [2], batch_size=7, sampler=torch.utils.data.RandomSampler(range(60)))
+    for one, other in ((plainly, ordered), (ordered, plainly)):
+        held = iter(one)
+        next(held)
+        with pytest.raises(PlanError, match="sampler="):
+            other.load_state_dict(one.state_dict())
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_one_loader_trains_and_validates_within_an_epoch(num_workers: int) -> None:
+    loader: Any = NeighborLoader(plain(), [2], batch_size=10, shuffle=True, num_workers=num_workers)
+    for epoch in range(2):
+        seen = []
+        for number, batch in enumerate(loader):
+            seen += batch.input_id.tolist()
+            if number == 2:
+                state = loader.state_dict()
+                assert sorted(torch.cat([other.input_id for other in loader]).tolist()) == list(range(60))
+                next(iter(loader))  # which is left behind
+                assert loader.state_dict() == state and (state["epoch"], state["next_batch"]) == (epoch, 3)
+        assert sorted(seen) == list(range(60))
+        assert (loader.state_dict()["epoch"], loader.state_dict()["next_batch"]) == (epoch + 1, 0)
+
+
+def test_an_iteration_that_is_left_behind_is_resumed_unless_another_took_its_place() -> None:
+    loader: Any = NeighborLoader(plain(), [2], batch_size=10)
+    for _ in loader:
+        break
+    assert loader.state_dict()["next_batch"] == 1
+    batches = iter(loader)
+    next(batches)
+    batches = iter(loader)
+    next(batches), next(batches)
+    assert loader.state_dict()["next_batch"] == 2
+    assert len(list(batches)) == 4 and loader.state_dict()["next_batch"] == 0 and next(batches, None) is None
 
 
 def test_not_directed_is_induced_and_the_warning_is_at_the_users_line() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
+import gnnkit
 from gnnkit.datasets.citations import cora
 from gnnkit.datasets.pyg import PyGSource
 from gnnkit.errors import DatasetError, PlanError
@@ -282,6 +284,58 @@ def test_what_cannot_be_stored_is_refused() -> None:
         PyGSource(Data(x=torch.rand(3, 1)))
     with pytest.raises(PlanError, match="expected a torch_geometric"):
         PyGSource(EDGES)  # type: ignore[arg-type]
+
+
+class OfMany(InMemoryDataset):  # type: ignore[misc]
+    """A dataset of PyG's: of one graph, as Flickr, or of several, as TUDataset."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.data, self.slices = self.collate([small() for _ in range(count)])
+
+
+class Ogbs(OfMany):
+    """As ``PygNodePropPredDataset``."""
+
+    name, original_root = "ogbn-arxiv", "dataset"
+    get_idx_split = dict
+
+
+class OgbsArrays:
+    """As ``NodePropPredDataset``."""
+
+    name, original_root = "ogbn-arxiv", "dataset"
+    get_idx_split = dict
+
+    def __getitem__(self, index: int) -> Any:
+        return {"edge_index": EDGES.numpy(), "num_nodes": 5}, np.zeros((5, 1))
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (OfMany(1), r"dataset\[0\]$"),
+        (OfMany(3), r"3 graphs: give one, such as dataset\[0\]"),
+        (Ogbs(1), r"dataset\[0\]; or GraphLoader.from_ogb\('ogbn-arxiv', root='dataset'\)"),
+        (OgbsArrays(), r"^it gives dicts of arrays; GraphLoader.from_ogb\('ogbn-arxiv', root='dataset'\)"),
+        (OgbsArrays()[0], r"GraphLoader.from_ogb\(name\)"),
+        ([small(), small(), small()], r"one of its 3 graphs, such as its \[0\]"),
+    ],
+    ids=["one graph", "several", "OGB's", "OGB's arrays", "graph and labels", "list"],
+)
+def test_what_holds_graphs_says_where_the_graph_is(given: Any, advice: str) -> None:
+    calls: list[Any] = [
+        lambda: gnnkit.GraphLoader.from_pyg(given, num_neighbors=[2]),
+        lambda: gnnkit.partition(given, 2),
+        lambda: gnnkit.GraphLoader.from_source(given, num_neighbors=[2]),
+        lambda: gnnkit.pyg.NeighborLoader(given, [2]),
+        lambda: gnnkit.pyg.NeighborSampler(given, [2]),
+        lambda: gnnkit.pyg.ShaDowKHopSampler(given, 1, 2),
+    ]
+    for call in calls:
+        with pytest.raises(PlanError) as caught:
+            call()
+        assert re.search(advice, caught.value.hint or "")
 
 
 def test_unknown_names() -> None:

@@ -10,12 +10,13 @@ import pandas as pd
 import pytest
 
 from gnnkit.datasets.ogb import open_ogb
-from gnnkit.datasets.synthetic import products_like
+from gnnkit.datasets.synthetic import GeneratedSource, papers_like, products_like
 from gnnkit.datasets.synthetic_ogb import NOTICE_FILE, SAMPLE_NOTICE, main, write_ogb_layout
 from gnnkit.errors import PlanError
 from gnnkit.events import Event
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE
 from gnnkit.shipped import sample_root, shipped_data_dir
+from tests.datasets.reading import ask_ogb
 
 
 def read(path: Path) -> np.ndarray:
@@ -45,6 +46,18 @@ def test_layout(tmp_path: Path) -> None:
     assert [events[0].kind, events[-1].kind] == ["start", "end"]
     assert events[-1].done == events[-1].total
     assert not list(tree.parent.glob("*.incomplete"))
+
+
+@pytest.mark.parametrize("source", [products_like(1e-4), papers_like(4e-5)], ids=["products", "papers"])
+def test_ogbs_own_reader_reads_it(source: GeneratedSource, tmp_path: Path) -> None:
+    name = source.shape.dataset
+    answer = ask_ogb(name, write_ogb_layout(source, tmp_path), tmp_path / "ogb")
+    edges = np.concatenate(list(source.edge_chunks()), axis=1)
+    assert answer.graph["num_nodes"] == source.num_nodes
+    np.testing.assert_array_equal(answer.graph["edge_index"], edges)
+    labels = np.concatenate(list(source.node_array_chunks("node", "y")))
+    np.testing.assert_array_equal(np.nan_to_num(answer.labels[:, 0], nan=-1), labels)
+    assert {split: len(ids) for split, ids in answer.splits.items()} == {split: len(ids) for split, ids in source.splits["node"].items()}
 
 
 def test_same_bytes_every_time(tmp_path: Path) -> None:
