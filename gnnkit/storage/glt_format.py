@@ -657,12 +657,12 @@ def write_glt_partitions(store: Store, out: str | Path, events: EventSink) -> No
 
     Raises:
         PlanError: ``out`` exists already.
-        StoreError: Not all parts of ``store`` are open.
+        StoreError: Not all parts of ``store`` are open, or it is damaged.
     """
     out = Path(out).expanduser()
     if out.exists():
         raise PlanError(f"{out} exists already", "give a folder that does not exist, or remove this one")
-    graph = store.require().arrays()
+    graph = store.require().checked(events=events).arrays()
     partial = out.parent / f"{out.name}.incomplete"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

@@ -15,15 +15,21 @@ from pathlib import Path
 from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.events import Event, EventSink
 from gnnkit.files import give_up_lock, read_json, take_lock, why_unwritable, write_whole
-from gnnkit.host import available_memory
+from gnnkit.host import available_cpus, available_memory
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.units import format_bytes
 from gnnkit.waiting import Deadline
 
 _MIN_BUDGET, _MAX_BUDGET = 64 << 20, 1 << 30
+_MAX_THREADS = 4
 # Disk that is left alone: other programs' temporary files, and the file system's own tables.
 _DISK_MARGIN = 64 << 20
+
+
+def default_threads() -> int:
+    """Threads that a build uses: the CPUs it may run on, at most 4 (more only wait for memory and disk)."""
+    return min(available_cpus(), _MAX_THREADS)
 
 
 def memory_budget() -> int:
