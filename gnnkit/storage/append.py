@@ -29,7 +29,19 @@ from gnnkit.storage.edge_values import TIME_NAME, as_times, check_weights, timed
 from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, sync
 from gnnkit.storage.inputs import EdgeBatch, RowReader, SourceInput
 from gnnkit.storage.kernels import count_degrees, count_parts, insert_rows, places_by_time
-from gnnkit.storage.layout import book_file, cache_file, contiguous, edge_file, index_dtype, keys_file, node_file, split_file, store_schema
+from gnnkit.storage.layout import (
+    EDGE_FILES,
+    book_file,
+    cache_file,
+    contiguous,
+    edge_file,
+    file_name,
+    index_dtype,
+    keys_file,
+    node_file,
+    split_file,
+    store_schema,
+)
 from gnnkit.storage.manifest import Manifest, store_fingerprint, write_manifest
 from gnnkit.storage.staging import check_disk, check_replaceable, default_threads, locked, memory_budget, restore, staged
 from gnnkit.storage.store import Store
@@ -231,7 +243,7 @@ class _AppendWriter:
         files = self.store.manifest.files
         last = f"part{self.draft.num_parts - 1}/nodes/"
         new = [t for t in self.draft.schema.node_types if self.num_new_nodes(t)]
-        nodes = sum(e.size for name, e in files.items() if any(name.startswith(f"{last}{t}/") for t in new))
+        nodes = sum(e.size for name, e in files.items() if any(name.startswith(f"{last}{file_name(t)}/") for t in new))
         edges = sum(e.size for name, e in files.items() if "/edges/" in name)
         check_disk(self._root, nodes + edges, f"the new version of {self.store.path}")
 
@@ -422,8 +434,7 @@ class _EdgeTypeAppend:
     def _dirty(self, part: int, num_new: int) -> list[str]:
         """The arrays of a part that have to be written."""
         specs = self.writer.draft.edge_specs(self.edge_type)
-        names = [file.rpartition("/")[2].removesuffix(".npy") for file in specs if file.startswith(f"part{part}/")]
-        names = [name for name in names if name != "indptr"]
+        names = [name for name in (*EDGE_FILES[1:], *self.stored) if edge_file(part, self.edge_type, name) in specs]
         if num_new:
             return names
         dirty = [name for name in names if self.recodings.get(name) is not None]
