@@ -22,6 +22,7 @@ from gnnkit.files import is_at, why_unwritable
 from gnnkit.loader.inputs import resolve_input_nodes
 from gnnkit.loader.pipeline import Pipeline
 from gnnkit.plan import Batching, InputNodes, LoaderPlan, NeighborSampling
+from gnnkit.printable import printable_line
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, NodeType, is_label_edge_type
@@ -82,7 +83,7 @@ class Embeddings(Mapping[NodeType, NDArray[Any]]):
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{node_type}: {array.dtype} {list(array.shape)}" for node_type, array in self._arrays.items())
-        return f"Embeddings({shapes}, {str(self.path)!r})"
+        return printable_line(f"Embeddings({shapes}, {str(self.path)!r})")
 
 
 class LayerFiles:

@@ -28,7 +28,17 @@ from gnnkit.storage.files import sync
 from gnnkit.storage.inputs import BuildInput, KeptSourceInput, SourceInput, StoreInput
 from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, BuildOptions, StoreNumbering, check_buildable, part_folder, part_of
 from gnnkit.storage.manifest import Manifest, canonical_options, checksum, manifest_from_json, store_fingerprint, write_manifest
-from gnnkit.storage.staging import check_replaceable, locked, memory_budget, parts_path, remove_tree, restore, staged, take_place
+from gnnkit.storage.staging import (
+    check_replaceable,
+    locked,
+    make_folder,
+    memory_budget,
+    parts_path,
+    remove_tree,
+    restore,
+    staged,
+    take_place,
+)
 from gnnkit.storage.store import Store
 from gnnkit.storage.writer import StoreWriter, Written
 
@@ -452,7 +462,8 @@ def join_parts(folder: Path, job: BuildJob) -> None:
         OSError: It cannot be written.
     """
     own = {"fingerprint": job.fingerprint, "num_parts": job.options.num_parts}
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, exist_ok=True)
     file = folder / _BUILD
     try:
         if not file.exists():
@@ -535,7 +546,7 @@ def _place_of(folder: Path, part: int) -> Path:
 def _assemble(folder: Path, records: dict[int | None, PartRecord], here: list[int]) -> None:
     """Moves the files of all pieces into one folder; what has been moved before stays."""
     manifest, whole = merged(records), folder / _WHOLE
-    whole.mkdir(exist_ok=True)
+    make_folder(whole, exist_ok=True)
     for part in [*here, None]:
         piece = folder / piece_name(part)
         for source in sorted(piece.iterdir()) if piece.is_dir() else []:

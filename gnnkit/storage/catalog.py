@@ -76,6 +76,18 @@ def default_store_dir(root: Path | None = None) -> Path:
     return _user_cache() / "stores"
 
 
+def make_store_dir(folder: Path) -> None:
+    """Makes a folder of stores: for this user alone where it is in ``default_root()``, as usual where a caller has named it.
+
+    One that is there stays as it is: it is as open as somebody wants it to be, and so are the stores that come into it.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700 if folder.parent in (default_root(), _user_cache()) else 0o777, exist_ok=True)
+
+
 def find_or_build(
     source: GraphSource,
     options: BuildOptions,
@@ -251,6 +263,8 @@ def _opened_or(
     try:
         store = opener(path)
     except StoreError:
+        with contextlib.suppress(OSError):  # the build says what is wrong there
+            make_store_dir(path.parent)
         return build()
     return store if store.fingerprint == store_fingerprint(source_fingerprint, options) else build()
 

@@ -130,6 +130,11 @@ def locked(path: Path, wait_timeout_s: float, events: EventSink, work: str = "bu
             give_up_lock(file, held)
 
 
+def make_folder(folder: Path, *, exist_ok: bool = False) -> None:
+    """Makes a folder that is as open to other users as the one that it is in."""
+    folder.mkdir(mode=folder.parent.stat().st_mode & 0o777, exist_ok=exist_ok)
+
+
 @contextmanager
 def staged(path: Path) -> Iterator[Path]:
     """Yields an empty folder that takes the place of ``path`` when the block ends well, and is gone when it does not.
@@ -142,7 +147,7 @@ def staged(path: Path) -> Iterator[Path]:
     folder = incomplete_path(path)
     try:
         remove_tree(folder)
-        folder.mkdir()
+        make_folder(folder)
         _own(folder)
         yield folder
         disown(folder)
@@ -176,7 +181,7 @@ def resumed(path: Path, key: str) -> Path:
         left = None
     if left != key:
         remove_tree(folder)
-        folder.mkdir()
+        make_folder(folder)
     _own(folder, key)
     return folder
 
