@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,7 +119,8 @@ def find_or_build(
     def build() -> Store:
         from gnnkit.storage.build import build_store, repartition
 
-        if options.partition != "given" and (other := find_same_graph(source, options, store_dir, but=path)) is not None:
+        others = stores_of_graph(source, options, store_dir, but=path) if options.partition != "given" else iter(())
+        if (other := next((store for store in others if _is_right(store, events)), None)) is not None:
             return opener(repartition(other, path, options, events, wait_timeout_s=wait_timeout_s).path)
         return opener(build_store(source, path, options, events, wait_timeout_s=wait_timeout_s).path)
 
@@ -148,8 +149,8 @@ def find_or_repartition(
     return _opened_or(path, options, fingerprint, build, Store.open)
 
 
-def find_same_graph(source: GraphSource, options: BuildOptions, store_dir: Path, *, but: Path) -> Store | None:
-    """A store of the same dataset, built with the same options but for those that say how it is cut into parts; None if there is none.
+def stores_of_graph(source: GraphSource, options: BuildOptions, store_dir: Path, *, but: Path) -> Iterator[Store]:
+    """Yields stores of the same dataset, built with the same options but for those that say how it is cut into parts.
 
     Args:
         source: The dataset.
@@ -167,11 +168,8 @@ def find_same_graph(source: GraphSource, options: BuildOptions, store_dir: Path,
         and uncut(entry.manifest.options) == wanted
     ]
     for entry in sorted(found, key=_count_of_parts):
-        try:
-            return Store.open(entry.path)
-        except StoreError:  # damaged, or somebody removes it: the next one, or the dataset itself
-            continue
-    return None
+        with contextlib.suppress(StoreError):  # damaged, or somebody removes it: the next one, or the dataset itself
+            yield Store.open(entry.path)
 
 
 def store_path(store_dir: Path, name: str, options: BuildOptions, source_fingerprint: str) -> Path:
@@ -251,6 +249,15 @@ def prune(store_dir: Path) -> list[Pruned]:
         with contextlib.suppress(StoreError), locked(file.with_name(file.name[1:].removesuffix(".lock")), 0.0, ignore_events):
             pass  # whoever gives a lock up removes its file
     return pruned
+
+
+def _is_right(store: Store, events: EventSink) -> bool:
+    """Whether nothing in a store is damaged."""
+    try:
+        store.checked(events=events)
+    except StoreError:
+        return False
+    return True
 
 
 def _count_of_parts(entry: StoreEntry) -> int:

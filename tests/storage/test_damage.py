@@ -21,7 +21,7 @@ from gnnkit.runtime.batches import edges_in_order
 from gnnkit.storage.arrays import node_values
 from gnnkit.storage.build import build_store
 from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
-from gnnkit.storage.layout import FORMAT_VERSION, BuildOptions
+from gnnkit.storage.layout import FORMAT_VERSION, BuildOptions, part_of
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import homogeneous_source, random_edges, random_source
 from tests.storage.checks import assert_holds, fast_folder
@@ -336,6 +336,18 @@ READERS: dict[str, Callable[[Store, Path], Any]] = {
     "edges": lambda store, out: [edges_in_order(store.arrays(), t).tobytes() for t in store.schema.edge_types],
     "book": lambda store, out: store.to_store_ids("node", np.arange(60)).tolist(),
 }
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "plain": {"num_neighbors": [3, 3]},
+    "all": {"num_neighbors": [-1]},
+    "weighted": {"num_neighbors": [3, 3], "weight": "edge_weight"},
+    "disjoint": {"num_neighbors": [3, 3], "disjoint": True},
+    "induced": {"num_neighbors": [3, 3], "subgraph_type": "induced"},
+    "hgt": {"sampler": gnnkit.HGT([5, 5])},
+    "layer-wise": {"sampler": gnnkit.LayerWise([5, 5])},
+    "labor": {"sampler": gnnkit.Labor([3, 3])},
+    "ppr": {"sampler": gnnkit.PPR()},
+    "links": {"num_neighbors": [3], "edge_label_index": np.arange(60).reshape(2, 30), "neg_sampling": "binary"},
+}
 INDEX_FILES = ("indptr", "indices", "edge_id", "global_id", "store_id", "0.end", "row")
 
 
@@ -400,6 +412,30 @@ def test_no_reader_follows_a_number_out_of_the_graph(reader: str, of_tables: Pat
         except StoreError as error:
             assert name in str(error)
         shutil.rmtree(copy)
+
+
+@pytest.mark.slow(seconds=20)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_sampler_says_the_same_of_damage(sampler: str, of_tables: Path, tmp_path: Path) -> None:
+    options = {"batch_size": 20, "backend": gnnkit.InProcess(1), "progress": False, **SAMPLERS[sampler]}
+    if "edge_label_index" not in options:
+        options["input_nodes"] = np.arange(60)
+    refused = set()
+    for name in Store.open(of_tables).files:
+        values = np.load(of_tables / name)
+        if values.dtype.kind not in "iu" or part_of(name) not in (None, 1):
+            continue
+        values[1:-1] = 1 << 20 if values.itemsize > 1 else 9
+        shutil.copytree(of_tables, tmp_path / "copy")
+        damage(tmp_path / "copy", name, values, honest=True)
+        with gnnkit.GraphLoader.from_store(tmp_path / "copy", **options) as loader:
+            try:
+                assert len(list(loader)) >= 3
+            except StoreError as error:
+                assert "the graph is damaged: " in str(error) and "gnnkit info --verify names the file" in str(error) or name in str(error)
+                refused.add(Path(name).stem)
+        shutil.rmtree(tmp_path / "copy")
+    assert refused >= {"store_id", "indptr", "indices"}
 
 
 def test_a_file_that_was_looked_through_is_not_read_again_and_a_changed_one_is(of_tables: Path, tmp_path: Path) -> None:
