@@ -519,6 +519,8 @@ class BaseGraphAccess(ABC):
     def rows(self, t: int, name: str, nodes: NDArray[np.int64]) -> NDArray[Any]:
         """See ``GraphAccess.rows``."""
         table, nodes = self.tables.node_rows[self.tables.node_types[t], name], np.ascontiguousarray(nodes, np.int64)
+        if len(nodes) and not 0 <= nodes.min() <= nodes.max() < self.tables.bounds[t, -1]:
+            raise damaged(STRANGE_SEED)
         found = np.empty((len(nodes), *table.row_shape), table.dtype)
         self._fill_rows([(GATHER, address_of(nodes), len(nodes), table.row_nbytes, address_of(found), table.index, table.bounds)])
         return found

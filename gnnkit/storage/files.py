@@ -157,7 +157,7 @@ class FileEntry:
 
 
 class FileIdentity(NamedTuple):
-    """What tells a file, as it was when it was opened, from every other one, and from itself after a change."""
+    """Facts that tell a file, as it was when it was opened, from every other one, and from itself after a change."""
 
     device: int
     inode: int
