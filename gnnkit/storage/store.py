@@ -205,6 +205,7 @@ class Store:
         Raises:
             StoreError: The part is not open, or the ids are damaged.
         """
+        self.require((part,))
         ids = {t: self.file(cache_file(part, t, "global_id")) for t in self.manifest.cached}
         return {t: ReplicatedFeatures(of_type, self._files[cache_file(part, t, FEATURE_NAME)]) for t, of_type in ids.items()}
 
