@@ -161,7 +161,7 @@ def _of_edges(graph: GraphArrays, hops: Hops, num_neighbors: Sequence[int]) -> I
 def _of_edge_type(graph: GraphArrays, edge_type: EdgeType, hops: Hops, num_neighbors: Sequence[int]) -> Iterator[NDArray[np.float64]]:
     owner = graph.frontier_type(edge_type)
     bounds = graph.node_bounds[owner]
-    for part, edges in enumerate(graph.edges[edge_type]):
+    for part, edges in enumerate(graph.checked(edge_type).edges[edge_type]):
         degree = np.diff(edges.indptr).astype(np.int64)
         expanded = [_reached(hop[owner][bounds[part] : bounds[part + 1]]) for hop, _ in zip(hops, num_neighbors, strict=False)]
         yield _page_rates(edges.indptr, sum(expanded, np.zeros(len(degree))))

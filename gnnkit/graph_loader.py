@@ -764,7 +764,7 @@ class GraphLoader(ProcessBound, Shown):
         from gnnkit.loader.inference import check_layers, infer  # rarely used
 
         self.pipeline.check_open()
-        functions = check_layers(self.pipeline.graph, layers, out, keep_layers)
+        functions = check_layers(layers, out, keep_layers)
         with progress_ui.make_sink(progress) as events:
             return infer(self.pipeline, functions, out, input_nodes, (batch_size, device), keep_layers, events)
 

@@ -233,10 +233,10 @@ def find_engine(engine: BuildEngine | str) -> BuildEngine:
 def _job(graph: Any, store: Store | None, path: Path, options: BuildOptions) -> BuildJob:
     """Makes the job that builds a store: from a store of the same graph where there is one, else from the graph."""
     from gnnkit.storage.build import repartition_job, source_job
-    from gnnkit.storage.catalog import default_store_dir, find_same_graph
+    from gnnkit.storage.catalog import default_store_dir, stores_of_graph
 
     if store is None:
-        store = find_same_graph(graph, options, default_store_dir(), but=path)
+        store = next(stores_of_graph(graph, options, default_store_dir(), but=path), None)
     return source_job(graph, path, options) if store is None else repartition_job(store, path, options)
 
 

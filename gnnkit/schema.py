@@ -208,7 +208,7 @@ class GraphSchema:
 
 
 def edge_type_name(edge_type: EdgeType) -> str:
-    """``("paper", "cites", "paper")`` as ``"paper__cites__paper"``, the name of its folder in a store."""
+    """``("paper", "cites", "paper")`` as ``"paper__cites__paper"``, its name where a text stands for it."""
     return "__".join(edge_type)
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -239,7 +239,7 @@ def kernels() -> Check:
     if any(root.glob("**/*.nbc")):
         return Check("kernels", f"compiled, kept in {root} (numba {version})")
     return Check(
-        "kernels", f"not compiled yet; the first batch waits some 20 s (numba {version})", "ok", "gnnkit doctor --warm compiles them ahead"
+        "kernels", f"not compiled yet: trying the backends out, below, takes half a minute longer (numba {version})", "ok"
     )
 
 
@@ -410,6 +410,8 @@ def trials(names: Sequence[str], *, timeout_s: float = TRIAL_TIMEOUT_S, module: 
 
 
 _EXIT = {"ok": OK, "no": OK, "warning": WARNING, "error": ERROR}
+# Of the longest name of a row, and of the longest verdict.
+_NAME_WIDTH, _VERDICT_WIDTH = 18, 7
 _STYLE = {"ok": "green", "no": "dim", "warning": "yellow", "error": "bold red"}
 
 
@@ -429,16 +431,19 @@ def doctor(
         prepare_all()
         with make_sink(False if as_json else "auto") as events:
             compile_kernels(events)
-    raise typer.Exit(report(list(all_checks()), as_json=as_json))
+    raise typer.Exit(report(all_checks(), as_json=as_json))
 
 
-def report(checks: Sequence[Check], *, as_json: bool) -> int:
-    """Writes the rows of a report to standard output; its exit code."""
-    worst = max((_EXIT[check.verdict] for check in checks), default=OK)
+def report(checks: Iterable[Check], *, as_json: bool) -> int:
+    """Writes the rows of a report to standard output, for people each as soon as it is known; its exit code."""
+    known = []
+    for check in checks:
+        known.append(check)
+        if not as_json:
+            _show(check, with_header=len(known) == 1)
+    worst = max((_EXIT[check.verdict] for check in known), default=OK)
     if as_json:
-        show_json({"exit_code": worst, "checks": [check.to_json() for check in checks]})
-    else:
-        _show(checks)
+        show_json({"exit_code": worst, "checks": [check.to_json() for check in known]})
     return worst
 
 
@@ -459,13 +464,15 @@ def all_checks() -> Iterator[Check]:
     yield from backends(needed, glt)
 
 
-def _show(checks: Sequence[Check]) -> None:
+def _show(check: Check, *, with_header: bool) -> None:
     from rich.table import Table
 
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
-    for column in ("check", "value", "verdict", "what to do"):
-        table.add_column(column, overflow="fold", no_wrap=column in ("check", "verdict"))
-    for check in checks:
-        style = _STYLE[check.verdict]
-        table.add_row(cell(check.name), cell(check.value), f"[{style}]{check.verdict}[/{style}]", cell(check.fix))
+    # A table of its own for each row, of the same widths: the next one may be long in coming.
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0), show_header=with_header, expand=True)
+    table.add_column("check", no_wrap=True, width=_NAME_WIDTH)
+    table.add_column("value", overflow="fold", ratio=3)
+    table.add_column("verdict", no_wrap=True, width=_VERDICT_WIDTH)
+    table.add_column("what to do", overflow="fold", ratio=2)
+    style = _STYLE[check.verdict]
+    table.add_row(cell(check.name), cell(check.value), f"[{style}]{check.verdict}[/{style}]", cell(check.fix))
     console().print(table)

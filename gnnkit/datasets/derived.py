@@ -20,7 +20,7 @@ from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, edge_type_name
 from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits
 from gnnkit.storage.inputs import RowReader, SourceInput
-from gnnkit.storage.layout import end_specs
+from gnnkit.storage.layout import end_specs, file_name
 from gnnkit.storage.staging import INCOMPLETE, check_disk, remove_tree
 from gnnkit.storage.writer import EDGE_BYTES, check_ends
 
@@ -402,7 +402,7 @@ class CopiedSource(FiledSource):
         return self._read(f"node.{node_type}", f"array.{name}", self.schema.node_types[node_type].arrays[name], first, last)
 
     def _read(self, owner: str, name: str, spec: ArraySpec, first: int, last: int) -> NDArray[Any]:
-        path = self._folder / owner / name
+        path = self._folder / file_name(owner) / file_name(name)
         count = (last - first) * spec.row_nbytes
         try:
             data = np.fromfile(path, np.uint8, count, offset=first * spec.row_nbytes)
@@ -436,24 +436,24 @@ def copy_source(source: GraphSource, folder: Path, events: EventSink) -> CopiedS
     check_disk(partial, nodes + rows + EDGE_BYTES * schema.num_edges, f"the copy of {source.name}")
     with Stage(events, "ingest", label=source.name, total=float(nodes + rows + EDGE_BYTES * schema.num_edges), unit="B") as stage:
         for edge_type, edges in schema.edge_types.items():
-            place = partial / edge_type_name(edge_type)
+            place = partial / file_name(edge_type_name(edge_type))
             place.mkdir()
             for batch in graph.edge_batches(edge_type, list(edges.arrays)):
                 check_ends(schema, edge_type, batch)
                 for name, ends, spec in zip(_ENDS, (batch.source, batch.target), end_specs(schema, edge_type), strict=True):
                     _add(place / name, ends.astype(spec.numpy_dtype))
                 for name, values in batch.rows.items():
-                    _add(place / f"array.{name}", values)
+                    _add(place / file_name(f"array.{name}"), values)
                 stage.advance(len(batch.source) * EDGE_BYTES + sum(values.nbytes for values in batch.rows.values()))
         for node_type, types in schema.node_types.items():
-            place = partial / f"node.{node_type}"
+            place = partial / file_name(f"node.{node_type}")
             place.mkdir()
             for name, spec in types.arrays.items():
                 chunks = graph.node_array_chunks(node_type, name)
                 reader = RowReader(chunks, spec, f"{name!r} of {node_type!r}", types.num_nodes)
                 for first, last in _steps(types.num_nodes):
                     values = reader.take(last - first)
-                    _add(place / f"array.{name}", values)
+                    _add(place / file_name(f"array.{name}"), values)
                     stage.advance(values.nbytes)
                 reader.finish()
     partial.rename(folder)

@@ -23,7 +23,7 @@ from gnnkit.errors import DatasetError, GnnkitError, PlanError, StartTimeout, St
 from gnnkit.loader.inputs import to_ids
 from gnnkit.runtime.process_status import is_alive, pid_space, start_ticks
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
-from gnnkit.storage.catalog import default_store_dir, find_or_build
+from gnnkit.storage.catalog import default_store_dir, find_or_build, make_store_dir
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.staging import PARTS, remove_tree
 from gnnkit.storage.store import Store
@@ -474,7 +474,7 @@ def _put_together(dataset: DistDataset, meeting: Meeting) -> Store:
     folder: Path | None = None
     try:
         if meeting.rank == 0:
-            default_store_dir().mkdir(parents=True, exist_ok=True)
+            make_store_dir(default_store_dir())
             folder = Path(tempfile.mkdtemp(prefix="values-", suffix=PARTS, dir=default_store_dir()))
             meeting.tell("folder", str(folder))
         where = Path(meeting.hear("folder", "rank 0", _JOIN_S))

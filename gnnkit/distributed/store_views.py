@@ -406,6 +406,7 @@ class LocalGraph:
     def degrees(self) -> torch.Tensor:
         """int64 ``[row_count]``, in the order of the part's nodes (ascending ids)."""
         ids = dataset_ids(self._graph, self._graph.frontier_type(self._edge_type), self._part)
+        self._graph.checked(self._edge_type)
         return torch.from_numpy(np.diff(np.asarray(self._edges.indptr, np.int64))[np.argsort(ids, kind="stable")])
 
     @property
@@ -425,7 +426,7 @@ class LocalGraph:
             indices: int64 ``[edge_count]``, ids at the other end, in the dataset's edge order within a node.
             edge_ids: int64 ``[edge_count]``; places in the store where it has no edge ids.
         """
-        graph, edges = self._graph, self._edges
+        graph, edges = self._graph.checked(self._edge_type), self._edges
         owner, other = graph.frontier_type(self._edge_type), graph.neighbor_type(self._edge_type)
         counts = np.zeros(graph.schema.node_types[owner].num_nodes + 1, np.int64)
         counts[dataset_ids(graph, owner, self._part) + 1] = np.diff(np.asarray(edges.indptr, np.int64))
@@ -733,7 +734,7 @@ class StoreViews:
 
 
 def _node_book(graph: GraphArrays, node_type: NodeType, part: int) -> PartitionBook:
-    bounds, table = graph.node_bounds[node_type], graph.store_id[node_type]
+    bounds, table = graph.node_bounds[node_type], graph.checked(node_type).store_id[node_type]
     return range_book(bounds, part) if table is None else RenumberedPartitionBook(table, bounds)
 
 

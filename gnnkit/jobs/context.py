@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.callers import warn
-from gnnkit.errors import PlanError
-from gnnkit.files import read_bounded
+from gnnkit.errors import PlanError, StoreError
+from gnnkit.files import read_bounded, why_unwritable
 from gnnkit.jobs.environment import JobPlace
 from gnnkit.storage.files import sync
 
@@ -72,7 +72,7 @@ class Checkpoints:
 
         Raises:
             PlanError: An object has no state, or its state holds more than tensors and plain values.
-            OSError: The folder cannot be written.
+            StoreError: The folder cannot be written, or its disk is full; earlier checkpoints stay as they are.
         """
         if not self.is_writer:
             return None
@@ -86,10 +86,18 @@ class Checkpoints:
         number = 1 + max((_number_of(path) for path in found), default=0)
         path = self._folder / f"checkpoint-{number:08d}-{digest_of(content)}.pt"
         half = self._folder / _HALF_WRITTEN
-        with half.open("wb") as file:
-            file.write(content)
-        sync(half)
-        half.replace(path)
+        try:
+            with half.open("wb") as file:
+                file.write(content)
+            sync(half)
+            half.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                half.unlink()
+            raise StoreError(
+                f"the checkpoint {path} could not be written: {why_unwritable(error, self._folder)}; the one before it is whole",
+                "free some space, or give another --dir",
+            ) from error
         with contextlib.suppress(OSError):  # some network file systems know no such thing of a folder
             sync(self._folder)
         whole = [other for other in found if other not in self._damaged]

@@ -22,11 +22,12 @@ from gnnkit.files import is_at, user_path, why_unwritable
 from gnnkit.loader.inputs import resolve_input_nodes
 from gnnkit.loader.pipeline import Pipeline
 from gnnkit.plan import Batching, InputNodes, LoaderPlan, NeighborSampling
+from gnnkit.printable import printable_line
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.runs import RunFolder, new_run
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, NodeType, is_label_edge_type
 from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, map_array, sync
-from gnnkit.storage.layout import check_name
+from gnnkit.storage.layout import file_name
 
 _INCOMPLETE = ".incomplete"
 
@@ -82,7 +83,7 @@ class Embeddings(Mapping[NodeType, NDArray[Any]]):
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{node_type}: {array.dtype} {list(array.shape)}" for node_type, array in self._arrays.items())
-        return f"Embeddings({shapes}, {str(self.path)!r})"
+        return printable_line(f"Embeddings({shapes}, {str(self.path)!r})")
 
 
 class LayerFiles:
@@ -131,7 +132,7 @@ class LayerFiles:
         shutil.rmtree(self.root / self.folder)
 
     def _name(self, node_type: NodeType) -> str:
-        return f"{self.folder}/{node_type}.npy"
+        return f"{self.folder}/{file_name(node_type)}.npy"
 
 
 @contextlib.contextmanager
@@ -293,7 +294,7 @@ def infer(
     return Embeddings(path, made, owned)
 
 
-def check_layers(graph: GraphHandle, layers: Any, out: Any, keep_layers: Any) -> list[Layer]:
+def check_layers(layers: Any, out: Any, keep_layers: Any) -> list[Layer]:
     """The layers as a list; refuses what can be found out before anything is opened."""
     if not (out is None or isinstance(out, (str, Path))):
         raise PlanError(f"out must be the path of a folder, or None for a temporary one, got {out!r}")
@@ -307,8 +308,6 @@ def check_layers(graph: GraphHandle, layers: Any, out: Any, keep_layers: Any) ->
     for number, layer in enumerate(functions, 1):
         if not callable(layer):
             raise PlanError(f"layer {number} must be a function of a batch, got {layer!r}")
-    for node_type in graph.arrays.schema.node_types:
-        check_name("node type", node_type)
     return functions
 
 

@@ -72,7 +72,7 @@ class BuildTask:
     parts: tuple[int, ...]
     assignment: Mapping[NodeType, NDArray[Any]] | None
 
-    def job(self, open_input: Callable[[Path], PartInput]) -> BuildJob:
+    def job(self, open_input: Callable[[Path, EventSink], PartInput]) -> BuildJob:
         """The job that writes one part, or what every host has, of an input of its own."""
         return BuildJob(open_input, Path(self.path), self.options, self.fingerprint, "partition", parts=self.assignment)
 
@@ -299,7 +299,7 @@ def build_part(
     """
     task: BuildTask = _taken(held)
 
-    def open_input(folder: Path) -> PartInput:
+    def open_input(folder: Path, _: EventSink) -> PartInput:
         own_edges = {edge_type: _fetched(pieces) for edge_type, pieces in edges.items()}
         return PartInput(task, part, totals, own_edges, {key: _fetched(pieces) for key, pieces in nodes.items()}, folder)
 

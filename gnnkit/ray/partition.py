@@ -62,7 +62,7 @@ def build_on_ray(engine: Ray, source: GraphSource, path: Path, options: BuildOpt
 
 def _shared_job(task: BuildTask, source: GraphSource, totals: dict[Any, EdgeTotals]) -> BuildJob:
     """The job that writes what every host has, and no part."""
-    return task.job(lambda folder: PartInput(task, None, totals, {}, {}, folder, source))
+    return task.job(lambda folder, _: PartInput(task, None, totals, {}, {}, folder, source))
 
 
 def _check(source: GraphSource, options: BuildOptions) -> None:

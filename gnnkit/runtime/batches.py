@@ -18,7 +18,7 @@ from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.owners import Variates
 from gnnkit.sampling.schedule import Schedule, epoch_order
 from gnnkit.sampling.seeders.links import integer_weights
-from gnnkit.sampling.subgraph import VERIFY_HINT, SampleRequest, damaged
+from gnnkit.sampling.subgraph import VERIFY_HINT, SampleRequest
 from gnnkit.schema import EdgeType
 from gnnkit.storage.arrays import GraphArrays, all_dataset_ids
 from gnnkit.storage.link_splits import id_rows
@@ -163,12 +163,10 @@ def edges_in_order(arrays: GraphArrays, edge_type: EdgeType) -> NDArray[Any]:
     num_edges = arrays.schema.edge_types[edge_type].num_edges
     largest = max(_num_nodes(arrays, node_type) for node_type in (edge_type[0], edge_type[2])) - 1
     found = np.empty((2, num_edges), np.int32 if largest < 1 << 31 else np.int64)
-    for p, part in enumerate(arrays.edges[edge_type]):
+    for p, part in enumerate(arrays.checked(edge_type).edges[edge_type]):
         ids = part.edge_id
         if ids is None:
             raise missing_edge_ids(edge_type)
-        if len(ids) and not 0 <= ids.min() <= ids.max() < num_edges:
-            raise damaged(f"an edge of {edge_type} has an id that the dataset does not have")
         found[:, ids] = edges_of_part(arrays, edge_type, p)
     return found
 
@@ -176,7 +174,7 @@ def edges_in_order(arrays: GraphArrays, edge_type: EdgeType) -> NDArray[Any]:
 def edges_of_part(arrays: GraphArrays, edge_type: EdgeType, part: int) -> NDArray[Any]:
     """The edges of a type that a part owns, in the order in which they are stored: ``[2, n]`` dataset ids of sources and targets."""
     frontier, neighbor = arrays.frontier_type(edge_type), arrays.neighbor_type(edge_type)
-    edges, first, last = arrays.edges[edge_type][part], *arrays.node_bounds[frontier][part : part + 2]
+    edges, first, last = arrays.checked(edge_type).edges[edge_type][part], *arrays.node_bounds[frontier][part : part + 2]
     own = np.repeat(all_dataset_ids(arrays, frontier)[first:last], np.diff(edges.indptr))
     other = all_dataset_ids(arrays, neighbor)[edges.indices]
     return np.stack([other, own] if arrays.edge_dir == "in" else [own, other])

@@ -22,7 +22,7 @@ from gnnkit.plan import StoreRef
 from gnnkit.runtime.ring import HUGE_PAGE, SharedBlock, first_pages, joined, page_start, rounded
 from gnnkit.runtime.supervisor import Supervisor
 from gnnkit.runtime.wire import Message
-from gnnkit.sampling.subgraph import by_shown_name
+from gnnkit.sampling.subgraph import LOOSE_EDGE, by_shown_name, damaged
 from gnnkit.schema import GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart
 from gnnkit.storage.files import Guarded
@@ -112,6 +112,8 @@ def _leading(graph: GraphArrays, levels: float, levels_of_edges: float) -> list[
         for number, edges in zip(graph.local_parts, graph.local_edges(edge_type), strict=True):
             owner = graph.frontier_type(edge_type)
             own = int(edges.indptr[count(owner, number, levels_of_edges)])
+            if not 0 <= own <= len(edges.indices):
+                raise damaged(LOOSE_EDGE)
             values = [a for a in (edges.edge_id, edges.weight_prefix, edges.time) if a is not None]
             found.append((count(owner, number, levels) + 1) * edges.indptr.itemsize)
             found += [own * _row_nbytes(array) for array in (edges.indices, *edges.arrays.values(), *values)]

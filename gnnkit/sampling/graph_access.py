@@ -87,18 +87,11 @@ class NodeScratch:
         self.num_nodes, self.room = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
 
     def begin(self, seeds: dict[int, NDArray[np.int64]]) -> None:
-        """Begins a batch with these seeds, by index of their node type; what was sampled before is gone.
-
-        Raises:
-            StoreError: The graph is damaged: a seed is numbered as a node that does not exist.
-        """
+        """Begins a batch with these seeds, by index of their node type; what was sampled before is gone."""
         self._advance()
-        for t, local_of in enumerate(self.local_of):
+        for t in range(len(self.local_of)):
             ids = seeds.get(t)
             count = 0 if ids is None else len(ids)
-            # As unsigned numbers, so that one pass finds negative ones too.
-            if ids is not None and count and int(np.maximum.reduce(ids.view(np.uint64))) >= len(local_of):
-                raise damaged(STRANGE_SEED)
             self.reserve(t, count)
             if ids is not None:
                 self.nodes[t][:count] = ids
@@ -419,7 +412,11 @@ class GraphAccess(Protocol):
         """The type under which a batch shows sampled edges: they always point from the neighbour to the seed side."""
 
     def store_ids(self, t: int, ids: NDArray[Any]) -> NDArray[np.int64]:
-        """Dataset ids of nodes of type ``t`` as store ids, int64 of the same shape."""
+        """Dataset ids of nodes of type ``t`` as store ids, int64 of the same shape.
+
+        Raises:
+            StoreError: The graph is damaged: a node is numbered as one that does not exist.
+        """
 
     def walk(self, seeds: Sequence[WalkSeeds], keys: Sequence[int], sampling: NeighborSampling) -> list[Walked]:
         """Samples the neighbourhoods of the first of these batches, at least of one; each is shared by its batch's seeds."""
@@ -513,7 +510,11 @@ class BaseGraphAccess(ABC):
     def store_ids(self, t: int, ids: NDArray[Any]) -> NDArray[np.int64]:
         """See ``GraphAccess.store_ids``."""
         table = self.tables.graph.store_id[self.tables.node_types[t]]
-        return np.ascontiguousarray(ids if table is None else table[ids], np.int64)
+        found = np.ascontiguousarray(ids if table is None else table[ids], np.int64)
+        # As unsigned numbers, so that one pass finds negative ones too.
+        if found.size and int(found.view(np.uint64).max()) >= self.tables.bounds[t, -1]:
+            raise damaged(STRANGE_SEED)
+        return found
 
     def rows(self, t: int, name: str, nodes: NDArray[np.int64]) -> NDArray[Any]:
         """See ``GraphAccess.rows``."""

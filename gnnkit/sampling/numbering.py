@@ -18,7 +18,7 @@ from gnnkit.kernels.stream import fold_u64
 from gnnkit.sampling.graph_access import NodeScratch
 from gnnkit.sampling.owners import NO_IDS
 from gnnkit.sampling.passes import BASE, LOCAL_OF, NODES, load_id, mark_seeds
-from gnnkit.sampling.subgraph import LOOSE_EDGE, STRANGE_SEED, WalkSeeds, damaged
+from gnnkit.sampling.subgraph import LOOSE_EDGE, WalkSeeds, damaged
 from gnnkit.sampling.tables import GraphTables, address_of
 
 _AHEAD = 16
@@ -161,11 +161,7 @@ class BatchNumbering:
         self._kept = [_RootedNodes(size) for size in self._sizes]
 
     def begin(self, seeds: WalkSeeds) -> None:
-        """Begins a batch: seeds have the first numbers, a repeated one one of its own.
-
-        Raises:
-            StoreError: A seed is none of the graph's nodes.
-        """
+        """Begins a batch: seeds have the first numbers, a repeated one one of its own."""
         if seeds.roots is None:
             self._rooted = None
             self._scratch.begin(seeds.nodes)
@@ -233,8 +229,6 @@ class _RootedNodes:
         self.count, self._num_roots = 0, num_roots
         if ids is None or roots is None:
             ids = roots = NO_IDS
-        if len(ids) and not 0 <= ids.min() <= ids.max() < self._size:
-            raise damaged(STRANGE_SEED)
         self._make_room(len(ids))
         self.nodes[: len(ids)], self.roots[: len(ids)] = ids, roots
         self.count = len(ids)

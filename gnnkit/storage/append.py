@@ -23,17 +23,30 @@ from gnnkit.events import EventSink, Stage
 from gnnkit.files import user_path
 from gnnkit.schema import QUANTIZED, ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.source import GraphSource
+from gnnkit.storage.arrays import EdgePart
 from gnnkit.storage.build import existing
 from gnnkit.storage.convert import convert_rows
 from gnnkit.storage.edge_values import TIME_NAME, as_times, check_weights, timed_edge_types, weight_exponent, weight_prefix
 from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, sync
 from gnnkit.storage.inputs import EdgeBatch, RowReader, SourceInput
 from gnnkit.storage.kernels import count_degrees, count_parts, insert_rows, places_by_time
-from gnnkit.storage.layout import book_file, cache_file, contiguous, edge_file, index_dtype, keys_file, node_file, split_file, store_schema
+from gnnkit.storage.layout import (
+    EDGE_FILES,
+    book_file,
+    cache_file,
+    contiguous,
+    edge_file,
+    file_name,
+    index_dtype,
+    keys_file,
+    node_file,
+    split_file,
+    store_schema,
+)
 from gnnkit.storage.manifest import Manifest, store_fingerprint, write_manifest
-from gnnkit.storage.staging import check_disk, check_replaceable, locked, memory_budget, restore, staged
+from gnnkit.storage.staging import check_disk, check_replaceable, default_threads, locked, memory_budget, restore, staged
 from gnnkit.storage.store import Store
-from gnnkit.storage.writer import BLOCK_BYTES, NO_MAP, checked_metadata, default_threads, wait_all
+from gnnkit.storage.writer import BLOCK_BYTES, NO_MAP, checked_metadata, wait_all
 
 _SYNC_THREADS = 16
 # Bytes that a new edge takes while it is sorted, beside its arrays: both ends, its id and time, its place, and the order.
@@ -61,7 +74,7 @@ def append_to_store(store: Store, addition: Addition, path: Path | None, events:
     Raises:
         PlanError: Something cannot be appended to this store.
         DatasetError: See ``GraphSource``.
-        StoreError: Not all parts are open, the disk is full, or ``path`` is something else than a store.
+        StoreError: Not all parts are open, a file that is read is damaged, the disk is full, or ``path`` is something else than a store.
     """
     writer = _AppendWriter(store.require(), _input(store, addition), addition.recoding, events)
     fingerprint = writer.draft.fingerprint
@@ -231,7 +244,7 @@ class _AppendWriter:
         files = self.store.manifest.files
         last = f"part{self.draft.num_parts - 1}/nodes/"
         new = [t for t in self.draft.schema.node_types if self.num_new_nodes(t)]
-        nodes = sum(e.size for name, e in files.items() if any(name.startswith(f"{last}{t}/") for t in new))
+        nodes = sum(e.size for name, e in files.items() if any(name.startswith(f"{last}{file_name(t)}/") for t in new))
         edges = sum(e.size for name, e in files.items() if "/edges/" in name)
         check_disk(self._root, nodes + edges, f"the new version of {self.store.path}")
 
@@ -372,8 +385,8 @@ class _EdgeTypeAppend:
                 largest = max(largest, check_weights(batch.rows[self.weight], self.edge_type, self.weight, batch.first))
         if self.weight and largest > 0:
             # The exponent of the largest weight of all: 0 says that all were zero.
-            parts = self.store.arrays().edges[self.edge_type]
-            had_weights = self.exponent != 0 or any(part.weight_prefix is not None and part.weight_prefix.any() for part in parts)
+            prefixes = (self._checked(part, ["weight_prefix"]).weight_prefix for part in range(draft.num_parts))
+            had_weights = self.exponent != 0 or any(prefix is not None and prefix.any() for prefix in prefixes)
             exponent = weight_exponent(largest)
             self.exponent = min(self.exponent, exponent) if had_weights else exponent
         bounds = self.owner_bounds
@@ -388,7 +401,7 @@ class _EdgeTypeAppend:
         for part in range(self.writer.draft.num_parts):
             low, high = int(self.owner_bounds[part]), int(self.owner_bounds[part + 1])
             degree = self.degree[low:high]
-            old = self.store.arrays().edges[self.edge_type][part]
+            old = self._checked(part, ["indptr"])
             before = np.asarray(old.indptr).astype(np.int64)
             indptr = np.concatenate([before, np.full(high - low + 1 - len(before), before[-1])])
             more = np.concatenate([[0], np.cumsum(degree)])
@@ -398,6 +411,7 @@ class _EdgeTypeAppend:
             dirty = self._dirty(part, int(more[-1]))
             if not dirty:
                 continue
+            self._checked(part, [*dirty, *([self.weight] if self.weight and "weight_prefix" in dirty else [])])
             files = {name: edge_file(part, self.edge_type, name) for name in dirty}
             writers = {name: self.writer.new_file(file, specs[file]) for name, file in files.items()}
             for first, last in self._ranges(more):
@@ -408,6 +422,11 @@ class _EdgeTypeAppend:
                 blocks = self._blocks(indptr, first, last)
                 wait_all(self.writer.pool.submit(self._write_block, part, writers, indptr, more, new, *block) for block in blocks)
 
+    def _checked(self, part: int, names: list[str]) -> EdgePart:
+        """The store's edges of a part, once these arrays of them have been looked through."""
+        files = [edge_file(part, self.edge_type, name) for name in names]
+        return self.store.checked(file for file in files if file in self.store.manifest.files).arrays().edges[self.edge_type][part]
+
     def cut(self) -> Manifest:
         """Returns the draft with the cuts that are known now."""
         cuts = tuple(tuple(map(int, row)) for row in self.cuts)
@@ -416,8 +435,7 @@ class _EdgeTypeAppend:
     def _dirty(self, part: int, num_new: int) -> list[str]:
         """The arrays of a part that have to be written."""
         specs = self.writer.draft.edge_specs(self.edge_type)
-        names = [file.rpartition("/")[2].removesuffix(".npy") for file in specs if file.startswith(f"part{part}/")]
-        names = [name for name in names if name != "indptr"]
+        names = [name for name in (*EDGE_FILES[1:], *self.stored) if edge_file(part, self.edge_type, name) in specs]
         if num_new:
             return names
         dirty = [name for name in names if self.recodings.get(name) is not None]
@@ -520,7 +538,7 @@ class _EdgeTypeAppend:
         name, node_type = self.options.time_attr, self.other_type
         assert name is not None
         spec, count = self.graph.schema.node_types[node_type].arrays[name], self.writer.num_new_nodes(node_type)
-        pieces = [as_times(np.asarray(part.arrays[name])) for part in self.store.arrays().nodes[node_type]]
+        pieces = [as_times(self.store.file(node_file(part, node_type, name))) for part in range(self.store.num_parts)]
         reader = RowReader(self.graph.node_array_chunks(node_type, name), spec, f"{name!r} of {node_type!r}", count)
         return np.concatenate([*pieces, as_times(reader.take(count))])
 
@@ -534,7 +552,7 @@ class _EdgeTypeAppend:
         return owner, other
 
     def _book(self, node_type: NodeType) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-        store_id = self.store.arrays().store_id[node_type]
+        store_id = self.store.arrays().checked(node_type).store_id[node_type]
         return partial(_to_store, store_id)
 
 

@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import mmap
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -141,6 +141,7 @@ class GraphArrays:
         local_parts: The parts whose arrays are here, ascending. Those of other parts are placeholders of the right dtype and shape
             that take no memory and must never be read.
         hotness: See ``Manifest.hotness``; empty where nodes are in the dataset's order.
+        check: Looks offsets and ids of types through, see ``checked``; None where they are not those of files.
         ahead: How its pages come into memory, where that has been decided; None decides it when it is first asked for.
         chunk_edges: Edges that whoever goes through all of them reads at once: 32 MB as int64, which stays in a last-level cache on its way
             to the kernel.
@@ -154,8 +155,21 @@ class GraphArrays:
     store_id: Mapping[NodeType, NDArray[Any] | None]
     local_parts: tuple[int, ...]
     hotness: Mapping[NodeType, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    check: Callable[[Iterable[NodeType | EdgeType]], None] | None = field(default=None, compare=False)
     ahead: ReadAhead | None = None
     chunk_edges: int = 1 << 22
+
+    def checked(self, *types: NodeType | EdgeType) -> GraphArrays:
+        """The graph itself, once its offsets and ids of these types have been looked through, so that readers may follow each of them.
+
+        Samplers look at what they draw instead.
+
+        Raises:
+            StoreError: A file is damaged; names it.
+        """
+        if self.check is not None:
+            self.check(types)
+        return self
 
     @property
     def num_parts(self) -> int:
@@ -210,14 +224,14 @@ class GraphArrays:
 
 def dataset_ids(graph: GraphArrays, node_type: NodeType, part: int) -> NDArray[np.int64]:
     """int64 ``[num_local_nodes]``: the dataset's ids of a part's nodes; ascending unless the hottest come first."""
-    ids = graph.nodes[node_type][part].global_id
+    ids = graph.checked(node_type).nodes[node_type][part].global_id
     bounds = graph.node_bounds[node_type]
     return np.arange(bounds[part], bounds[part + 1]) if ids is None else np.asarray(ids, np.int64)
 
 
 def all_dataset_ids(graph: GraphArrays, node_type: NodeType) -> NDArray[np.int64]:
     """int64 ``[num_nodes]``: the dataset's id of every store id, also of parts that are not open."""
-    table, num_nodes = graph.store_id[node_type], graph.schema.node_types[node_type].num_nodes
+    table, num_nodes = graph.checked(node_type).store_id[node_type], graph.schema.node_types[node_type].num_nodes
     ids = np.arange(num_nodes, dtype=np.int64)
     if table is None:
         return ids
@@ -237,7 +251,7 @@ def node_values(graph: GraphArrays, node_type: NodeType, name: str) -> NDArray[A
 
 def part_edge_ids(graph: GraphArrays, edge_type: EdgeType, part: int) -> NDArray[np.int64]:
     """int64 ``[num_local_edges]``: the dataset's ids of a part's edges, or their places in the store where it has no ids."""
-    ids = graph.edges[edge_type][part].edge_id
+    ids = graph.checked(edge_type).edges[edge_type][part].edge_id
     bounds = graph.edge_bounds[edge_type]
     return np.arange(bounds[part], bounds[part + 1]) if ids is None else np.asarray(ids, np.int64)
 
@@ -247,14 +261,14 @@ def edge_order(graph: GraphArrays, edge_type: EdgeType, part: int) -> NDArray[np
     owners = dataset_ids(graph, graph.frontier_type(edge_type), part)
     if (owners[1:] > owners[:-1]).all():
         return None
-    return np.argsort(np.repeat(owners, np.diff(graph.edges[edge_type][part].indptr)), kind="stable")
+    return np.argsort(np.repeat(owners, np.diff(graph.checked(edge_type).edges[edge_type][part].indptr)), kind="stable")
 
 
 class PartNodeRows:
     """Finds a part's rows of nodes."""
 
     def __init__(self, graph: GraphArrays, node_type: NodeType, part: int) -> None:
-        self._table = graph.store_id[node_type]
+        self._table = graph.checked(node_type).store_id[node_type]
         self._first, self._end = (int(bound) for bound in graph.node_bounds[node_type][part : part + 2])
         self._num_nodes = graph.schema.node_types[node_type].num_nodes
 

@@ -28,7 +28,17 @@ from gnnkit.storage.files import sync
 from gnnkit.storage.inputs import BuildInput, KeptSourceInput, SourceInput, StoreInput
 from gnnkit.storage.layout import FORMAT, FORMAT_VERSION, BuildOptions, StoreNumbering, check_buildable, part_folder, part_of
 from gnnkit.storage.manifest import Manifest, canonical_options, checksum, manifest_from_json, store_fingerprint, write_manifest
-from gnnkit.storage.staging import check_replaceable, locked, memory_budget, parts_path, remove_tree, restore, staged, take_place
+from gnnkit.storage.staging import (
+    check_replaceable,
+    locked,
+    make_folder,
+    memory_budget,
+    parts_path,
+    remove_tree,
+    restore,
+    staged,
+    take_place,
+)
 from gnnkit.storage.store import Store
 from gnnkit.storage.writer import StoreWriter, Written
 
@@ -78,7 +88,7 @@ def source_job(source: GraphSource, path: Path, options: BuildOptions) -> BuildJ
     parts = source.parts if options.partition == "given" and isinstance(source, PartedSource) else None
     _check_given(options, parts)
 
-    def open_input(folder: Path) -> BuildInput:
+    def open_input(folder: Path, events: EventSink) -> BuildInput:
         if source.edges_are_cheap:
             return SourceInput(source)
         return KeptSourceInput(source, folder, [options.weight] if options.weight else [])
@@ -99,7 +109,7 @@ class BuildJob:
     """A store to build, and its input.
 
     Attributes:
-        open_input: Makes the input, given an existing folder for its temporary files.
+        open_input: Makes the input, given an existing folder for its temporary files, and what receives the stage of looking through it.
         path: The store's folder.
         options: The options to build it with.
         fingerprint: Fingerprint of the result.
@@ -108,7 +118,7 @@ class BuildJob:
         parts: Each node's part by type, for ``partition="given"``.
     """
 
-    open_input: Callable[[Path], BuildInput]
+    open_input: Callable[[Path, EventSink], BuildInput]
     path: Path
     options: BuildOptions
     fingerprint: str
@@ -127,7 +137,7 @@ class BuildJob:
         scratch = next(iter(roots.values())) / _SCRATCH
         scratch.mkdir()
         writer = StoreWriter(canonical_options(self.options), events, self.stage, memory_bytes or memory_budget())
-        written = writer.write(self.open_input(scratch), roots, scratch, self.fingerprint, self.topology, self.parts)
+        written = writer.write(self.open_input(scratch, events), roots, scratch, self.fingerprint, self.topology, self.parts)
         remove_tree(scratch)
         return written
 
@@ -182,14 +192,14 @@ def repartition(
         store: The store to read.
         path: The new store's folder; not that of ``store``.
         options: How to build the new one. ``feature_dtype=None`` keeps the features as they are stored.
-        events: Receives the stage "partition".
+        events: Receives the stage "verify", in which the files of ``store`` are looked through, and "partition".
         wait_timeout_s: See ``build_store``.
         memory_bytes: See ``build_store``.
 
     Raises:
         PlanError: The store does not hold what the options need: edge ids (also needed to turn ``edge_dir`` round and to
             leave the order of its times, because neighbours keep the dataset's edge order), or features of full width.
-        StoreError: Not all parts of ``store`` are open, disk full, another process at work, or ``path`` is something else than a store.
+        StoreError: Not all parts of ``store`` are open, it is damaged, disk full, another process at work, or ``path`` is no store.
     """
     return publish(repartition_job(store, path, options), events, wait_timeout_s, memory_bytes)
 
@@ -208,7 +218,8 @@ def repartition_job(store: Store, path: Path, options: BuildOptions) -> BuildJob
     check_buildable(store.schema, options)
     _check_given(options, None)
     fingerprint = store_fingerprint(store.manifest.source_fingerprint, options)
-    return BuildJob(lambda folder: StoreInput(store), path, options, fingerprint, "partition", store.require().arrays())
+    topology = store.require().arrays()
+    return BuildJob(lambda _, events: StoreInput(store.checked(events=events)), path, options, fingerprint, "partition", topology)
 
 
 def _resolved(store: Store, options: BuildOptions) -> BuildOptions:
@@ -451,7 +462,8 @@ def join_parts(folder: Path, job: BuildJob) -> None:
         OSError: It cannot be written.
     """
     own = {"fingerprint": job.fingerprint, "num_parts": job.options.num_parts}
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, exist_ok=True)
     file = folder / _BUILD
     try:
         if not file.exists():
@@ -534,7 +546,7 @@ def _place_of(folder: Path, part: int) -> Path:
 def _assemble(folder: Path, records: dict[int | None, PartRecord], here: list[int]) -> None:
     """Moves the files of all pieces into one folder; what has been moved before stays."""
     manifest, whole = merged(records), folder / _WHOLE
-    whole.mkdir(exist_ok=True)
+    make_folder(whole, exist_ok=True)
     for part in [*here, None]:
         piece = folder / piece_name(part)
         for source in sorted(piece.iterdir()) if piece.is_dir() else []:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,6 +114,18 @@ def default_store_dir(root: Path | None = None) -> Path:
     return (temporary_root() if cache is None or not is_writable(cache) else cache) / "stores"
 
 
+def make_store_dir(folder: Path) -> None:
+    """Makes a folder of stores: for this user alone where it is in ``default_root()``, as usual where a caller has named it.
+
+    One that is there stays as it is: it is as open as somebody wants it to be, and so are the stores that come into it.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700 if folder.parent in (default_root(), _user_cache()) else 0o777, exist_ok=True)
+
+
 def find_or_build(
     source: GraphSource,
     options: BuildOptions,
@@ -145,7 +157,8 @@ def find_or_build(
     def build() -> Store:
         from gnnkit.storage.build import build_store, repartition
 
-        if options.partition != "given" and (other := find_same_graph(source, options, store_dir, but=path)) is not None:
+        others = stores_of_graph(source, options, store_dir, but=path) if options.partition != "given" else iter(())
+        if (other := next((store for store in others if _is_right(store, events)), None)) is not None:
             return opener(repartition(other, path, options, events, wait_timeout_s=wait_timeout_s).path)
         return opener(build_store(source, path, options, events, wait_timeout_s=wait_timeout_s).path)
 
@@ -174,8 +187,8 @@ def find_or_repartition(
     return _opened_or(path, options, fingerprint, build, Store.open)
 
 
-def find_same_graph(source: GraphSource, options: BuildOptions, store_dir: Path, *, but: Path) -> Store | None:
-    """A store of the same dataset, built with the same options but for those that say how it is cut into parts; None if there is none.
+def stores_of_graph(source: GraphSource, options: BuildOptions, store_dir: Path, *, but: Path) -> Iterator[Store]:
+    """Yields stores of the same dataset, built with the same options but for those that say how it is cut into parts.
 
     Args:
         source: The dataset.
@@ -193,11 +206,8 @@ def find_same_graph(source: GraphSource, options: BuildOptions, store_dir: Path,
         and uncut(entry.manifest.options) == wanted
     ]
     for entry in sorted(found, key=_count_of_parts):
-        try:
-            return Store.open(entry.path)
-        except StoreError:  # damaged, or somebody removes it: the next one, or the dataset itself
-            continue
-    return None
+        with contextlib.suppress(StoreError):  # damaged, or somebody removes it: the next one, or the dataset itself
+            yield Store.open(entry.path)
 
 
 def store_path(store_dir: Path, name: str, options: BuildOptions, source_fingerprint: str) -> Path:
@@ -279,6 +289,15 @@ def prune(store_dir: Path) -> list[Pruned]:
     return pruned
 
 
+def _is_right(store: Store, events: EventSink) -> bool:
+    """Whether nothing in a store is damaged."""
+    try:
+        store.checked(events=events)
+    except StoreError:
+        return False
+    return True
+
+
 def _count_of_parts(entry: StoreEntry) -> int:
     return 0 if entry.manifest is None else entry.manifest.num_parts
 
@@ -289,6 +308,8 @@ def _opened_or(
     try:
         store = opener(path)
     except StoreError:
+        with contextlib.suppress(OSError):  # the build says what is wrong there
+            make_store_dir(path.parent)
         return build()
     return store if store.fingerprint == store_fingerprint(source_fingerprint, options) else build()
 

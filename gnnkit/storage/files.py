@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,6 +156,16 @@ class FileEntry:
     crc32: int
 
 
+class FileIdentity(NamedTuple):
+    """Facts that tell a file, as it was when it was opened, from every other one, and from itself after a change."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class FileSpec:
     """The dtype and shape of an array file."""
@@ -244,7 +254,12 @@ def sync(path: Path) -> None:
 
 
 def map_array(root: Path, name: str, entry: FileEntry) -> NDArray[Any]:
-    """Maps an array file read-only, after comparing its size and header with the manifest.
+    """Maps an array file as ``open_array`` does."""
+    return open_array(root, name, entry)[0]
+
+
+def open_array(root: Path, name: str, entry: FileEntry) -> tuple[NDArray[Any], FileIdentity]:
+    """Maps an array file read-only, after comparing its size and header with the manifest; returns the array and what was opened.
 
     Raises:
         StoreError: The file is missing, truncated, or not what the manifest says.
@@ -254,13 +269,15 @@ def map_array(root: Path, name: str, entry: FileEntry) -> NDArray[Any]:
     try:
         with open(open_regular(path, root), "rb", buffering=0) as file:
             _make_room_for_files(file.fileno())
-            header, size = os.pread(file.fileno(), len(spec.header), 0), os.fstat(file.fileno()).st_size
+            header, found = os.pread(file.fileno(), len(spec.header), 0), os.fstat(file.fileno())
+            size = found.st_size
+            identity = FileIdentity(found.st_dev, found.st_ino, size, found.st_mtime_ns, found.st_ctime_ns)
             if size != entry.size or size != spec.file_nbytes:
                 raise damaged(root, f"{name} has {size} bytes instead of {spec.file_nbytes}")
             if header != spec.header:
                 raise damaged(root, f"the header of {name} is not that of a {entry.dtype} array of shape {entry.shape}")
             if size == len(header):
-                return np.empty(spec.shape, spec.dtype)
+                return np.empty(spec.shape, spec.dtype), identity
             mapped = np.memmap(file, dtype=spec.dtype, mode="r", offset=len(header), shape=spec.shape)
             note_mapping(mapped, path)
     except FileNotFoundError as error:
@@ -269,7 +286,7 @@ def map_array(root: Path, name: str, entry: FileEntry) -> NDArray[Any]:
         raise damaged(root, f"{name} cannot be mapped ({error})") from error
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror or error}", _hint(error)) from error
-    return mapped.view(np.ndarray)
+    return mapped.view(np.ndarray), identity
 
 
 def _make_room_for_files(descriptor: int) -> None:

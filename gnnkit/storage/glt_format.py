@@ -11,7 +11,6 @@ import io
 import json
 import os
 import pickle
-import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +38,9 @@ from gnnkit.schema import (
 from gnnkit.source import LinkSplits
 from gnnkit.storage.arrays import EdgePart, GraphArrays, all_dataset_ids
 from gnnkit.storage.convert import plain_rows, plain_spec
-from gnnkit.storage.files import NPY_DAMAGE
+from gnnkit.storage.files import NPY_DAMAGE, ArrayWriter, FileSpec
+from gnnkit.storage.layout import file_name
+from gnnkit.storage.staging import locked, staged
 from gnnkit.unpickling import RestrictedUnpickler, encode_latin1
 
 if TYPE_CHECKING:
@@ -114,15 +115,15 @@ class GltLayout:
 
     def node_array(self, node_type: NodeType, name: str) -> Path:
         """A node array that the layout has no other place for."""
-        return self.root / "gnnkit" / "nodes" / node_type / f"{name}.npy"
+        return self.root / "gnnkit" / "nodes" / node_type / f"{file_name(name)}.npy"
 
     def edge_array(self, edge_type: EdgeType, name: str) -> Path:
         """An edge array that the layout has no other place for."""
-        return self.root / "gnnkit" / "edges" / edge_type_name(edge_type) / f"{name}.npy"
+        return self.root / "gnnkit" / "edges" / edge_type_name(edge_type) / f"{file_name(name)}.npy"
 
     def split(self, node_type: NodeType, name: str) -> Path:
         """The ids of a split."""
-        return self.root / "gnnkit" / "splits" / node_type / f"{name}.npy"
+        return self.root / "gnnkit" / "splits" / node_type / f"{file_name(name)}.npy"
 
     def _file(self, name: str, type_name: str) -> Path:
         return self.root / name / f"{type_name}.pt" if self.typed else self.root / f"{name}.pt"
@@ -690,26 +691,26 @@ def write_glt_partitions(store: Store, out: str | Path, events: EventSink) -> No
         events: Receives the stage "export".
 
     Raises:
-        PlanError: ``out`` exists already.
-        StoreError: Not all parts of ``store`` are open.
+        PlanError: ``out`` exists already, or a folder cannot be called after a type.
+        StoreError: Not all parts of ``store`` are open, it is damaged, or ``out`` cannot be written. Nothing is left behind then.
     """
     out = user_path(out)
     if out.exists():
         raise PlanError(f"{out} exists already", "give a folder that does not exist, or remove this one")
     graph = store.require().arrays()
-    partial = out.parent / f"{out.name}.incomplete"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    for word in sorted({*graph.schema.node_types, *(word for edge_type in graph.schema.edge_types for word in edge_type)}):
+        if file_name(word) != word:
+            raise PlanError(f"graphlearn-torch calls folders after types, and no folder can be called {word!r}", "rename the type")
+    store.checked(events=events)
     total = graph.schema.num_nodes + graph.schema.num_edges
-    try:
-        with Stage(events, "export", label=f"{out.name} for graphlearn-torch", total=total, unit="rows") as stage:
-            if any(part.edge_id is None for parts in graph.edges.values() for part in parts):
-                stage.message("the store has no edge ids: edges are numbered by their place in it")
-            _Writer(store, graph, GltLayout(partial, typed=not graph.schema.is_homogeneous), stage).write()
-        partial.rename(out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    with (
+        locked(out, 0.0, events, "written"),
+        staged(out) as partial,
+        Stage(events, "export", label=f"{out.name} for graphlearn-torch", total=total, unit="rows") as stage,
+    ):
+        if any(part.edge_id is None for parts in graph.edges.values() for part in parts):
+            stage.message("the store has no edge ids: edges are numbered by their place in it")
+        _Writer(store, graph, GltLayout(partial, typed=not graph.schema.is_homogeneous), stage).write()
 
 
 class _Writer:
@@ -865,9 +866,12 @@ def _write_rows(folder: Path, ids: NDArray[np.int64], rows: NDArray[Any], dtype:
 
 def _save(path: Path, tensor: torch.Tensor) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(tensor, path)
+    content = io.BytesIO()
+    torch.save(tensor, content)
+    path.write_bytes(content.getbuffer())  # torch's own writing does not say why it fails
 
 
 def _save_npy(path: Path, values: NDArray[Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.save(path, values, allow_pickle=False)
+    writer = ArrayWriter(path.parent, path.name, FileSpec(values.dtype, values.shape))
+    writer.write(0, values)
+    writer.finish()

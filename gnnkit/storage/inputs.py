@@ -17,7 +17,7 @@ from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits
 from gnnkit.storage.arrays import EdgePart
 from gnnkit.storage.files import write_fully
 from gnnkit.storage.keys import NodeKeys
-from gnnkit.storage.layout import BuildOptions, index_dtype
+from gnnkit.storage.layout import BuildOptions, file_name, index_dtype
 from gnnkit.storage.store import Store
 
 # Rows of wide arrays are taken in smaller batches than those of narrow ones.
@@ -425,7 +425,7 @@ class KeptSourceInput(SourceInput):
         self, key: tuple[EdgeType, str], chunks: Iterator[NDArray[Any]], spec: ArraySpec, shape: tuple[int, ...]
     ) -> Iterator[NDArray[Any]]:
         """Passes the chunks on and keeps them, or replays those of an earlier complete pass."""
-        path = self._folder / f"{edge_type_name(key[0])}.{key[1]}.parsed"
+        path = self._folder / file_name(f"{edge_type_name(key[0])}.{key[1]}.parsed")
         if key in self._lengths:
             with path.open("rb") as file:
                 for length in self._lengths[key]:

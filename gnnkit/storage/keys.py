@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError
+from gnnkit.printable import printable_line
 from gnnkit.schema import NodeType
 from gnnkit.storage.files import FileSpec
 from gnnkit.storage.layout import keys_file
@@ -192,7 +193,8 @@ class NodeKeys:
         return found
 
     def __repr__(self) -> str:
-        return f"NodeKeys({self.node_type!r}: {len(self):,} keys, {', '.join(f'{name} {kind}' for name, kind in self.columns.items())})"
+        columns = ", ".join(f"{name} {kind}" for name, kind in self.columns.items())
+        return printable_line(f"NodeKeys({self.node_type!r}: {len(self):,} keys, {columns})")
 
 
 def build_keys(context: BuildContext) -> None:

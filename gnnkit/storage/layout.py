@@ -9,6 +9,8 @@
     splits/<source>__<relation>__<target>/<split>.<array>.npy
     keys/<type>/<array>.npy
 
+Types, splits and arrays of ordinary names are called so, others as ``file_name`` says: it is the manifest that knows their names.
+
 Arrays of a part are in the order of its nodes and edges; ``gnnkit.storage.arrays`` describes their contents.
 
 Hotness comes in levels, each of twice the visits of the next (``gnnkit.storage.partition.hotness``), and nodes of one level are in the
@@ -26,7 +28,7 @@ from numpy.typing import NDArray
 
 from gnnkit.arguments import check_fields
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.schema import QUANTIZED, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType, edge_type_name
+from gnnkit.schema import QUANTIZED, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.edge_values import TIME_NAME, check_time_attr
 
 Partitioner = Literal["contiguous", "random", "ldg", "metis", "frequency"]
@@ -127,7 +129,26 @@ STORABLE_DTYPES = frozenset(
     ["bool", "bfloat16", QUANTIZED, "float16", "float32", "float64"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
-_MAX_NAME_BYTES = 80
+_MAX_NAME_BYTES, _KEPT_LETTERS, _DIGITS = 80, 40, 16
+
+
+def file_name(name: str) -> str:
+    """Returns what a folder or a file is called after a type, a split or an array.
+
+    That is the name itself, where it is an ordinary one: up to 80 bytes of UTF-8, all of them printable characters, without slashes and not
+    starting with a dot. Of another it is some letters, and 64 bits of a digest of all of it (SHA-256).
+    """
+    if name and name[0] != "." and "/" not in name and "\\" not in name and name.isprintable() and len(name.encode()) <= _MAX_NAME_BYTES:
+        return name
+    import hashlib  # OpenSSL, which ordinary names do without
+
+    letters = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name[:_KEPT_LETTERS]).lstrip(".")
+    return f"{letters}~{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:_DIGITS]}"
+
+
+def edge_type_folder(edge_type: EdgeType) -> str:
+    """Returns what a folder is called after an edge type."""
+    return "__".join(map(file_name, edge_type))
 
 
 def part_folder(part: int) -> str:
@@ -144,37 +165,37 @@ def part_of(name: str) -> int | None:
 
 def node_file(part: int, node_type: NodeType, name: str) -> str:
     """Path of a node array of a part, relative to the store."""
-    return f"{part_folder(part)}/nodes/{node_type}/{name}.npy"
+    return f"{part_folder(part)}/nodes/{file_name(node_type)}/{file_name(name)}.npy"
 
 
 def edge_file(part: int, edge_type: EdgeType, name: str) -> str:
     """Path of an edge array of a part, relative to the store."""
-    return f"{part_folder(part)}/edges/{edge_type_name(edge_type)}/{name}.npy"
+    return f"{part_folder(part)}/edges/{edge_type_folder(edge_type)}/{file_name(name)}.npy"
 
 
 def cache_file(part: int, node_type: NodeType, name: str) -> str:
     """Path of an array of the nodes that a part replicates from other parts, relative to the store."""
-    return f"{part_folder(part)}/cache/{node_type}/{name}.npy"
+    return f"{part_folder(part)}/cache/{file_name(node_type)}/{name}.npy"
 
 
 def book_file(node_type: NodeType) -> str:
     """Path of the map from dataset ids to store ids, relative to the store."""
-    return f"book/{node_type}/store_id.npy"
+    return f"book/{file_name(node_type)}/store_id.npy"
 
 
 def split_file(node_type: NodeType, split: str) -> str:
     """Path of one official split, relative to the store."""
-    return f"splits/{node_type}/{split}.npy"
+    return f"splits/{file_name(node_type)}/{file_name(split)}.npy"
 
 
 def keys_file(node_type: NodeType, name: str) -> str:
     """Path of an array of the keys of a node type, relative to the store."""
-    return f"keys/{node_type}/{name}.npy"
+    return f"keys/{file_name(node_type)}/{name}.npy"
 
 
 def link_split_file(edge_type: EdgeType, split: str, name: str) -> str:
     """Path of an array of one official split of links, relative to the store."""
-    return f"splits/{edge_type_name(edge_type)}/{split}.{name}.npy"
+    return f"splits/{edge_type_folder(edge_type)}/{file_name(split)}.{name}.npy"
 
 
 def index_dtype(count: int) -> np.dtype[np.signedinteger]:
@@ -216,9 +237,9 @@ def check_buildable(schema: GraphSchema, options: BuildOptions) -> None:
     """Refuses what cannot become a store.
 
     Raises:
-        PlanError: A name cannot be a file name, two types would share a folder, nodes and edges of a homogeneous graph an
-            array's name, a dtype cannot be stored, there are more parts than nodes, the weight array is missing or not one number per
-            edge, ``time_attr`` names no times, or nodes have no array of whole numbers that says which parts they are in.
+        PlanError: Two edge types would share a folder, nodes and edges of a homogeneous graph an array's name, a dtype cannot be stored,
+            there are more parts than nodes, the weight array is missing or not one number per edge, ``time_attr`` names no times, or nodes
+            have no array of whole numbers that says which parts they are in.
     """
     largest = max((t.num_nodes for t in schema.node_types.values()), default=0)
     if not schema.node_types:
@@ -229,7 +250,6 @@ def check_buildable(schema: GraphSchema, options: BuildOptions) -> None:
             f"num_parts={max(largest, 1)} is the most",
         )
     for node_type, nodes in schema.node_types.items():
-        check_name("node type", node_type)
         _check_arrays(f"node type {node_type!r}", nodes.arrays, NODE_FILES)
     if schema.is_homogeneous:
         (nodes,), (edges,) = schema.node_types.values(), schema.edge_types.values()
@@ -240,12 +260,10 @@ def check_buildable(schema: GraphSchema, options: BuildOptions) -> None:
             )
     folders: dict[str, EdgeType] = {}
     for edge_type, edges in schema.edge_types.items():
-        for word in edge_type:
-            check_name("edge type", word)
         _check_arrays(f"edge type {edge_type}", edges.arrays, EDGE_FILES)
-        other = folders.setdefault(edge_type_name(edge_type), edge_type)
+        folder = edge_type_folder(edge_type)
+        other = folders.setdefault(folder, edge_type)
         if other != edge_type:
-            folder = edge_type_name(edge_type)
             raise PlanError(f"edge types {other} and {edge_type} would share the folder {folder!r}", "rename one of them")
     _check_weight(schema, options)
     check_time_attr(schema, options.time_attr)
@@ -296,7 +314,6 @@ def _check_part_column(schema: GraphSchema, options: BuildOptions) -> None:
 
 def _check_arrays(owner: str, arrays: Mapping[str, ArraySpec], reserved: tuple[str, ...]) -> None:
     for name, spec in arrays.items():
-        check_name(f"array of {owner}", name)
         if name in reserved:
             raise PlanError(f"{owner} has an array called {name!r}, a name that the store uses itself", "rename the array")
         if spec.dtype not in STORABLE_DTYPES:
@@ -306,19 +323,6 @@ def _check_arrays(owner: str, arrays: Mapping[str, ArraySpec], reserved: tuple[s
             raise PlanError(f"array {name!r} of {owner} has dtype {spec.dtype!r}, rows of shape {spec.row_shape} and scales {scales}")
         if not 0 <= spec.dim <= len(spec.row_shape):
             raise PlanError(f"array {name!r} of {owner} has rows of shape {spec.row_shape} along the dimension {spec.dim}")
-
-
-def check_name(what: str, name: str) -> None:
-    """Refuses a name that a file of a store cannot have.
-
-    Raises:
-        PlanError: Says what the name is of.
-    """
-    if not name or name[0] == "." or "/" in name or "\\" in name or not name.isprintable() or len(name.encode()) > _MAX_NAME_BYTES:
-        raise PlanError(
-            f"{what} {name!r} cannot be a file name",
-            f"use up to {_MAX_NAME_BYTES} printable characters without slashes, not starting with a dot",
-        )
 
 
 # Levels of hotness, from 0 for nodes that no batch touches.

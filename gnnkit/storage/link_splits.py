@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import DatasetError
 from gnnkit.schema import EdgeType, GraphSchema, edge_type_name
 from gnnkit.storage.files import FileSpec
-from gnnkit.storage.layout import STORABLE_DTYPES, check_name, link_split_file
+from gnnkit.storage.layout import STORABLE_DTYPES, link_split_file
 
 if TYPE_CHECKING:
     from gnnkit.storage.writer import BuildContext
@@ -30,11 +30,9 @@ def build_link_splits(context: BuildContext) -> None:
 
     Raises:
         DatasetError: An array is unknown, of a wrong shape or dtype, or an id in it is out of range.
-        PlanError: A split cannot be a file's name.
     """
     splits = context.graph.link_splits
     for split in dict.fromkeys(split for by_split in splits.values() for split in by_split):
-        check_name("split", split)
         for edge_type in splits:
             if split not in splits[edge_type]:
                 continue
@@ -144,7 +142,6 @@ def specs_from_json(value: Mapping[str, Any], edge_types: Mapping[str, EdgeType]
     for folder, by_split in value.items():
         own = specs[edge_types[folder]] = {}
         for split, arrays in by_split.items():
-            check_name("split", split)
             own[split] = {str(name): FileSpec(np.dtype(str(s["dtype"])), tuple(map(_count, s["shape"]))) for name, s in arrays.items()}
             check_specs(f"split {split!r} of {folder}", own[split])
     return specs

@@ -10,7 +10,6 @@ and reading them is an error.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 import zlib
@@ -364,8 +363,6 @@ def _check_tables(manifest: Manifest) -> None:
     for node_type, levels in manifest.hotness.items():
         if [sum(row) for row in levels] != np.diff(manifest.node_bounds[node_type]).tolist() or len({len(row) for row in levels}) != 1:
             raise ValueError(f"levels of hotness of {node_type!r}")
-    if any(os.sep in split or split.startswith(".") for splits in manifest.splits.values() for split in splits):
-        raise ValueError("name of a split")
 
 
 def _count(value: Any) -> int:

@@ -15,15 +15,21 @@ from pathlib import Path
 from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.events import Event, EventSink
 from gnnkit.files import give_up_lock, read_json, take_lock, why_unwritable, write_whole
-from gnnkit.host import available_memory
+from gnnkit.host import available_cpus, available_memory
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.units import format_bytes
 from gnnkit.waiting import Deadline
 
 _MIN_BUDGET, _MAX_BUDGET = 64 << 20, 1 << 30
+_MAX_THREADS = 4
 # Disk that is left alone: other programs' temporary files, and the file system's own tables.
 _DISK_MARGIN = 64 << 20
+
+
+def default_threads() -> int:
+    """Threads that a build uses: the CPUs it may run on, at most 4 (more only wait for memory and disk)."""
+    return min(available_cpus(), _MAX_THREADS)
 
 
 def memory_budget() -> int:
@@ -124,6 +130,11 @@ def locked(path: Path, wait_timeout_s: float, events: EventSink, work: str = "bu
             give_up_lock(file, held)
 
 
+def make_folder(folder: Path, *, exist_ok: bool = False) -> None:
+    """Makes a folder that is as open to other users as the one that it is in."""
+    folder.mkdir(mode=folder.parent.stat().st_mode & 0o777, exist_ok=exist_ok)
+
+
 @contextmanager
 def staged(path: Path) -> Iterator[Path]:
     """Yields an empty folder that takes the place of ``path`` when the block ends well, and is gone when it does not.
@@ -136,7 +147,7 @@ def staged(path: Path) -> Iterator[Path]:
     folder = incomplete_path(path)
     try:
         remove_tree(folder)
-        folder.mkdir()
+        make_folder(folder)
         _own(folder)
         yield folder
         disown(folder)
@@ -170,7 +181,7 @@ def resumed(path: Path, key: str) -> Path:
         left = None
     if left != key:
         remove_tree(folder)
-        folder.mkdir()
+        make_folder(folder)
     _own(folder, key)
     return folder
 

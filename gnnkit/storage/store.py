@@ -19,7 +19,7 @@ from gnnkit.printable import printable_line
 from gnnkit.rendering import renderer
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import EdgePart, GraphArrays, NodePart, placeholder
-from gnnkit.storage.files import damaged, map_array
+from gnnkit.storage.files import damaged, open_array
 from gnnkit.storage.keys import NodeKeys
 from gnnkit.storage.layout import (
     EDGE_FILES,
@@ -36,6 +36,7 @@ from gnnkit.storage.layout import (
 )
 from gnnkit.storage.link_splits import map_link_splits
 from gnnkit.storage.manifest import Manifest, elsewhere, is_outline, outline_files, read_manifest
+from gnnkit.storage.verify import OpenFiles
 from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
@@ -84,7 +85,9 @@ class Store:
         self._check_parts_are_there()
         self._is_outline = is_outline(path)
         here = set(outline_files(manifest)) if self._is_outline else {name for name in manifest.files if part_of(name) in (None, *parts)}
-        self._files = {name: map_array(path, name, entry) for name, entry in manifest.files.items() if name in here}
+        mapped = {name: open_array(path, name, entry) for name, entry in manifest.files.items() if name in here}
+        self._files = {name: array for name, (array, _) in mapped.items()}
+        self._opened = OpenFiles(path, manifest, parts, self._files, {name: identity for name, (_, identity) in mapped.items()})
         self._arrays = self._assemble()
         self._check_ends()
 
@@ -201,13 +204,11 @@ class Store:
         """The features that ``part`` replicates from other parts; empty unless the store was built with a ``cache_ratio``.
 
         Raises:
-            StoreError: The part is not open.
+            StoreError: The part is not open, or the ids are damaged.
         """
         self.require((part,))
-        return {
-            t: ReplicatedFeatures(self._files[cache_file(part, t, "global_id")], self._files[cache_file(part, t, FEATURE_NAME)])
-            for t in self.manifest.cached
-        }
+        ids = {t: self.file(cache_file(part, t, "global_id")) for t in self.manifest.cached}
+        return {t: ReplicatedFeatures(of_type, self._files[cache_file(part, t, FEATURE_NAME)]) for t, of_type in ids.items()}
 
     def keys(self, node_type: NodeType | None = None) -> NodeKeys:
         """The keys of the nodes of a type, as the tables that the graph was made of name them.
@@ -217,7 +218,7 @@ class Store:
 
         Raises:
             PlanError: The store keeps no keys of this type.
-            StoreError: This is an outline of a store: its keys are where its parts are.
+            StoreError: This is an outline of a store: its keys are where its parts are. Or the keys are damaged.
         """
         kept = self.manifest.keys
         if node_type is None and len(self.schema.node_types) == 1:
@@ -230,7 +231,7 @@ class Store:
         columns, files = kept[node_type]
         if self._is_outline:
             raise StoreError(f"the keys of {node_type!r} are where the store's parts are", "open the store there")
-        return NodeKeys(node_type, columns, {name: self._files[keys_file(node_type, name)] for name in files})
+        return NodeKeys(node_type, columns, {name: self.file(keys_file(node_type, name)) for name in files})
 
     def add_keys(self, batch: Any) -> Any:
         """Adds ``key`` to a batch, for each node type whose keys the store keeps: ``transform=store.add_keys`` of a loader.
@@ -272,7 +273,7 @@ class Store:
         if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes:
             wrong = int(ids[(ids < 0) | (ids >= num_nodes)].flat[0])
             raise PlanError(f"there is no {node_type!r} node {wrong}", f"ids go from 0 to {num_nodes - 1}")
-        book = self._arrays.store_id[node_type]
+        book = self._arrays.checked(node_type).store_id[node_type]
         return ids if book is None else book[ids]
 
     def verify(self, events: EventSink = ignore_events) -> None:
@@ -284,9 +285,20 @@ class Store:
         Raises:
             StoreError: Something differs; names the file and what is wrong.
         """
-        from gnnkit.storage.verify import verify_store
+        self._opened.check(self._files, events, again=True)
 
-        verify_store(self, events)
+    def checked(self, names: Iterable[str] | None = None, events: EventSink = ignore_events) -> Store:
+        """The store itself, once files of it have been looked through as ``verify`` does, unless they have been before.
+
+        Args:
+            names: Files of the manifest that are open; None is all that are.
+            events: Receives the stage "verify", in bytes, where there is something to do.
+
+        Raises:
+            StoreError: See ``verify``.
+        """
+        self._opened.check(self._files if names is None else names, events)
+        return self
 
     def push(self, url: str, *, overwrite: bool = False, events: EventSink = ignore_events) -> str:
         """Puts the parts that are open at a URL, from where ``GraphLoader.from_store(url)`` fetches them.
@@ -367,15 +379,15 @@ class Store:
         return figure
 
     def file(self, name: str) -> NDArray[Any]:
-        """The mapped array of the file ``name`` of the manifest.
+        """The mapped array of the file ``name`` of the manifest, looked through.
 
         Raises:
-            StoreError: It belongs to a part that is not open.
+            StoreError: It belongs to a part that is not open, or is damaged.
         """
         part = part_of(name)
         if part is not None:
             self.require((part,))
-        return self._files[name]
+        return self.checked((name,))._files[name]
 
     @property
     def files(self) -> list[str]:
@@ -428,6 +440,7 @@ class Store:
             {t: files[book_file(t)] if t in manifest.renumbered else None for t in manifest.schema.node_types},
             self.local_parts,
             manifest.hotness,
+            check=self._opened.check_types,
         )
 
     def _check_parts_are_there(self) -> None:

@@ -1,146 +1,217 @@
-"""Reading a store from end to end: that its bytes are those written, and that sampling can follow every index.
+"""The open files of a store, and looking through them: that their bytes are those written, and that readers can follow every number.
 
-Checksums find damage. The other checks hold for any bytes at all: a store that passes them cannot make a sampler read out of
-bounds, even if somebody recomputed its checksums.
+Checksums find damage. The other checks hold for any bytes at all: numbers that pass them cannot make a reader read or write out of bounds,
+even if somebody recomputed the checksums. Samplers look at what they draw, and so read a store of any size at once; whoever goes through
+whole files has these looked through first, once for each file that is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import codecs
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.events import EventSink, Stage
+from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.schema import EdgeType, NodeType
-from gnnkit.storage.edge_values import TIME_NAME
-from gnnkit.storage.files import damaged, file_crc32
-from gnnkit.storage.layout import book_file, cache_file, edge_file, keys_file, link_split_file, node_file, split_file
+from gnnkit.storage.files import FileIdentity, FileSpec, damaged
+from gnnkit.storage.layout import EDGE_FILES, book_file, cache_file, edge_file, keys_file, link_split_file, node_file, split_file
 from gnnkit.storage.link_splits import id_rows
-from gnnkit.storage.writer import default_threads
-
-if TYPE_CHECKING:
-    from gnnkit.storage.store import Store
+from gnnkit.storage.manifest import Manifest
+from gnnkit.storage.staging import default_threads
 
 _STEP = 1 << 20
-Check = Callable[[], None]
+_STEP_BYTES = 8 << 20
+# Files that were looked through and found right, each with what its manifest says of it.
+_checked: set[tuple[FileIdentity, str, int]] = set()
 
 
-def verify_store(store: Store, events: EventSink) -> None:
-    """Checks everything; see ``Store.verify``."""
-    files = {name: store.manifest.files[name] for name in store.files}
-    total = float(sum(entry.size for entry in files.values()))
-    stage = Stage(events, "verify", label=store.name, total=total, unit="B")
-    with stage, ThreadPoolExecutor(default_threads(), "gnnkit-verify") as pool:
-        sums = pool.map(lambda name: file_crc32(store.path / name), files)
-        for (name, entry), crc in zip(files.items(), sums, strict=True):
-            if crc != entry.crc32:
-                raise damaged(store.path, f"{name} was changed: its CRC-32 is {crc:08x}, it was written with {entry.crc32:08x}")
-            stage.advance(entry.size)
-        list(pool.map(lambda check: check(), _checks(store)))
+@dataclass(frozen=True)
+class OpenFiles:
+    """The files of a store that are open.
 
+    Attributes:
+        path: The store's folder.
+        manifest: Its manifest.
+        parts: The parts that are open.
+        arrays: ``{path relative to the store: the mapped file}``.
+        identities: ``{path relative to the store: what was opened}``.
+    """
 
-def _checks(store: Store) -> Iterator[Check]:
-    """Every check beside the checksums, independent of each other."""
-    for edge_type in store.schema.edge_types:
-        for part in store.local_parts:
-            yield lambda e=edge_type, p=part: _check_edges(store, e, p)  # type: ignore[misc]
-    for node_type in store.schema.node_types:
-        yield lambda t=node_type: _check_numbering(store, t)  # type: ignore[misc]
-        for split, ids in store.splits.get(node_type, {}).items():
-            name = split_file(node_type, split)
-            yield lambda t=node_type, n=name, i=ids: _check_range(store, n, i, store.schema.node_types[t].num_nodes)  # type: ignore[misc]
-    for edge_type, by_split in store.link_splits.items():
-        for split, arrays in by_split.items():
-            for name in arrays:
-                yield lambda e=edge_type, s=split, n=name: _check_links(store, e, s, n)  # type: ignore[misc]
-    for node_type in store.manifest.keys:
-        yield lambda t=node_type: _check_keys(store, t)  # type: ignore[misc]
-    for part in store.local_parts:
-        for node_type, cached in store.cache(part).items():
-            name = cache_file(part, node_type, "global_id")
-            yield lambda t=node_type, n=name, i=cached.global_id: _check_ascending(store, n, i, t)  # type: ignore[misc]
+    path: Path
+    manifest: Manifest
+    parts: tuple[int, ...]
+    arrays: Mapping[str, NDArray[Any]]
+    identities: Mapping[str, FileIdentity]
 
+    def check(self, names: Iterable[str], events: EventSink = ignore_events, *, again: bool = False) -> None:
+        """Looks files through: their checksums, and that readers may follow every number in them.
 
-def _check_keys(store: Store, node_type: NodeType) -> None:
-    keys = store.keys(node_type)
-    _check_range(store, keys_file(node_type, "row"), keys.arrays["row"], len(keys))
-    for name, rows in keys.arrays.items():
-        ordered = name == "word" or name.endswith(".end")
-        for first in range(0, len(rows) - 1 if ordered else 0, _STEP):
-            piece = rows[first : first + _STEP + 1]
+        Args:
+            names: The files.
+            events: Receives the stage "verify", in bytes, where there is something to do.
+            again: Whether files are looked through that were found right before.
+
+        Raises:
+            StoreError: Something differs; names the file and what is wrong.
+        """
+        pending = {name: None for name in names if again or self._key(name) not in _checked}
+        if not pending:
+            return
+        total = float(sum(self.manifest.files[name].size for name in pending))
+        stage = Stage(events, "verify", label=self.manifest.name, total=total, unit="B")
+        with stage, ThreadPoolExecutor(default_threads(), "gnnkit-verify") as pool:
+            for name, _ in zip(pending, pool.map(self._check_sum, pending), strict=True):
+                stage.advance(self.manifest.files[name].size)
+            checks = [check for name, check in self._contents.items() if name in pending]
+            list(pool.map(lambda check: check(), checks))
+        _checked.update(map(self._key, pending))
+
+    def check_types(self, types: Iterable[NodeType | EdgeType]) -> None:
+        """Does so with the offsets and the ids of node types and edge types; see ``check``."""
+        names: list[str] = []
+        for each in types:
+            if isinstance(each, tuple):
+                names += (edge_file(part, each, name) for part in self.parts for name in ("indptr", "indices", "edge_id"))
+            else:
+                names += (book_file(each), *(node_file(part, each, "global_id") for part in self.parts))
+        self.check(name for name in names if name in self.arrays)
+
+    def _key(self, name: str) -> tuple[FileIdentity, str, int]:
+        return self.identities[name], self.manifest.fingerprint, self.manifest.files[name].crc32
+
+    def _check_sum(self, name: str) -> None:
+        entry = self.manifest.files[name]
+        crc, content = zlib.crc32(FileSpec(np.dtype(entry.dtype), entry.shape).header), self.arrays[name].reshape(-1).view(np.uint8)
+        for first in range(0, len(content), _STEP_BYTES):
+            crc = zlib.crc32(content[first : first + _STEP_BYTES].data, crc)
+        if crc != entry.crc32:
+            raise damaged(self.path, f"{name} was changed: its CRC-32 is {crc:08x}, it was written with {entry.crc32:08x}")
+
+    @cached_property
+    def _contents(self) -> dict[str, Callable[[], None]]:
+        """The checks of what is in files, by file, those first that others build on; any content of files without one is right."""
+        manifest, schema, found = self.manifest, self.manifest.schema, dict[str, Callable[[], None]]()
+        for edge_type, edges in schema.edge_types.items():
+            neighbors = schema.node_types[edge_type[0] if manifest.options.edge_dir == "in" else edge_type[2]].num_nodes
+            for part in self.parts:
+                indptr, indices, edge_id, *of_nodes = (edge_file(part, edge_type, name) for name in EDGE_FILES)
+                found[indptr] = partial(self._check_offsets, indptr, manifest.edge_counts[edge_type][part])
+                found[indices] = partial(self._check_range, indices, neighbors)
+                found[edge_id] = partial(self._check_range, edge_id, edges.num_edges)
+                found |= {name: partial(self._check_within_nodes, name, indptr) for name in of_nodes}
+        for node_type, nodes in schema.node_types.items():
+            found[book_file(node_type)] = partial(self._check_book, book_file(node_type))
+            for part in self.parts:
+                name, cached = node_file(part, node_type, "global_id"), cache_file(part, node_type, "global_id")
+                found[name] = partial(self._check_numbers, name, node_type, part)
+                found[cached] = partial(self._check_ascending, cached, nodes.num_nodes)
+            found |= {
+                (name := split_file(node_type, split)): partial(self._check_range, name, nodes.num_nodes)
+                for split in manifest.splits.get(node_type, ())
+            }
+        for edge_type, by_split in manifest.link_splits.items():
+            for split, arrays in by_split.items():
+                found |= {link_split_file(edge_type, split, name): partial(self._check_links, edge_type, split, name) for name in arrays}
+        for node_type, (_, files) in manifest.keys.items():
+            found |= {keys_file(node_type, name): partial(self._check_keys, node_type, name) for name in files}
+        return found
+
+    def _check_keys(self, node_type: NodeType, name: str) -> None:
+        file, (number, _, what) = keys_file(node_type, name), name.partition(".")
+        if name == "row":
+            self._check_range(file, self.manifest.schema.node_types[node_type].num_nodes)
+        elif what == "end":
+            self._check_offsets(file, len(self.arrays[keys_file(node_type, f"{number}.text")]))
+        elif what == "text":
+            self._check_texts(file, self.arrays[keys_file(node_type, f"{number}.end")])
+        elif name == "word":
+            self._check_order(file)
+
+    def _check_texts(self, name: str, end: NDArray[np.int64]) -> None:
+        """All of it is UTF-8, and no text ends within a character."""
+        text, decoder = self.arrays[name], codecs.getincrementaldecoder("utf-8")()
+        try:
+            for first in range(0, len(text), _STEP_BYTES):
+                decoder.decode(text[first : first + _STEP_BYTES].data)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError as error:
+            raise damaged(self.path, f"{name} is no text ({error.reason})") from error
+        for first in range(0, len(end), _STEP):
+            starts = end[first : first + _STEP]
+            inner = starts[(starts >= 0) & (starts < len(text))]
+            if ((text[inner] & 0xC0) == 0x80).any():
+                raise damaged(self.path, f"{name} has a text that ends within a character")
+
+    def _check_links(self, edge_type: EdgeType, split: str, name: str) -> None:
+        file = link_split_file(edge_type, split, name)
+        for ids, count in id_rows(self.manifest.schema, edge_type, name, self.arrays[file]):
+            self._check_ids(file, ids, count)
+
+    def _check_offsets(self, name: str, last: int) -> None:
+        self._check_order(name)
+        offsets = self.arrays[name]
+        if offsets[0] != 0 or offsets[-1] != last:
+            raise damaged(self.path, f"{name} does not go from 0 to {last}")
+
+    def _check_order(self, name: str) -> None:
+        values = self.arrays[name]
+        for first in range(0, len(values) - 1, _STEP):
+            piece = values[first : first + _STEP + 1]
             if (piece[1:] < piece[:-1]).any():
-                raise damaged(store.path, f"{keys_file(node_type, name)} does not ascend")
+                raise damaged(self.path, f"{name} decreases")
 
+    def _check_within_nodes(self, name: str, indptr: str) -> None:
+        """Running sums and times may decrease only where another node begins."""
+        values, offsets = self.arrays[name], self.arrays[indptr]
+        for first in range(0, len(values) - 1, _STEP):
+            piece = values[first : first + _STEP + 1]
+            falls = np.flatnonzero(piece[1:] < piece[:-1]) + first + 1
+            begins = np.minimum(np.searchsorted(offsets, falls), len(offsets) - 1)
+            if not np.array_equal(offsets[begins], falls):
+                raise damaged(self.path, f"{name} decreases within a node")
 
-def _check_links(store: Store, edge_type: EdgeType, split: str, name: str) -> None:
-    file = link_split_file(edge_type, split, name)
-    for ids, count in id_rows(store.schema, edge_type, name, store.link_splits[edge_type][split][name]):
-        _check_range(store, file, ids, count)
+    def _check_book(self, name: str) -> None:
+        """Store ids are those of all nodes, each once."""
+        book = self.arrays[name]
+        self._check_range(name, len(book))
+        found = np.zeros(len(book), np.bool_)
+        for first in range(0, len(book), _STEP):
+            found[book[first : first + _STEP]] = True
+        if not found.all():
+            raise damaged(self.path, f"{name} gives {int(np.flatnonzero(~found)[0])} to no node, and another number to two")
 
-
-def _check_edges(store: Store, edge_type: EdgeType, part: int) -> None:
-    arrays = store.arrays()
-    edges = arrays.edges[edge_type][part]
-    indptr = edge_file(part, edge_type, "indptr")
-    for first in range(0, len(edges.indptr) - 1, _STEP):
-        piece = edges.indptr[first : first + _STEP + 1]
-        if (piece[1:] < piece[:-1]).any():
-            raise damaged(store.path, f"{indptr} decreases")
-    if edges.indptr[0] != 0 or edges.indptr[-1] != len(edges.indices):
-        raise damaged(store.path, f"{indptr} does not go from 0 to {len(edges.indices)}")
-    num_neighbors = store.schema.node_types[arrays.neighbor_type(edge_type)].num_nodes
-    _check_range(store, edge_file(part, edge_type, "indices"), edges.indices, num_neighbors)
-    if edges.edge_id is not None:
-        _check_range(store, edge_file(part, edge_type, "edge_id"), edges.edge_id, store.schema.edge_types[edge_type].num_edges)
-    if edges.weight_prefix is not None:
-        _check_within_nodes(store, edge_file(part, edge_type, "weight_prefix"), edges.indptr, edges.weight_prefix)
-    if edges.time is not None:
-        _check_within_nodes(store, edge_file(part, edge_type, TIME_NAME), edges.indptr, edges.time)
-
-
-def _check_within_nodes(store: Store, name: str, indptr: NDArray[Any], values: NDArray[Any]) -> None:
-    """Running sums and times may decrease only where another node begins."""
-    for first in range(0, len(values) - 1, _STEP):
-        piece = values[first : first + _STEP + 1]
-        falls = np.flatnonzero(piece[1:] < piece[:-1]) + first + 1
-        begins = np.searchsorted(indptr, falls)
-        if not np.array_equal(indptr[begins], falls):
-            raise damaged(store.path, f"{name} decreases within a node")
-
-
-def _check_numbering(store: Store, node_type: NodeType) -> None:
-    """The maps between dataset ids and store ids are each other's inverse."""
-    arrays = store.arrays()
-    book, bounds = arrays.store_id[node_type], arrays.node_bounds[node_type]
-    if book is None:
-        return
-    _check_range(store, book_file(node_type), book, len(book))
-    for part in store.local_parts:
-        nodes = arrays.nodes[node_type][part]
-        name = node_file(part, node_type, "global_id")
-        assert nodes.global_id is not None
-        if node_type in store.manifest.hotness:
-            _check_range(store, name, nodes.global_id, store.schema.node_types[node_type].num_nodes)
+    def _check_numbers(self, name: str, node_type: NodeType, part: int) -> None:
+        """The dataset's ids of a part are those that the book gives its numbers to."""
+        ids, book, low = self.arrays[name], self.arrays[book_file(node_type)], self.manifest.node_bounds[node_type][part]
+        if node_type in self.manifest.hotness:
+            self._check_range(name, len(book))
         else:
-            _check_ascending(store, name, nodes.global_id, node_type)
-        for first in range(0, len(nodes.global_id), _STEP):
-            ids = nodes.global_id[first : first + _STEP]
-            if not np.array_equal(book[ids], np.arange(first, first + len(ids)) + bounds[part]):
-                raise damaged(store.path, f"{name} and {book_file(node_type)} contradict each other")
+            self._check_ascending(name, len(book))
+        for first in range(0, len(ids), _STEP):
+            piece = ids[first : first + _STEP]
+            if not np.array_equal(book[piece], np.arange(first, first + len(piece)) + low):
+                raise damaged(self.path, f"{name} and {book_file(node_type)} contradict each other")
 
+    def _check_ascending(self, name: str, count: int) -> None:
+        self._check_range(name, count)
+        ids = self.arrays[name]
+        if (ids[1:] <= ids[:-1]).any():
+            raise damaged(self.path, f"{name} does not ascend")
 
-def _check_ascending(store: Store, name: str, ids: NDArray[Any], node_type: NodeType) -> None:
-    _check_range(store, name, ids, store.schema.node_types[node_type].num_nodes)
-    if (ids[1:] <= ids[:-1]).any():
-        raise damaged(store.path, f"{name} does not ascend")
+    def _check_range(self, name: str, count: int) -> None:
+        values = self.arrays[name]
+        for first in range(0, len(values), _STEP):
+            self._check_ids(name, values[first : first + _STEP], count)
 
-
-def _check_range(store: Store, name: str, values: NDArray[Any], count: int) -> None:
-    for first in range(0, len(values), _STEP):
-        piece = values[first : first + _STEP]
-        if not 0 <= int(piece.min()) <= int(piece.max()) < count:
-            wrong = int(piece[(piece < 0) | (piece >= count)][0])
-            raise damaged(store.path, f"{name} holds {wrong}, which is not from 0 to {count - 1}")
+    def _check_ids(self, name: str, ids: NDArray[Any], count: int) -> None:
+        if not 0 <= int(ids.min()) <= int(ids.max()) < count:
+            wrong = int(ids[(ids < 0) | (ids >= count)][0])
+            raise damaged(self.path, f"{name} holds {wrong}, which is not from 0 to {count - 1}")

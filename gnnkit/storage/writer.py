@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage
-from gnnkit.host import available_cpus
 from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.arrays import GraphArrays
 from gnnkit.storage.convert import bytes_to_measure, convert_rows, with_quantizations
@@ -44,17 +43,11 @@ from gnnkit.storage.link_splits import build_link_splits
 from gnnkit.storage.manifest import Manifest, write_manifest
 from gnnkit.storage.partition import assign_parts, hot_nodes, hotness_levels, needs_topology
 from gnnkit.storage.partition.topology import edge_rows
-from gnnkit.storage.staging import check_disk, check_memory
+from gnnkit.storage.staging import check_disk, check_memory, default_threads
 from gnnkit.storage.store import Store
 
 # Rows are converted and written in blocks of this size, so that nothing grows with the width of the features.
 BLOCK_BYTES = 8 << 20
-_MAX_THREADS = 4
-
-
-def default_threads() -> int:
-    """Threads that a build uses: the CPUs it may run on, at most 4 (more only wait for memory and disk)."""
-    return min(available_cpus(), _MAX_THREADS)
 
 
 @dataclass(frozen=True)

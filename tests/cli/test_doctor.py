@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,16 @@ def test_the_worst_row_decides_the_exit_code(capfd: pytest.CaptureFixture[str], 
     assert report(checks, as_json=True) == code
     said = json.loads(capfd.readouterr().out)
     assert [row["verdict"] for row in said["checks"]] == verdicts and said["exit_code"] == code
+
+
+def test_each_row_is_shown_before_the_next_one_is_looked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    def checks() -> Iterator[Check]:
+        yield Check("first", "found")
+        assert "first" in capfd.readouterr().out
+        yield Check("second", "found", "warning", "do this")
+
+    assert report(checks(), as_json=False) == 1
+    assert capfd.readouterr().out.split() == ["second", "found", "warning", "do", "this"]
 
 
 @pytest.mark.parametrize(("free", "verdict"), [(20e9, "ok"), (2e9, "warning"), (0.5e9, "error")])

@@ -12,11 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from gnnkit import Colocated, GraphLoader
 from gnnkit.errors import StoreError
+from gnnkit.events import ignore_events
+from gnnkit.jobs.context import Checkpoints
 from gnnkit.loader.inspection import batches_digest
 from gnnkit.storage.build import build_store
+from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
 from tests.cluster.hosts.setups import OPTIONS, build, expected
@@ -69,6 +73,38 @@ def test_a_disk_that_fills_during_the_spool_of_a_build(disk: Path) -> None:
     (disk / "filler").unlink()
     source.disk = disk / "nowhere"
     build_store(inner, disk / "store", BuildOptions(2)).verify()
+
+
+@pytest.mark.parametrize("nbytes", [0, 200_000])
+def test_a_disk_that_fills_under_a_checkpoint(disk: Path, nbytes: int) -> None:
+    """The one before it stays whole, and room is left for others where there was some."""
+    model = torch.nn.Linear(300, 300)
+    kept = Checkpoints(disk)
+    first = kept.write({"model": model}, {"epoch": 1})
+    filler = fill(disk)
+    os.truncate(filler, filler.stat().st_size - nbytes)
+    with pytest.raises(StoreError, match=r"could not be written: the disk is full \([0-9.]+ k?B of 73.*the one before it is whole"):
+        kept.write({"model": model}, {"epoch": 2})
+    assert first is not None and {path.name for path in disk.iterdir()} == {"filler", first.name}
+    assert kept.restore({"model": torch.nn.Linear(300, 300)}) == {"epoch": 1}
+    filler.unlink()
+    kept.write({"model": model}, {"epoch": 2})
+    assert kept.restore({"model": torch.nn.Linear(300, 300)}) == {"epoch": 2}
+
+
+@pytest.mark.parametrize("nbytes", [0, 30_000, 300_000, 900_000, 1_300_000, 1_800_000])
+def test_a_disk_that_fills_under_a_folder_for_graphlearn_torch(disk: Path, tmp_path: Path, nbytes: int) -> None:
+    edges = random_edges(np.random.default_rng(0), 500, 500, 40_000)
+    inner = homogeneous_source(edges, 500, x=np.ones((500, 200)), more=np.ones((500, 99)))
+    store = build_store(inner, tmp_path / "store", BuildOptions(2, with_edge=True))
+    filler = fill(disk)
+    os.truncate(filler, filler.stat().st_size - nbytes)
+    with pytest.raises(StoreError, match=r"the disk is full \([0-9.]+ [kM]?B of 73"):
+        write_glt_partitions(store, disk / "glt", ignore_events)
+    assert [path.name for path in disk.iterdir()] == ["filler"]
+    filler.unlink()
+    write_glt_partitions(store, disk / "glt", ignore_events)
+    assert GltPartitionSource(disk / "glt").schema == store.schema
 
 
 @pytest.mark.slow

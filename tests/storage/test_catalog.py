@@ -100,6 +100,13 @@ def test_a_damaged_store_is_not_cut(tmp_path: Path) -> None:
     again = source()
     assert_holds(find_or_build(again, BuildOptions(3), tmp_path), source())
     assert set(again.passes.values()) == {0}, "the one in two parts is whole"
+    remove_store(tmp_path, find_or_build(source(), BuildOptions(3), tmp_path).path.name)
+    rows = next(path for path in stores[1].path.rglob("weight.npy"))
+    content = rows.read_bytes()
+    rows.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert_holds(find_or_build(again, BuildOptions(3), tmp_path), source())
+    assert all(again.passes.values()), "nothing is taken from a store of which one bit has changed"
+    again = source()
     (stores[1].path / "manifest.json").write_text("{")
     remove_store(tmp_path, find_or_build(source(), BuildOptions(3), tmp_path).path.name)
     assert_holds(find_or_build(again, BuildOptions(3), tmp_path), source())
@@ -143,6 +150,28 @@ def test_stores_are_listed_removed_and_pruned(tmp_path: Path) -> None:
     write_manifest(one.path, value)
     assert [(entry.path, entry.reason) for entry in prune(tmp_path)] == [(one.path, "a store of the old format 0")]
     assert (tmp_path / "notes" / "mine.txt").exists() and list_stores(tmp_path) == []
+
+
+@pytest.mark.parametrize("opened", [0o755, None])
+def test_stores_in_the_user_s_own_folder_are_for_the_user_alone_unless_it_is_open(
+    opened: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GNNKIT_HOME", str(tmp_path / "home"))
+    if opened is not None:
+        (tmp_path / "home" / "stores").mkdir(parents=True)
+        (tmp_path / "home" / "stores").chmod(opened)
+    first = partition(source(), 2)
+    second = partition(first, 1)
+    named = partition(source(), 1, out=tmp_path / "out" / "store")
+    for store, mode in ((first, opened or 0o700), (second, opened or 0o700), (named, 0o777 & ~umask())):
+        assert [folder.stat().st_mode & 0o777 for folder in (store.path, store.path.parent)] == [mode, mode]
+
+
+def umask() -> int:
+    """The bits that new files and folders do not have."""
+    bits = os.umask(0)
+    os.umask(bits)
+    return bits
 
 
 def test_default_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

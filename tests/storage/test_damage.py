@@ -14,10 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gnnkit
 from gnnkit.errors import StoreError
-from gnnkit.events import Event
+from gnnkit.events import Event, ignore_events
+from gnnkit.runtime.batches import edges_in_order
+from gnnkit.storage.arrays import node_values
 from gnnkit.storage.build import build_store
-from gnnkit.storage.layout import FORMAT_VERSION, BuildOptions
+from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
+from gnnkit.storage.layout import FORMAT_VERSION, BuildOptions, part_of
 from gnnkit.storage.store import Store
 from tests.helpers.graphs import homogeneous_source, random_edges, random_source
 from tests.storage.checks import assert_holds, fast_folder
@@ -260,3 +264,190 @@ def test_lies_with_the_right_checksum_are_found(name: str, change: Callable[[np.
     write_manifest(store.path, manifest)
     with pytest.raises(StoreError, match=text):
         Store.open(store.path).verify()
+
+
+NAMES = [f"ключ {number}" for number in range(60)]
+
+
+@pytest.fixture(scope="module")
+def of_tables() -> Iterator[Path]:
+    """A store of tables, with every kind of file that a store may have."""
+    rng = np.random.default_rng(0)
+    people = {"id": NAMES, "age": rng.random(60), "fold": ["train"] * 30 + ["valid"] * 30}
+    ends = {end: [NAMES[k] for k in rng.integers(0, 60, 300)] for end in ("src", "dst")}
+    edges = {**ends, "often": rng.random(300), "at": rng.integers(0, 50, 300)}
+    with fast_folder() as folder:
+        names = {"keys": "id", "src": "src", "dst": "dst"}
+        columns = {"features": ["age"], "split": "fold", "edge_weight": "often", "time": "at"}
+        source = gnnkit.tables(edges, people, **names, **columns, scratch_dir=Path(folder) / "scratch")
+        options = {"with_edge": True, "weight": "edge_weight", "time_attr": "time", "cache_ratio": 0.3, "order": "hotness"}
+        yield gnnkit.partition(source, 3, "random", out=Path(folder) / "store", **options).path
+
+
+def content(store: Store) -> list[bytes]:
+    """All that a store says of the graph, by the dataset's ids."""
+    graph, schema, (ids,) = store.arrays(), store.schema, store.splits.values()
+    rows = [node_values(graph, t, name) for t, nodes in schema.node_types.items() for name in nodes.arrays]
+    edges = [edges_in_order(graph, edge_type) for edge_type in schema.edge_types]
+    keys = store.keys()[np.arange(60)].tolist()
+    return [repr(keys).encode(), *(array.tobytes() for array in (*rows, *edges, *ids.values()))]
+
+
+def parted(method: Any, **options: Any) -> Callable[[Store, Path], Any]:
+    def read(store: Store, out: Path) -> list[bytes]:
+        made = gnnkit.partition(store, 2, method, out=out, **{"with_edge": True, "weight": "edge_weight", "time_attr": "time", **options})
+        made.verify()
+        return content(made)
+
+    return read
+
+
+def appended(store: Store, out: Path) -> list[bytes] | None:
+    new = {"src": [NAMES[0], "new"], "dst": ["new", NAMES[1]], "often": [1.0, 0.5], "at": [1, 100]}
+    made = store.append(new, {"id": ["new"], "age": [0.5], "fold": ["train"]}, out=out)
+    try:
+        made.verify()
+    except StoreError:  # a file that is the same in both is linked, with its checksum: whoever reads it sees the damage
+        return None
+    return content(made)
+
+
+def glt_folder(store: Store, out: Path) -> list[bytes]:
+    write_glt_partitions(store, out, ignore_events)
+    source, (edge_type,) = GltPartitionSource(out), store.schema.edge_types
+    edges, rows = source.edge_chunks(edge_type), source.node_array_chunks("node", "x")
+    arrays = np.concatenate(list(edges), axis=1), np.concatenate(list(rows)), *source.parts.values()
+    return [array.tobytes() for array in arrays]
+
+
+READERS: dict[str, Callable[[Store, Path], Any]] = {
+    "contiguous": parted("contiguous"),
+    "random": parted("random"),
+    "ldg": parted("ldg"),
+    "metis": parted("metis"),
+    "frequency": parted("frequency"),
+    "order": parted("contiguous", order="hotness"),
+    "edge_dir": parted("contiguous", edge_dir="out"),
+    "cache_ratio": parted("random", cache_ratio=0.2),
+    "append": appended,
+    "glt": glt_folder,
+    "keys": lambda store, out: [store.keys()[np.arange(60)].tolist(), store.keys().ids(NAMES).tolist()],
+    "cache": lambda store, out: [store.cache(part)["node"].global_id.tolist() for part in range(3)],
+    "edges": lambda store, out: [edges_in_order(store.arrays(), t).tobytes() for t in store.schema.edge_types],
+    "book": lambda store, out: store.to_store_ids("node", np.arange(60)).tolist(),
+}
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "plain": {"num_neighbors": [3, 3]},
+    "all": {"num_neighbors": [-1]},
+    "weighted": {"num_neighbors": [3, 3], "weight": "edge_weight"},
+    "disjoint": {"num_neighbors": [3, 3], "disjoint": True},
+    "induced": {"num_neighbors": [3, 3], "subgraph_type": "induced"},
+    "hgt": {"sampler": gnnkit.HGT([5, 5])},
+    "layer-wise": {"sampler": gnnkit.LayerWise([5, 5])},
+    "labor": {"sampler": gnnkit.Labor([3, 3])},
+    "ppr": {"sampler": gnnkit.PPR()},
+    "links": {"num_neighbors": [3], "edge_label_index": np.arange(60).reshape(2, 30), "neg_sampling": "binary"},
+}
+INDEX_FILES = ("indptr", "indices", "edge_id", "global_id", "store_id", "0.end", "row")
+
+
+def changed(values: np.ndarray, rng: np.random.Generator, how: str) -> np.ndarray:
+    """Another content of the same size; the first and the last value of offsets stay."""
+    values = values.copy()
+    flat = values.reshape(-1)
+    if how == "a bit":
+        flat.view(np.uint8)[int(rng.integers(flat.nbytes))] ^= 1
+    elif how == "noise":
+        limits = np.iinfo(values.dtype)
+        flat[1:-1] = rng.integers(limits.min, limits.max, len(flat) - 2, dtype=values.dtype)
+    else:
+        flat[len(flat) // 2] = {"far": np.iinfo(values.dtype).max, "negative": np.iinfo(values.dtype).min}[how]
+    return values
+
+
+def damage(folder: Path, name: str, values: np.ndarray, *, honest: bool) -> None:
+    """Puts values into a file, and where this is to be ``honest`` its checksum into the manifest."""
+    old = (folder / name).read_bytes()
+    content = old[: len(old) - values.nbytes] + values.tobytes()
+    (folder / name).write_bytes(content)
+    if honest:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["files"][name]["crc32"] = zlib.crc32(content)
+        write_manifest(folder, manifest)
+
+
+@pytest.mark.slow(seconds=20)
+@pytest.mark.parametrize("reader", READERS)
+def test_no_reader_makes_another_graph_of_damage(reader: str, of_tables: Path, tmp_path: Path) -> None:
+    """One bit changed anywhere: the right result, or an error that names the file."""
+    read, rng = READERS[reader], np.random.default_rng(5)
+    right, found = read(Store.open(of_tables), tmp_path / "right"), 0
+    for number, name in enumerate(Store.open(of_tables).files):
+        copy = tmp_path / f"copy{number}"
+        shutil.copytree(of_tables, copy)
+        damage(copy, name, changed(np.load(copy / name), rng, "a bit"), honest=False)
+        try:
+            assert read(Store.open(copy), tmp_path / f"out{number}") in (right, None), name
+        except StoreError as error:
+            assert name in str(error)
+            found += 1
+        assert not (tmp_path / f"out{number}.incomplete").exists()
+        shutil.rmtree(copy)
+    assert found
+
+
+@pytest.mark.slow(seconds=20)
+@pytest.mark.parametrize("reader", READERS)
+def test_no_reader_follows_a_number_out_of_the_graph(reader: str, of_tables: Path, tmp_path: Path) -> None:
+    """Offsets and ids that are none, with the right checksum: the right result, or an error that names the file; never a crash."""
+    read, rng = READERS[reader], np.random.default_rng(6)
+    right = read(Store.open(of_tables), tmp_path / "right")
+    for number, name in enumerate(name for name in Store.open(of_tables).files if Path(name).stem in INDEX_FILES):
+        copy = tmp_path / f"copy{number}"
+        shutil.copytree(of_tables, copy)
+        how = ("noise", "far", "negative")[number % 3]  # each of the three parts has a file of most kinds
+        damage(copy, name, changed(np.load(copy / name), rng, how), honest=True)
+        try:
+            assert read(Store.open(copy), tmp_path / f"out{number}") in (right, None), name
+        except StoreError as error:
+            assert name in str(error)
+        shutil.rmtree(copy)
+
+
+@pytest.mark.slow(seconds=20)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_sampler_says_the_same_of_damage(sampler: str, of_tables: Path, tmp_path: Path) -> None:
+    options = {"batch_size": 20, "backend": gnnkit.InProcess(1), "progress": False, **SAMPLERS[sampler]}
+    if "edge_label_index" not in options:
+        options["input_nodes"] = np.arange(60)
+    refused = set()
+    for name in Store.open(of_tables).files:
+        values = np.load(of_tables / name)
+        if values.dtype.kind not in "iu" or part_of(name) not in (None, 1):
+            continue
+        values[1:-1] = 1 << 20 if values.itemsize > 1 else 9
+        shutil.copytree(of_tables, tmp_path / "copy")
+        damage(tmp_path / "copy", name, values, honest=True)
+        with gnnkit.GraphLoader.from_store(tmp_path / "copy", **options) as loader:
+            try:
+                assert len(list(loader)) >= 3
+            except StoreError as error:
+                assert "the graph is damaged: " in str(error) and "gnnkit info --verify names the file" in str(error) or name in str(error)
+                refused.add(Path(name).stem)
+        shutil.rmtree(tmp_path / "copy")
+    assert refused >= {"store_id", "indptr", "indices"}
+
+
+def test_a_file_that_was_looked_through_is_not_read_again_and_a_changed_one_is(of_tables: Path, tmp_path: Path) -> None:
+    shutil.copytree(of_tables, tmp_path / "store")
+    store, events = Store.open(tmp_path / "store"), list[Event]()
+    store.checked(events=events.append)
+    assert {event.stage for event in events} == {"verify"} and events[-1].done == store.nbytes
+    events.clear()
+    Store.open(store.path).checked(events=events.append)
+    assert not events
+    name = "part1/edges/node__to__node/indices.npy"
+    damage(store.path, name, np.load(store.path / name)[::-1].copy(), honest=False)
+    with pytest.raises(StoreError, match=f"{name} was changed"):
+        Store.open(store.path).checked(events=events.append)
+    assert events[-1].kind == "fail"

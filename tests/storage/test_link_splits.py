@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnkit.cli.app import run
-from gnnkit.errors import DatasetError, PlanError, StoreError
+from gnnkit.errors import DatasetError, StoreError
 from gnnkit.storage.build import build_store, repartition
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.manifest import keep_outline, outline_files
@@ -128,11 +128,6 @@ def test_links_that_do_not_fit_are_refused_and_nothing_is_left(change: dict[str,
     with pytest.raises(DatasetError, match=expected):
         build_store(three_nodes(links), tmp_path / "store", BuildOptions(1))
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
-
-
-def test_a_split_must_be_a_file_name(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"split '\.\./train' cannot be a file name"):
-        build_store(three_nodes(LINKS, "../train"), tmp_path / "store", BuildOptions(1))
 
 
 def test_damage_is_found(tmp_path: Path) -> None:

@@ -522,4 +522,4 @@ def _open_graph(plan: LoaderPlan, setup: Message) -> GraphHandle:
     store = Store.open(plan.store.path, setup.body["parts"])
     if store.fingerprint != plan.store.fingerprint:
         raise StoreError(f"the store {str(store.path)!r} was replaced while it was in use", "make the loader again")
-    return GraphHandle(store.arrays(), store.splits, plan.store, link_splits=store.link_splits)
+    return GraphHandle(store.checked().arrays(), store.splits, plan.store, link_splits=store.link_splits)

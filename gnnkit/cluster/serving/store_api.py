@@ -113,7 +113,7 @@ def padded_neighbors(
 
 def _along_rows(store: Store, edge_type: EdgeType, numbers: NDArray[np.int64], here: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Index in ``numbers`` and store id of the other end, of the edges of nodes that own their edges."""
-    graph = store.arrays()
+    graph = store.arrays().checked(edge_type)
     bounds = graph.node_bounds[here]
     rows, others = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     parts = np.searchsorted(bounds[1:], numbers, side="right")
@@ -131,8 +131,7 @@ def _along_rows(store: Store, edge_type: EdgeType, numbers: NDArray[np.int64], h
 
 def _across_rows(store: Store, edge_type: EdgeType, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """The same where the other end owns the edges: every edge of the type is looked at."""
-    store.require()
-    graph = store.arrays()
+    graph = store.require().arrays().checked(edge_type)
     owner = graph.frontier_type(edge_type)
     rows, others = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for part, edges in enumerate(graph.edges[edge_type]):
@@ -213,7 +212,7 @@ class StoreApi:
     def node_book(self, node_type: NodeType | None) -> dict[str, NDArray[Any]]:
         """Which part owns which node: the bounds of ranges of ids, or each id's part."""
         owner = self._node_type(node_type)
-        table = self._graph.store_id[owner]
+        table = self._graph.checked(owner).store_id[owner]
         if table is None:
             return {"bounds": self._graph.node_bounds[owner]}
         return {"parts": self._parts_of(owner, table)}
@@ -273,7 +272,7 @@ class StoreApi:
         other_ids = all_dataset_ids(graph, graph.neighbor_type(owner))
         own, other = [], []
         for part, first, last in self._own_rows(frontier):
-            edges = graph.edges[owner][part]
+            edges = graph.checked(owner).edges[owner][part]
             indptr = np.asarray(edges.indptr[first : last + 1], np.int64)
             own.append(np.repeat(dataset_ids(graph, frontier, part)[first:last], np.diff(indptr)))
             other.append(other_ids[edges.indices[int(indptr[0]) : int(indptr[-1])]])

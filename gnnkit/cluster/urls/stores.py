@@ -17,7 +17,7 @@ from gnnkit.errors import DatasetError, GnnkitError, PlanError, StoreError, inte
 from gnnkit.events import Event, EventSink, Stage, ignore_events
 from gnnkit.files import read_bounded, read_json, why_unwritable, write_whole
 from gnnkit.plan import StoreRef
-from gnnkit.storage.catalog import default_root, default_store_dir, named_path
+from gnnkit.storage.catalog import default_root, default_store_dir, make_store_dir, named_path
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import MANIFEST_NAME, part_folder, part_of
 from gnnkit.storage.manifest import Manifest, is_outline, parse_manifest, read_manifest, write_manifest
@@ -194,6 +194,7 @@ def _fetch(transfer: Transfer, url: str, manifest: Manifest, wanted: tuple[int, 
     """Fetches parts of a store, and what every host has of it."""
     path = _path(manifest)
     try:
+        make_store_dir(path.parent)
         with locked(path, _WAIT_TIMEOUT_S, events, "fetched"):
             restore(path)
             missing, is_there = _missing(path, manifest, wanted)  # another process may have been faster

@@ -39,7 +39,7 @@ from gnnkit.schema import (
 )
 from gnnkit.source import LinkSplits
 from gnnkit.storage.keys import NodeKeys, words_of
-from gnnkit.storage.layout import LABEL_NAME
+from gnnkit.storage.layout import LABEL_NAME, split_file
 from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
@@ -581,8 +581,9 @@ class TableSource:
 
     def _split(self, node_type: NodeType, codes: Codes) -> dict[str, NDArray[np.int64]]:
         codes.finish()
-        before = {} if self._after is None else self._after.splits.get(node_type, {})
-        found: dict[str, list[NDArray[np.int64]]] = {name: [ids] for name, ids in before.items()}
+        found: dict[str, list[NDArray[np.int64]]] = {}
+        if self._after is not None:
+            found = {name: [self._after.file(split_file(node_type, name))] for name in self._after.splits.get(node_type, ())}
         for start in range(0, self._nodes[node_type].num_rows, _CHUNK_ROWS):
             rows = codes.rows(start, min(start + _CHUNK_ROWS, self._nodes[node_type].num_rows))
             for code, value in enumerate(codes.values):

@@ -99,7 +99,7 @@ def expected_frontiers(
     unit = 1 << _fraction_bits(graph, sum(len(ids) for ids in seeds.values()), num_neighbors)
     frontier = {name: np.zeros(t.num_nodes, dtype=np.int64) for name, t in graph.schema.node_types.items()}
     for name, ids in seeds.items():
-        store_id = graph.store_id[name]
+        store_id = graph.checked(name).store_id[name]
         frontier[name][ids if store_id is None else store_id[ids]] = unit
     yield unit, frontier
     for fan_out in num_neighbors:

@@ -49,7 +49,7 @@ def read_rows(indptr: NDArray[Any], indices: NDArray[Any], first: int, last: int
 def edge_rows(graph: GraphArrays, edge_type: EdgeType) -> Iterator[AdjacencyRows]:
     """Yields every row of an edge type; ``first`` and ``indices`` are store ids of its frontier's and neighbours' type."""
     bounds = graph.node_bounds[graph.frontier_type(edge_type)]
-    for part, edges in enumerate(graph.edges[edge_type]):
+    for part, edges in enumerate(graph.checked(edge_type).edges[edge_type]):
         for first, last in row_ranges(edges.indptr, 0, len(edges.indptr) - 1, graph.chunk_edges):
             rows = read_rows(edges.indptr, edges.indices, first, last)
             yield rows._replace(first=int(bounds[part]) + first)
@@ -57,7 +57,7 @@ def edge_rows(graph: GraphArrays, edge_type: EdgeType) -> Iterator[AdjacencyRows
 
 def to_store_order(graph: GraphArrays, node_type: NodeType, values: NDArray[Any]) -> NDArray[Any]:
     """Rearranges ``values`` ``[num_nodes, ...]`` from the order of dataset ids to that of store ids."""
-    store_id = graph.store_id[node_type]
+    store_id = graph.checked(node_type).store_id[node_type]
     if store_id is None:
         return values
     reordered = np.empty_like(values)
@@ -67,7 +67,7 @@ def to_store_order(graph: GraphArrays, node_type: NodeType, values: NDArray[Any]
 
 def to_dataset_order(graph: GraphArrays, node_type: NodeType, values: NDArray[Any]) -> NDArray[Any]:
     """Rearranges ``values`` ``[num_nodes, ...]`` from the order of store ids to that of dataset ids."""
-    store_id = graph.store_id[node_type]
+    store_id = graph.checked(node_type).store_id[node_type]
     return values if store_id is None else values[store_id]
 
 
