@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import END_OF_EPOCH, BatchStream, EndOfEpoch, StreamStatus, check_owner
+from gnnkit.bounds import MOST_THREADS, keep_whole_number
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, SamplingError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
@@ -73,10 +74,8 @@ class InProcess:
     loop_sampling: ClassVar[LoopSampling] = LoopSampling()
 
     def __post_init__(self) -> None:
-        if self.num_threads != "auto" and (
-            isinstance(self.num_threads, bool) or not isinstance(self.num_threads, int) or self.num_threads < 1
-        ):
-            raise PlanError(f"num_threads must be 'auto' or a whole number of at least 1, got {self.num_threads!r}")
+        if self.num_threads != "auto":
+            keep_whole_number(self, "num_threads", 1, MOST_THREADS, instead="'auto' or ")
 
     def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
         """Starts the threads.

@@ -8,10 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from gnnkit.backends import resolve_backend
 from gnnkit.backends.base import Backend, size_in_bytes
+from gnnkit.bounds import check_flag
 from gnnkit.cluster.hosts import ONE_HOST, Hosts, PlacementOption, check_placement, find_hosts, place
 from gnnkit.cluster.urls.stores import open_url
 from gnnkit.errors import PlanError, near_matches
@@ -357,21 +356,6 @@ def sort_options(
     if edges is None and build.get("num_parts") is None:
         build["num_parts"] = loader.site.hosts.count
     return GivenOptions(loader, BuildOptions(**build), inputs, with_edge)
-
-
-def check_flag(name: str, value: Any, *, or_none: bool = False) -> None:
-    """Checks an option that is True or False; a text such as "no" would count as True.
-
-    Args:
-        name: The option.
-        value: What the user said.
-        or_none: Whether None is a value, too.
-
-    Raises:
-        PlanError: It is something else.
-    """
-    if not isinstance(value, (bool, np.bool_)) and not (or_none and value is None):
-        raise PlanError(f"{name} must be True{', False or None' if or_none else ' or False'}, got {value!r}")
 
 
 # What people who know another loader type, and what it is here.

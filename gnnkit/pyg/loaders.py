@@ -19,6 +19,7 @@ from torch_geometric.sampler.base import BaseSampler, NumNeighbors, SubgraphType
 from gnnkit.backends.base import Backend
 from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
+from gnnkit.bounds import whole_number
 from gnnkit.callers import warn
 from gnnkit.errors import PlanError
 from gnnkit.graph_loader import GraphLoader
@@ -636,8 +637,7 @@ class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ig
                 f"data must be a Data, got {type(data).__name__}",
                 "NeighborLoader(data, disjoint=True, subgraph_type='induced') gives such subgraphs of a HeteroData",
             )
-        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-            raise PlanError(f"depth must be a whole number of at least 1, got {depth!r}")
+        depth = whole_number("depth", depth, 1)
         data = copy.copy(data)
         inputs = node_inputs(data, node_idx)
         ids = torch.arange(inputs.count) if inputs.ids is None else inputs.ids

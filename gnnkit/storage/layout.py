@@ -24,6 +24,7 @@ from typing import Any, Literal, NewType, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.bounds import keep_whole_number
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.schema import QUANTIZED, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType, edge_type_name
 from gnnkit.storage.edge_values import TIME_NAME, check_time_attr
@@ -77,8 +78,7 @@ class BuildOptions:
     input_nodes: str | None = TRAIN
 
     def __post_init__(self) -> None:
-        if isinstance(self.num_parts, bool) or not isinstance(self.num_parts, int) or self.num_parts < 1:
-            raise PlanError(f"num_parts must be a whole number of at least 1, got {self.num_parts!r}", "num_parts=1 keeps the graph whole")
+        keep_whole_number(self, "num_parts", 1, hint="num_parts=1 keeps the graph whole")
         methods = (*get_args(Partitioner), *get_args(Given), *([self.partition] if self.part_column else [f"{BY_COLUMN}NAME"]))
         for name, value, choices in (
             ("partition", self.partition, methods),

@@ -30,6 +30,7 @@ ORDER = (
         "files",
         "callers",
         "unpickling",
+        "bounds",
         "waiting",
         "shipped",
         "errors",
