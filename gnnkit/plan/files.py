@@ -123,7 +123,7 @@ def part_of(value: Mapping[str, Any], name: str, read: Callable[[Any], T]) -> T:
         PlanError: It is missing, or cannot be read.
     """
     if name not in value:
-        raise PlanError(f"the plan says nothing of {name!r}", _HINT)
+        raise PlanError(f"the plan cannot be read: it says nothing of {name!r}", _HINT)
     try:
         return read(value[name])
     except PlanError:

@@ -70,12 +70,7 @@ def check_fan_outs(num_neighbors: FanOuts) -> None:
         return
     fan_outs = {edge_type: _fan_out(value, f"[{edge_type}]") for edge_type, value in num_neighbors.items()}
     if len({len(fan_out) for fan_out in fan_outs.values()}) != 1 or not all(fan_outs.values()):
-        raise different_hops(fan_outs)
-
-
-def different_hops(fan_outs: Mapping[EdgeType, tuple[int, ...]]) -> PlanError:
-    """The error to raise for fan-outs of different lengths, or of none."""
-    return PlanError(f"num_neighbors has different numbers of hops: { {str(t): len(f) for t, f in fan_outs.items()} }", "pad with 0")
+        raise PlanError(f"num_neighbors has different numbers of hops: { {str(t): len(f) for t, f in fan_outs.items()} }", "pad with 0")
 
 
 def resolve_fan_outs(num_neighbors: FanOuts, schema: GraphSchema) -> dict[EdgeType, tuple[int, ...]]:
@@ -350,8 +345,8 @@ class PPRSampling:
         check_ppr(self)
         _check_direction(self)
         for channel in self.channels:
-            if not is_whole(channel.target, 0, self.max_ppr_nodes) or not is_real(channel.ratio) or not 0 < channel.ratio <= 1:
-                raise PlanError(f"a channel has the ratio {shown(channel.ratio)} and {shown(channel.target)} of {self.max_ppr_nodes} nodes")
+            if not is_whole(channel.target) or not is_real(channel.ratio) or not 0 <= channel.ratio <= 1:
+                raise PlanError(f"a channel has the ratio {shown(channel.ratio)} and {shown(channel.target)} nodes")
 
     @property
     def weight(self) -> None:
@@ -524,8 +519,6 @@ class NeighborSampling:
             raise PlanError(f"temporal_comparison must be '<=' or '<', got {self.temporal_comparison!r}")
         fan_outs = {edge_type: _fan_out(fan_out, f"[{edge_type}]") for edge_type, fan_out in self.num_neighbors.items()}
         object.__setattr__(self, "num_neighbors", fan_outs)
-        if len({len(fan_out) for fan_out in fan_outs.values()}) > 1:
-            raise different_hops(fan_outs)
         _check_direction(self)
         for name in ("replace", "disjoint"):
             check_flag(name, getattr(self, name))
