@@ -11,12 +11,12 @@ from gnnkit.errors import PlanError
 
 # The largest of int64, which kernels work with.
 LARGEST = (1 << 63) - 1
-# More epochs, and batches of one, than anybody comes to.
+# More epochs, and batches of one, than are ever reached.
 MOST_BATCHES = (1 << 48) - 1
 # More threads or processes of one kind than any host has processors.
 MOST_THREADS = 1 << 12
-# A month: what waits in the system is counted in milliseconds of 32 bits.
-MOST_SECONDS = 31 * 86400.0
+# Ten years: more than is ever waited for, and less than the system's own timers overflow at.
+MOST_SECONDS = 10 * 365.25 * 86400
 
 
 def is_whole(value: Any, least: float = 0, most: float = LARGEST) -> TypeGuard[int]:
@@ -76,7 +76,7 @@ def check_flag(name: str, value: Any, *, or_none: bool = False) -> None:
 
 
 def check_seconds(name: str, value: Any, least: float = 0.0) -> None:
-    """Refuses what is no number of seconds from ``least`` to a month.
+    """Refuses what is no number of seconds from ``least`` to ten years.
 
     Raises:
         PlanError: It is none.

@@ -298,7 +298,7 @@ class NetworkWire:
             self._send(kind, text, pieces)
 
     def hang_up(self) -> None:
-        """Ends the connection for whoever works with it, which then closes it; from any thread."""
+        """Ends the connection; the thread that works with it closes it then. From any thread."""
         self.is_gone = True
         with contextlib.suppress(OSError):
             self._end.shutdown(socket.SHUT_RDWR)

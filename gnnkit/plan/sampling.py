@@ -25,7 +25,7 @@ def _fan_out(value: Any, where: str) -> tuple[int, ...]:
 
 
 def numbers_by_hop(value: Any, what: str, least: int, most: int, hint: str, example: str) -> tuple[int, ...]:
-    """A list of whole numbers, one for each hop, from whoever gives it.
+    """A list of whole numbers, one for each hop: of an option, a plan or a request.
 
     Args:
         value: The list.

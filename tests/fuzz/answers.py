@@ -1,6 +1,6 @@
-"""Answers of other hosts, changed after they were honest: whoever samples gets a batch or an error, and none of its memory is anybody's.
+"""Answers of other hosts, changed after they were honest: the sampling host makes a batch or raises an error, and no answer reaches its memory.
 
-One target for each answer. A case samples a batch whose walk needs it; every few cases nobody lies, and the batch is that of one host.
+One target for each answer. A case samples a batch whose walk needs it; every few cases no host lies, and the batch is that of one host.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests over the network that no honest client makes: each is its sender's error, and the same processes answer everybody else."""
+"""Requests over the network that no honest client makes: each is its sender's error, and the same processes answer all others."""
 
 from __future__ import annotations
 
