@@ -1,4 +1,4 @@
-"""Answers of other hosts, changed after they were honest: the sampling host makes a batch or raises an error, and no answer reaches its memory.
+"""Answers of other hosts, changed after they were honest: the sampling host makes a batch or raises an error, and its memory stays its own.
 
 One target for each answer. A case samples a batch whose walk needs it; every few cases no host lies, and the batch is that of one host.
 """

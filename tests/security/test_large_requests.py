@@ -199,7 +199,7 @@ def small_host() -> Iterator[tuple[str, psutil.Process]]:
 
 
 def test_silent_connections_make_room(small_host: tuple[str, psutil.Process]) -> None:
-    """Those that are silent longest, of an address that has its share: a client that asks is answered, also over a connection that was closed."""
+    """The silent longest of an address that has its share: a client that asks is answered, also where its connection was closed."""
     address, process = small_host
     early = ServiceClient(address, TOKEN, None)
     early.ask("give", {"nbytes": 1}, 60.0)
