@@ -7,16 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-import numpy as np
-
 from gnnkit.arguments import check_fields
+from gnnkit.bounds import is_real
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.plan import HGTSampling, LaborDraws, LayerSampling, NeighborSampling, PPRChannel, PPRSampling, Sampling
-from gnnkit.plan.sampling import PPR_RELATION, FanOuts, check_fan_outs, resolve_fan_outs
+from gnnkit.plan.sampling import PPR_RELATION, FanOuts, check_fan_outs, check_ppr, node_counts, resolve_fan_outs
 from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
 
 NodeCounts: TypeAlias = Sequence[int] | Mapping[NodeType, Sequence[int]]
-_LARGEST_INT64 = (1 << 63) - 1
 ChannelRatios: TypeAlias = Mapping[EdgeType | tuple[EdgeType, ...], float]
 
 
@@ -176,19 +174,7 @@ class PPR:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name, most in (("alpha", 1.0), ("eps", math.inf)):
-            value = getattr(self, name)
-            if not _is_real(value) or not 0 < value < most:
-                limit = "between 0 and 1, both excluded" if name == "alpha" else "above 0"
-                raise PlanError(
-                    f"{name} must be a number {limit}, got {value!r}", f"{PPR.__dataclass_fields__[name].default} is a usual choice"
-                )
-        for name, least in (("max_ppr_nodes", 0), ("num_neighbors_per_hop", 1), ("max_fetch_iterations", 1)):
-            value = getattr(self, name)
-            if (name, value) in (("num_neighbors_per_hop", -1), ("max_fetch_iterations", None)):
-                continue
-            if not _is_count(value, least):
-                raise PlanError(f"{name} must be a whole number of at least {least}, and of 64 bits, got {value!r}")
+        check_ppr(self)
         if self.typed_channel_ratios is not None:
             _check_ratios(self.typed_channel_ratios)
         if self.edge_types is not None and not (isinstance(self.edge_types, Sequence) and all(map(_is_edge_type, self.edge_types))):
@@ -264,14 +250,6 @@ def channel_ratios(channels: Iterable[tuple[Sequence[Sequence[str]], float]]) ->
     return found or None
 
 
-def _is_real(value: Any) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_count(value: Any, least: int) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and least <= int(value) <= _LARGEST_INT64
-
-
 def _is_edge_type(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 3 and all(isinstance(part, str) for part in value)
 
@@ -291,7 +269,7 @@ def _check_ratios(ratios: Any) -> None:
             raise PlanError(
                 f"typed_channel_ratios names {key!r}", "a channel is a canonical edge type (source, relation, target), or a tuple of these"
             )
-        if not _is_real(ratio) or not 0 < ratio <= 1:
+        if not is_real(ratio) or not 0 < ratio <= 1:
             raise PlanError(f"typed_channel_ratios[{key!r}] is {ratio!r}", "shares are numbers above 0 and at most 1")
     total = math.fsum(ratios.values())
     if not math.isclose(total, 1.0, rel_tol=1e-9):
@@ -345,20 +323,11 @@ def to_options(sampling: Sampling) -> Sampler:
     return AsPlanned(sampling)
 
 
-def _numbers(value: Any, what: str) -> tuple[int, ...]:
-    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)) or not getattr(value, "ndim", 1) or not len(value):
-        raise PlanError(f"{what} must be a list with one number per hop, got {value!r}", "for example [512, 512]")
-    for number in value:
-        if not _is_count(number, 0):
-            raise PlanError(f"{what} holds {number!r}", "it must be a whole number of nodes, of 64 bits; 0 takes none")
-    return tuple(int(number) for number in value)
-
-
 def _check(counts: NodeCounts, what: str) -> None:
     if not isinstance(counts, Mapping):
-        _numbers(counts, what)
+        node_counts(counts, what)
         return
-    hops = {node_type: len(_numbers(numbers, f"{what}[{node_type!r}]")) for node_type, numbers in counts.items()}
+    hops = {node_type: len(node_counts(numbers, f"{what}[{node_type!r}]")) for node_type, numbers in counts.items()}
     if not hops:
         raise PlanError(f"{what} is empty", "name a node type, or give one list for all: [512, 512]")
     if len(set(hops.values())) > 1:
@@ -367,11 +336,11 @@ def _check(counts: NodeCounts, what: str) -> None:
 
 def _by_type(counts: NodeCounts, what: str, schema: GraphSchema) -> dict[NodeType, tuple[int, ...]]:
     if not isinstance(counts, Mapping):
-        return dict.fromkeys(schema.node_types, _numbers(counts, what))
+        return dict.fromkeys(schema.node_types, node_counts(counts, what))
     if schema.is_homogeneous and set(counts) != {HOMOGENEOUS_NODE_TYPE}:
         raise PlanError(f"{what} is a dict, but the graph is homogeneous", "give a list, for example [512, 512]")
     types = list(schema.node_types)
     for node_type in counts:
         if node_type not in schema.node_types:
             raise PlanError(f"{what} names the unknown node type {node_type!r}{near_matches(str(node_type), types)}", f"known: {types}")
-    return {node_type: _numbers(numbers, what) for node_type, numbers in counts.items()}
+    return {node_type: node_counts(numbers, what) for node_type, numbers in counts.items()}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.bounds import LARGEST, is_whole, shown
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.kernels.keys import order_key, stream_key
 from gnnkit.kernels.stream import permutation
@@ -289,7 +290,7 @@ def split_sizes(count: int, valid: float, test: float) -> tuple[int, int]:
     """
     sizes = []
     for name, value in (("valid", valid), ("test", test)):
-        if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 0:
+        if is_whole(value):
             sizes.append(int(value))
         elif isinstance(value, (float, np.floating)) and 0 <= value < 1:
             sizes.append(int(count * float(value) + 0.5))
@@ -315,8 +316,8 @@ def apportion(total: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _draw(count: int, seed: int, what: str) -> NDArray[np.int64]:
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 64:
-        raise PlanError(f"seed must be a whole number between 0 and 2**64 - 1, got {seed!r}")
+    if not is_whole(seed, 0, (1 << 64) - 1):
+        raise PlanError(f"seed must be a whole number between 0 and 2**64 - 1, got {shown(seed)}")
     return permutation(order_key(stream_key(int(seed), what), 0), count)
 
 
@@ -336,7 +337,7 @@ def _numbers(value: Any, what: str) -> NDArray[Any]:
 
 
 def _ids_of(nodes: Any) -> NDArray[np.int64]:
-    if isinstance(nodes, (int, np.integer)) and not isinstance(nodes, bool):
+    if is_whole(nodes, -LARGEST):
         if nodes < 0:
             raise PlanError(f"nodes={nodes} is no number of nodes")
         return np.arange(int(nodes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import threading
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.bounds import LARGEST, is_whole, keep_whole_number, shown
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import LoaderPlan
@@ -29,34 +29,14 @@ MOST_CONCURRENT = 32
 _UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
-def check_count(name: str, value: Any, least: int, *, or_auto: bool = False) -> None:
-    """Refuses what is no whole number of at least ``least``.
-
-    Raises:
-        PlanError: It is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        auto = "'auto' or " if or_auto else ""
-        raise PlanError(f"{name} must be {auto}a whole number of at least {least}, got {value!r}")
-
-
-def check_seconds(name: str, value: Any, least: float) -> None:
-    """Refuses what is no finite number of at least ``least``.
-
-    Raises:
-        PlanError: It is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
-        raise PlanError(f"{name} must be a number of seconds of at least {least:g}, got {value!r}")
-
-
-def check_concurrency(value: Any) -> None:
-    """Refuses a ``worker_concurrency`` that makes no sense.
+def keep_concurrency(options: object) -> None:
+    """Refuses a ``worker_concurrency`` that makes no sense; see ``keep_whole_number``.
 
     Raises:
         PlanError: It does not.
     """
-    check_count("worker_concurrency", value, 1)
+    keep_whole_number(options, "worker_concurrency", 1)
+    value: int = options.worker_concurrency  # type: ignore[attr-defined]
     if value > MOST_CONCURRENT:
         raise PlanError(f"worker_concurrency must be at most {MOST_CONCURRENT}, got {value}", "2 is enough for most")
 
@@ -85,12 +65,10 @@ def size_in_bytes(name: str, size: Any, hint: str = "None takes what is needed")
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?B?)\s*", size.upper()) if isinstance(size, str) else None
     if match is not None and (match[2] in _UNITS or match[2] + "B" in _UNITS):
         nbytes = int(float(match[1]) * _UNITS.get(match[2], _UNITS.get(match[2] + "B", 1)))
-    elif isinstance(size, int) and not isinstance(size, bool):
-        nbytes = size
     else:
-        nbytes = 0
-    if nbytes < 1:
-        raise PlanError(f"{name} must be a number of bytes or a size such as '4GB', got {size!r}", hint)
+        nbytes = int(size) if is_whole(size) else 0
+    if not 1 <= nbytes <= LARGEST:
+        raise PlanError(f"{name} must be a number of bytes or a size such as '4GB', got {shown(size)}", hint)
     return nbytes
 
 

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit.arguments import check_fields
-from gnnkit.backends.base import BatchStream, check_concurrency, check_count, check_seconds, folder_or_none, size_in_bytes
+from gnnkit.backends.base import BatchStream, folder_or_none, keep_concurrency, size_in_bytes
+from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number
 from gnnkit.cluster.hosts import split_address
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
@@ -70,12 +71,12 @@ class Colocated:
         object.__setattr__(self, "log_dir", folder_or_none("log_dir", self.log_dir))
         check_fields(self)
         if self.num_workers != "auto":
-            check_count("num_workers", self.num_workers, 1, or_auto=True)
-        check_count("threads_per_worker", self.threads_per_worker, 1)
-        check_concurrency(self.worker_concurrency)
-        check_count("max_restarts", self.max_restarts, 0)
+            keep_whole_number(self, "num_workers", 1, MOST_THREADS, instead="'auto' or ")
+        keep_whole_number(self, "threads_per_worker", 1, MOST_THREADS)
+        keep_concurrency(self)
+        keep_whole_number(self, "max_restarts")
         if self.max_concurrent_producer_inits is not None:
-            check_count("max_concurrent_producer_inits", self.max_concurrent_producer_inits, 1)
+            keep_whole_number(self, "max_concurrent_producer_inits", 1)
         check_seconds("process_start_gap_seconds", self.process_start_gap_seconds, 0.0)
         check_seconds("linger_timeout_s", self.linger_timeout_s, 0.0)
         if self.idle_timeout_s is not None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.arguments import check_fields
-from gnnkit.backends.base import BatchStream, check_concurrency, check_count, check_seconds, folder_or_none, size_in_bytes
+from gnnkit.backends.base import BatchStream, folder_or_none, keep_concurrency, size_in_bytes
+from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, address_text, has_any_port, remember_token, split_place, threads_for
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
@@ -68,9 +69,10 @@ class GraphStore:
         for name in ("log_dir", "tls_ca"):
             object.__setattr__(self, name, folder_or_none(name, getattr(self, name)))
         check_fields(self)
-        for name, least in (("num_servers", 1), ("workers_per_server", 1), ("threads_per_worker", 1), ("max_restarts", 0)):
-            check_count(name, getattr(self, name), least)
-        check_concurrency(self.worker_concurrency)
+        for name in ("num_servers", "workers_per_server", "threads_per_worker"):
+            keep_whole_number(self, name, 1, MOST_THREADS)
+        keep_whole_number(self, "max_restarts")
+        keep_concurrency(self)
         check_seconds("join_timeout_s", self.join_timeout_s, 0.1)
         if self.idle_timeout_s is not None:
             check_seconds("idle_timeout_s", self.idle_timeout_s, 0.1)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from gnnkit.arguments import check_fields
 from gnnkit.backends.base import END_OF_EPOCH, BatchStream, EndOfEpoch, StreamStatus, check_owner
+from gnnkit.bounds import MOST_THREADS, keep_whole_number
 from gnnkit.callers import warn
 from gnnkit.errors import BatchTimeout, GnnkitError, LoaderClosed, PlanError, SamplingError, StartTimeout, WorkerDied
 from gnnkit.events import EventSink
@@ -79,8 +80,8 @@ class InProcess:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.num_threads != "auto" and (not isinstance(self.num_threads, int) or self.num_threads < 1):
-            raise PlanError(f"num_threads must be 'auto' or a whole number of at least 1, got {self.num_threads!r}")
+        if self.num_threads != "auto":
+            keep_whole_number(self, "num_threads", 1, MOST_THREADS, instead="'auto' or ")
 
     def open(self, plan: LoaderPlan, graph: GraphHandle, events: EventSink) -> BatchStream:
         """Starts the threads.

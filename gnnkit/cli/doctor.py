@@ -238,9 +238,7 @@ def kernels() -> Check:
     root = kernel_cache_root()
     if any(root.glob("**/*.nbc")):
         return Check("kernels", f"compiled, kept in {root} (numba {version})")
-    return Check(
-        "kernels", f"not compiled yet: trying the backends out, below, takes half a minute longer (numba {version})", "ok"
-    )
+    return Check("kernels", f"not compiled yet: trying the backends out, below, takes half a minute longer (numba {version})", "ok")
 
 
 def glt_library(*, timeout_s: float = PROBE_TIMEOUT_S) -> Check:

@@ -18,7 +18,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ from gnnkit.waiting import Deadline
 # Between two signs of life of a service that works on a request; the longest silence that its client takes for one.
 BEAT_S, SILENCE_S = 1.0, 6.0
 _CONNECT_S = 2.5
-# A client that has begun a request goes on with it, or is sent away.
+# A client that has begun a request goes on with it, and one that has asked reads the answer, or it is sent away.
 _STALLED_S = 60.0
 # What an answer may take of this process's memory without a look at how much is free, which takes longer than receiving it.
 _SMALL_BYTES = 1 << 26
@@ -47,6 +47,8 @@ _MOST_DISCARDED = 1 << 30
 _MOST_PIECES = 512
 # The longest text of an error.
 _MOST_SAID = 2000
+# A flood of strangers takes the place of one in five that are let in: so many attempts, and hardly any is lost.
+_MOST_ATTEMPTS = 8
 _HEAD = struct.Struct("<B3xIQ")
 _MOST_NAME = 64
 
@@ -163,8 +165,7 @@ class NetworkWire:
 
     def close(self) -> None:
         """Ends the connection."""
-        with contextlib.suppress(OSError):  # also for a thread that is in a call of it
-            self._end.shutdown(socket.SHUT_RDWR)
+        self.hang_up()  # also for a thread that is in a call of it
         self._end.close()
 
     # The client's side ----------------------------------------------------------------------------------------------------
@@ -260,7 +261,6 @@ class NetworkWire:
                 self.discard(head)
                 raise
             value = self._value(head, block, None)
-            self._end.settimeout(None)
         if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not isinstance(value.get("args"), dict):
             raise BadRequest("the request cannot be read")
         return value["name"], value["args"]
@@ -279,18 +279,29 @@ class NetworkWire:
                 part = scratch[: min(left, len(scratch))]
                 self._receive_into(part, None)
                 left -= len(part)
-            self._end.settimeout(None)
 
-    def answer(self, kind: Kind, value: Any = None) -> None:
+    def answer(self, kind: Kind, value: Any = None, unsent: Callable[[int], None] = lambda nbytes: None) -> None:
         """Sends an answer, or a value of it; of ``END`` there is none.
+
+        Args:
+            kind: What it is.
+            value: The value.
+            unsent: Called with the bytes that are about to be sent.
 
         Raises:
             PlanError: The value cannot be sent.
-            Gone: The client has gone.
+            Gone: The client has gone, or does not read.
         """
         text, pieces = (b"", []) if kind == Kind.END else to_pieces(value)
+        unsent(len(text) + sum(map(len, pieces)))
         with _gone():
             self._send(kind, text, pieces)
+
+    def hang_up(self) -> None:
+        """Ends the connection; the thread that works with it closes it then. From any thread."""
+        self.is_gone = True
+        with contextlib.suppress(OSError):
+            self._end.shutdown(socket.SHUT_RDWR)
 
     def beat(self) -> None:
         """Says that the service is there, unless it has just said something; notices that the client has gone. From any thread."""
@@ -414,7 +425,7 @@ def _why(error: BaseException) -> str:
 
 
 def connect(address: str, token: str, ca: str | None, deadline: Deadline) -> NetworkWire:
-    """Connects to a service of another host, and shows it the token.
+    """Connects to a service of another host, and shows it the token; again where it was sent away unheard, for others that came.
 
     Args:
         address: ``"10.0.0.2:4711"``.
@@ -427,6 +438,28 @@ def connect(address: str, token: str, ca: str | None, deadline: Deadline) -> Net
         Broken: There is nobody, or nobody that speaks this language.
         OutOfTime: The deadline has passed.
     """
+    for attempt in range(_MOST_ATTEMPTS):
+        try:
+            return _connect(address, token, ca, deadline)
+        except _SentAway as error:
+            if attempt == _MOST_ATTEMPTS - 1 or deadline.has_passed:
+                raise Broken(_why(error.error)) from error.error
+    raise AssertionError("the last attempt has an outcome")
+
+
+class _SentAway(Exception):
+    """The service has ended the connection before it said anything.
+
+    Attributes:
+        error: How that showed.
+    """
+
+    def __init__(self, error: OSError | EOFError) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _connect(address: str, token: str, ca: str | None, deadline: Deadline) -> NetworkWire:
     host, port = split_address(address)
     end: socket.socket | None = None
     try:
@@ -452,6 +485,8 @@ def connect(address: str, token: str, ca: str | None, deadline: Deadline) -> Net
             raise OutOfTime("the deadline has passed") from error
         if isinstance(error, TimeoutError):
             raise Broken("nobody answers there") from error
+        if end is not None and isinstance(error, (ConnectionResetError, BrokenPipeError, EOFError)):
+            raise _SentAway(error) from error
         if isinstance(error, (OSError, EOFError)):
             raise Broken(_why(error)) from error
         raise

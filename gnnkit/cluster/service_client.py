@@ -217,6 +217,11 @@ def remote_error(where: str, body: Mapping[str, Any]) -> GnnkitError:
     return own(f"{where}: {body.get('message')}", hint if isinstance(hint, str) else None)
 
 
+# A connection that breaks sooner than this after a call began was broken before: the service has made room for others, or was started
+# again.
+STALE_S = 1.0
+
+
 class Unreachable(Exception):
     """Nobody answers there, or nobody that speaks this language; asking again may help."""
 
@@ -262,16 +267,26 @@ class ServiceClient:
         """
         request, deadline = Request.of(name, {"version": SERVING_VERSION, **args}), Deadline(timeout_s)
         with self._lock:
+            is_old = self._wire is not None
             try:
-                if self._wire is None:
-                    self._wire = connect(self.address, self._token, self._ca, deadline)
-                values = [value for value, _ in self._wire.ask(request, deadline)]
-                if len(values) != 1:
-                    raise BadRequest(f"{len(values)} messages instead of one")
-                return values[0]
+                try:
+                    return self._ask(request, deadline)
+                except Broken:
+                    if not is_old or deadline.elapsed_s > STALE_S:
+                        raise
+                    self.close()
+                    return self._ask(request, deadline)
             except BaseException as error:
                 self.close()
                 raise self._explain(error) from error
+
+    def _ask(self, request: Request, deadline: Deadline) -> Any:
+        if self._wire is None:
+            self._wire = connect(self.address, self._token, self._ca, deadline)
+        values = [value for value, _ in self._wire.ask(request, deadline)]
+        if len(values) != 1:
+            raise BadRequest(f"{len(values)} messages instead of one")
+        return values[0]
 
     def call(self, client: str, name: str, args: Any, timeout_s: float) -> Any:
         """Has the server answer a call, as ``ServerConnection.call`` does over a Unix socket.

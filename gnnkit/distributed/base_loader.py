@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from gnnkit.backends import backend_from_json
-from gnnkit.backends.base import check_count, check_seconds
 from gnnkit.backends.colocated import Colocated
+from gnnkit.bounds import check_seconds, whole_number
 from gnnkit.cluster.hosts import environment_int
 from gnnkit.distributed import process_group
 from gnnkit.distributed.connection import ConnectionChannel, DistSamplingProducer, batch_counts, remote_producer
@@ -281,9 +281,8 @@ class RemoteMode:
         if given is not None:
             check_worker_options(given, on_servers=True)
             return given
-        count, concurrency = named.get("num_workers", 1), named.get("worker_concurrency", _WORKER_CONCURRENCY)
-        check_count("num_workers", count, 1)
-        check_count("worker_concurrency", concurrency, 1)
+        count = whole_number("num_workers", named.get("num_workers", 1), 1)
+        concurrency = whole_number("worker_concurrency", named.get("worker_concurrency", _WORKER_CONCURRENCY), 1)
         prefetch = named.get("prefetch_size", min(_PREFETCH_SIZE, count * concurrency))
         return remote_options(
             self.dataset.cluster_info,

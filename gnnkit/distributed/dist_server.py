@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 
-from gnnkit.backends.base import check_count
+from gnnkit.bounds import whole_number
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, required
 from gnnkit.cluster.serving.store_api import StoreApi
 from gnnkit.distributed import graph_client
@@ -408,8 +408,8 @@ def init_server(  # noqa: PLR0913
         WorkerDied: The server ended while it started.
     """
     global _serving
-    check_count("num_servers", num_servers, 1)
-    check_count("num_clients", num_clients, 0)
+    num_servers = whole_number("num_servers", num_servers, 1)
+    num_clients = whole_number("num_clients", num_clients)
     clients = 0 if is_dynamic else num_clients
     address = meeting_address(master_addr, master_port)
     graph_client.check_free("init_server")

@@ -12,7 +12,7 @@ from enum import Enum
 from multiprocessing.pool import ThreadPool
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.backends.base import check_count
+from gnnkit.bounds import is_whole, shown, whole_number
 from gnnkit.cluster.serving.connection import end_visit, join_folder
 from gnnkit.distributed.process_group import meeting_address
 from gnnkit.errors import LoaderClosed, PlanError, WorkerDied
@@ -359,7 +359,7 @@ def init_client(  # noqa: PLR0913
     del num_rpc_threads, is_dynamic
     from gnnkit.backends.graph_store import GraphStore
 
-    check_count("num_clients", num_clients, 1)
+    num_clients = whole_number("num_clients", num_clients, 1)
     backend = GraphStore(address=meeting_address(master_addr, master_port), token=token, **options)
     join_servers(backend, num_servers, num_clients, client_rank, client_group_name, "init_client")
 
@@ -473,6 +473,6 @@ def _joined() -> ServersClient:
 
 def _session(server_rank: int) -> ServersClient:
     session = _joined()
-    if isinstance(server_rank, bool) or not isinstance(server_rank, int) or not 0 <= server_rank < session.num_servers:
-        raise PlanError(f"there is no server {server_rank!r}: there are {session.num_servers}", "servers count from 0")
+    if not is_whole(server_rank, 0, session.num_servers - 1):
+        raise PlanError(f"there is no server {shown(server_rank)}: there are {session.num_servers}", "servers count from 0")
     return session

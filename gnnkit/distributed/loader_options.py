@@ -12,6 +12,7 @@ import torch
 from gnnkit.backends.base import Backend
 from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
+from gnnkit.bounds import whole_number
 from gnnkit.distributed.dataset import DistDataset
 from gnnkit.distributed.graph_client import joined_backend
 from gnnkit.distributed.resolve import DistributedRuntimeInfo
@@ -130,8 +131,7 @@ def create_sampling_config(
         PlanError: ``num_neighbors`` does not fit the dataset, ``batch_size`` is no whole number of at least 1, or
             graphlearn-torch is not installed.
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise PlanError(f"batch_size must be a whole number of at least 1, got {batch_size!r}", "1024 is a usual choice")
+    batch_size = whole_number("batch_size", batch_size, 1, hint="1024 is a usual choice")
     fan_outs = patch_fanout_for_sampling(dataset_schema.edge_types, num_neighbors)
     return glt.attribute("sampler.SamplingConfig", "create_sampling_config")(
         sampling_type=glt.attribute("sampler.SamplingType").NODE,

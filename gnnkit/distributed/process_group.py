@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from gnnkit.bounds import is_whole
 from gnnkit.cluster.hosts import join_address, split_address
 from gnnkit.cluster.serving.spec import UNIX_PREFIX
 from gnnkit.errors import PlanError, StartTimeout
@@ -221,6 +222,6 @@ def meeting_address(master_addr: str, master_port: int) -> str:
         raise PlanError(f"master_addr must be an address, got {master_addr!r}", "the address of the host of server 0")
     if master_addr.startswith(UNIX_PREFIX):
         return master_addr
-    if isinstance(master_port, bool) or not isinstance(master_port, int) or not 1 <= master_port <= 65535:
+    if not is_whole(master_port, 1, 65535):
         raise PlanError(f"master_port must be a port, 1 to 65535, got {master_port!r}", "the port on which server 0 listens")
     return join_address(master_addr, master_port)

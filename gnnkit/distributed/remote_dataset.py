@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gnnkit.backends.base import check_count
+from gnnkit.bounds import is_whole, shown, whole_number
 from gnnkit.cluster.serving.store_api import Fraction, fractions
 from gnnkit.distributed import graph_client, process_group
 from gnnkit.distributed.loader_options import PPRSamplerOptions
@@ -161,10 +161,12 @@ def compute_server_assignments(num_servers: int, num_compute_nodes: int, compute
     Raises:
         PlanError: A number is too small, or there is no such trainer.
     """
-    check_count("num_servers", num_servers, 1)
-    check_count("num_compute_nodes", num_compute_nodes, 1)
-    if isinstance(compute_rank, bool) or not isinstance(compute_rank, int) or not 0 <= compute_rank < num_compute_nodes:
-        raise PlanError(f"there is no compute_rank {compute_rank!r} of {num_compute_nodes}", f"ranks go from 0 to {num_compute_nodes - 1}")
+    num_servers = whole_number("num_servers", num_servers, 1)
+    num_compute_nodes = whole_number("num_compute_nodes", num_compute_nodes, 1)
+    if not is_whole(compute_rank, 0, num_compute_nodes - 1):
+        raise PlanError(
+            f"there is no compute_rank {shown(compute_rank)} of {num_compute_nodes}", f"ranks go from 0 to {num_compute_nodes - 1}"
+        )
     return {share.piece: ServerSlice(*share) for share in fractions(num_servers, num_compute_nodes, compute_rank)}
 
 
@@ -278,7 +280,7 @@ class RemoteDistDataset:
 
     def __init__(self, cluster_info: GraphStoreInfo, local_rank: int) -> None:
         most = cluster_info.num_processes_per_compute
-        if isinstance(local_rank, bool) or not isinstance(local_rank, int) or not 0 <= local_rank < most:
+        if not is_whole(local_rank, 0, most - 1):
             raise PlanError(f"there is no local_rank {local_rank!r}: each host has {most} trainers", f"local ranks go from 0 to {most - 1}")
         self.cluster_info, self.local_rank = cluster_info, local_rank
 

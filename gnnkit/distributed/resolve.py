@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from gnnkit.backends.base import check_count
+from gnnkit.bounds import keep_whole_number
 from gnnkit.cluster.hosts import environment_int, exchange, group_ranks, own_facts
 from gnnkit.distributed import process_group
 from gnnkit.distributed.graph_client import check_rank, get_context
@@ -100,7 +100,7 @@ class GraphStoreInfo:
 
     def __post_init__(self) -> None:
         for name in ("num_storage_nodes", "num_compute_nodes", "num_processes_per_compute"):
-            check_count(name, getattr(self, name), 1)
+            keep_whole_number(self, name, 1)
 
     @property
     def num_cluster_nodes(self) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from gnnkit.bounds import is_whole
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.loader.inputs import looks_like_mask
 from gnnkit.plan.sampling import check_fan_outs
@@ -255,7 +256,7 @@ def check_servers(by_server: Any, num_servers: int, way: str, what: str = "input
     if not by_server:
         raise PlanError(f"{what} names no server", f"give inputs by server, empty ones where there are none; {way}")
     for server in by_server:
-        if isinstance(server, bool) or not isinstance(server, int) or not 0 <= server < num_servers:
+        if not is_whole(server, 0, num_servers - 1):
             raise PlanError(f"{what} names the server {server!r}, and there are {num_servers}", "servers count from 0")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gnnkit.backends.base import check_count
+from gnnkit.bounds import whole_number
 from gnnkit.distributed.seeds import even_bounds, is_labeled_homogeneous
 from gnnkit.errors import PlanError
 from gnnkit.files import user_path
@@ -86,7 +86,7 @@ class FeatureInfo:
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
-        check_count("a feature's dim", self.dim, 1)
+        object.__setattr__(self, "dim", whole_number("a feature's dim", self.dim, 1))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.backends.base import check_count
+from gnnkit.bounds import keep_whole_number
 from gnnkit.errors import PlanError, interruptible
 from gnnkit.export.job import PLAN, README, RECORD, REQUIREMENTS, STAGE, TRAIN, ExportJob, JobPlan, PlacementChoice, job_plan
 from gnnkit.export.job_files import partition_command, readme_text, requirements_text, stage_script, template_source
@@ -50,11 +50,11 @@ class JobOptions:
 
     def __post_init__(self) -> None:
         for name, least in (("nodes", 1), ("procs_per_node", 1), ("storage_nodes", 0), ("servers_per_node", 1)):
-            check_count(name, getattr(self, name), least)
+            keep_whole_number(self, name, least)
         if self.placement not in (None, "replicate", "partition"):
             raise PlanError(f"placement must be 'replicate' or 'partition', got {self.placement!r}")
         if self.gpus_per_node is not None:
-            check_count("gpus_per_node", self.gpus_per_node, 0)
+            keep_whole_number(self, "gpus_per_node")
             if 0 < self.gpus_per_node < self.procs_per_node:
                 raise PlanError(
                     f"gpus_per_node={self.gpus_per_node}, and each of the {self.procs_per_node} ranks of a node trains on one of its own",

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnkit.backends.base import check_count
 from gnnkit.backends.inprocess import InProcess
+from gnnkit.bounds import whole_number
 from gnnkit.cluster import namespaces
 from gnnkit.errors import BatchTimeout, PlanError, StartTimeout, WorkerDied
 from gnnkit.events import Stage, ignore_events
@@ -394,7 +394,7 @@ def _check_words(num_batches: int | None, timeout_s: float) -> None:
     if sys.platform != "linux":
         raise PlanError(f"an exported job runs on Linux, and this is {sys.platform}", "check it where it is to run")
     if num_batches is not None:
-        check_count("num_batches", num_batches, 1)
+        num_batches = whole_number("num_batches", num_batches, 1)
     if not timeout_s > 0:
         raise PlanError(f"timeout_s must be a positive number of seconds, got {timeout_s!r}")
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.backends.base import Backend, BatchStream
+from gnnkit.bounds import is_whole, shown
 from gnnkit.errors import MemoryLimitError, PlanError
 from gnnkit.events import EventSink, Stage
 from gnnkit.host import available_memory
@@ -115,8 +116,10 @@ def footprint(loader: Pipeline, num_batches: int | None = None) -> Footprint:
     if not available:
         raise PlanError("there are no batches to look at: an epoch of this loader has none", "see len(loader) and input_nodes")
     count = min(DEFAULT_BATCHES, available) if num_batches is None else num_batches
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= available:
-        raise PlanError(f"num_batches must be a whole number from 1 to {available}, this rank's batches of an epoch, got {num_batches!r}")
+    if not is_whole(count, 1, available):
+        raise PlanError(
+            f"num_batches must be a whole number from 1 to {available}, this rank's batches of an epoch, got {shown(num_batches)}"
+        )
     schema = loader.schema
     touches, after = _counters(schema), _counters(schema)
     epoch = loader.next_epoch

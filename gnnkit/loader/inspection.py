@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from gnnkit.bounds import whole_number
 from gnnkit.errors import PlanError
 from gnnkit.loader.building import unpad
 from gnnkit.plan import LABEL_KINDS, InputAnchors, InputLinks, LoaderPlan, NeighborSampling, PPRSampling, TemporalComparison
@@ -164,8 +165,7 @@ def check_leakage(batch: Any, time_attr: str = "time", *, temporal_comparison: T
 def check_loader(pipeline: Pipeline, batches: int) -> LeakageCheck:
     """Checks the first batches of a loader's next epoch, which they do not advance; see ``GraphLoader.check_leakage``."""
     sampling = pipeline.plan.sampling
-    if isinstance(batches, bool) or not isinstance(batches, int) or batches < 1:
-        raise PlanError(f"batches must be a whole number of at least 1, got {batches!r}")
+    batches = whole_number("batches", batches, 1)
     if not isinstance(sampling, NeighborSampling) or sampling.time_attr is None:
         raise PlanError("the loader does not follow times, so there is nothing to compare", "name the array of times: time_attr='time'")
     if sampling.subgraph_type != "directional":

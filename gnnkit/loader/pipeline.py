@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, StreamStatus, check_owner, remember
 from gnnkit.backends.inprocess import InProcessStream
+from gnnkit.bounds import MOST_BATCHES, is_whole, shown, whole_number
 from gnnkit.callers import warn
 from gnnkit.errors import LoaderClosed, PlanError
 from gnnkit.events import EventSink
@@ -227,7 +228,7 @@ class Pipeline(ProcessBound):
             PlanError: An id is out of range, or it, ``epoch`` or ``index`` is no whole number.
         """
         self._check_graph()
-        epoch, index = _whole_number(epoch, "epoch"), _whole_number(index, "index")
+        epoch, index = (whole_number(name, value, 0, MOST_BATCHES) for name, value in (("epoch", epoch), ("index", index)))
         inputs = self.plan.inputs
         if isinstance(inputs, InputLinks):
             ids = to_links(input_nodes, inputs.edge_type, self.schema).reshape(-1)
@@ -295,7 +296,7 @@ class Pipeline(ProcessBound):
         Raises:
             PlanError: It is negative or no whole number.
         """
-        self.next_epoch, self._first_batch, self._moved = _whole_number(epoch, "epoch"), 0, True
+        self.next_epoch, self._first_batch, self._moved = whole_number("epoch", epoch, 0, MOST_BATCHES), 0, True
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the loader's position, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
@@ -331,10 +332,10 @@ class Pipeline(ProcessBound):
             if state[name] != expected[name]:
                 raise PlanError(f"the state has {name}={state[name]!r}, this loader has {expected[name]!r}", hint)
         next_batch, num_batches = state["next_batch"], self.batches.schedule().num_batches
-        if isinstance(next_batch, bool) or not isinstance(next_batch, int) or not 0 <= next_batch <= num_batches:
-            raise PlanError(f"the state has next_batch={next_batch!r}, an epoch has {num_batches} batches", hint)
+        if not is_whole(next_batch, 0, num_batches):
+            raise PlanError(f"the state has next_batch={shown(next_batch)}, an epoch has {num_batches} batches", hint)
         self.set_epoch(state["epoch"])
-        self._first_batch = next_batch
+        self._first_batch = int(next_batch)
 
     def stats(self) -> EpochStats:
         """Counters of the epoch that is running or ran last."""
@@ -512,12 +513,6 @@ class Pipeline(ProcessBound):
 def _window_of(inputs: Inputs) -> NDArray[np.int64] | None:
     """The time windows of the inputs, where each has its own."""
     return None if isinstance(inputs, InputAnchors) else inputs.window
-
-
-def _whole_number(value: Any, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
-        raise PlanError(f"{what} must be a whole number of at least 0, got {value!r}")
-    return int(value)
 
 
 def open_ogb_dataset(  # noqa: PLR0913 - the options of a user

@@ -234,8 +234,6 @@ def checked_plan(plan: LoaderPlan, backend: Backend, store: Store, graph: GraphH
         PlanError: A value is unusable, or does not fit the store.
     """
     sampling, batching = plan.sampling, plan.batching
-    for name, value in (("with_edge", sampling.with_edge), ("shuffle", batching.shuffle), ("drop_last", batching.drop_last)):
-        _check_bool(name, value)
     if sampling.edge_dir != store.edge_dir:
         raise PlanError(f"the plan samples along edge_dir={sampling.edge_dir!r}, and its store is compressed for {store.edge_dir!r}")
     check_store_has(store, sampling.weight, sampling.time_attr, sampling.with_edge)
@@ -248,14 +246,8 @@ def checked_plan(plan: LoaderPlan, backend: Backend, store: Store, graph: GraphH
     return replace(plan, store=store.reference, inputs=inputs, sampling=sampling, placement=placement)
 
 
-def _check_bool(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise PlanError(f"the plan's {name} must be true or false, got {value!r}")
-
-
 def _checked_sampling(sampling: Sampling, schema: GraphSchema) -> Sampling:
     if isinstance(sampling, NeighborSampling):
-        _check_bool("replace", sampling.replace)
         check_reverses(sampling.subgraph_type, schema)
         return replace(sampling, num_neighbors=resolve_fan_outs(sampling.num_neighbors, schema))
     return to_options(sampling).sampling(
@@ -269,8 +261,6 @@ def checked_inputs(inputs: Inputs, sampling: Sampling, graph: GraphHandle) -> tu
     Raises:
         PlanError: A value is unusable, or does not fit the graph or the sampling.
     """
-    if not isinstance(inputs.stream, str):
-        raise PlanError(f"the plan's inputs need a stream, got {inputs.stream!r}")
     if isinstance(inputs, InputLinks):
         links = with_time_window(checked_links(inputs, sampling, graph), inputs.window, sampling, graph)
         return with_seed_weights(links, inputs.weights, graph), sampling
@@ -279,7 +269,6 @@ def checked_inputs(inputs: Inputs, sampling: Sampling, graph: GraphHandle) -> tu
         return anchors, without_labels(sampling, inputs.label_types)
     if inputs.split is not None and inputs.ids is not None:
         raise PlanError("the plan's inputs need a split or ids but not both")
-    _check_bool("inputs.is_mask", inputs.is_mask)
     which = inputs.node_type, inputs.ids if inputs.split is None else inputs.split
     resolved = resolve_input_nodes(which, graph, inputs.time, sampling.time_attr)
     # The stream decides the draws: it stays as it was written.

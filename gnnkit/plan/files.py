@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import json
 import math
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.bounds import check_text, shown
 from gnnkit.errors import PlanError
 from gnnkit.files import read_json, write_whole
 from gnnkit.host import available_memory
 from gnnkit.schema import EdgeType
 from gnnkit.urls import is_url
 
+T = TypeVar("T")
 # NumPy 1.26 knows no more axes.
 _MOST_AXES = 32
 # zlib makes no byte stand for more.
@@ -40,43 +43,109 @@ def array_from_json(value: Mapping[str, Any] | None) -> NDArray[Any] | None:
     """Reverses ``array_to_json``. A few bytes inflate to gigabytes: what they say they are is held against what is free before any are.
 
     Raises:
-        ValueError: The value is none of its, or says that it is larger than a quarter of the memory that is free.
+        DamagedPart: The value is none of its, or says that it is larger than a quarter of the memory that is free.
     """
     if value is None:
         return None
+    try:
+        return _array_from(value)
+    except DamagedPart:
+        raise
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        raise DamagedPart(f"{shown(value)} is no array as a plan holds it") from error
+
+
+class DamagedPart(ValueError):
+    """The fault of a part of a plan, in words."""
+
+
+def _array_from(value: Mapping[str, Any]) -> NDArray[Any]:
     dtype, shape, data = np.dtype(str(value["dtype"])), value["shape"], value["data"]
     if dtype.kind not in "biuf":
-        raise ValueError(f"an array of {dtype}")
+        raise DamagedPart(f"an array of {dtype}")
     if (
         not isinstance(data, str)
         or not isinstance(shape, list)
         or any(type(n) is not int or n < 0 for n in shape)
         or len(shape) > _MOST_AXES
     ):
-        raise ValueError(f"an array of shape {str(shape)[:100]}")
+        raise DamagedPart(f"an array of shape {str(shape)[:100]}")
     nbytes, limit = math.prod(shape) * dtype.itemsize, available_memory() // 4
     if nbytes > limit:
-        raise ValueError(f"an array of {nbytes / 1e6:.0f} MB; {limit / 1e6:.0f} MB are allowed, a quarter of the memory that is free")
+        raise DamagedPart(f"an array of {nbytes / 1e6:.0f} MB; {limit / 1e6:.0f} MB are allowed, a quarter of the memory that is free")
     packed = base64.b64decode(data, validate=True)
     if nbytes > (len(packed) + 1) * _MOST_INFLATION:
-        raise ValueError(f"an array of {nbytes} bytes whose data are {len(packed)}")
+        raise DamagedPart(f"an array of {nbytes} bytes whose data are {len(packed)}")
     flat, inflater, filled = np.empty(nbytes, np.uint8), zlib.decompressobj(), 0
     piece = inflater.decompress(packed, _PIECE)
     while piece:
         if filled + len(piece) > nbytes:
-            raise ValueError(f"an array of {nbytes} bytes whose data are more")
+            raise DamagedPart(f"an array of {nbytes} bytes whose data are more")
         flat[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
         filled += len(piece)
         piece = inflater.decompress(inflater.unconsumed_tail, _PIECE)
     if filled != nbytes or not inflater.eof:
-        raise ValueError(f"an array of {nbytes} bytes whose data are {filled}")
+        raise DamagedPart(f"an array of {nbytes} bytes whose data are {filled}")
     return flat.view(dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
 def edge_type_from_json(value: Sequence[Any]) -> EdgeType:
-    """An edge type from the list that JSON makes of it."""
-    source, relation, target = value
-    return str(source), str(relation), str(target)
+    """An edge type from the list that JSON makes of it.
+
+    Raises:
+        PlanError: It is none.
+    """
+    if not isinstance(value, (list, tuple)) or len(value) != 3:
+        raise PlanError(f"an edge type of the plan must be [source, relation, target], got {shown(value)}", _HINT)
+    source, relation, target = map(type_from_json, value)
+    return source, relation, target
+
+
+def type_from_json(value: Any) -> str:
+    """The name of a type.
+
+    Raises:
+        PlanError: It is none.
+    """
+    check_text("a type of the plan", value)
+    return str(value)
+
+
+def part_of(value: Mapping[str, Any], name: str, read: Callable[[Any], T]) -> T:
+    """Reads a part of a plan.
+
+    Args:
+        value: The plan.
+        name: The part's name.
+        read: Reads it.
+
+    Raises:
+        PlanError: It is missing, or cannot be read.
+    """
+    if name not in value:
+        raise PlanError(f"the plan cannot be read: it says nothing of {name!r}", _HINT)
+    try:
+        return read(value[name])
+    except PlanError:
+        raise
+    except KeyError as error:
+        raise PlanError(f"the plan's {name} lacks {error}", _HINT) from error
+    except (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        what = error if isinstance(error, DamagedPart) else shown(value[name])
+        raise PlanError(f"the plan's {name} cannot be read: {what}", _HINT) from error
+
+
+def options_of(kind: Callable[..., T], value: Mapping[str, Any]) -> T:
+    """Makes an object of its values by name.
+
+    Raises:
+        DamagedPart: There is a name too many, or one is missing.
+    """
+    try:
+        inspect.signature(kind).bind(**value)
+    except TypeError as error:
+        raise DamagedPart(f"{error}, in {shown(value)}" if isinstance(value, dict) else shown(value)) from error
+    return kind(**value)
 
 
 _HINT = "write it with loader.plan.save('plan.json')"

@@ -10,10 +10,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.bounds import check_flag, check_text, is_real, keep_whole_number, shown
 from gnnkit.errors import PlanError
 from gnnkit.plan.files import array_from_json, array_to_json, edge_type_from_json
 from gnnkit.schema import EdgeType, NodeType
 
+# For each link: beyond this there is no memory for a batch.
+_MOST_NEGATIVES = 1 << 31
 NegativeMode: TypeAlias = Literal["binary", "triplet", "official"]
 ExcludeEdges: TypeAlias = Literal["self", "reverse"]
 
@@ -43,10 +46,12 @@ class NegativeSampling:
         if self.mode not in ("binary", "triplet", "official"):
             raise PlanError(f"neg_sampling is {self.mode!r}", "it is 'binary', 'triplet', 'official' or None")
         amount = self.amount
-        if isinstance(amount, bool) or not isinstance(amount, (int, float, np.number)) or not 0 < amount < math.inf:
-            raise PlanError(f"neg_amount must be a positive number, got {amount!r}", "neg_sampling=None draws no negatives")
+        if not is_real(amount) or not 0 < amount <= _MOST_NEGATIVES:
+            limit = f", and at most {_MOST_NEGATIVES}" if is_real(amount) and amount > 0 else ""
+            raise PlanError(f"neg_amount must be a positive number{limit}, got {shown(amount)}", "neg_sampling=None draws no negatives")
         if self.mode == "triplet" and amount != int(amount):
             raise PlanError(f"neg_amount={amount!r}, and 'triplet' draws whole numbers of targets", "give a whole number, or use 'binary'")
+        check_flag("neg_strict", self.strict)
         object.__setattr__(self, "amount", int(amount) if amount == int(amount) else float(amount))
         if self.mode != "binary" and self.src_weight is not None:
             raise PlanError(f"src_weight is given, and {self.mode!r} draws no sources", "leave it out")
@@ -73,7 +78,7 @@ class NegativeSampling:
         if value is None:
             return None
         weights = array_from_json(value["src_weight"]), array_from_json(value["dst_weight"])
-        return cls(value["mode"], value["amount"], bool(value["strict"]), *weights)
+        return cls(value["mode"], value["amount"], value["strict"], *weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +108,9 @@ class InputLinks:
     exclude_edges: ExcludeEdges | None = None
     weights: NDArray[np.float64] | None = None
     window: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        _check_names(self)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, InputLinks) and self.to_json() == other.to_json()
@@ -142,6 +150,22 @@ class InputLinks:
             array_from_json(value.get("weights")),
             array_from_json(value.get("window")),
         )
+
+
+def _check_names(inputs: InputNodes | InputLinks | InputAnchors) -> None:
+    """Checks the texts that inputs of every kind have.
+
+    Raises:
+        PlanError: One is none.
+    """
+    kind = inputs.input_type
+    names = (
+        ("stream", inputs.stream),
+        ("split", inputs.split or ""),
+        *(("type", name) for name in ([kind] if isinstance(kind, str) else kind)),
+    )
+    for name, value in names:
+        check_text(f"the inputs' {name}", value)
 
 
 LabelOutput: TypeAlias = Literal["dict", "edge_index"]
@@ -251,8 +275,9 @@ class InputAnchors:
     def __post_init__(self) -> None:
         if not self.labels:
             raise PlanError("anchors need labels", "name at least one edge type of positive labels")
-        if self.cap is not None and (isinstance(self.cap, bool) or not isinstance(self.cap, int) or self.cap < 1):
-            raise PlanError(f"cap must be a whole number of at least 1, got {self.cap!r}", "None takes all labels of an anchor")
+        _check_names(self)
+        if self.cap is not None:
+            keep_whole_number(self, "cap", 1, hint="None takes all labels of an anchor")
         if self.output not in ("dict", "edge_index"):
             raise PlanError(f"output must be 'dict' or 'edge_index', got {self.output!r}")
 
@@ -347,6 +372,10 @@ class InputNodes:
     is_mask: bool = False
     weights: NDArray[np.float64] | None = None
     window: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        _check_names(self)
+        check_flag("inputs.is_mask", self.is_mask)
 
     @property
     def input_type(self) -> NodeType:

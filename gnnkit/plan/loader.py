@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -11,9 +11,22 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.bounds import LARGEST, MOST_SECONDS, check_flag, is_real, is_whole, shown
 from gnnkit.errors import PlanError
 from gnnkit.files import user_path
-from gnnkit.plan.files import array_from_json, array_to_json, edge_type_from_json, path_from, path_in, read_plan_file, write_plan_file
+from gnnkit.plan.files import (
+    DamagedPart,
+    array_from_json,
+    array_to_json,
+    edge_type_from_json,
+    options_of,
+    part_of,
+    path_from,
+    path_in,
+    read_plan_file,
+    type_from_json,
+    write_plan_file,
+)
 from gnnkit.plan.inputs import Inputs, inputs_from_json
 from gnnkit.plan.sampling import Sampling, sampling_from_json
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
@@ -38,8 +51,7 @@ class Shape:
 
     def __post_init__(self) -> None:
         for bounds in (*self.nodes.values(), *self.edges.values()):
-            whole = all(isinstance(bound, int) and not isinstance(bound, bool) for bound in bounds)
-            if not bounds or not whole or bounds[0] < 0 or list(bounds) != sorted(bounds):
+            if not bounds or not all(map(is_whole, bounds)) or list(bounds) != sorted(bounds):
                 raise PlanError(
                     f"a shape of padded batches needs sizes of at least 0 that ascend from hop to hop, got {list(bounds)}", _HINT
                 )
@@ -74,7 +86,7 @@ class Shape:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Shape:
         """Reverses ``to_json``."""
-        nodes = {str(node_type): tuple(bounds) for node_type, bounds in value["nodes"].items()}
+        nodes = {type_from_json(node_type): tuple(bounds) for node_type, bounds in value["nodes"].items()}
         return cls(nodes, {edge_type_from_json(row["edge_type"]): tuple(row["bounds"]) for row in value["edges"]})
 
 
@@ -139,6 +151,8 @@ class BatchForm:
 
 
 Remainder = Literal["drop", "pad", "uneven"]
+# Batches ahead that would take any host's memory; more devices than any host has.
+_MOST_PREFETCH, _MOST_DEVICE = 1 << 20, 1 << 16
 PLAN_VERSION = 3
 
 
@@ -200,18 +214,21 @@ class Batching:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seed", "rank", "world_size"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise PlanError(f"{name} must be a whole number, got {value!r}")
-            object.__setattr__(self, name, int(value))
-        if self.batch_size < 1:
-            raise PlanError(f"batch_size must be at least 1, got {self.batch_size}", "1024 is a usual choice")
+            if not is_whole(getattr(self, name), -math.inf, math.inf):
+                raise PlanError(f"{name} must be a whole number, got {shown(getattr(self, name))}")
+            object.__setattr__(self, name, int(getattr(self, name)))
+        if not 1 <= self.batch_size <= LARGEST:
+            limit = "least 1" if self.batch_size < 1 else "most 2**63 - 1"
+            raise PlanError(f"batch_size must be at {limit}, got {shown(self.batch_size)}", "1024 is a usual choice")
         if not 0 <= self.seed < 1 << 64:
-            raise PlanError(f"seed must be between 0 and 2**64 - 1, got {self.seed}")
+            raise PlanError(f"seed must be between 0 and 2**64 - 1, got {shown(self.seed)}")
+        for name in ("shuffle", "drop_last"):
+            check_flag(name, getattr(self, name))
         if self.remainder not in ("drop", "pad", "uneven"):
             raise PlanError(f"remainder must be 'drop', 'pad' or 'uneven', got {self.remainder!r}")
-        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
-            raise PlanError(f"rank must be between 0 and world_size - 1, got rank {self.rank} of world_size {self.world_size}")
+        if not 1 <= self.world_size <= LARGEST or not 0 <= self.rank < self.world_size:
+            given = f"got rank {shown(self.rank)} of world_size {shown(self.world_size)}"
+            raise PlanError(f"rank must be between 0 and world_size - 1, {given}")
 
 
 def num_batches(num_seeds: int, batch_size: int, drop_last: bool) -> int:
@@ -242,14 +259,22 @@ class RuntimeOptions:
 
     def __post_init__(self) -> None:
         for name in ("start_timeout_s", "batch_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise PlanError(f"{name} must be a positive number of seconds, got {getattr(self, name)!r}")
-        if isinstance(self.prefetch, bool) or not isinstance(self.prefetch, int) or self.prefetch < 0:
-            raise PlanError(f"prefetch must be a whole number of batches, at least 0, got {self.prefetch!r}")
-        if self.memory_budget is not None and self.memory_budget < 0:
-            raise PlanError(f"memory_budget must be a number of bytes, at least 0, got {self.memory_budget!r}")
-        if isinstance(self.feature_cache, bool) or not isinstance(self.feature_cache, int) or self.feature_cache < 0:
-            raise PlanError(f"feature_cache must be a number of bytes, at least 0, got {self.feature_cache!r}")
+            if not is_real(getattr(self, name)) or not 0 < getattr(self, name) <= MOST_SECONDS:
+                value = shown(getattr(self, name))
+                raise PlanError(f"{name} must be a positive number of seconds, and at most {MOST_SECONDS:g}, got {value}")
+        for name, what, most in (
+            ("prefetch", "a whole number of batches", _MOST_PREFETCH),
+            ("memory_budget", "a number of bytes", LARGEST),
+            ("pin_device", "the number of a device", _MOST_DEVICE),
+            ("feature_cache", "a number of bytes", LARGEST),
+        ):
+            value = getattr(self, name)
+            if value is None and name in ("memory_budget", "pin_device"):
+                continue
+            if not is_whole(value, 0, most):
+                limit = "" if most == LARGEST else f", and at most {most}"
+                raise PlanError(f"{name} must be {what}, at least 0{limit}, got {shown(value)}")
+            object.__setattr__(self, name, int(value))
 
 
 @dataclass(frozen=True)
@@ -263,6 +288,8 @@ class Placement:
     hosts: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
+        if not all(is_whole(part) for parts in self.hosts for part in parts):
+            raise PlanError(f"a placement needs the numbers of parts, got {shown(self.hosts)}")
         held = sorted({part for parts in self.hosts for part in parts})
         if not held or held != list(range(len(held))) or any(list(parts) != sorted(set(parts)) for parts in self.hosts):
             raise PlanError(f"a placement needs every part on some host, and a host's parts in order; got {[list(p) for p in self.hosts]}")
@@ -294,11 +321,14 @@ class Placement:
         return {other: tuple(parts) for other, parts in sorted(found.items())}
 
 
-def _words(value: Mapping[str, Any]) -> NDArray[np.uint64]:
-    words = array_from_json(value)
-    if words is None or words.dtype != np.uint64 or words.ndim != 1:
-        raise ValueError("bits of cached nodes must be a list of uint64")
-    return words
+def _words(value: Mapping[str, Any]) -> dict[NodeType, NDArray[np.uint64]]:
+    found = {}
+    for node_type, packed in value.items():
+        words = array_from_json(packed)
+        if words is None or words.dtype != np.uint64 or words.ndim != 1:
+            raise DamagedPart("bits of cached nodes must be a list of uint64")
+        found[type_from_json(node_type)] = words
+    return found
 
 
 @dataclass(frozen=True)
@@ -382,25 +412,21 @@ class LoaderPlan:
         Raises:
             PlanError: The plan is of another version, or a field is missing or of the wrong kind.
         """
-        version, hint = value.get("version"), "write it again with loader.plan.save()"
+        hint = "write it again with loader.plan.save()"
+        version = value.get("version") if isinstance(value, Mapping) else None
         if version is None:
             raise PlanError("this is no plan: it has no version", hint)
         if version != PLAN_VERSION:
             hint = "update gnnkit" if isinstance(version, int) and version > PLAN_VERSION else hint
             raise PlanError(f"the plan is of version {version!r}, this gnnkit reads version {PLAN_VERSION}", hint)
-        try:
-            return cls(
-                None if value["store"] is None else StoreRef(**value["store"]),
-                inputs_from_json(value["inputs"]),
-                sampling_from_json(value["sampling"]),
-                Batching(**value["batching"]),
-                dict(value["backend"]),
-                RuntimeOptions(**value["runtime"]),
-                None if value["placement"] is None else Placement(tuple(tuple(map(int, parts)) for parts in value["placement"])),
-                {str(node_type): _words(words) for node_type, words in value.get("cached", {}).items()},
-                BatchForm.from_json(value["form"]) if "form" in value else BatchForm(),
-            )
-        except PlanError:
-            raise
-        except (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError, zlib.error) as error:
-            raise PlanError(f"the plan cannot be read: {type(error).__name__}: {error}", hint) from error
+        return cls(
+            part_of(value, "store", lambda store: None if store is None else options_of(StoreRef, store)),
+            part_of(value, "inputs", inputs_from_json),
+            part_of(value, "sampling", sampling_from_json),
+            part_of(value, "batching", lambda batching: options_of(Batching, batching)),
+            part_of(value, "backend", dict),
+            part_of(value, "runtime", lambda runtime: options_of(RuntimeOptions, runtime)),
+            part_of(value, "placement", lambda hosts: None if hosts is None else Placement(tuple(map(tuple, hosts)))),
+            part_of(value, "cached", _words) if "cached" in value else {},
+            part_of(value, "form", BatchForm.from_json) if "form" in value else BatchForm(),
+        )

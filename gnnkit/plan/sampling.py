@@ -9,24 +9,53 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
+from gnnkit.bounds import LARGEST, check_flag, check_text, is_real, is_whole, shown
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.plan.files import edge_type_from_json
+from gnnkit.plan.files import edge_type_from_json, options_of
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, EdgeDir, EdgeType, GraphSchema, NodeType, is_label_edge_type
 
 FanOuts: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
-# Room is made for as many edges as may be drawn: from here on there would be none.
-_TOO_MANY = 1 << 31
+# Room is made for as many edges as may be drawn: beyond this there would be none.
+_MOST_DRAWN = (1 << 31) - 1
 
 
 def _fan_out(value: Any, where: str) -> tuple[int, ...]:
+    hint = "a fan-out is a whole number below 2**31; -1 takes all neighbours, 0 none"
+    return numbers_by_hop(value, f"num_neighbors{where}", -1, _MOST_DRAWN, hint, "[15, 10, 5]")
+
+
+def numbers_by_hop(value: Any, what: str, least: int, most: int, hint: str, example: str) -> tuple[int, ...]:
+    """A list of whole numbers, one for each hop: of an option, a plan or a request.
+
+    Args:
+        value: The list.
+        what: What it is called.
+        least: The smallest number that may be in it.
+        most: The largest.
+        hint: What numbers mean.
+        example: A list as it may be.
+
+    Raises:
+        PlanError: It is none.
+    """
     if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)) or getattr(value, "ndim", 1) == 0:
-        raise PlanError(f"num_neighbors{where} must be a list with one number per hop, got {value!r}", "for example [15, 10, 5]")
+        raise PlanError(f"{what} must be a list with one number per hop, got {shown(value)}", f"for example {example}")
     for number in value:
-        if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or not -1 <= number < _TOO_MANY:
-            raise PlanError(
-                f"num_neighbors{where} holds {number!r}", "a fan-out is a whole number below 2**31; -1 takes all neighbours, 0 none"
-            )
-    return tuple(int(number) for number in value)
+        if not is_whole(number, least, most):
+            raise PlanError(f"{what} holds {shown(number)}", hint)
+    return tuple(map(int, value))
+
+
+def node_counts(value: Any, what: str) -> tuple[int, ...]:
+    """A list of numbers of nodes, one for each hop.
+
+    Raises:
+        PlanError: It is none, or empty.
+    """
+    hint = "it must be a whole number of nodes, of 64 bits; 0 takes none"
+    if not (counts := numbers_by_hop(value, what, 0, LARGEST, hint, "[512, 512]")):
+        raise PlanError(f"{what} must be a list with one number per hop, got {shown(value)}", "for example [512, 512]")
+    return counts
 
 
 def check_fan_outs(num_neighbors: FanOuts) -> None:
@@ -170,6 +199,10 @@ class HGTSampling:
     edge_dir: EdgeDir = "in"
     with_edge: bool = False
 
+    def __post_init__(self) -> None:
+        _keep_node_counts(self, "num_samples")
+        _check_direction(self)
+
     @property
     def weight(self) -> None:
         """Budgets follow degrees, not weights."""
@@ -192,7 +225,7 @@ class HGTSampling:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> HGTSampling:
         """Reverses ``to_json``."""
-        return cls(_counts_from(value["num_samples"]), value["edge_dir"], value["with_edge"])
+        return cls(value["num_samples"], value["edge_dir"], value["with_edge"])
 
 
 @dataclass(frozen=True)
@@ -210,6 +243,10 @@ class LayerSampling:
     edge_dir: EdgeDir = "in"
     weight: str | None = None
     with_edge: bool = False
+
+    def __post_init__(self) -> None:
+        _keep_node_counts(self, "num_nodes")
+        _check_direction(self)
 
     @property
     def time_attr(self) -> None:
@@ -229,15 +266,30 @@ class LayerSampling:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LayerSampling:
         """Reverses ``to_json``."""
-        return cls(_counts_from(value["num_nodes"]), value["edge_dir"], value["weight"], value["with_edge"])
+        return cls(value["num_nodes"], value["edge_dir"], value["weight"], value["with_edge"])
 
 
 def _counts(counts: Mapping[NodeType, tuple[int, ...]]) -> dict[str, list[int]]:
     return {node_type: list(numbers) for node_type, numbers in sorted(counts.items())}
 
 
-def _counts_from(value: Mapping[str, Any]) -> dict[NodeType, tuple[int, ...]]:
-    return {node_type: tuple(map(int, numbers)) for node_type, numbers in value.items()}
+def _keep_node_counts(sampling: HGTSampling | LayerSampling, name: str) -> None:
+    given = getattr(sampling, name).items()
+    object.__setattr__(sampling, name, {node_type: node_counts(counts, f"{name}[{node_type!r}]") for node_type, counts in given})
+
+
+def _check_direction(sampling: Sampling) -> None:
+    """Checks what every way of sampling has.
+
+    Raises:
+        PlanError: A value is unusable.
+    """
+    if sampling.edge_dir not in ("in", "out"):
+        raise PlanError(f"edge_dir must be 'in' or 'out', got {shown(sampling.edge_dir)}")
+    check_flag("with_edge", sampling.with_edge)
+    for name, value in (("weight", sampling.weight), ("time_attr", sampling.time_attr)):
+        if value is not None:
+            check_text(name, value)
 
 
 # The relation of a typed graph's edges from seeds to the nodes that they keep.
@@ -289,6 +341,13 @@ class PPRSampling:
     edge_dir: EdgeDir = "in"
     with_edge: bool = False
 
+    def __post_init__(self) -> None:
+        check_ppr(self)
+        _check_direction(self)
+        for channel in self.channels:
+            if not is_whole(channel.target) or not is_real(channel.ratio) or not 0 <= channel.ratio <= 1:
+                raise PlanError(f"a channel has the ratio {shown(channel.ratio)} and {shown(channel.target)} nodes")
+
     @property
     def weight(self) -> None:
         """Mass is shared out evenly."""
@@ -327,9 +386,32 @@ class PPRSampling:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> PPRSampling:
         """Reverses ``to_json``."""
-        channels = tuple(PPRChannel(_edge_types(c["edge_types"]), float(c["ratio"]), int(c["target"])) for c in value["channels"])
+        channels = tuple(PPRChannel(_edge_types(c["edge_types"]), c["ratio"], c["target"]) for c in value["channels"])
         named = {name: given for name, given in value.items() if name not in ("kind", "edge_types", "channels")}
-        return cls(_edge_types(value["edge_types"]), channels=channels, **named)
+        return options_of(cls, {"edge_types": _edge_types(value["edge_types"]), "channels": channels, **named})
+
+
+def check_ppr(options: Any) -> None:
+    """Refuses numbers of a ``PPRSampling``, or of what a user gives for one, that make no sense.
+
+    Raises:
+        PlanError: One of them makes none.
+    """
+    for name, most in (("alpha", 1.0), ("eps", math.inf)):
+        value = getattr(options, name)
+        if not is_real(value) or not 0 < value < most:
+            limit = "between 0 and 1, both excluded" if name == "alpha" else "above 0"
+            usual = PPRSampling.__dataclass_fields__[name].default
+            raise PlanError(f"{name} must be a number {limit}, got {shown(value)}", f"{usual} is a usual choice")
+    for name, least in (("max_ppr_nodes", 0), ("num_neighbors_per_hop", 1), ("max_fetch_iterations", 1)):
+        value = getattr(options, name)
+        if (name, value) in (("num_neighbors_per_hop", -1), ("max_fetch_iterations", None)):
+            continue
+        if not is_whole(value, least):
+            raise PlanError(f"{name} must be a whole number of at least {least}, and of 64 bits, got {shown(value)}")
+    for name in ("enable_residual_topup", "include_sampled_edges"):
+        if not isinstance(getattr(options, name), bool):
+            raise PlanError(f"{name} must be true or false, got {shown(getattr(options, name))}")
 
 
 def _edge_types(value: Any) -> tuple[EdgeType, ...]:
@@ -390,8 +472,9 @@ class LaborDraws:
         if not isinstance(self.layer_dependency, bool):
             raise PlanError(f"layer_dependency must be True or False, got {self.layer_dependency!r}")
         number = self.batch_dependency
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < 1 << 31:
-            raise PlanError(f"batch_dependency must be a whole number of at least 1, and below 2**31, got {number!r}")
+        if not is_whole(number, 1, (1 << 31) - 1):
+            raise PlanError(f"batch_dependency must be a whole number of at least 1, and below 2**31, got {shown(number)}")
+        object.__setattr__(self, "batch_dependency", int(number))
 
 
 @dataclass(frozen=True)
@@ -434,14 +517,17 @@ class NeighborSampling:
             raise PlanError(f"temporal_strategy must be 'uniform' or 'last', got {self.temporal_strategy!r}")
         if self.temporal_comparison not in ("<=", "<"):
             raise PlanError(f"temporal_comparison must be '<=' or '<', got {self.temporal_comparison!r}")
+        fan_outs = {edge_type: _fan_out(fan_out, f"[{edge_type}]") for edge_type, fan_out in self.num_neighbors.items()}
+        object.__setattr__(self, "num_neighbors", fan_outs)
+        _check_direction(self)
+        for name in ("replace", "disjoint"):
+            check_flag(name, getattr(self, name))
         self._check_window()
         if self.labor is not None and (self.replace or self.has_roots or self.subgraph_type != "directional"):
             raise PlanError(
                 "LABOR takes each neighbour once, for all seeds together, and shows what was drawn",
                 "leave replace, disjoint, time_attr and subgraph_type out",
             )
-        if not isinstance(self.disjoint, bool):
-            raise PlanError(f"disjoint must be True or False, got {self.disjoint!r}")
         if self.time_attr is not None and self.subgraph_type == "induced":
             raise PlanError(
                 f"time_attr={self.time_attr!r} with subgraph_type='induced': edges that nobody drew may be of the future",
@@ -453,8 +539,9 @@ class NeighborSampling:
     def _check_window(self) -> None:
         """Checks the options that are about times."""
         window = self.time_window
-        if window is not None and (isinstance(window, bool) or not isinstance(window, int) or not 0 <= window < 1 << 63):
-            raise PlanError(f"time_window must be a whole number of at least 0, in the unit of the times, got {window!r}")
+        if window is not None and not is_whole(window):
+            raise PlanError(f"time_window must be a whole number of at least 0, in the unit of the times, got {shown(window)}")
+        object.__setattr__(self, "time_window", None if window is None else int(window))
         if window == 0 and self.temporal_comparison == "<":
             raise PlanError("time_window=0 with temporal_comparison='<' leaves no time at all", "use a larger window, or '<='")
         for name, usual in (("time_window", None), ("temporal_comparison", "<=")):
@@ -508,9 +595,10 @@ class NeighborSampling:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> NeighborSampling:
         """Reverses ``to_json``."""
-        fan_outs = {edge_type_from_json(row["edge_type"]): tuple(int(n) for n in row["num_neighbors"]) for row in value["num_neighbors"]}
+        fan_outs = {edge_type_from_json(row["edge_type"]): row["num_neighbors"] for row in value["num_neighbors"]}
         named = {name: given for name, given in value.items() if name not in ("kind", "num_neighbors", "labor")}
-        return cls(fan_outs, labor=LaborDraws(**value["labor"]) if "labor" in value else None, **named)
+        labor = options_of(LaborDraws, value["labor"]) if "labor" in value else None
+        return options_of(cls, {"num_neighbors": fan_outs, "labor": labor, **named})
 
 
 _KINDS: dict[str, Callable[[Mapping[str, Any]], Sampling]] = {

@@ -22,6 +22,7 @@ from gnnkit.arguments import checks_arguments, to_array
 from gnnkit.backends.base import Backend
 from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
+from gnnkit.bounds import whole_number
 from gnnkit.callers import warn
 from gnnkit.errors import AttributeNotSettable, PlanError
 from gnnkit.graph_loader import GraphLoader
@@ -684,8 +685,7 @@ class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ig
                 f"data must be a Data, got {type(data).__name__}",
                 "NeighborLoader(data, disjoint=True, subgraph_type='induced') gives such subgraphs of a HeteroData",
             )
-        if not 1 <= depth < _MOST_HOPS:
-            raise PlanError(f"depth must be a whole number from 1 to {_MOST_HOPS - 1}, got {depth!r}")
+        depth = whole_number("depth", depth, 1, _MOST_HOPS)
         inputs = node_inputs(data, node_idx)
         ids = torch.arange(inputs.count) if inputs.ids is None else inputs.ids
         self.depth, self.num_neighbors, self.replace, self.node_idx = depth, num_neighbors, replace, ids

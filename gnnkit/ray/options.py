@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnkit.backends.base import check_count
+from gnnkit.bounds import MOST_THREADS, keep_whole_number
 from gnnkit.errors import PlanError
 from gnnkit.export.job import ExportJob, Instructions, InstructionStep, Port
 from gnnkit.export.launchers.base import Launcher
@@ -58,11 +58,11 @@ class Ray(Engine):
     object_store_memory: int = 128 << 20
 
     def __post_init__(self) -> None:
-        check_count("num_workers", self.num_workers, 1)
-        check_count("cpus_per_worker", self.cpus_per_worker, 1)
-        check_count("object_store_memory", self.object_store_memory, _LEAST_STORE)
+        keep_whole_number(self, "num_workers", 1, MOST_THREADS)
+        keep_whole_number(self, "cpus_per_worker", 1, MOST_THREADS)
+        keep_whole_number(self, "object_store_memory", _LEAST_STORE)
         if self.num_cpus is not None:
-            check_count("num_cpus", self.num_cpus, self.num_workers * self.cpus_per_worker)
+            keep_whole_number(self, "num_cpus", self.num_workers * self.cpus_per_worker)
         if self.address is not None and (not isinstance(self.address, str) or not self.address or "://" in self.address):
             raise PlanError(
                 f"address={self.address!r} is no address of a Ray cluster that a driver can join",

@@ -330,7 +330,13 @@ class BatchList:
         return Schedule(self.num_seeds, self._plan.batching, first_batch)
 
     def request(self, epoch: int, batch_index: int) -> SampleRequest:
-        """Returns the request that batch ``batch_index`` of ``epoch`` is sampled from."""
+        """Returns the request that batch ``batch_index`` of ``epoch`` is sampled from.
+
+        Raises:
+            PlanError: There is no such batch.
+        """
+        if not 0 <= batch_index < self._whole.num_batches:
+            raise PlanError(f"there is no batch {batch_index}: an epoch has {self._whole.num_batches}")
         order, where = self._order_of(epoch), self._whole.positions(batch_index)
         positions = np.arange(where.start, where.stop, dtype=np.int64) if order is None else np.ascontiguousarray(order[where])
         arrays = self._inputs.arrays(positions)

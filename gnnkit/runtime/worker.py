@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.bounds import MOST_BATCHES, is_whole, shown
 from gnnkit.errors import MemoryLimitError, PlanError, StoreError
 from gnnkit.events import Event
 from gnnkit.host import FreeMemory
@@ -474,6 +475,21 @@ class WorkerChannel:
         """The loader has left."""
 
 
+class RefusedChannel(WorkerChannel):
+    """A loader that cannot be sampled for; each batch that it asks for is the error that says why.
+
+    Args:
+        error: The error.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error, self._ring = error, None
+
+    def request(self, epoch: int, batch_index: int, seeds: NDArray[np.int64] | None = None) -> SampleRequest:
+        """Raises the error."""
+        raise self._error
+
+
 def _place_of(job: SampleJob | NowJob) -> dict[str, Any]:
     """Returns the fields by which an answer names the job that it belongs to; steps are named beside it."""
     return {"c": job.channel[1], **({"number": job.number} if isinstance(job, NowJob) else {"g": job.generation})}
@@ -561,11 +577,33 @@ class WorkerLoop:
                     self._graph.leave()
                     return
                 else:
-                    self._obey_starter[message.kind](client, message)
+                    self._serve_starter(message)
             if was_busy or self._is_busy():
                 idle = Deadline(self._idle_s)
             elif idle.has_passed:
                 raise _Idle
+
+    def _serve_starter(self, message: Message) -> None:
+        """Does what the process that has started this one asks; what cannot be done for a loader is an error of that loader alone."""
+        try:
+            self._obey_starter[message.kind](STARTER, message)
+        except Exception as error:
+            if message.kind not in self._obey:
+                raise
+            logger.warning("a loader asks for what cannot be done: %r", message.kind, exc_info=True)
+            self._refuse(message, error)
+
+    def _refuse(self, message: Message, error: Exception) -> None:
+        """Answers a loader of the process that has started this one with an error."""
+        body, told = message.body, error_to_json(error)
+        if message.kind == "open":
+            self._channels[_key(STARTER, message)] = RefusedChannel(error)
+            self._clients.send(STARTER, "opened", c=body["c"], nbytes=0)
+        elif message.kind == "now":
+            self._clients.send(STARTER, "error", error=told, c=body["c"], number=body["number"])
+        elif message.kind == "sample":
+            for step, *_ in body["steps"]:
+                self._clients.send(STARTER, "error", error=told, c=body["c"], g=body["g"], step=step)
 
     def _serve_client(self, client: int, message: Message | None) -> None:
         """Does what another process asks; one that is gone, or asks for what cannot be, is let go with everything that it has here."""
@@ -741,10 +779,10 @@ def _whole(message: Message, name: str, least: int = 0) -> int:
     return _checked(message.body.get(name), message.kind, name, least)
 
 
-def _checked(value: object, kind: str, name: str, least: int = 0) -> int:
-    if type(value) is not int or not least <= value < 1 << 63:
-        raise PlanError(f"the message {kind!r} has {name}={value!r}, where a number from {least} on must be")
-    return value
+def _checked(value: Any, kind: str, name: str, least: int = 0) -> int:
+    if not is_whole(value, least, MOST_BATCHES):
+        raise PlanError(f"the message {kind!r} has {name}={shown(value)}, where a number from {least} to {MOST_BATCHES} must be")
+    return int(value)
 
 
 _free_memory = FreeMemory()

@@ -606,10 +606,8 @@ class BaseGraphAccess(ABC):
             roots = node_roots[places] if len(node_roots) else NO_IDS
             return Question("induce", (r,), nodes[places], members, roots, member_roots, self.wants_position[r])
 
-        picks = {
-            host: Picks(answer["counts"], answer["neighbors"], answer.get("positions")) if {"counts", "neighbors"} <= set(answer) else None
-            for host, answer in self._answers(shares, question).items()
-        }
+        answers = self._answers(shares, question)
+        picks = {host: Picks(answer["counts"], answer["neighbors"], answer.get("positions")) for host, answer in answers.items()}
         return stitched(picks, shares, len(nodes), wants_position=self.wants_position[r])
 
     def degrees(self, t: int, nodes: NDArray[np.int64], relations: Sequence[int]) -> NDArray[np.int64]:
@@ -625,10 +623,7 @@ class BaseGraphAccess(ABC):
         """See ``GraphAccess.weights``."""
         shares = self._shares(int(self.tables.relations[r, FRONTIER]), nodes)
         answers = self._answers(shares, lambda places: Question("weights", (r,), nodes[places]))
-        picks = {
-            host: Picks(answer["counts"], answer["weights"], None) if {"counts", "weights"} <= set(answer) else None
-            for host, answer in answers.items()
-        }
+        picks = {host: Picks(answer["counts"], answer["weights"], None) for host, answer in answers.items()}
         weights: NDArray[np.int64] = stitched(picks, shares, len(nodes), wants_position=False).neighbors
         return weights
 

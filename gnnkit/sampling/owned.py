@@ -623,8 +623,7 @@ class PartOwner:
             piece = slice(first, min(len(nodes), first + size))
             capacity = self._buffers[r].shape[1] - num_edges
             # Without replacement no node draws more than there are.
-            num_all = int(tables.row_bounds[len(tables.node_types) + r, -1])
-            drawn_at_most = fan_out if request.replace else min(fan_out, num_all)
+            drawn_at_most = fan_out if request.replace else min(fan_out, tables.num_edges(r))
             most = max(1, drawn_at_most, capacity if fan_out < 0 and relation[WEIGHTED] == 1 else 0)
             table = np.empty(2 if most <= LINEAR_FAN_OUT else 1 << (2 * most - 1).bit_length(), np.int64)
             row, col, position = (address_of(array) + 8 * num_edges for array in self._buffers[r])

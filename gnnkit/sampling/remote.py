@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.errors import PlanError
+from gnnkit.errors import PlanError, SamplingError
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import ask, asks, copy_bytes, load_i32, load_i64, prefetch, store_i64, use
 from gnnkit.plan import Inputs, NeighborSampling, Sampling
@@ -24,12 +23,10 @@ from gnnkit.sampling.passes import (
     BLOCK,
     CAPACITY,
     COL,
-    DAMAGED,
     FRONTIER,
     LOCAL_OF,
     NEIGHBOR,
     NODES,
-    NUM_NEIGHBOR_NODES,
     POSITION,
     ROW,
     find_part,
@@ -185,9 +182,8 @@ def sort_by_owner(
         counts[host] += 1
 
 
-@kernel("UniTuple(int64, 2)(int64[::1], int64, int64[::1], int64[::1], int64, int64[:, ::1], int64[::1], int64, int64[::1], int64)")
+@kernel("UniTuple(int64, 2)(int64, int64[::1], int64[::1], int64, int64[:, ::1], int64[::1], int64, int64[::1], int64)")
 def merge(
-    relation: NDArray[np.int64],
     begin: int,
     owner: NDArray[np.int64],
     slot: NDArray[np.int64],
@@ -201,7 +197,6 @@ def merge(
     """Takes one edge type's edges of a hop from the hosts' answers, in the order of the frontier, and numbers their neighbours.
 
     Args:
-        relation: int64 ``[6]``, see ``walk.walk``.
         begin: Number of the first frontier node.
         owner: int64 ``[count]``, see ``sort_by_owner``.
         slot: int64 ``[count]``.
@@ -213,32 +208,29 @@ def merge(
         num_edges: Edges that they hold.
 
     Returns:
-        The new numbers of neighbour nodes and of edges. In the place of the edges, DAMAGED where a neighbour is none of the graph's,
-        and ``DAMAGED - n`` where nothing was done because the buffers must hold ``n`` edges.
+        The new numbers of neighbour nodes and of edges; ``-n`` in the place of the edges where nothing was done because the buffers must
+        hold ``n``.
     """
     needed = num_edges
     for i in range(count):
         offset = sources[owner[i], OFFSETS] + slot[i] * 8
         needed += load_i64(offset + 8) - load_i64(offset)
     if needed > buffers[CAPACITY]:
-        return num_neighbors, DAMAGED - needed
+        return num_neighbors, -needed
     row, col, position, e = buffers[ROW], buffers[COL], buffers[POSITION], num_edges
     for first in range(0, count, BLOCK):
-        start, damaged = e, False
+        start = e
         for i in range(first, min(count, first + BLOCK)):
             source = sources[owner[i]]
             begins, ends = load_i64(source[OFFSETS] + slot[i] * 8), load_i64(source[OFFSETS] + slot[i] * 8 + 8)
             for q in range(begins, ends):
                 u = load_id(source[NEIGHBORS], q, source[NEIGHBOR_WIDTH])
-                damaged |= uint64(u) >= uint64(relation[NUM_NEIGHBOR_NODES])
                 prefetch(neighbor[LOCAL_OF] + u * 4)
                 store_i64(row + e * 8, u)
                 store_i64(col + e * 8, begin + i)
                 if position != 0:
                     store_i64(position + e * 8, load_id(source[POSITIONS], q, source[POSITION_WIDTH]))
                 e += 1
-        if damaged:
-            return num_neighbors, DAMAGED
         num_neighbors = relabel(row, start, e, neighbor, num_neighbors)
     return num_neighbors, e
 
@@ -512,6 +504,75 @@ class _Frontier:
         return self.lists[host, : self.counts[host]]
 
 
+# The largest integer weight of an edge; see ``gnnkit.storage.edge_values.weight_exponent``.
+_MOST_WEIGHT = 1 << 32
+
+
+def _check_edges(host: int, request: Expansion, answer: Mapping[int, Picks], tables: GraphTables) -> None:
+    """Looks at every number of another host's answer about edges: what works with them afterwards looks at none.
+
+    Raises:
+        SamplingError: The answer does not fit the request and the graph.
+        StoreError: An edge leads out of the graph.
+    """
+    for r, (t, n) in enumerate(zip(tables.frontier_types, tables.neighbor_types, strict=True)):
+        fan_out, num_edges = int(request.fan_outs[r]), tables.num_edges(r)
+        if fan_out == 0 or t not in request.nodes:
+            continue
+        most, positions = num_edges if fan_out < 0 else fan_out, num_edges if request.wants_position[r] else None
+        if r not in answer or not _fits(answer[r], len(request.nodes[t]), most, positions):
+            raise _misfit(host)
+        if not _lies_in(answer[r].neighbors, range(tables.num_rows[n])):
+            raise damaged(LOOSE_EDGE)
+
+
+def _check_answer(host: int, question: Question, answer: Answer, tables: GraphTables) -> None:
+    """The same of another host's answer to a question.
+
+    Raises:
+        SamplingError: The answer does not fit the question and the graph.
+    """
+    what, count, num_edges = question.what, len(question.nodes), sum(map(tables.num_edges, question.relations))
+    try:
+        if what == "degrees":
+            fits = len(answer["degrees"]) == count and _lies_in(answer["degrees"], range(num_edges + 1))
+        elif what == "has_edges":
+            fits = len(answer["found"]) == count and _lies_in(answer["found"], range(2), "uint8")
+        elif what == "weights":
+            fits = _fits(Picks(answer["counts"], answer["weights"], None), count, num_edges, None)
+            fits = fits and _lies_in(answer["weights"], range(1, _MOST_WEIGHT + 1))
+        else:
+            picks = Picks(answer["counts"], answer["neighbors"], answer.get("positions"))
+            fits = _fits(picks, count, num_edges, num_edges if question.wants_position else None)
+            fits = fits and _lies_in(picks.neighbors, range(len(question.others)))
+    except KeyError:
+        fits = False
+    if not fits:
+        raise _misfit(host)
+
+
+def _fits(picks: Picks, count: int, most: int, num_positions: int | None) -> bool:
+    """Whether an answer is one about ``count`` nodes, of ``most`` edges each at most; None where no positions were asked for."""
+    counts, neighbors, positions = picks
+    if len(counts) != count or not _lies_in(counts, range(most + 1)):
+        return False
+    # As float64, in which a sum does not wrap: one that is too large to be exact is none of an array's length.
+    if counts.sum(dtype=np.float64) != len(neighbors) or (positions is None) != (num_positions is None):
+        return False
+    return positions is None or (len(positions) == len(neighbors) and _lies_in(positions, range(num_positions or 0)))
+
+
+def _lies_in(array: NDArray[Any], values: range, *dtypes: str) -> bool:
+    """Whether an array is of these dtypes, int32 and int64 unless said otherwise, and holds nothing but these values."""
+    is_known = array.dtype.name in (dtypes or ("int32", "int64"))
+    return is_known and (not len(array) or values.start <= array.min() <= array.max() < values.stop)
+
+
+def _misfit(host: int) -> SamplingError:
+    """The error to raise for an answer that does not fit."""
+    return SamplingError(f"host {host} sent an answer that does not fit the request", "all hosts must run the same gnnkit")
+
+
 class RemoteGraphAccess(BaseGraphAccess):
     """A ``GraphAccess`` where parts are on several hosts; its answers are those of ``LocalGraphAccess`` on one.
 
@@ -578,19 +639,16 @@ class RemoteGraphAccess(BaseGraphAccess):
         for r in active:
             t, n = relations[r, FRONTIER], relations[r, NEIGHBOR]
             frontier, count = self._frontiers[t], int(end[t] - begin[t])
-            of_type = {host: answer.get(r) for host, answer in answers.items()}
-            sources, kept = merge_sources(of_type, frontier.counts, wants_position=self.wants_position[r])
+            of_type = {host: answer[r] for host, answer in answers.items() if frontier.counts[host]}
+            sources, kept = merge_sources(of_type, frontier.counts)
             while True:
                 neighbors, edges = merge(
-                    relations[r], begin[t], frontier.owner, frontier.slot, count, sources, scratch.buffers[n], scratch.num_nodes[n],
+                    begin[t], frontier.owner, frontier.slot, count, sources, scratch.buffers[n], scratch.num_nodes[n],
                     self.edges.table[r], num_edges[r],
                 )  # fmt: skip
-                if edges > DAMAGED:
+                if edges >= 0:
                     break
-                if edges == DAMAGED:
-                    scratch.num_nodes[n] = neighbors  # they have their numbers already, and the next batch must know
-                    raise damaged(LOOSE_EDGE)
-                self.edges.reserve(r, 2 * int(DAMAGED - edges), int(num_edges[r]))
+                self.edges.reserve(r, 2 * int(-edges), int(num_edges[r]))
             scratch.num_nodes[n], num_edges[r] = neighbors, edges
             del kept
 
@@ -619,6 +677,8 @@ class RemoteGraphAccess(BaseGraphAccess):
             answers: dict[int, Mapping[int, Picks]] = {} if own is None else {self._where.here: self.own.expand(own)}
         finally:
             others = wait()
+        for host, answer in others.items():
+            _check_edges(host, requests[host], answer, self.tables)
         return answers | dict(others)
 
     # Questions ----------------------------------------------------------------------------------------------------------------
@@ -642,7 +702,7 @@ class RemoteGraphAccess(BaseGraphAccess):
         answers, found = self._ask(requests), {}
         for r, t in enumerate(relations[:, FRONTIER].tolist()):
             if expansion.fan_outs[r] != 0 and t in expansion.nodes:
-                of_type = {host: answers.get(host, {}).get(r) for host in shares[t]}
+                of_type = {host: answers[host][r] for host in shares[t]}
                 found[r] = stitched(of_type, shares[t], len(expansion.nodes[t]), wants_position=self.wants_position[r])
         return found
 
@@ -657,11 +717,14 @@ class RemoteGraphAccess(BaseGraphAccess):
 
     def _answers(self, shares: Mapping[int, NDArray[np.int64]], question: Callable[[NDArray[np.int64]], Question]) -> dict[int, Answer]:
         here = self._where.here
-        wait = self._owners.answer({host: question(places) for host, places in shares.items() if host != here})
+        questions = {host: question(places) for host, places in shares.items() if host != here}
+        wait = self._owners.answer(questions)
         try:
             own: dict[int, Answer] = {here: self.own.answer(question(shares[here]))} if here in shares else {}
         finally:
             others = wait()
+        for host, answer in others.items():
+            _check_answer(host, questions[host], answer, self.tables)
         return own | dict(others)
 
 

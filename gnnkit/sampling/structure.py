@@ -222,18 +222,18 @@ class ReceivedChooser:
         assert isinstance(request, WalkedRequest), "nothing is drawn here"
         try:
             return [self._taken(request.structure)]
-        except (KeyError, ValueError, TypeError, IndexError) as error:
+        except (AttributeError, KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
             raise _misfit() from error
 
     def _taken(self, structure: Structure) -> Walked:
         tables, layout, arrays = self._tables, structure.layout, structure.arrays
-        nodes = [self._nodes(arrays[NodeKey(node_type, NODE)], t) for t, node_type in enumerate(tables.node_types)]
+        nodes = [_numbers(arrays[NodeKey(node_type, NODE)], tables.num_rows[t]) for t, node_type in enumerate(tables.node_types)]
         stored = {tables.shown_type(edge_type): r for r, edge_type in enumerate(tables.edge_types)}
         edges = [self._edges(structure, shown, stored.get(shown), nodes) for shown in layout.num_sampled_edges]
         carried = {key: array for key, array in arrays.items() if not key.name.startswith(".")}
         counts = [(layout.num_sampled_nodes[t], found) for t, found in zip(tables.node_types, nodes, strict=True)]
         counts += [(found.num_sampled, found.row) for found in edges]
-        if any(hops and (min(hops) < 0 or sum(hops) != len(found)) for hops, found in counts):
+        if any(any(type(n) is not int or n < 0 for n in hops) or (hops and sum(hops) != len(found)) for hops, found in counts):
             raise _misfit()
         input_ids = [array for key, array in carried.items() if key.name == "input_id"]
         if not input_ids or len(input_ids[0]) != layout.num_seeds:
@@ -241,32 +241,30 @@ class ReceivedChooser:
         seeds = WalkSeeds({}, layout.input_type, layout.num_seeds, carried)
         return Walked(nodes, [layout.num_sampled_nodes[node_type] for node_type in tables.node_types], edges, seeds)
 
-    def _nodes(self, found: NDArray[Any], t: int) -> NDArray[np.int64]:
-        nodes = found.astype(np.int64)
-        if len(nodes) and not 0 <= nodes.min() <= nodes.max() < self._tables.bounds[t, -1]:
-            raise _misfit()
-        return nodes
-
     def _edges(self, structure: Structure, shown: EdgeType, r: int | None, nodes: list[NDArray[np.int64]]) -> WalkedEdges:
         tables, arrays = self._tables, structure.arrays
-        row = arrays[EdgeKey(shown, SOURCE)].astype(np.int64)
+        sources, targets = (len(nodes[tables.node_types.index(shown[end])]) for end in (0, 2))
+        row = _numbers(arrays[EdgeKey(shown, SOURCE)], sources)
         counts, position = arrays.get(EdgeKey(shown, COUNT)), arrays.get(EdgeKey(shown, POSITION))
         if counts is None:
-            col = arrays[EdgeKey(shown, TARGET)].astype(np.int64)
+            col = _numbers(arrays[EdgeKey(shown, TARGET)], targets)
         else:
-            col = np.empty(len(row), np.int64)
-            if not write_columns(*as_counts(np.require(counts, requirements="A")), address_of(col), len(row)):
+            col, is_list = np.empty(len(row), np.int64), counts.ndim == 1 and counts.dtype.name in ("uint8", "int32")
+            if not is_list or not write_columns(*as_counts(np.require(counts, requirements="A")), address_of(col), len(row)):
                 raise _misfit()
-        sizes = [len(nodes[tables.node_types.index(shown[end])]) for end in (0, 2)]
-        for numbers, size in zip((row, col), sizes, strict=True):
-            if len(numbers) != len(row) or (len(numbers) and not 0 <= numbers.min() <= numbers.max() < size):
-                raise _misfit()
+            col = _numbers(col, targets)
         if position is not None:
-            position = position.astype(np.int64)
-            bounds = tables.row_bounds[len(tables.node_types) + r] if r is not None else np.zeros(1, np.int64)
-            if len(position) != len(row) or (len(position) and not 0 <= position.min() <= position.max() < bounds[-1]):
-                raise _misfit()
+            position = _numbers(position, 0 if r is None else tables.num_edges(r))
+        if len(col) != len(row) or (position is not None and len(position) != len(row)):
+            raise _misfit()
         return WalkedEdges(shown, r, row, col, position, structure.layout.num_sampled_edges[shown])
+
+
+def _numbers(array: NDArray[Any], limit: int) -> NDArray[np.int64]:
+    """int64 ``[n]``: a list of numbers that has arrived, of which each must be at least 0 and below ``limit``."""
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (len(array) and not 0 <= array.min() <= array.max() < limit):
+        raise _misfit()
+    return array.astype(np.int64)
 
 
 def _misfit() -> SamplingError:

@@ -91,11 +91,16 @@ class GraphTables:
                 arrays = (edge_part.indptr, edge_part.indices, edge_part.weight_prefix if has_weights else None, edge_part.time)
                 *addresses, time = map(address_of, arrays) if p in graph.local_parts else (0, 0, 0, 0)
                 self.parts[r, p] = (*addresses, graph.edge_bounds[edge_type][p], len(edge_part.indices), time)
-        # The neighbours' type of each edge type, and keys of node types, as ``Variates`` wants them.
-        self.neighbor_types: list[int] = self.relations[:, 1].tolist()
+        # The types of nodes that own the edges of each type, and of their neighbours; keys of node types, as ``Variates`` wants them.
+        self.frontier_types, self.neighbor_types = (self.relations[:, end].tolist() for end in (0, 1))
         self.node_keys = [text_key(node_type) for node_type in self.node_types]
         self._dataset_ids: list[NDArray[Any]] = []  # added to only: threads may work them out at the same time
         self._collect_rows()
+        self.num_rows: list[int] = self.row_bounds[:, -1].tolist()  # nodes of every type, then edges of every type
+
+    def num_edges(self, r: int) -> int:
+        """Edges of a type."""
+        return self.num_rows[len(self.node_types) + r]
 
     @cached_property
     def dataset_ids(self) -> NDArray[np.int64]:

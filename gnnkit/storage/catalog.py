@@ -123,7 +123,7 @@ def make_store_dir(folder: Path) -> None:
         OSError: It cannot be made.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700 if folder.parent in (default_root(), _user_cache()) else 0o777, exist_ok=True)
+    folder.mkdir(mode=0o700 if folder.parent in (default_root(), user_folder("cache")) else 0o777, exist_ok=True)
 
 
 def find_or_build(

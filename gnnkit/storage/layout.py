@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.arguments import check_fields
+from gnnkit.bounds import keep_whole_number
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.schema import QUANTIZED, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType
 from gnnkit.storage.edge_values import TIME_NAME, check_time_attr
@@ -81,8 +82,7 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.num_parts < 1:
-            raise PlanError(f"num_parts must be a whole number of at least 1, got {self.num_parts!r}", "num_parts=1 keeps the graph whole")
+        keep_whole_number(self, "num_parts", 1, hint="num_parts=1 keeps the graph whole")
         methods = (*get_args(Partitioner), *get_args(Given), *([self.partition] if self.part_column else [f"{BY_COLUMN}NAME"]))
         for name, value, choices in (
             ("partition", self.partition, methods),

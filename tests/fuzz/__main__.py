@@ -33,9 +33,9 @@ def main() -> int:
     parser.add_argument("--target", help="one target; all of them if it is left out")
     parser.add_argument("--here", action="store_true", help="in this process, as it is")
     words = parser.parse_args()
-    from tests.fuzz import served, targets  # heavy: this process only starts others
+    from tests.fuzz import answers, served, targets  # heavy: this process only starts others
 
-    wanted = [target for target in (*targets.TARGETS, *served.TARGETS) if words.target in (None, target.name)]
+    wanted = [target for target in (*targets.TARGETS, *answers.TARGETS, *served.TARGETS) if words.target in (None, target.name)]
     cases = {target.name: range(words.first, words.first + max(1, int(words.cases * target.share))) for target in wanted}
     if words.here:
         limit_mappings()

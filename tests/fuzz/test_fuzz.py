@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz import served, targets
+from tests.fuzz import answers, served, targets
 from tests.fuzz.running import Target, run
 
 CASES, SEED = 100, 1
@@ -12,7 +12,7 @@ CASES, SEED = 100, 1
 FOUND = {"planned batches": (1972,), "records": (1464, 8863, 9680), "requests": (7561,)}
 
 
-@pytest.mark.parametrize("target", (*targets.TARGETS, *served.TARGETS), ids=lambda target: target.name)
+@pytest.mark.parametrize("target", (*targets.TARGETS, *answers.TARGETS, *served.TARGETS), ids=lambda target: target.name)
 def test_only_errors_of_gnnkit_come_out(target: Target) -> None:
     failures = run(target, range(max(1, int(CASES * target.share))), SEED)
     failures += [failure for case in FOUND.get(target.name, ()) for failure in run(target, range(case, case + 1), 0)]

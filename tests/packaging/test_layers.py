@@ -31,6 +31,7 @@ ORDER = (
         "callers",
         "arguments",
         "unpickling",
+        "bounds",
         "waiting",
         "shipped",
         "errors",

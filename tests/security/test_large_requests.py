@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from gnnkit.cluster.parts.client import RemoteOwners
@@ -24,8 +28,9 @@ from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.build import build_store
 from gnnkit.storage.layout import BuildOptions
 from gnnkit.storage.store import Store
-from tests.cluster.parts.services import LAST, TOKEN, Service, Speaker, owners_of
+from tests.cluster.parts.services import ERROR, LAST, TOKEN, Service, Speaker, owners_of, said_of
 from tests.helpers.graphs import homogeneous_source, random_edges
+from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -168,3 +173,98 @@ def test_more_than_the_quota_is_an_error_for_its_client_alone() -> None:
             call.result(60)
         ask(900_000)
         child.stdin.close()
+
+
+# A service with few descriptors and little memory for answers; "give" answers with so many bytes.
+SMALL_HOST = """
+import resource, sys
+import numpy as np
+from gnnkit.cluster.parts import service
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+service._MOST_UNSENT, service._UNREAD_S = 64 << 20, 0.5
+running = service.PartServer("127.0.0.1", 0, sys.argv[1], {"give": lambda args: np.ones(args["nbytes"], np.uint8)})
+print(running.port, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def small_host() -> Iterator[tuple[str, psutil.Process]]:
+    command = [sys.executable, "-W", "ignore", "-c", SMALL_HOST, TOKEN]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None and child.stdout is not None
+        yield f"127.0.0.1:{child.stdout.readline().strip()}", psutil.Process(child.pid)
+        child.stdin.close()
+
+
+def test_silent_connections_make_room(small_host: tuple[str, psutil.Process]) -> None:
+    """The silent longest of an address that has its share: a client that asks is answered, also where its connection was closed."""
+    address, process = small_host
+    early = ServiceClient(address, TOKEN, None)
+    early.ask("give", {"nbytes": 1}, 60.0)
+    with ExitStack() as stack:
+        stack.callback(early.close)
+        silent = [stack.enter_context(Speaker(address)) for _ in range(300)]
+        assert process.num_fds() < 256 - 64
+        for _ in range(3):
+            early.ask("give", {"nbytes": 1}, 10.0)
+            late = ServiceClient(address, TOKEN, None)
+            late.ask("give", {"nbytes": 1}, 10.0)
+            late.close()
+        assert silent[0].is_closed()
+        assert silent[-1].ask("give", {"nbytes": 1})[0] == LAST
+
+
+def test_answers_that_are_not_read_do_not_stay(small_host: tuple[str, psutil.Process]) -> None:
+    address, process = small_host
+    client = ServiceClient(address, TOKEN, None)
+    client.ask("give", {"nbytes": 1}, 60.0)
+    before = process.memory_info().rss
+    with ExitStack() as stack:
+        stack.callback(client.close)
+        for _ in range(40):
+            stack.enter_context(Speaker(address)).say(*said_of("give", {"nbytes": 24 << 20}))
+        assert wait_until(lambda: process.memory_info().rss - before < 160 << 20, 60)
+        assert len(client.ask("give", {"nbytes": 24 << 20}, 60.0)) == 24 << 20
+
+
+def test_a_text_of_millions_of_values_is_refused_unread(small_host: tuple[str, psutil.Process]) -> None:
+    """While a text is read no other thread works: the next caller waited for eleven seconds."""
+    address, _ = small_host
+    for value in ("1", "[]", "{}"):
+        text = '{"name":"give","args":{"nbytes":[' + ",".join([value] * 4_000_000) + "]}}"
+        with Speaker(address) as holder:
+            holder.say(text.encode())
+            kind, said, _ = holder.last()
+            assert kind == ERROR and b"values cannot be read" in said
+            assert holder.ask("give", {"nbytes": 1})[0] == LAST
+
+
+def test_strangers_in_a_flood_cost_no_call(small_host: tuple[str, psutil.Process]) -> None:
+    address, _ = small_host
+    host, _, port = address.rpartition(":")
+    ended = threading.Event()
+
+    def flood() -> None:
+        strangers: deque[socket.socket] = deque()
+        while not ended.is_set():
+            with suppress(OSError):
+                strangers.append(socket.create_connection((host, int(port)), timeout=1))
+            if len(strangers) > 100:
+                strangers.popleft().close()
+        for stranger in strangers:
+            stranger.close()
+
+    threads = [threading.Thread(target=flood) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(60):
+            client = ServiceClient(address, TOKEN, None)
+            client.ask("give", {"nbytes": 1}, 60.0)
+            client.close()
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gnnkit import GraphLoader
-from gnnkit.errors import PlanError
+from gnnkit import HGT, PPR, GraphLoader, Labor, LayerWise
+from gnnkit.errors import GnnkitError, PlanError
 from gnnkit.partitioning import partition
+from gnnkit.plan import LoaderPlan
 from gnnkit.plan.files import array_from_json, array_to_json
 from tests.loader.graphs import plain
 
@@ -97,3 +100,64 @@ def test_arrays_come_back(array: np.ndarray[Any, Any]) -> None:
     found = array_from_json(json.loads(json.dumps(array_to_json(array))))
     assert found is not None and found.shape == array.shape and found.flags.writeable
     assert found.dtype == array.dtype.newbyteorder("=") and np.array_equal(found, array)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "fan-outs": {"num_neighbors": [3, 2], "shuffle": True, "seed_weights": np.ones(20), "disjoint": True},
+    "hgt": {"sampler": HGT([3, 2])},
+    "ppr": {"sampler": PPR(max_ppr_nodes=3, include_sampled_edges=False)},
+    "layers": {"sampler": LayerWise([3, 2])},
+    "labor": {"sampler": Labor([2]), "pad": [(400, 900)], "prefetch": 1},
+    "links": {"num_neighbors": [2], "edge_label_index": np.array([[0, 1], [2, 3]]), "neg_sampling": "binary"},
+}
+# Values that a place of a plan does not have: each was read as another, took memory, or ended in an error of Python's own.
+STRANGE: tuple[Any, ...] = (
+    *(10**29, 2**63, 2**62, -1, 2.7, 1e29, float("inf"), float("nan"), True, None),
+    *("\ud800", "3", "x", [], {}, [1], ["a", "b", "c"], {"a": 1}),
+)
+# Python's own words for a value of the wrong kind.
+RAW = re.compile(r"Error: |object is not|object has no|not understood|unpack|argument after|codec|NoneType")
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something stands in a JSON value."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from places(value[key], (*path, key))
+
+
+def at(value: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        value = value[key]
+    return value
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_value_is_what_it_says_or_an_error_in_words(plan: dict[str, Any], tmp_path: Path, way: str) -> None:
+    """At every place of a plan: nothing is rounded, taken for a number or cut; what is refused is named."""
+    inputs = {} if way == "links" else {"input_nodes": np.arange(20)}
+    with GraphLoader.from_store(plan["store"]["path"], progress=False, batch_size=4, **inputs, **WAYS[way]) as loader:
+        sample = json.loads(json.dumps(loader.plan.to_json()))
+    refused = 0
+    for path in places(sample):
+        for strange in STRANGE:
+            value = json.loads(json.dumps(sample))
+            at(value, path[:-1])[path[-1]] = strange
+            try:
+                found = json.loads(json.dumps(LoaderPlan.from_json(value).to_json()))
+                if path[0] == "backend":  # which only its own backend knows
+                    GraphLoader.from_plan(write(tmp_path / "plan.json", value), progress=False).close()
+            except GnnkitError as error:
+                refused += 1
+                assert not RAW.search(str(error)), (path, strange, str(error))
+                continue
+            except Exception as error:
+                raise AssertionError(f"{path}: {strange!r}") from error
+            if isinstance(strange, (int, float, str)):  # for the others the usual values may stand
+                assert repr(at(found, path)) == repr(strange), path
+    assert refused > 100
+
+
+def write(path: Path, value: Any) -> Path:
+    path.write_text(json.dumps(value))
+    return path

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from gnnkit.backends.base import MOST_CONCURRENT, BatchStream, folder_or_none, size_in_bytes
+from gnnkit.bounds import MOST_SECONDS, MOST_THREADS, is_real, is_whole, keep_whole_number, shown
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink
 from gnnkit.plan import InputNodes, LoaderPlan, NeighborSampling, Sampling
@@ -62,17 +62,13 @@ class Glt:
         ):
             if value not in known:
                 raise PlanError(f"{name} must be one of {list(known)}, got {value!r}")
-        for name, number, most in (
-            ("num_workers", self.num_workers, None),
-            ("worker_concurrency", self.worker_concurrency, MOST_CONCURRENT),
-        ):
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1 or (most is not None and number > most):
-                raise PlanError(f"{name} must be a whole number of at least 1{'' if most is None else f', at most {most}'}, got {number!r}")
+        keep_whole_number(self, "num_workers", 1, MOST_THREADS)
+        keep_whole_number(self, "worker_concurrency", 1, MOST_CONCURRENT)
         port, timeout = self.master_port, self.rpc_timeout_s
-        if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 1 <= port < 1 << 16):
-            raise PlanError(f"master_port must be a port, got {port!r}", "None takes a free one")
-        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not math.isfinite(timeout) or timeout <= 0:
-            raise PlanError(f"rpc_timeout_s must be a positive number of seconds, got {timeout!r}")
+        if port is not None and not is_whole(port, 1, (1 << 16) - 1):
+            raise PlanError(f"master_port must be a port, got {shown(port)}", "None takes a free one")
+        if not is_real(timeout) or not 0 < timeout <= MOST_SECONDS:
+            raise PlanError(f"rpc_timeout_s must be a positive number of seconds, and at most {MOST_SECONDS:g}, got {shown(timeout)}")
         if self.interface is not None and (not isinstance(self.interface, str) or not self.interface):
             raise PlanError(f"interface must be the name or address of an interface, got {self.interface!r}")
         if self.channel_size is None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from gnnkit.cluster.network_wire import Broken, Failed, NetworkWire, OutOfTime, Request, TokenRefused, connect
 from gnnkit.cluster.service_client import (
+    STALE_S,
     answer_from_value,
     expand_to_args,
     picks_from_value,
@@ -43,9 +44,6 @@ def keep_freed_memory() -> None:
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
-
-# A connection that breaks sooner than this after a call began was broken before: the service has been started again since.
-_STALE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -251,7 +249,7 @@ class RemoteOwners:
 
     def _may_ask_again(self, host: int, attempt: Attempt) -> bool:
         """Whether a call whose connection broke is made again: once where it may be one from before the service was started again."""
-        return not attempt.is_new and attempt.deadline.elapsed_s < _STALE_S
+        return not attempt.is_new and attempt.deadline.elapsed_s < STALE_S
 
     def _explain(self, host: int, peer: Peer, error: BaseException) -> BaseException:
         """The error to raise for what a call ended with."""

@@ -15,6 +15,7 @@ import hashlib
 import hmac
 import logging
 import os
+import resource
 import selectors
 import socket
 import ssl
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 # What a peer may send, in bytes, and how long it may take, until it has shown who it is.
 MOST_SAID, PENDING_S = 4096, 5.0
 # The most of them at a time, of which the one that has been there longest makes room for another; and those that the system keeps.
-MOST_PENDING, BACKLOG = 64, 128
+MOST_PENDING, BACKLOG = 64, 1024
 # Before the system is asked again whether it has room for another connection.
 PAUSE_S = 0.2
 
@@ -52,7 +53,17 @@ def next_connection(listener: socket.socket) -> socket.socket | None:
     return end
 
 
-_DESCRIPTORS = 1 << 16
+# Descriptors that are asked for; of these, such as are kept for what is no connection of a client: workers, rings, files.
+_DESCRIPTORS, _SPARE_DESCRIPTORS = 1 << 16, 64
+
+
+def most_connections(wanted: int) -> int:
+    """Connections of clients that there are descriptors for, beside those that wait to be let in; ``wanted`` at most."""
+    allow_open_files(_DESCRIPTORS)
+    free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
+    return max(1, min(wanted, free - MOST_PENDING - _SPARE_DESCRIPTORS))
+
+
 # A peer that vanishes without a word is noticed after a minute: seconds until the system asks, between two questions, and questions.
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 # Between two lines of the log about strangers.
@@ -144,7 +155,6 @@ class PortGate:
         self._pending: dict[_Pending, None] = {}
         self._pause: Deadline | None = None  # in which nobody is let in
         self._strangers, self._next_log = 0, Deadline(0.0)
-        allow_open_files(_DESCRIPTORS)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="gnnkit-gate", daemon=True)
@@ -197,10 +207,22 @@ class PortGate:
             if end is None:
                 return
             if len(self._pending) >= MOST_PENDING:
-                self._send_away(next(iter(self._pending)))
+                self._make_room()
             pending = _Pending(end, Deadline(PENDING_S))
             self._pending[pending] = None
             self._selector.register(end, selectors.EVENT_READ, pending)
+
+    def _make_room(self) -> None:
+        """Sends a pending connection away: of those that have shown nothing the oldest, once it was heard, of the others the oldest."""
+        for pending in list(self._pending):
+            if not pending.is_known:
+                self._hear(pending)
+            if len(self._pending) < MOST_PENDING:
+                return
+            if not pending.is_known:
+                self._send_away(pending)
+                return
+        self._send_away(next(iter(self._pending)))
 
     def _send_away(self, pending: _Pending) -> None:
         self._strangers += 1

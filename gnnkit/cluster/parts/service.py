@@ -8,7 +8,7 @@ import secrets
 import socket
 import ssl
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.cluster.network_wire import BEAT_S, Gone, Head, Kind, NetworkWire, error_body
-from gnnkit.cluster.parts.gate import PortGate
+from gnnkit.cluster.parts.gate import PortGate, most_connections
 from gnnkit.cluster.service_client import (
     PROTOCOL_VERSION,
     answer_to_value,
@@ -32,6 +32,7 @@ from gnnkit.sampling.owned import PartOwner
 from gnnkit.sampling.owners import BadRequest
 from gnnkit.sampling.tables import GraphTables
 from gnnkit.storage.arrays import GraphArrays
+from gnnkit.waiting import Deadline
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ _MOST_CALLS, _MOST_BYTES = 1024, 256 << 20
 _ENDING_S = 0.5
 # The most connections, of all clients together.
 _MOST_CONNECTIONS = 8192
+# Bytes of answers that wait to be read, and how long they wait in any case.
+_MOST_UNSENT, _UNREAD_S = 256 << 20, 5.0
 
 
 class Turns:
@@ -264,8 +267,10 @@ class PartServer:
     ) -> None:
         self._answers, self._underway = answers, Underway()
         self._lock = threading.Lock()
-        self._wires: set[NetworkWire] = set()
+        self._most = most_connections(_MOST_CONNECTIONS)
+        self._wires: dict[NetworkWire, str] = {}  # with their clients' addresses; the one that has been silent longest first
         self._working: set[NetworkWire] = set()
+        self._unsent: dict[NetworkWire, tuple[int, Deadline]] = {}  # bytes of answers, and when they should have been read; oldest first
         self._closed = threading.Event()
         try:
             self._gate = PortGate(ip, port, token, self._enter, tls, refused)
@@ -289,8 +294,18 @@ class PartServer:
         while not self._closed.wait(BEAT_S):
             with self._lock:
                 working = list(self._working)
+                self._drop_unread()
             for wire in working:
                 wire.beat()
+
+    def _drop_unread(self) -> None:
+        """Ends connections of clients that do not read their answers, the oldest first, where these take too much memory."""
+        total = sum(nbytes for nbytes, _ in self._unsent.values())
+        for wire, (nbytes, deadline) in self._unsent.items():
+            if total <= _MOST_UNSENT or not deadline.has_passed:
+                return
+            wire.hang_up()
+            total -= nbytes
 
     def close(self) -> None:
         """Ends all connections; nobody is answered any more."""
@@ -304,20 +319,37 @@ class PartServer:
     def _enter(self, end: socket.socket, client: str) -> None:
         wire = NetworkWire(end)
         with self._lock:
-            has_room = len(self._wires) < _MOST_CONNECTIONS
-            self._wires.add(wire)
+            has_room = self._make_room(address := _address_of(end))
+            self._wires[wire] = address
         try:
             if not has_room:
-                raise RuntimeError(f"there are {_MOST_CONNECTIONS} connections")
+                raise RuntimeError(f"there are {len(self._wires)} connections, and each is at work")
             threading.Thread(target=self._serve, args=(wire, client), name="gnnkit-client", daemon=True).start()
         except RuntimeError as error:
             logger.warning("a connection of %s was closed: %s", client, error)
             self._leave(wire)
 
+    def _make_room(self, address: str) -> bool:
+        """Makes room for a connection from an address, which has half of all at most; whether there is some.
+
+        The one that has been silent longest makes room, of that address or else of the one that has most.
+        """
+        counts = Counter(self._wires.values())
+        if counts[address] < max(1, self._most // 2):
+            if len(self._wires) < self._most:
+                return True
+            address = counts.most_common(1)[0][0]
+        silent = next((wire for wire, own in self._wires.items() if own == address and wire not in self._working), None)
+        if silent is None:
+            return False
+        del self._wires[silent]
+        silent.hang_up()
+        return True
+
     def _leave(self, wire: NetworkWire) -> None:
         wire.close()
         with self._lock:
-            self._wires.discard(wire)
+            self._wires.pop(wire, None)
 
     def _serve(self, wire: NetworkWire, client: str) -> None:
         """Answers a connection's requests until it ends."""
@@ -353,14 +385,14 @@ class PartServer:
                 raise BadRequest(f"there is no call {name!r}")
             value = answer(args)
             if not isinstance(value, Stream):
-                wire.answer(Kind.LAST, value)
+                self._answer(wire, Kind.LAST, value)
                 return
             with contextlib.closing(value.values) as parts:
                 for part in parts:
                     if wire.is_gone:
                         raise Gone
                     if part is not PENDING:
-                        wire.answer(Kind.VALUE, part)
+                        self._answer(wire, Kind.VALUE, part)
             wire.answer(Kind.END)
         except Gone:
             raise
@@ -370,6 +402,27 @@ class PartServer:
         finally:
             with self._lock:
                 self._working.discard(wire)
+                if wire in self._wires:  # silent from now on, behind all others that are
+                    self._wires[wire] = self._wires.pop(wire)
+
+    def _answer(self, wire: NetworkWire, kind: Kind, value: Any) -> None:
+        def unsent(nbytes: int) -> None:
+            with self._lock:
+                self._unsent[wire] = nbytes, Deadline(_UNREAD_S)
+
+        try:
+            wire.answer(kind, value, unsent)
+        finally:
+            with self._lock:
+                self._unsent.pop(wire, None)
+
+
+def _address_of(end: socket.socket) -> str:
+    """The address of who is at the other end; empty where it has gone already."""
+    try:
+        return str(end.getpeername()[0])
+    except OSError:
+        return ""
 
 
 # The longest name of a process.

@@ -24,6 +24,8 @@ _KINDS = "biufc"
 _ALIGNMENT = 64
 _PADDING = memoryview(bytes(_ALIGNMENT))
 _TAG = "#"
+# Values that a text may hold beside its arrays, counted by what stands between them.
+_MOST_VALUES, _BETWEEN = 1 << 20, (b",", b"[", b"{")
 
 
 def encode(value: Any) -> tuple[Any, list[int]]:
@@ -72,6 +74,8 @@ def from_pieces(text: bytes, block: NDArray[np.uint8]) -> Any:
     Raises:
         PlanError: They are none of its.
     """
+    if sum(map(text.count, _BETWEEN)) > _MOST_VALUES:  # while a text is read, no other thread works
+        raise PlanError(f"a message of more than {_MOST_VALUES} values cannot be read", "numbers travel in arrays")
     try:
         return _read(json.loads(text), block)
     except (ValueError, RecursionError) as error:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnkit.bounds import MOST_BATCHES, is_real, is_whole, shown
 from gnnkit.cluster.membership import CLIENT_PREFIX, LeaseTable, Membership, ServerMember, check_version
 from gnnkit.cluster.network_wire import NotYet
 from gnnkit.cluster.parts.service import PENDING, Answer, Answers, Stream, lease_calls
@@ -540,8 +541,8 @@ class NetworkCalls:
         self._answers.check(args)
         client, key, timeout_s = _names(args)
         epoch, batch, seeds = args.get("epoch"), args.get("batch"), args.get("seeds")
-        if not isinstance(epoch, int) or not isinstance(batch, int) or epoch < 0 or batch < 0:
-            raise BadRequest(f"there is no batch {batch!r} of epoch {epoch!r}")
+        if not is_whole(epoch, 0, MOST_BATCHES) or not is_whole(batch, 0, MOST_BATCHES):
+            raise BadRequest(f"there is no batch {shown(batch)} of epoch {shown(epoch)}")
         walk = Walk(epoch, batch, None if seeds is None else ids_of(seeds))
         channel: RemoteSession = self._on_main(lambda: self._known().begin(client, key, walk))
         return Stream(self._answer(channel, walk, timeout_s))
@@ -585,9 +586,8 @@ class NetworkCalls:
         """Has the server answer a call, as over its Unix socket; see ``ServerLoop.answer``."""
         check_version(args)
         try:
-            client, name, timeout_s = str(args["client"]), str(args["name"]), min(_MOST_S, float(args["timeout_s"]))
-            asked = args["args"]
-        except (KeyError, TypeError, ValueError) as error:
+            client, name, asked, timeout_s = str(args["client"]), str(args["name"]), args["args"], _timeout(args)
+        except KeyError as error:
             raise BadRequest("the call cannot be read") from error
         done: Future[Any] = Future()
 
@@ -621,12 +621,18 @@ def _outcome(done: Future[Any], name: str, timeout_s: float) -> Generator[Any, N
 
 def _names(head: Mapping[str, Any]) -> tuple[str, str, float]:
     """The client, the loader's key, and the seconds that the answer may take."""
-    client, key, timeout_s = head.get("client"), head.get("key"), head.get("timeout_s")
+    client, key = head.get("client"), head.get("key")
     if not isinstance(client, str) or not client.startswith(CLIENT_PREFIX) or not isinstance(key, str) or len(client) + len(key) > 200:
         raise BadRequest("the request names no loader")
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
-        raise BadRequest(f"timeout_s is {timeout_s!r}")
-    return client, key, max(0.0, min(_MOST_S, float(timeout_s)))
+    return client, key, _timeout(head)
+
+
+def _timeout(head: Mapping[str, Any]) -> float:
+    """The seconds that an answer may take."""
+    timeout_s = head.get("timeout_s")
+    if not is_real(timeout_s):
+        raise BadRequest(f"timeout_s is {shown(timeout_s)}")
+    return max(0.0, min(_MOST_S, timeout_s))
 
 
 def _not_yet(args: dict[str, Any]) -> Any:

@@ -25,12 +25,13 @@ from numpy.typing import NDArray
 from gnnkit.cluster.serving.store_api import StoreApi
 from gnnkit.errors import DatasetError, GnnkitError, MemoryLimitError, PlanError, SamplingError, near_matches
 from gnnkit.plan import Batching, InputLinks, InputNodes, LoaderPlan, NeighborSampling, PPRSampling, Sampling, num_batches
+from gnnkit.plan.sampling import check_fan_outs, resolve_fan_outs
 from gnnkit.runtime.remote import error_from_json, fresh
 from gnnkit.runtime.ring import mapped
 from gnnkit.runtime.scheduler import Scheduler
 from gnnkit.runtime.wire import Message
 from gnnkit.samplers import PPR, channel_ratios
-from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType, is_label_edge_type
+from gnnkit.schema import HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType
 from gnnkit.storage.store import Store
 
 if TYPE_CHECKING:
@@ -92,17 +93,11 @@ def _ppr(words: Mapping[str, Any]) -> PPR:
 
 def _fan_outs(store: Store, given: Any) -> dict[EdgeType, tuple[int, ...]]:
     """For every type of the store; labels are not walked along, and neither is what a dict leaves out."""
-    known = store.schema.edge_types
-    by_type = given if isinstance(given, Mapping) else {edge_type: given for edge_type in known if not is_label_edge_type(edge_type)}
-    unknown = [edge_type for edge_type in by_type if edge_type not in known]
-    if unknown:
-        raise PlanError(f"num_neighbors names the unknown edge type {unknown[0]}", f"known: {list(known)}")
-    found = {edge_type: tuple(int(number) for number in by_type[edge_type]) for edge_type in by_type}
-    lengths = {len(fan_out) for fan_out in found.values()}
-    if len(lengths) != 1 or 0 in lengths or any(number < -1 for fan_out in found.values() for number in fan_out):
-        raise PlanError(f"num_neighbors must have one number of at least -1 per hop for each type, got {given!r}")
-    nothing = (0,) * lengths.pop()
-    return {edge_type: found.get(edge_type, nothing) for edge_type in known}
+    if isinstance(given, Mapping):
+        check_fan_outs(given)
+        nothing = (0,) * len(next(iter(given.values())))
+        given = {**dict.fromkeys(store.schema.edge_types, nothing), **given}
+    return resolve_fan_outs(given, store.schema)
 
 
 # Called once with a value or an error.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gnnkit.bounds import MOST_SECONDS, MOST_THREADS, is_real, keep_whole_number, shown
 from gnnkit.cluster.hosts import (
     PlacementOption,
     check_placement,
@@ -152,13 +153,14 @@ class ServerSpec:
     memory_budget: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("num_servers", 1), ("workers_per_server", 1), ("threads_per_worker", 1), ("max_restarts", 0)):
-            _check_whole(name, getattr(self, name), least)
+        for name in ("num_servers", "workers_per_server", "threads_per_worker"):
+            keep_whole_number(self, name, 1, MOST_THREADS)
+        keep_whole_number(self, "max_restarts")
         if isinstance(self.stop_with_last_client, bool):
             object.__setattr__(self, "stop_with_last_client", int(self.stop_with_last_client))
-        _check_whole("stop_with_last_client", self.stop_with_last_client, 0)
+        keep_whole_number(self, "stop_with_last_client")
         if self.rank is not None:
-            _check_whole("rank", self.rank, 0)
+            keep_whole_number(self, "rank")
             if self.rank >= self.num_servers:
                 raise PlanError(f"rank={self.rank}, and there are {self.num_servers} servers", "ranks count from 0")
             if not self.addresses and self.folder is None:
@@ -168,8 +170,8 @@ class ServerSpec:
                 )
         for name in ("join_timeout_s", "start_timeout_s"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-                raise PlanError(f"{name} must be a number of seconds, got {value!r}")
+            if not is_real(value) or not 0 < value <= MOST_SECONDS:
+                raise PlanError(f"{name} must be a number of seconds, and at most {MOST_SECONDS:g}, got {shown(value)}")
         if len(self.addresses) not in (0, 1, self.num_servers):
             raise PlanError(
                 f"there are {len(self.addresses)} addresses for {self.num_servers} servers", "give the first one's, or one for each"
@@ -237,11 +239,6 @@ class ServerSpec:
             "ends_with_clients": self.stop_with_last_client > 0,
             "network": network,
         }
-
-
-def _check_whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise PlanError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
 def _placement_json(value: PlacementOption) -> Any:

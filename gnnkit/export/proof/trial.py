@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gnnkit.bounds import is_whole, shown
 from gnnkit.cluster.hosts import shares
 from gnnkit.cluster.namespaces import INTERFACE, host_address
 from gnnkit.errors import PlanError, StartTimeout, WorkerDied
@@ -231,8 +232,8 @@ def read_job(directory: Path) -> TrialSize:
     numbers: dict[str, Any] = {}
     for name, least in (("nodes", 1), ("procs_per_node", 1), ("storage_nodes", 0), ("servers_per_node", 1), ("gpus_per_proc", 0)):
         value = numbers[name] = options.get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise PlanError(f"{RECORD} says {name}={value!r}", "export the job again")
+        if not is_whole(value, least):
+            raise PlanError(f"{RECORD} says {name}={shown(value)}", "export the job again")
     if not isinstance(options.get("launcher"), str):
         raise PlanError(f"{RECORD} says launcher={options.get('launcher')!r}", "export the job again")
     replicated = options.get("placement") == "replicate"

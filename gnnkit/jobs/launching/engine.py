@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gnnkit.backends.base import check_count
+from gnnkit.bounds import MOST_THREADS, is_whole, shown, whole_number
 from gnnkit.errors import GnnkitError, PlanError, interruptible
 from gnnkit.events import EventSink
 from gnnkit.jobs.environment import check_present
@@ -178,8 +178,8 @@ class RunHandle(Shown):
             PlanError: There is no such rank.
         """
         count = self._job.spec.num_procs
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < count:
-            raise PlanError(f"there is no rank {rank!r}", f"ranks are 0 to {count - 1}")
+        if not is_whole(rank, 0, count - 1):
+            raise PlanError(f"there is no rank {shown(rank)}", f"ranks are 0 to {count - 1}")
         return self._job.log(rank)
 
     def stop(self) -> None:
@@ -304,7 +304,7 @@ def _count(num_procs: int | None, engine: Engine) -> int:
     said = engine.num_procs
     if num_procs is None:
         num_procs = _NUM_PROCS if said is None else said
-    check_count("num_procs", num_procs, 1)
+    num_procs = whole_number("num_procs", num_procs, 1, MOST_THREADS)
     if said is not None and num_procs != said:
         raise PlanError(f"num_procs={num_procs}, and {engine!r} starts {said}", "say it once")
     return num_procs

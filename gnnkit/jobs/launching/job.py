@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gnnkit.backends import backend_from_json
-from gnnkit.backends.base import check_count, check_seconds
 from gnnkit.backends.graph_store import GraphStore
 from gnnkit.backends.server_pool import OwnServers
 from gnnkit.backends.stored_graph import TemporaryStore, temporary_store
+from gnnkit.bounds import MOST_THREADS, check_seconds, keep_whole_number, whole_number
 from gnnkit.cluster.serving.spec import UNIX_PREFIX, token_for
 from gnnkit.errors import GnnkitError, PlanError, StoreError, TrainingFailed, WorkerDied, WorkerStopped
 from gnnkit.events import Event, EventKind, EventSink
@@ -168,8 +168,8 @@ class LaunchSpec:
     log_dir: str | None = None
 
     def __post_init__(self) -> None:
-        check_count("max_restarts", self.max_restarts, 0)
-        check_count("threads_per_proc", self.threads, 1)
+        keep_whole_number(self, "max_restarts")
+        object.__setattr__(self, "threads", whole_number("threads_per_proc", self.threads, 1, MOST_THREADS))
         check_seconds("start_timeout_s", self.start_timeout_s, 0.1)
         check_device(self.device)
 

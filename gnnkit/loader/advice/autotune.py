@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit.backends import backend_from_json
+from gnnkit.bounds import MOST_SECONDS, is_real
 from gnnkit.errors import PlanError
 from gnnkit.events import Event, ignore_events
 from gnnkit.host import available_cpus, available_memory
@@ -294,7 +295,7 @@ def check_seconds(seconds: Any) -> None:
     Raises:
         PlanError: It is no positive number of seconds.
     """
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < threading.TIMEOUT_MAX:
+    if not is_real(seconds) or not 0 < seconds <= MOST_SECONDS:
         raise PlanError(f"seconds must be a positive number, got {seconds!r}")
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from gnnkit.errors import PlanError, SamplingError
+from gnnkit.errors import MemoryLimitError, PlanError, SamplingError
+from gnnkit.host import FreeMemory
 from gnnkit.kernels.jit import kernel
 from gnnkit.kernels.keys import PURPOSE_NEGATIVES, fold
 from gnnkit.kernels.stream import bounded, draw_u64, fold_u64
@@ -140,6 +141,9 @@ def integer_weights(weight: NDArray[Any], count: int, what: str, of: str = "node
 MAX_TRIES = 32
 # Pairs asked about at a time where every node is tried.
 _CHUNK = 1 << 16
+# What a drawn negative takes until a batch is made: two ends, its number and its link, and their copies on the way to being numbered.
+_NEGATIVE_BYTES = 64
+_free_memory = FreeMemory()
 
 
 class Negatives:
@@ -180,8 +184,14 @@ class Negatives:
 
         Raises:
             SamplingError: There is no node to draw, or a source has an edge to every target that could be drawn.
+            MemoryLimitError: There is no memory for so many.
         """
         key, count = fold(batch_key, PURPOSE_NEGATIVES), self._options.count(len(src))
+        needed, free = count * _NEGATIVE_BYTES, _free_memory.take(count * _NEGATIVE_BYTES)
+        if needed > free:
+            raise MemoryLimitError(
+                f"a batch's negatives need {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are free", "lower batch_size or neg_amount"
+            )
         which = np.arange(count, dtype=np.int64)
         of_link = which % max(1, len(src))
         until = None if time is None else time[of_link]

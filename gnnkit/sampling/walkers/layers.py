@@ -8,6 +8,7 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
+from gnnkit.errors import SamplingError
 from gnnkit.kernels.jit import allocating_helper, kernel
 from gnnkit.kernels.keys import PURPOSE_LAYERS, fold, text_key
 from gnnkit.kernels.stream import bit_length, bounded, draw_u64
@@ -227,6 +228,8 @@ class LayerWalker:
         wanted = [r for r in range(len(fan_outs)) if fan_outs[r] and relations[r, FRONTIER] in frontier]
         weights = {r: reach.weights(r, frontier[relations[r, FRONTIER]]).copy() for r in wanted if relations[r, WEIGHTED]}
         picks = reach.expand(Expansion(key, hop, fan_outs, frontier, weighted=self._sampling.weight is not None))
+        if any(len(weights[r]) != len(picks[r].neighbors) for r in weights):
+            raise SamplingError("a host sent weights that do not fit its edges", "all hosts must run the same gnnkit")
         slots = {r: self._seen[relations[r, NEIGHBOR]].slots(picks[r].neighbors, insert=True) for r in wanted}
         edges, candidates = {}, {}
         for n in sorted({int(relations[r, NEIGHBOR]) for r in wanted}):

@@ -1,0 +1,104 @@
+"""The bounds of values that come from users, plans and other processes: each is looked at once, where it comes in."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from gnnkit.errors import PlanError
+
+# The largest of int64, which kernels work with.
+LARGEST = (1 << 63) - 1
+# More epochs, and batches of one, than are ever reached.
+MOST_BATCHES = (1 << 48) - 1
+# More threads or processes of one kind than any host has processors.
+MOST_THREADS = 1 << 12
+# Ten years: more than is ever waited for, and less than the system's own timers overflow at.
+MOST_SECONDS = 10 * 365.25 * 86400
+
+
+def is_whole(value: Any, least: float = 0, most: float = LARGEST) -> TypeGuard[int]:
+    """Whether a value is a whole number from ``least`` to ``most``: NumPy's are like Python's, and true and false are none."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and least <= int(value) <= most
+
+
+def is_real(value: Any) -> TypeGuard[float]:
+    """Whether a value is a finite number; NumPy's are like Python's, and true and false are none."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and bool(abs(value) < math.inf)
+
+
+def whole_number(name: str, value: Any, least: int = 0, most: int = LARGEST, hint: str | None = None, *, instead: str = "") -> int:
+    """A whole number as Python's own; see ``is_whole``.
+
+    Args:
+        name: What it is called.
+        value: The value.
+        least: The smallest that it may be.
+        most: The largest.
+        hint: What to do about another one.
+        instead: What else may be given, for the message: "'auto' or ".
+
+    Raises:
+        PlanError: It is none of these.
+    """
+    if not is_whole(value, least, most):
+        limit = f", and at most {most}" if most != LARGEST else ""
+        raise PlanError(f"{name} must be {instead}a whole number of at least {least}{limit}, got {shown(value)}", hint)
+    return int(value)
+
+
+def keep_whole_number(
+    options: object, name: str, least: int = 0, most: int = LARGEST, hint: str | None = None, *, instead: str = ""
+) -> None:
+    """The same for a field of a frozen dataclass, which holds Python's own from then on.
+
+    Raises:
+        PlanError: It is none of these.
+    """
+    object.__setattr__(options, name, whole_number(name, getattr(options, name), least, most, hint, instead=instead))
+
+
+def check_flag(name: str, value: Any, *, or_none: bool = False) -> None:
+    """Refuses what is neither True nor False; a text such as "no" would count as True.
+
+    Args:
+        name: The option.
+        value: What the user said.
+        or_none: Whether None is a value, too.
+
+    Raises:
+        PlanError: It is something else.
+    """
+    if not isinstance(value, (bool, np.bool_)) and not (or_none and value is None):
+        raise PlanError(f"{name} must be True{', False or None' if or_none else ' or False'}, got {shown(value)}")
+
+
+def check_seconds(name: str, value: Any, least: float = 0.0) -> None:
+    """Refuses what is no number of seconds from ``least`` to ten years.
+
+    Raises:
+        PlanError: It is none.
+    """
+    if not is_real(value) or not least <= value <= MOST_SECONDS:
+        raise PlanError(f"{name} must be a number of seconds of at least {least:g}, and at most {MOST_SECONDS:g}, got {shown(value)}")
+
+
+def check_text(name: str, value: Any) -> None:
+    """Refuses what is no text, or one that cannot be written to a file.
+
+    Raises:
+        PlanError: It is none.
+    """
+    if not isinstance(value, str) or any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise PlanError(f"{name} must be a text that can be written, got {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """A value in a message: cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # a number of more digits than Python writes
+        text = f"a {type(value).__name__} that is too long to be written"
+    return text if len(text) <= 100 else f"{text[:97]}..."
