@@ -74,6 +74,12 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     dangling: Literal["error", "drop"] = "error",
     presorted: bool = False,
     time_unit: Literal["s", "ms", "us", "ns"] = "us",
+    header: Any = None,
+    sep: Any = None,
+    comment: Any = None,
+    decimal: Any = ".",
+    null: Any = None,
+    encoding: Any = None,
     name: str = "tables",
     scratch_dir: str | Path | None = None,
     memory_bytes: int | None = None,
@@ -82,12 +88,13 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
 ) -> TableSource:
     """Tables of nodes and edges as a graph, for ``GraphLoader.from_source`` and ``gnnkit.partition``.
 
-    A table is a path, a URL, a glob, a folder or a list of them (Parquet; CSV or TSV, also .gz, .zst and .bz2; Arrow or Feather); anything
-    with ``__arrow_c_stream__`` (Polars, DuckDB, pandas, pyarrow); a pandas data frame; ``{column: array}``; or ``(src, dst)``, two arrays.
-    ``edges`` may be a NetworkX graph. Each table is read once, front to back, in bounded memory.
+    A table is a path, a URL, a glob, a folder or a list of them (Parquet; Arrow or Feather; texts such as CSV, also .gz, .zst, .bz2, .lz4 and
+    .xz); anything with ``__arrow_c_stream__`` (Polars, DuckDB, pandas, pyarrow); a pandas data frame; ``{column: array}``; or
+    ``(src, dst)``, two arrays. ``edges`` may be a NetworkX graph. Each table is read once, front to back, in bounded memory.
 
     Node ``i`` is row ``i`` of its type's table, edge ``e`` row ``e`` of its own. A node type without a table has the nodes that edges name,
-    in ascending order of their keys (texts by their UTF-8 bytes). Files of a glob or folder come in the order of their names.
+    in ascending order of their keys (texts by their UTF-8 bytes). Files of a glob or folder come in the order of their names;
+    names of folders such as "year=2020" are columns. A folder of Delta is read as its log says, with ``deltalake``.
 
     Options that name columns take, for a graph of one node type and one edge type, the columns; else ``{type: columns}``, where a type
     is a node type or an edge type, and ``src`` and ``dst`` may be one name for all.
@@ -114,6 +121,13 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
             follows that of the file before, as Spark's ``repartitionByRange(dst)`` writes them. It is checked, and a store is then built
             in one pass, without sorting edges on disk; it is the same store. See ``docs/how-to/spark-and-dask.md``.
         time_unit: The unit of times.
+        header: Whether row 1 of a text, such as CSV, names the columns. For this option and the next five, ``{type: value}`` is for one
+            type's tables, and a value for all; None is what the first rows of a text show, which ``repr`` of the source tells.
+        sep: What separates the fields of a text: one to four characters. " " stands for any number of blanks where some rows have several.
+        comment: What lines begin with that are left out wherever they are; None leaves those before row 1 out that begin with # or %.
+        decimal: The decimal point of a text, "." or ",".
+        null: What fields of a text are missing, such as "NA" or ``["NA", "NULL"]``, beside empty ones, quoted or not.
+        encoding: The encoding of a text, as Python names it; None is UTF-8, or UTF-16 where a text begins with its mark.
         name: What the graph is called.
         scratch_dir: Folder for what is kept while the tables are read; None is that of datasets. With ``engine``, all its nodes see it.
         memory_bytes: Memory for dictionaries of keys; None is a 16th of what is available, between 64 MB and 512 MB.
@@ -135,6 +149,12 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         "split": split,
         "time": time,
         "edge_weight": edge_weight,
+        "header": header,
+        "sep": sep,
+        "comment": comment,
+        "decimal": decimal,
+        "null": null,
+        "encoding": encoding,
     }
     if not isinstance(presorted, bool):
         raise PlanError(f"presorted={presorted!r}: it is True or False")
@@ -348,7 +368,7 @@ class TableSource:
                 "keys": list(node.keys),
                 "split": self._splits[name].state() if name in self._splits else None,
                 "names": self._spools[name].state() if name in self._spools else None,
-                **self._columns_state(name, node.uses, self._nodes[name]),
+                **self._columns_state(node, self._nodes[name]),
             }
         for edge_type, edge in layout.edges.items():
             edges[edge_type_name(edge_type)] = {
@@ -356,15 +376,18 @@ class TableSource:
                 "named": list(edge.named),
                 "dropped": self._num_dropped(edge_type),
                 "digests": [digest.state() for digest in self._end_digests[edge_type]],
-                **self._columns_state(edge_type, edge.uses, self._edges[edge_type]),
+                **self._columns_state(edge, self._edges[edge_type]),
             }
         options = {"types": types_to_text(layout.types), "fill": self._fill, "dangling": self._dangling, "time_unit": self._time_unit}
         return {"nodes": nodes, "edges": edges, **options}
 
-    def _columns_state(self, name: NodeType | EdgeType, uses: Mapping[str, tuple[str, ...]], arrays: _ColumnArrays) -> dict[str, Any]:
-        rows = self._own(name).get("rows", 0) + arrays.num_rows
+    def _columns_state(self, owner: NodeTable | EdgeTable, arrays: _ColumnArrays) -> dict[str, Any]:
+        own = self._own(owner.name)
+        rows = own.get("rows", 0) + arrays.num_rows
         columns = {array: column.state() for array, column in arrays.columns.items()} if rows else {}
-        return {"uses": {option: list(found) for option, found in uses.items()}, "rows": rows, "columns": columns}
+        text = own.get("text", {}) if own else owner.table.told if owner.table is not None else {}
+        uses = {option: list(found) for option, found in owner.uses.items()}
+        return {"uses": uses, "rows": rows, "columns": columns, **({"text": text} if text else {})}
 
     def recoding(self, name: NodeType | EdgeType, array: str) -> Recoding | None:
         """Makes rows of an array of the store what they are among all rows; None where they stay as they are."""
