@@ -312,6 +312,8 @@ def partition(
         raise typer.BadParameter("gnnkit partition SOURCE NUM_PARTS, or gnnkit partition NUM_PARTS --edges ...")
     with make_sink(False if as_json else "auto") as events:
         graph = _open(source, asked, root, download, events, engine, out)
+        if hasattr(graph, "described") and not as_json:
+            show_line(str(graph))
         made: Store | None = cut(graph, num_parts, cast(Any, method), out, events=events, finish=finish, overwrite=overwrite, **options)
     if made is None:
         _show_progress(out, part or [], as_json)

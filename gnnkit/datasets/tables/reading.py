@@ -196,6 +196,15 @@ class SourceTable:
         return self.urls.get(path, path)
 
     @property
+    def origin(self) -> str:
+        """Where it comes from, and how its texts are written; that of the first file stands for all."""
+        if not self.files:
+            return type(self.form).__name__
+        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
+        how = f" ({self.dialect(self.files[0])})" if self.is_csv else ""
+        return f"{self.shown(self.files[0]).rpartition('/')[2]}{more}{how}"
+
+    @property
     def is_csv(self) -> bool:
         """Whether its files say nothing of the types of columns."""
         return any(_format(path) == "csv" for path in self.files)
@@ -285,7 +294,7 @@ def open_table(
     table = SourceTable(what, form, types, text=text, known=known)
     paths = [form] if isinstance(form, (str, Path)) else form
     if isinstance(paths, (list, tuple)) and paths and all(isinstance(path, (str, Path)) for path in paths):
-        if len(paths) > 1 or not os.path.isdir(folder := os.path.expanduser(paths[0])) or _engine_of(folder) != ("Delta", folder):
+        if len(paths) > 1 or _engine_at(folder := os.path.expanduser(paths[0])) != "Delta":
             table.files, table.urls = _files(paths, what, events)
             table.schema = _file_schema(table.files[0], table)
             return table
@@ -410,7 +419,7 @@ def _files(paths: Sequence[str | Path], what: str, events: EventSink) -> tuple[l
     """The files that paths, URLs and globs stand for; those of a glob or folder by name. And the URLs that they were fetched from."""
     found: list[str] = []
     urls: dict[str, str] = {}
-    for path in map(os.fspath, paths):
+    for path in [os.fspath(given) for given in paths]:
         if is_url(path):
             fetched = renderer("fetch_tables")(path, what, partial(_is_fetched, path, what), events)
             urls |= dict(fetched)
@@ -419,12 +428,11 @@ def _files(paths: Sequence[str | Path], what: str, events: EventSink) -> tuple[l
         path = os.path.expanduser(path)
         inside = [path]
         if os.path.isdir(path) or not os.path.exists(path):
-            is_folder = os.path.isdir(path)
-            inside = sorted(glob.glob(f"{glob.escape(path.rstrip('/'))}/**/*" if is_folder else path, recursive=True))
-            inside = [entry for entry in inside if not _is_hidden(entry, path) and not (is_folder and _format(entry) is None)]
-            for folder in sorted({os.path.dirname(entry) for entry in inside}):
-                if (engine := _engine_of(folder)) is not None:
-                    raise _log_decides(*engine, what)
+            entries = {below for entry in ([path] if os.path.isdir(path) else glob.glob(path, recursive=True)) for below in _below(entry)}
+            inside = sorted(entry for entry in entries if not _is_hidden(entry, path))
+            for folder in sorted({str(folder) for entry in inside for folder in PurePath(os.path.abspath(entry)).parents}):
+                if (engine := _engine_at(folder)) is not None:
+                    raise _log_decides(engine, folder, what)
         if not inside:
             raise DatasetError(f"{what}: there is no file {path!r}", "paths are relative to the working directory; a glob has * in it")
         found += inside
@@ -434,6 +442,14 @@ def _files(paths: Sequence[str | Path], what: str, events: EventSink) -> tuple[l
             others = _READERS.get(PurePath(path).suffix.lower(), f"known suffixes: {known}; text also with {' '.join(PACKED)}")
             raise PlanError(f"{what}: {path!r} is of no known format", others)
     return found, urls
+
+
+def _below(entry: str) -> list[str]:
+    """All files of tables below a folder; a file itself."""
+    if not os.path.isdir(entry):
+        return [entry]
+    below = glob.glob(f"{glob.escape(entry.rstrip('/'))}/**/*", recursive=True)
+    return [path for path in below if _format(path) is not None and not os.path.isdir(path)]
 
 
 def _is_hidden(path: str, given: str) -> bool:
@@ -463,13 +479,9 @@ _LOGS = {
 }
 
 
-def _engine_of(folder: str) -> tuple[str, str] | None:
-    """The engine that wrote the table that a folder belongs to, where a log says which files are part of it, and the table's folder."""
-    for root in (folder, *map(str, PurePath(folder).parents)):
-        for engine, (log, _) in _LOGS.items():
-            if glob.glob(f"{glob.escape(root)}/{log}"):
-                return engine, root
-    return None
+def _engine_at(folder: str) -> str | None:
+    """The engine whose table lies in a folder, if one has left a log there."""
+    return next((engine for engine, (log, _) in _LOGS.items() if glob.glob(f"{glob.escape(folder)}/{log}")), None)
 
 
 def _log_decides(engine: str, root: str, what: str) -> PlanError:

@@ -28,6 +28,7 @@ from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.files import read_bounded
 from gnnkit.host import available_cpus, available_memory
+from gnnkit.rendering import Shown
 from gnnkit.schema import (
     ArraySpec,
     EdgeType,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 Columns: TypeAlias = "str | Sequence[str]"
 _SPLITS = {"val": "valid", "validation": "valid"}
+_UNITS = ("s", "ms", "us", "ns")
 _SHOWN = 10
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 16 << 20
 _MIN_MEMORY, _MAX_MEMORY = 64 << 20, 512 << 20
@@ -88,8 +90,8 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
 ) -> TableSource:
     """Tables of nodes and edges as a graph, for ``GraphLoader.from_source`` and ``gnnkit.partition``.
 
-    A table is a path, a URL, a glob, a folder or a list of them (Parquet; Arrow or Feather; texts such as CSV, also .gz, .zst, .bz2, .lz4 and
-    .xz); anything with ``__arrow_c_stream__`` (Polars, DuckDB, pandas, pyarrow); a pandas data frame; ``{column: array}``; or
+    A table is a path, a URL, a glob, a folder or a list of them (Parquet; Arrow or Feather; texts such as CSV, also .gz, .zst, .bz2, .lz4
+    and .xz); anything with ``__arrow_c_stream__`` (Polars, DuckDB, pandas, pyarrow); a pandas data frame; ``{column: array}``; or
     ``(src, dst)``, two arrays. ``edges`` may be a NetworkX graph. Each table is read once, front to back, in bounded memory.
 
     Node ``i`` is row ``i`` of its type's table, edge ``e`` row ``e`` of its own. A node type without a table has the nodes that edges name,
@@ -162,7 +164,7 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         "layout": Layout.of(edges, nodes, keys, src, dst, given, types_of(types), events),
         "fill": dict(fill or {}),
         "dangling": _one_of("dangling", dangling, ("error", "drop")),
-        "time_unit": _one_of("time_unit", time_unit, ("s", "ms", "us", "ns")),
+        "time_unit": _one_of("time_unit", time_unit, _UNITS),
         "name": name,
         "folder": _scratch(scratch_dir),
         "memory_bytes": memory_bytes or _memory(),
@@ -285,8 +287,8 @@ class _ColumnArrays:
             yield start, self.columns[name].rows(start, min(start + step, self.num_rows))
 
 
-class TableSource:
-    """A ``GraphSource`` over tables; made by ``gnnkit.tables``, which reads them.
+class TableSource(Shown):
+    """A ``GraphSource`` over tables; made by ``gnnkit.tables``, which reads them. Its card shows how they were read.
 
     What was read lies on disk in files without names, as long as the source is there: it takes about as much as the store that is built.
 
@@ -730,10 +732,8 @@ class TableSource:
 
     def _facts(self) -> dict[str, Any]:
         """Returns what became of the columns, as JSON."""
-        layout, facts, classes = self._layout, dict[str, Any](), dict[NodeType, list[Any]]()
-        owners: list[tuple[str, Any, _ColumnArrays]] = [(name, layout.nodes[name], arrays) for name, arrays in self._nodes.items()]
-        owners += [(edge_type_name(name), layout.edges[name], arrays) for name, arrays in self._edges.items()]
-        for label, owner, arrays in owners:
+        facts, classes = dict[str, Any](), dict[NodeType, list[Any]]()
+        for label, owner, arrays in self._owners():
             earlier = {} if self._after is None else self._after.metadata["tables"][label]
             own: dict[str, Any] = {name: column.facts() for name, column in arrays.columns.items()}
             used = {name for columns in owner.uses.values() for name in columns}
@@ -765,6 +765,27 @@ class TableSource:
             facts[label] = own
         found = {"num_classes": len(next(iter(classes.values())))} if len(classes) == 1 else {}
         return {"tables": facts, **found}
+
+    @property
+    def described(self) -> list[tuple[str, str]]:
+        """How each table was read: where from, what its columns are, what was left out, and what has no use."""
+        found: list[tuple[str, str]] = []
+        for label, owner, arrays in self._owners():
+            table, own, rows = owner.table, self.metadata["tables"][label], f"{arrays.num_rows} rows"
+            found.append((label, f"no table, {rows}" if table is None else f"{table.origin}, {rows}"))
+            ends = {"keys": owner.keys} if isinstance(owner, NodeTable) else {"src": owner.ends[0], "dst": owner.ends[1]}
+            for option, columns in ({} if table is None else {**ends, **owner.uses}).items():
+                words = [f"{column} ({table.need(column, option)})" for column in columns]
+                words += [f"in {own['time']['unit']}" if "unit" in own["time"] else "as they are"] if option == "time" else []
+                found += [(f"{label} {option}", ", ".join(words))] if words else []
+            found += [(f"{label} dropped", f"{own['dropped_edges']} edges that name no node")] if "dropped_edges" in own else []
+            found += [(f"{label} unused", ", ".join(own["unused"]))] if "unused" in own else []
+        return found
+
+    def _owners(self) -> list[tuple[str, Any, _ColumnArrays]]:
+        """The types as metadata name them, their tables and their arrays."""
+        nodes: list[tuple[str, Any, _ColumnArrays]] = [(t, self._layout.nodes[t], arrays) for t, arrays in self._nodes.items()]
+        return nodes + [(edge_type_name(t), self._layout.edges[t], arrays) for t, arrays in self._edges.items()]
 
     def _goes_on_ascending(self, node_type: NodeType, earlier: Mapping[str, Any]) -> bool:
         """Whether the keys that edges name are in ascending order, those of the store and the new ones together."""

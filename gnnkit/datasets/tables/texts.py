@@ -63,7 +63,7 @@ class TextOptions:
         options = {name: value for name, value in given.items() if value is not None}
         if isinstance(null := options.get("null", ()), (str, list, tuple)):
             options["null"] = (null,) if isinstance(null, str) else tuple(null)
-        sep = options["sep"] = {"\\t": "\t", "tab": "\t"}.get(options.get("sep"), options.get("sep"))
+        sep = options["sep"] = "\t" if options.get("sep") in ("\\t", "tab") else options.get("sep")
         checks = {
             "header": (options.get("header") in (None, True, False), "it is True or False"),
             "sep": (sep is None or _is_one_line(sep, 1, 4), 'it is one to four characters, such as ",", "\\t" or "::"'),
