@@ -252,7 +252,7 @@ def _has_header(sample: _Rows, path: str, known: Sequence[str]) -> bool:
     elsewhere = {word.strip() for row in sample.rows[1:] for word in row}
     recurring = sorted({word for word in words if word} & elsewhere)
     numbered = [int(word) for word in words if word.isdigit()]
-    if not all(is_value) and len(numbered) > 1 and numbered == [*range(numbered[0], numbered[-1] + 1)]:
+    if not is_value[0] and len(numbered) > 1 and numbered == [*range(numbered[0], numbered[-1] + 1)]:
         why = "its numbers follow each other, as those of columns do"
     elif any(is_value) or len(recurring) > 1:
         return False
