@@ -425,3 +425,33 @@ def test_the_card_says_how_tables_were_read(tmp_path: Path) -> None:
         assert "age (double)" in text
     assert "&lt;b&gt;" in page and "<b>" not in page
     assert "row 1 is values" in repr(gnnkit.tables(written(tmp_path, "0,1\n5,6\n")))
+
+
+# Layouts of data sets ------------------------------------------------------------------------------------------------------------
+
+
+def test_layouts_of_known_data_sets(tmp_path: Path) -> None:
+    # ogbn-mag: pairs of row numbers without a header, and numbers of nodes.
+    folder = "raw/relations/author___writes___paper"
+    mag = written(tmp_path, gzip.compress(b"0,0\n0,1\n2,1\n"), f"{folder}/edge.csv.gz")
+    writes = ("author", "writes", "paper")
+    source = gnnkit.tables({writes: mag}, {"author": 3, "paper": 2})
+    assert read_edges(source, writes).tolist() == [[0, 0, 2], [0, 1, 1]]
+    # MAG240M: arrays that NumPy maps.
+    np.save(tmp_path / "edge_index.npy", np.array([[0, 1], [1, 2]]))
+    np.save(tmp_path / "node_feat.npy", np.arange(6, dtype=np.float16).reshape(3, 2))
+    with pytest.raises(PlanError, match=r"numpy\.load"):
+        gnnkit.tables(tmp_path / "edge_index.npy")
+    ends, rows = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("edge_index", "node_feat"))
+    source = gnnkit.tables(ends, {"x": rows}, features="x")
+    assert (read_edges(source, EDGE).tolist(), read_node_array(source, "node", "x").tolist()) == (ends.tolist(), rows.tolist())
+    # LINKX's Facebook100: a sparse matrix and columns of whole numbers.
+    coo = nx.to_scipy_sparse_array(nx.path_graph(3), format="coo")
+    source = gnnkit.tables(coo.coords, {"y": np.array([1, 2, 2])}, label="y")
+    assert read_edges(source, EDGE).tolist() == [end.tolist() for end in coo.coords]
+    # PPI: JSON of NetworkX's nodes and links.
+    graph = nx.node_link_graph(json.loads(json.dumps(nx.node_link_data(nx.path_graph(3), edges="links"))), edges="links")
+    assert len(pairs(gnnkit.tables(graph))) == 4
+    # DGL's save_graphs.
+    with pytest.raises(PlanError, match=r"dgl\.load_graphs"):
+        gnnkit.tables(written(tmp_path, b"DGL", "graph.bin"))

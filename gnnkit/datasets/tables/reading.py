@@ -40,6 +40,9 @@ _READERS = {
     ".xlsx": "gnnkit.tables takes pandas.read_excel(path)",
     ".orc": "gnnkit.tables takes pyarrow.orc.read_table(path)",
     ".avro": "gnnkit.tables takes polars.read_avro(path)",
+    ".npy": "gnnkit.tables takes numpy.load(path, mmap_mode='r'), two rows of ends",
+    ".mat": "gnnkit.tables takes arrays of scipy.io.loadmat(path)",
+    ".bin": "dgl.load_graphs(path) reads graphs of DGL, and gnnkit.tables takes graph.edges()",
     ".zip": "unpack it: python -m zipfile -e FILE FOLDER",
 }
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from gnnkit.errors import DatasetError, PlanError
 
 # Suffixes of text, and of what packs it with the codec of Arrow; Python reads xz.
-TEXT = (".csv", ".tsv", ".txt")
+TEXT = (".csv", ".tsv", ".tab", ".txt", ".dat", ".data", ".edges")
 PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".xz": ""}
 BLOCK_BYTES = 8 << 20
 _SAMPLE_BYTES, _SAMPLE_ROWS = 1 << 18, 500
@@ -28,7 +28,7 @@ _COMMENTS = ("#", "%")
 # A byte that takes the place of separators of several bytes: the "unit separator" of ASCII.
 _UNIT = "\x1f"
 # What names no column where other rows have it: numbers, dates and times, booleans.
-_VALUE = re.compile(r"\s*([+-]?[\d.][\d.,:eE+\-/TZ ]*|true|false)\s*", re.IGNORECASE)
+_VALUE = re.compile(r"[+-]?[\d.][\d.,:eE+\-/TZ ]*|true|false", re.IGNORECASE)
 _SETTLE = "header=True or header=False says which it is; a file that is appended has the header of those before"
 _NOTHING = ("", "\\n", "na", "n/a", "null", "none", "nan", "nil", "?", "-")
 
@@ -232,7 +232,7 @@ class _Rows:
 
 def _are_values(words: Sequence[str]) -> bool:
     """Whether the fields of a column are numbers, dates, times or booleans, those aside that are missing."""
-    found = [word for word in words if word.strip().lower() not in _NOTHING]
+    found = [word for word in map(str.strip, words) if word.lower() not in _NOTHING]
     return bool(found) and all(map(_VALUE.fullmatch, found))
 
 
@@ -250,7 +250,7 @@ def _has_header(sample: _Rows, path: str, known: Sequence[str]) -> bool:
     if any(column and not value for column, value in zip(told, is_value, strict=False)):
         return True
     elsewhere = {word.strip() for row in sample.rows[1:] for word in row}
-    recurring = sorted({word for word in words if word} & elsewhere)
+    recurring = sorted({word for word in words if word.lower() not in _NOTHING} & elsewhere)
     numbered = [int(word) for word in words if word.isdigit()]
     if not is_value[0] and len(numbered) > 1 and numbered == [*range(numbered[0], numbered[-1] + 1)]:
         why = "its numbers follow each other, as those of columns do"
@@ -273,12 +273,12 @@ def _delimiter(sep: str) -> str:
 def _edit(sep: str, *, blanks: bool) -> Callable[[bytes], bytes] | None:
     """What makes one character of each separator, in whole lines; None where it is one."""
     if blanks:
-        return lambda text: re.sub(rb"[ \t]+", b" ", re.sub(rb"(?m)^[ \t]+|[ \t]+(?=\r?$)", b"", text))
+        return lambda text: re.sub(rb"(?m)^ | (?=\r?$)", b"", re.sub(rb"[ \t]+", b" ", text))
     return None if _delimiter(sep) == sep else lambda text: text.replace(sep.encode(), _UNIT.encode())
 
 
 class _Lines:
-    """Edits a stream of bytes line by line, for ``pyarrow.TransformInputStream``.
+    """Edits a stream of bytes line by line, for ``pyarrow.TransformInputStream``; as for Arrow, no line is longer than two blocks.
 
     Args:
         edit: What is done to whole lines.
@@ -291,6 +291,8 @@ class _Lines:
         data = self._rest + bytes(block)
         end = data.rfind(b"\n") + 1 if len(block) else len(data)
         self._rest = data[end:]
+        if len(self._rest) > 2 * BLOCK_BYTES:
+            raise pa.ArrowInvalid(f"a line has more than {2 * BLOCK_BYTES >> 20} MB")
         return self._edit(data[:end])
 
 
