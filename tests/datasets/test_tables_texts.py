@@ -192,6 +192,25 @@ def test_the_error_says_who_reads_it(tmp_path: Path, name: str, content: str | b
         gnnkit.tables(written(tmp_path, content, name))
 
 
+def test_files_of_several_kinds_and_wide_rows(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"src": [1], "dst": [2]}), tmp_path / "0.parquet")
+    written(tmp_path, "dst;src\n4;3\n", "1.csv")
+    written(tmp_path, "src;dst\n", "2.csv")
+    assert pairs(gnnkit.tables(tmp_path, types={"src": "int64", "dst": "int64"})) == ONE
+    wide = "\n".join(",".join(map(str, [n, n + 1, *range(90_000)])) for n in (1, 3))
+    assert pairs(gnnkit.tables(written(tmp_path, wide, "wide.csv"))) == ONE
+
+
+def test_what_was_said_of_texts_holds_for_those_that_are_appended(tmp_path: Path) -> None:
+    source = gnnkit.tables(
+        written(tmp_path, "0;1;w\n5;6;0,5\n"), header=True, sep=";", decimal=",", null="NA", features="w", fill={"w": -1}
+    )
+    store = gnnkit.partition(source, 1, out=tmp_path / "store")
+    later = store.append(edges=written(tmp_path, "0;1;w\n0;1;NA\n7;0;1,5\n", "more.csv"))
+    assert sorted(later.keys("node")[np.arange(later.schema.num_nodes)].tolist()) == [0, 1, 5, 6, 7]
+    assert later.schema.num_edges == 3
+
+
 AML = "Time,From,Account,To,Account,Amount\n1,10,A1,20,B1,3.5\n2,30,A2,40,B2,0.5\n"
 
 
@@ -386,6 +405,8 @@ def unlike_columns() -> dict[str, Any]:
         "complex": frame.assign(note=[1j, 2j]),
         "sparse": frame.assign(note=pd.arrays.SparseArray([0, 1])),
         "mixed": frame.assign(note=[1, "x"]),
+        "objects of Polars": pl.DataFrame({**frame.to_dict("list"), "note": [object(), object()]}),
+        "structures of Polars": pl.DataFrame({**frame.to_dict("list"), "note": [{"a": [1]}, {"a": [2, 3]}]}),
         "dictionary": {**frame.to_dict("series"), "note": [{"a": 1}, "x"]},
         "doubles": pd.concat([frame, frame[["w"]].rename(columns={"w": "note"}), frame[["w"]].rename(columns={"w": "note"})], axis=1),
     }
@@ -399,7 +420,7 @@ def test_columns_that_no_option_names_stop_nothing(name: str) -> None:
     assert source.metadata["tables"]["node__to__node"]["unused"] in (["note"], ["osmid", "place"], ["note.0", "note.1"])
 
 
-@pytest.mark.parametrize("name", ["objects", "lists", "complex", "dictionary"])
+@pytest.mark.parametrize("name", ["objects", "lists", "complex", "dictionary", "objects of Polars", "structures of Polars"])
 def test_such_a_column_is_an_error_where_it_is_named(name: str) -> None:
     with pytest.raises(GnnkitError, match="'note'"):
         gnnkit.tables(unlike_columns()[name], features="note")

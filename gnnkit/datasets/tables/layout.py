@@ -361,13 +361,13 @@ def _texts(own: Mapping[str, Any]) -> list[str]:
 
 
 def _text_of(given: Mapping[str, Any], name: NodeType | EdgeType) -> TextOptions:
-    """What options say of the texts of a type."""
+    """The options of the texts of a type."""
     values = {option: given[option] for option in TEXT_OPTIONS}
     return TextOptions.of({option: value.get(name) if isinstance(value, Mapping) else value for option, value in values.items()})
 
 
 def _text_after(own: Mapping[str, Any], keys: Sequence[str]) -> tuple[TextOptions, list[str]]:
-    """What is known of the texts of a type in a store, and the columns that they are expected to have."""
+    """The options of the texts of a type in a store, and the columns that they are expected to have."""
     return TextOptions.of(own.get("text", {})), [*keys, *(column for columns in own["uses"].values() for column in columns)]
 
 

@@ -30,6 +30,8 @@ _BATCH_ROWS, _BATCH_BYTES = 1 << 18, 16 << 20
 _KEPT_OPEN = ("pandas", "pyarrow", "builtins")
 _PARQUET, _ARROW = (".parquet", ".pq"), (".arrow", ".feather", ".ipc", ".arrows")
 _DAMAGE = (pa.ArrowException, OSError, ValueError, EOFError, lzma.LZMAError, zlib.error)
+# Marks the columns that a file does not have itself.
+_IN_FOLDERS = {b"gnnkit": b"in the names of folders"}
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 # What reads files of other kinds.
 _READERS = {
@@ -164,9 +166,9 @@ class SourceTable:
                 first += piece.num_rows
 
     def dialect(self, path: str) -> Dialect:
-        """How one of its texts is written; what the first one shows of its header holds for all."""
+        """The dialect of one of its texts; where the first one has no header, none has."""
         if path not in self._dialects:
-            first = None if path == self.files[0] else self.dialect(self.files[0])
+            first = None if path == self._texts[0] else self.dialect(self._texts[0])
             is_headless = first is not None and not first.options.header
             options = replace(self.text, header=False) if is_headless else self.text
             self._dialects[path] = sniff(path, options, self.known if first is None else first.names)
@@ -181,10 +183,11 @@ class SourceTable:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What tables that come after this one are told of their texts, as JSON; {} where it is no text."""
+        """The options for tables of text that come after this one, as JSON; {} where it is no text."""
         if not self.is_csv:
             return {}
-        return self.text.to_json() | ({} if self.dialect(self.files[0]).options.header else {"header": False})
+        options = replace(self.text, header=None if self.dialect(self._texts[0]).options.header else False)
+        return {name: value for name, value in vars(options).items() if value != getattr(AS_TOLD, name)}
 
     @cached_property
     def folders(self) -> dict[str, pa.DataType]:
@@ -200,17 +203,21 @@ class SourceTable:
 
     @property
     def origin(self) -> str:
-        """Where it comes from, and how its texts are written; that of the first file stands for all."""
+        """Its files, and the dialect of the first one where it is text."""
         if not self.files:
             return type(self.form).__name__
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
-        how = f" ({self.dialect(self.files[0])})" if self.is_csv else ""
+        how = f" ({self.dialect(self._texts[0])})" if self.is_csv else ""
         return f"{self.shown(self.files[0]).rpartition('/')[2]}{more}{how}"
 
     @property
     def is_csv(self) -> bool:
         """Whether its files say nothing of the types of columns."""
-        return any(_format(path) == "csv" for path in self.files)
+        return bool(self._texts)
+
+    @property
+    def _texts(self) -> list[str]:
+        return [path for path in self.files if _format(path) == "csv"]
 
     @property
     def can_be_cut(self) -> bool:
@@ -331,7 +338,11 @@ def _as_stream(table: SourceTable) -> Any:
             except (pa.ArrowException, ValueError, TypeError):  # of a column, or two have one name
                 return pa.Table.from_pandas(_readable(form, table.unreadable))
         if hasattr(form, "__arrow_c_stream__"):
-            return form
+            is_polars = type(form).__module__.partition(".")[0] == "polars" and hasattr(form, "schema")
+            # A stream of Polars with objects of Python ends the process.
+            objects = {name: f"it is {kind}" for name, kind in form.schema.items() if "Object" in str(kind)} if is_polars else {}
+            table.unreadable.update(objects)
+            return form.with_columns(**dict.fromkeys(objects)) if objects else form
         if isinstance(form, Mapping):
             return pa.table({str(name): _column_or_none(str(name), values, table.unreadable) for name, values in form.items()})
         if (isinstance(form, (tuple, list)) or hasattr(form, "shape")) and len(form) == 2:
@@ -548,7 +559,7 @@ def _file_schema(path: str, table: SourceTable) -> pa.Schema:
         raise _unreadable(table, path, error) from error
     schema = _schema(own)
     for name, kind in table.folders.items():
-        schema = schema if name in schema.names else schema.append(pa.field(name, kind))
+        schema = schema if name in schema.names else schema.append(pa.field(name, kind, metadata=_IN_FOLDERS))
     return schema
 
 
@@ -569,11 +580,10 @@ def _file_batches(
         raise DatasetError(
             f"{shown} has no column {missing[0]!r}, which {table.shown(table.files[0])} has", f"every file of {table.what} needs it"
         )
-    # Names of folders come last, where the file itself has no such column.
-    in_folders = {*schema.names[len(schema.names) - len(table.folders) :]} & {*table.folders}
+    in_folders = {name for name in columns if schema.field(name).metadata == _IN_FOLDERS}
     own, values = [name for name in columns if name not in in_folders] or schema.names[:1], _in_folders(shown)
     for batch, where in _own_batches(path, own, size, table, groups):
-        for name in in_folders & {*columns}:
+        for name in in_folders:
             value = pa.repeat(pa.scalar(values[name], pa.string()), batch.num_rows).cast(table.folders[name])
             batch = pa.RecordBatch.from_arrays([*batch.columns, value], names=[*batch.schema.names, name])
         yield batch.select(columns), shown + where

@@ -768,7 +768,7 @@ class TableSource(Shown):
 
     @property
     def described(self) -> list[tuple[str, str]]:
-        """How each table was read: where from, what its columns are, what was left out, and what has no use."""
+        """Names and values for its card: of each table the files, the columns of each use, what was left out, and columns without use."""
         found: list[tuple[str, str]] = []
         for label, owner, arrays in self._owners():
             table, own, rows = owner.table, self.metadata["tables"][label], f"{arrays.num_rows} rows"

@@ -8,6 +8,7 @@ import csv
 import io
 import lzma
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -21,7 +22,8 @@ from gnnkit.errors import DatasetError, PlanError
 TEXT = (".csv", ".tsv", ".tab", ".txt", ".dat", ".data", ".edges")
 PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".xz": ""}
 BLOCK_BYTES = 8 << 20
-_SAMPLE_BYTES, _SAMPLE_ROWS = 1 << 18, 500
+# What is looked at of a text, and how many whole rows at least, however long they are.
+_SAMPLE_BYTES, _SAMPLE_ROWS, _WHOLE_ROWS = 1 << 18, 500, 3
 # Separators that are looked for; of those that divide the sample equally well, the first one.
 _SEPARATORS = ("\t", ",", ";", "|", "::", " ")
 _COMMENTS = ("#", "%")
@@ -35,7 +37,7 @@ _NOTHING = ("", "\\n", "na", "n/a", "null", "none", "nan", "nil", "?", "-")
 
 @dataclass(frozen=True)
 class TextOptions:
-    """What is said of texts; of the rest a text's first rows tell.
+    """Options of texts, given by the user; the first rows of a text tell the others.
 
     Attributes:
         header: Whether row 1 names the columns.
@@ -79,10 +81,6 @@ class TextOptions:
             raise PlanError(f"sep={sep!r} is the decimal point, too", 'sep=";" and decimal="," go together')
         return cls(**options)
 
-    def to_json(self) -> dict[str, Any]:
-        """All that is said, as JSON."""
-        return {name: value for name, value in vars(self).items() if value != getattr(TextOptions, name)}
-
 
 AS_TOLD = TextOptions()
 TEXT_OPTIONS = tuple(vars(AS_TOLD))
@@ -101,7 +99,7 @@ def _is_encoding(name: Any) -> bool:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a text is written.
+    """The way a text is written.
 
     Attributes:
         options: What was said of it, and what its first rows tell.
@@ -151,7 +149,9 @@ def sniff(path: str, options: TextOptions, known: Sequence[str] = ()) -> Dialect
         head = file.read(_SAMPLE_BYTES)
         if options.encoding is None and head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             return sniff(path, replace(options, encoding="utf-16"), known)
-        is_all = not file.read(1)
+        while (more := file.read(_SAMPLE_BYTES if head.count(b"\n") < _WHOLE_ROWS and len(head) < BLOCK_BYTES else 1)) and len(more) > 1:
+            head += more
+        is_all = not more
     lines = list(io.StringIO(head.decode("utf-8", "replace").removeprefix("\ufeff"), newline=""))
     if not is_all or len(lines) > _SAMPLE_ROWS:
         lines, is_all = lines[: min(_SAMPLE_ROWS, max(1, len(lines) - 1))], False
@@ -181,7 +181,12 @@ def sniff(path: str, options: TextOptions, known: Sequence[str] = ()) -> Dialect
 
 def unlike(names: Sequence[str]) -> list[str]:
     """The names of columns; those that several have with their number among these: "Account.0", "Account.1"."""
-    return [f"{name}.{names[:k].count(name)}" if names.count(name) > 1 else name for k, name in enumerate(names)]
+    total, before = Counter(names), Counter[str]()
+    found = []
+    for name in names:
+        found.append(f"{name}.{before[name]}" if total[name] > 1 else name)
+        before[name] += 1
+    return found
 
 
 class _Rows:
@@ -217,9 +222,10 @@ class _Rows:
             for row in read:
                 self.first_lines = self.first_lines if self.rows else read.line_num
                 self.rows.append(row)
+        self.rows = self.rows or [[""]]
         if not is_all and len(self.rows) > 2:  # the last one may be cut
             del self.rows[-1]
-        widths = [len(row) for row in self.rows] or [1]
+        widths = [len(row) for row in self.rows]
         self.width = max(sorted({*(widths[1:] or widths)}), key=widths.count)
         self.evenness = widths.count(self.width) / len(widths) if self.width > 1 else 0.0
         self.num_values = sum(map(_are_values, self.columns))
@@ -243,7 +249,8 @@ def _has_header(sample: _Rows, path: str, known: Sequence[str]) -> bool:
         DatasetError: Nothing says it, or things that contradict each other.
     """
     words = [word.strip() for word in sample.rows[0]]
-    if {*words} & {*known}:
+    common = {*words} & {*known}
+    if common and (len(common) == len({*known}) or not all(map(_VALUE.fullmatch, common))):
         return True
     is_value = [bool(_VALUE.fullmatch(word)) for word in words]
     told = [word.lower() not in _NOTHING and _are_values(column) for word, column in zip(words, sample.columns, strict=False)]
@@ -271,7 +278,7 @@ def _delimiter(sep: str) -> str:
 
 
 def _edit(sep: str, *, blanks: bool) -> Callable[[bytes], bytes] | None:
-    """What makes one character of each separator, in whole lines; None where it is one."""
+    """A function that makes one character of each separator, in whole lines; None where it is one."""
     if blanks:
         return lambda text: re.sub(rb"(?m)^ | (?=\r?$)", b"", re.sub(rb"[ \t]+", b" ", text))
     return None if _delimiter(sep) == sep else lambda text: text.replace(sep.encode(), _UNIT.encode())
