@@ -214,6 +214,12 @@ class GraphLoader(ProcessBound, Shown):
         dangling: Literal["error", "drop"] = "error",
         presorted: bool = False,
         time_unit: Literal["s", "ms", "us", "ns"] = "us",
+        header: Any = None,
+        sep: Any = None,
+        comment: Any = None,
+        decimal: Any = ".",
+        null: Any = None,
+        encoding: Any = None,
         name: str = "tables",
         input_nodes: Any = None,
         with_edge: bool | None = None,
@@ -243,6 +249,12 @@ class GraphLoader(ProcessBound, Shown):
             dangling: What becomes of edges that name no node.
             presorted: Promises that edges come in the order of their targets.
             time_unit: The unit of times.
+            header: Whether row 1 of a text names the columns.
+            sep: What separates the fields of a text.
+            comment: What lines of a text begin with that are left out.
+            decimal: The decimal point of a text.
+            null: Fields of a text that are missing.
+            encoding: The encoding of a text.
             name: What the graph is called.
             input_nodes: See ``from_ogb``.
             with_edge: See ``from_ogb``.
@@ -276,6 +288,12 @@ class GraphLoader(ProcessBound, Shown):
             dangling=dangling,
             presorted=presorted,
             time_unit=time_unit,
+            header=header,
+            sep=sep,
+            comment=comment,
+            decimal=decimal,
+            null=null,
+            encoding=encoding,
             name=name,
             events=events,
         )

@@ -255,6 +255,14 @@ def partition(
     split: list[str] | None = typer.Option(None, help="The column that holds the names of splits."),
     time: list[str] | None = typer.Option(None, help="The column that becomes the time."),
     dangling: str | None = typer.Option(None, help="What becomes of edges that name no node: error or drop."),
+    header: list[str] | None = typer.Option(
+        None, help="Whether row 1 of texts, such as CSV, names columns: true or false, or TYPE=true; by default their first rows tell."
+    ),
+    sep: str | None = typer.Option(None, help="What separates the fields of texts, such as ; or \\t; by default their first rows tell."),
+    comment: str | None = typer.Option(None, help="What lines of texts begin with that are left out."),
+    decimal: str | None = typer.Option(None, help="The decimal point of texts: . or a comma."),
+    null: list[str] | None = typer.Option(None, help="A field of texts that is missing, such as NA; may be given several times."),
+    encoding: str | None = typer.Option(None, help="The encoding of texts, such as latin-1; by default UTF-8."),
     presorted: bool = typer.Option(False, "--presorted", help="Edges come in the order of their targets; it is checked."),
     cache_ratio: float | None = typer.Option(None, help="Share of all nodes whose features every part replicates, hottest first."),
     seed: int | None = typer.Option(None, help="Seed of partitioners that draw."),
@@ -295,7 +303,9 @@ def partition(
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     named = {"nodes": nodes, "keys": keys, "src": src, "dst": dst, "features": features, "categories": categories, "label": label}
     named |= {"split": split, "time": time}
-    asked: dict[str, Any] = {name: value for name, value in {"edges": edges, **named, "dangling": dangling}.items() if value is not None}
+    texts = {"header": header, "sep": sep, "comment": comment, "decimal": decimal, "encoding": encoding, "null": null and tuple(null)}
+    read = {"edges": edges, **named, "dangling": dangling, **texts}
+    asked: dict[str, Any] = {name: value for name, value in read.items() if value is not None}
     asked |= {"presorted": True} if presorted else {}
     if edges and num_parts is None and source.isdigit():
         source, num_parts = "", int(source)
@@ -303,6 +313,8 @@ def partition(
         raise typer.BadParameter("gnnkit partition SOURCE NUM_PARTS, or gnnkit partition NUM_PARTS --edges ...")
     with make_sink(False if as_json else "auto") as events:
         graph = _open(source, asked, root, download, events, engine, out)
+        if hasattr(graph, "described") and not as_json:
+            show_line(str(graph))
         made: Store | None = cut(graph, num_parts, cast(Any, method), out, events=events, finish=finish, overwrite=overwrite, **options)
     if made is None:
         _show_progress(out, part or [], as_json)
@@ -365,6 +377,8 @@ def by_type(values: list[str]) -> Any:
 
 
 def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
     return int(text) if text.isdigit() else text.split(",") if "," in text else text
 
 

@@ -159,14 +159,15 @@ def card_of(shown: Any) -> Card:
     """The card of an object of a lower package.
 
     Args:
-        shown: A ``Store``, a ``Profile`` or an ``AutotuneResult``; other objects make their cards themselves.
+        shown: A ``Store``, a ``Profile``, an ``AutotuneResult`` or what ``gnnkit.tables`` returns; others make their cards themselves.
     """
     if isinstance(shown, Store):
         return store_card(shown)
     if isinstance(shown, Profile):
         return profile_card(shown)
-    assert isinstance(shown, AutotuneResult), type(shown)
-    return autotune_card(shown)
+    if isinstance(shown, AutotuneResult):
+        return autotune_card(shown)
+    return Card(f"Tables {shown.name}", "", shown.described, shown.notice)
 
 
 _PARTS = {

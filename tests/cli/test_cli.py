@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -237,6 +238,21 @@ def test_partition_reads_tables(cli: Cli, tmp_path: Path) -> None:
     code, out, _ = cli("partition", 1, *words)
     assert code == 0 and Store.open(tmp_path / "two").fingerprint == Store.open(tmp_path / "one").fingerprint
     assert gnnkit.partition(tmp_path / "graph.yaml", 1, out=tmp_path / "three").fingerprint == Store.open(tmp_path / "one").fingerprint
+
+
+def test_partition_says_how_texts_are_read_and_is_told(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "edges.txt").write_text("0|1|0,5\n5|6|NA\n% 7\n")
+    words = ["--decimal", ",", "--null", "NA", "--comment", "%", "--edge-dir", "in", "--out", tmp_path / "out"]
+    code, out, _ = cli("partition", tmp_path / "edges.txt", 1, *words)
+    assert code == 0 and "edges.txt ('|', row 1 is values), 2 rows" in out
+    assert re.search(r"node__to__node src +f0 \(int64\)", out) and re.search(r"node__to__node unused +f2", out)
+    (tmp_path / "told.csv").write_text("a;b\nc;d\n")
+    for header, edges in (("false", 2), ("true", 1)):
+        words = ["--header", header, "--sep", ";", "--out", tmp_path / header]
+        code, out, _ = cli("partition", tmp_path / "told.csv", 1, *words)
+        assert code == 0 and Store.open(tmp_path / header).schema.num_edges == edges
+    code, out, err = cli("partition", tmp_path / "told.csv", 1, "--sep", "", "--out", tmp_path / "no")
+    assert code != 0 and "one to four characters" in out + err
 
 
 def test_append_writes_a_new_version(cli: Cli, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def plain(array: pa.Array) -> pa.Array:
         array = array.storage
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return plain(array.dictionary_decode())
+        return plain(array.dictionary).take(array.indices)  # of views, Arrow decodes none
     if pa.types.is_run_end_encoded(kind):
         return plain(pc.run_end_decode(array))
     if pa.types.is_fixed_size_binary(kind) and kind.byte_width == 16:
@@ -294,7 +294,7 @@ class Numbers:
         rows = np.asarray(without_nulls(array, name, piece, self._fills))
         if rows.dtype == np.uint64 and self._dtype is None:
             rows = rows.astype(np.int64)
-        return rows.reshape(-1, width)
+        return rows.reshape(len(piece.rows.column(name)), width)
 
 
 class Codes:

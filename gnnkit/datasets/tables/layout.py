@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from gnnkit.datasets.tables.keys import key_kind
 from gnnkit.datasets.tables.reading import SourceTable, open_table
+from gnnkit.datasets.tables.texts import AS_TOLD, TEXT_OPTIONS, TextOptions
 from gnnkit.errors import PlanError, near_matches
 from gnnkit.events import EventSink
 from gnnkit.schema import HOMOGENEOUS_EDGE_TYPE, HOMOGENEOUS_NODE_TYPE, EdgeType, NodeType, edge_type_name
@@ -28,7 +29,7 @@ def is_networkx(form: Any) -> bool:
     return hasattr(form, "is_directed") and hasattr(form, "adj") and hasattr(form, "nodes")
 
 
-def tables_of_networkx(graph: Any) -> tuple[pa.Table, pa.Table, str]:
+def tables_of_networkx(graph: Any) -> tuple[dict[str, list[Any]], dict[str, list[Any]], str]:
     """The tables of a NetworkX graph, nodes and edges in its own order; an undirected graph has each edge in both directions.
 
     Args:
@@ -36,9 +37,6 @@ def tables_of_networkx(graph: Any) -> tuple[pa.Table, pa.Table, str]:
 
     Returns:
         The table of nodes, with the column "node" and their attributes; that of edges, with "src", "dst" and theirs; and "node".
-
-    Raises:
-        PlanError: Nodes are something else, or an attribute is no column.
     """
     nodes = {"node": list(graph.nodes), **_attributes(data for _, data in graph.nodes(data=True))}
     listed = list(graph.edges(data=True))
@@ -46,26 +44,13 @@ def tables_of_networkx(graph: Any) -> tuple[pa.Table, pa.Table, str]:
         # As PyG's from_networkx: edges of the directed graph that has both directions, each a loop once.
         listed = list(graph.to_directed(as_view=True).edges(data=True))
     edges = {"src": [edge[0] for edge in listed], "dst": [edge[1] for edge in listed], **_attributes(edge[2] for edge in listed)}
-    return _table(nodes, "nodes"), _table(edges, "edges"), "node"
+    return nodes, edges, "node"
 
 
 def _attributes(found: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
     rows = list(found)
     names = list(dict.fromkeys(name for row in rows for name in row))
     return {str(name): [row.get(name) for row in rows] for name in names}
-
-
-def _table(columns: dict[str, list[Any]], what: str) -> pa.Table:
-    arrays = {}
-    for name, values in columns.items():
-        try:
-            arrays[name] = pa.array(values) if values else pa.array([], pa.int64())
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise PlanError(
-                f"{name!r} of the {what} of a NetworkX graph is no column: {error}",
-                "nodes are whole numbers or texts, attributes of one type",
-            ) from error
-    return pa.table(arrays)
 
 
 EDGE_FEATURES = "edge_attr"
@@ -161,18 +146,20 @@ class Layout:
         ends = [end for name in edges for end in (name[0], name[2])]
         node_types, edge_types = sorted({*ends, *(nodes or {})}), sorted(edges)
         by_type = _ByType(node_types, edge_types, typed)
+        for option, value in given.items():
+            by_type.check(option, value)
         made = {}
         for node_type in node_types:
-            made[node_type] = _node_table(node_type, (nodes or {}).get(node_type), by_type.one("keys", keys, node_type), types, events)
+            own = by_type.one("keys", keys, node_type)
+            made[node_type] = _node_table(node_type, (nodes or {}).get(node_type), own, types, events, _text_of(given, node_type))
         rows = {}
         for edge_type in edge_types:
-            table = open_table(edges[edge_type], _what("edges", edge_type, typed), types, events)
+            table = open_table(edges[edge_type], _what("edges", edge_type, typed), types, events, _text_of(given, edge_type))
             found = [by_type.one(option, value, edge_type, shared=True) for option, value in (("src", src), ("dst", dst))]
             columns = _ends(table, found, made[edge_type[0]], made[edge_type[2]])
             rows[edge_type] = EdgeTable(edge_type, table, columns, (bool(found[0]), bool(found[1])))
         layout = cls(made, rows, types, not typed)
         for option, value in given.items():
-            by_type.check(option, value)
             layout._use(option, value, by_type)
         layout._check()
         return layout
@@ -203,7 +190,8 @@ class Layout:
                 texts = _texts(own)
                 for columns, name in zip(own["ends"], (edge_type[0], edge_type[2]), strict=True):
                     texts += [] if made[name].by_row else _text_keys(store, name, columns)
-                table = _with_texts(open_table(form, _what("edges", edge_type, not schema.is_homogeneous), types, events), texts, events)
+                what = _what("edges", edge_type, not schema.is_homogeneous)
+                table = open_table(form, what, types, events, *_text_after(own, [*own["ends"][0], *own["ends"][1]])).with_texts(texts)
             rows[edge_type] = _edge_after(edge_type, own, table, made)
         layout = cls(made, rows, types, schema.is_homogeneous)
         layout._check()
@@ -280,7 +268,7 @@ class _ByType:
             raise PlanError(f"{option}={value!r}: a graph of several types needs {{type: columns}}", f"types: {[*self.nodes, *self.edges]}")
         if value is None:
             return ()
-        columns = (value,) if isinstance(value, str) else tuple(value)
+        columns = tuple(value) if isinstance(value, (list, tuple)) else (value,)
         if not all(isinstance(column, str) for column in columns) or len(set(columns)) < len(columns):
             raise PlanError(f"{option}={value!r} names no columns", "give a column's name, or a list of different names")
         return columns
@@ -289,7 +277,8 @@ class _ByType:
         """Refuses names that are no types, and types that the option has no use for."""
         if not isinstance(value, Mapping):
             return
-        known: list[Any] = [*(self.nodes if option in _NODE_USES else []), *(self.edges if option in _EDGE_USES else [])]
+        of_nodes, of_edges = (option in (*uses, *TEXT_OPTIONS) for uses in (_NODE_USES, _EDGE_USES))
+        known: list[Any] = [*(self.nodes if of_nodes else []), *(self.edges if of_edges else [])]
         for name in value:
             if name not in known:
                 raise PlanError(
@@ -305,14 +294,22 @@ def _only_edges_have(columns: tuple[str, ...], nodes: SourceTable | None, edges:
     )
 
 
-def _node_table(name: NodeType, form: Any, keys: tuple[str, ...], types: dict[str, pa.DataType], events: EventSink) -> NodeTable:
+def _node_table(
+    name: NodeType,
+    form: Any,
+    keys: tuple[str, ...],
+    types: dict[str, pa.DataType],
+    events: EventSink,
+    text: TextOptions = AS_TOLD,
+    known: Sequence[str] = (),
+) -> NodeTable:
     if isinstance(form, (int, np.integer)) and not isinstance(form, bool):
         if form < 0:
             raise PlanError(f"nodes: {form} nodes {name!r}")
         return NodeTable(name, "count", count=int(form))
     if form is None:
         return NodeTable(name, "edges")  # its key is that of the edges
-    table = open_table(form, f"nodes {name!r}", types, events)
+    table = open_table(form, f"nodes {name!r}", types, events, text, known)
     for column in keys:
         key_kind(table, column, "keys")
     return NodeTable(name, "table", table, keys=keys)
@@ -363,11 +360,15 @@ def _texts(own: Mapping[str, Any]) -> list[str]:
     return [column for column, state in codes if state and any(isinstance(value, str) for value in state.get("known", ()))]
 
 
-def _with_texts(table: SourceTable, texts: Sequence[str], events: EventSink) -> SourceTable:
-    """The table itself, but for a CSV one that is read anew: what is text in the store is text there, too, and may look like numbers."""
-    if not table.is_csv or not texts:
-        return table
-    return open_table(table.form, table.what, {**dict.fromkeys(texts, pa.string()), **table.types}, events)
+def _text_of(given: Mapping[str, Any], name: NodeType | EdgeType) -> TextOptions:
+    """The options of the texts of a type."""
+    values = {option: given[option] for option in TEXT_OPTIONS}
+    return TextOptions.of({option: value.get(name) if isinstance(value, Mapping) else value for option, value in values.items()})
+
+
+def _text_after(own: Mapping[str, Any], keys: Sequence[str]) -> tuple[TextOptions, list[str]]:
+    """The options of the texts of a type in a store, and the columns that they are expected to have."""
+    return TextOptions.of(own.get("text", {})), [*keys, *(column for columns in own["uses"].values() for column in columns)]
 
 
 def _node_after(
@@ -382,10 +383,9 @@ def _node_after(
     node = NodeTable(name, own["form"], keys=tuple(own["keys"]), uses=uses)
     if form is None:
         return node
-    given = _node_table(name, form, (), types, events)
+    given = _node_table(name, form, (), types, events, *_text_after(own, node.keys))
     if given.table is not None and node.form == "table":
-        texts = _texts(own) + (_text_keys(store, name, node.keys) if node.keys else [])
-        given.table = _with_texts(given.table, texts, events)
+        given.table.with_texts(_texts(own) + (_text_keys(store, name, node.keys) if node.keys else []))
     if given.form != node.form:
         wanted = {"count": "have a number", "table": "have a table", "edges": "are those that edges name"}[node.form]
         raise PlanError(f"nodes={type(form).__name__} for {name!r}, whose nodes {wanted}", "append what the store was made of")
@@ -461,8 +461,9 @@ def types_of(types: Mapping[str, Any] | None) -> dict[str, pa.DataType]:
     made = {}
     for column, kind in (types or {}).items():
         try:
-            made[column] = kind if isinstance(kind, pa.DataType) else pa.type_for_alias(kind)
-        except (ValueError, TypeError) as error:
+            is_arrow = isinstance(kind, pa.DataType)
+            made[column] = kind if is_arrow else pa.type_for_alias(kind) if isinstance(kind, str) else pa.from_numpy_dtype(np.dtype(kind))
+        except (ValueError, TypeError, pa.ArrowException) as error:
             raise PlanError(
                 f"types={{{column!r}: {kind!r}}}: {error}", "for example 'string', 'int64', 'double' or 'timestamp[us]'"
             ) from error

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import glob
+import lzma
 import os
+import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 
+from gnnkit.datasets.tables.texts import AS_TOLD, BLOCK_BYTES, PACKED, TEXT, Dialect, TextOptions, open_text, sniff, unlike
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.rendering import renderer
@@ -19,12 +25,28 @@ from gnnkit.urls import is_url
 
 # Rows and bytes of a batch at most; wide rows come in smaller batches.
 _BATCH_ROWS, _BATCH_BYTES = 1 << 18, 16 << 20
-_CSV_BLOCK = 8 << 20
-# Streams of these are opened once: pandas converts all of its columns for each, and a reader of pyarrow has only one. Of others, such as
-# DuckDB, a stream that is open may be the only one that a connection gives.
-_KEPT_OPEN = ("pandas", "pyarrow")
+# Streams of these are opened once: all columns of pandas and of dictionaries are converted for each, and a reader of pyarrow has only one.
+# Of others, such as DuckDB, a stream that is open may be the only one that a connection gives.
+_KEPT_OPEN = ("pandas", "pyarrow", "builtins")
 _PARQUET, _ARROW = (".parquet", ".pq"), (".arrow", ".feather", ".ipc", ".arrows")
-_TEXT, _PACKED = (".csv", ".tsv", ".txt"), (".gz", ".zst", ".bz2")
+_DAMAGE = (pa.ArrowException, OSError, ValueError, EOFError, lzma.LZMAError, zlib.error)
+# Marks the columns that a file does not have itself.
+_IN_FOLDERS = {b"gnnkit": b"in the names of folders"}
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+# What reads files of other kinds.
+_READERS = {
+    ".mtx": "gnnkit.tables takes scipy.io.mmread(path).coords",
+    ".jsonl": "gnnkit.tables takes pandas.read_json(path, lines=True)",
+    ".ndjson": "gnnkit.tables takes pandas.read_json(path, lines=True)",
+    ".json": "gnnkit.tables takes pandas.read_json(path)",
+    ".xlsx": "gnnkit.tables takes pandas.read_excel(path)",
+    ".orc": "gnnkit.tables takes pyarrow.orc.read_table(path)",
+    ".avro": "gnnkit.tables takes polars.read_avro(path)",
+    ".npy": "gnnkit.tables takes numpy.load(path, mmap_mode='r'), two rows of ends",
+    ".mat": "gnnkit.tables takes arrays of scipy.io.loadmat(path)",
+    ".bin": "dgl.load_graphs(path) reads graphs of DGL, and gnnkit.tables takes graph.edges()",
+    ".zip": "unpack it: python -m zipfile -e FILE FOLDER",
+}
 
 
 @dataclass(frozen=True)
@@ -75,7 +97,10 @@ class SourceTable:
         types: Types that columns are to have, by name.
         files: Its files, in their order; empty where it is an object.
         urls: ``{file: the URL that it was fetched from}``.
+        text: What is said of it where it is text.
+        known: Columns that the header of a text is expected to have; none where nothing is known of it.
         schema: Its columns and their types.
+        unreadable: ``{column: why it is no column of Arrow}``; it is an error only where such a column is needed.
         reads: How often it has been read; a stream that is spent can be read once.
     """
 
@@ -84,8 +109,12 @@ class SourceTable:
     types: Mapping[str, pa.DataType]
     files: list[str] = field(default_factory=list)
     urls: dict[str, str] = field(default_factory=dict)
+    text: TextOptions = AS_TOLD
+    known: Sequence[str] = ()
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    unreadable: dict[str, str] = field(default_factory=dict)
     reads: int = 0
+    _dialects: dict[str, Dialect] = field(default_factory=dict)
     _opened: Any = None
 
     def need(self, column: str, option: str) -> pa.DataType:
@@ -96,8 +125,15 @@ class SourceTable:
             option: The option that names it, for the error.
 
         Raises:
-            PlanError: There is none of that name.
+            PlanError: There is none of that name, or it is text of another encoding.
+            DatasetError: It cannot be read.
         """
+        if f"{column}.0" in self.schema.names and column not in self.schema.names:
+            found = [name for name in self.schema.names if name.startswith(f"{column}.")]
+            what = f"{option}={column!r}: several columns of {self.what} are called {column!r}"
+            raise PlanError(what, f"they go by {found}; or rename them")
+        if column in self.unreadable:
+            raise DatasetError(f"{option}={column!r} of {self.what} could not be read: {self.unreadable[column]}", "values are of one type")
         if not isinstance(column, str) or column not in self.schema.names:
             known = self.schema.names
             source = f" ({self.shown(self.files[0])})" if self.files else ""
@@ -105,7 +141,10 @@ class SourceTable:
                 f"{option}={column!r} names no column of {self.what}{source}{near_matches(str(column), known)}",
                 f"columns: {known}",
             )
-        return self.types.get(column, self.schema.field(column).type)
+        kind = self.types.get(column, self.schema.field(column).type)
+        if self.is_csv and pa.types.is_binary(kind):
+            raise PlanError(f"{option}={column!r} of {self.what} is no UTF-8", 'encoding="latin-1", or what else it is, reads it')
+        return kind
 
     def pieces(self, columns: Sequence[str], groups: Sequence[RowGroup] | None = None, first: int = 0) -> Iterator[Piece]:
         """Yields all rows of some columns, in order.
@@ -126,14 +165,59 @@ class SourceTable:
                 yield Piece(piece, first, where, file)
                 first += piece.num_rows
 
+    def dialect(self, path: str) -> Dialect:
+        """The dialect of one of its texts; where the first one has no header, none has."""
+        if path not in self._dialects:
+            first = None if path == self._texts[0] else self.dialect(self._texts[0])
+            is_headless = first is not None and not first.options.header
+            options = replace(self.text, header=False) if is_headless else self.text
+            self._dialects[path] = sniff(path, options, self.known if first is None else first.names)
+        return self._dialects[path]
+
+    def with_texts(self, columns: Sequence[str]) -> SourceTable:
+        """Returns the table itself; in files of text, such columns are texts, which may look like numbers."""
+        if self.is_csv and columns:
+            self.types = {**dict.fromkeys(columns, pa.string()), **self.types}
+            self.schema = _file_schema(self.files[0], self)
+        return self
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The options for tables of text that come after this one, as JSON; {} where it is no text."""
+        if not self.is_csv:
+            return {}
+        options = replace(self.text, header=None if self.dialect(self._texts[0]).options.header else False)
+        return {name: value for name, value in vars(options).items() if value != getattr(AS_TOLD, name)}
+
+    @cached_property
+    def folders(self) -> dict[str, pa.DataType]:
+        """The columns whose values are in the names of folders, as Hive and Spark write them ("year=2020"), and their types."""
+        found = [_in_folders(self.shown(path)) for path in self.files]
+        names = [name for name in (found[0] if found else ()) if all(name in own for own in found)]
+        whole = {name: all(own[name] is None or re.fullmatch(r"-?\d{1,18}", own[name] or "") for own in found) for name in names}
+        return {name: pa.int64() if whole[name] else pa.string() for name in names}
+
     def shown(self, path: str) -> str:
         """A file as the user knows it, for errors: where it was fetched from, else its path."""
         return self.urls.get(path, path)
 
     @property
+    def origin(self) -> str:
+        """Its files, and the dialect of the first one where it is text."""
+        if not self.files:
+            return type(self.form).__name__
+        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
+        how = f" ({self.dialect(self._texts[0])})" if self.is_csv else ""
+        return f"{self.shown(self.files[0]).rpartition('/')[2]}{more}{how}"
+
+    @property
     def is_csv(self) -> bool:
         """Whether its files say nothing of the types of columns."""
-        return any(_format(path) == "csv" for path in self.files)
+        return bool(self._texts)
+
+    @property
+    def _texts(self) -> list[str]:
+        return [path for path in self.files if _format(path) == "csv"]
 
     @property
     def can_be_cut(self) -> bool:
@@ -153,7 +237,7 @@ class SourceTable:
             try:
                 facts = parquet.read_metadata(path)
             except (pa.ArrowException, OSError) as error:
-                raise _unreadable(path, error) from error
+                raise _unreadable(self, path, error) from error
             for group in range(facts.num_row_groups):
                 rows = facts.row_group(group)
                 own = (rows.column(k) for k in range(rows.num_columns))
@@ -164,7 +248,7 @@ class SourceTable:
 
     def of_hosts(self) -> SourceTable:
         """The same table for other hosts, with absolute paths."""
-        return SourceTable(self.what, None, dict(self.types), [os.path.abspath(path) for path in self.files], schema=self.schema)
+        return SourceTable(self.what, None, dict(self.types), [*map(os.path.abspath, self.files)], schema=self.schema)
 
     @property
     def can_be_read_again(self) -> bool:
@@ -187,14 +271,21 @@ class SourceTable:
         reader, self._opened = self._opened or _open_stream(self), None
         try:
             for batch in reader:
-                yield batch.select(columns), self.what, 0
+                yield _distinct(batch).select(columns), self.what, 0
         except (pa.ArrowException, OSError, ValueError, TypeError) as error:
             raise DatasetError(f"{self.what} could not be read: {_line(error)}") from error
         finally:
             reader.close()
 
 
-def open_table(form: Any, what: str, types: Mapping[str, pa.DataType], events: EventSink = ignore_events) -> SourceTable:
+def open_table(
+    form: Any,
+    what: str,
+    types: Mapping[str, pa.DataType],
+    events: EventSink = ignore_events,
+    text: TextOptions = AS_TOLD,
+    known: Sequence[str] = (),
+) -> SourceTable:
     """Opens a table, and reads what its columns are.
 
     Args:
@@ -203,44 +294,57 @@ def open_table(form: Any, what: str, types: Mapping[str, pa.DataType], events: E
         what: Whose it is, for errors.
         types: Types that columns are to have, by name.
         events: Receives the stage "download" where there is a URL.
+        text: What is said of files of text.
+        known: Columns that their header is expected to have.
 
     Raises:
         PlanError: It is no table.
         DatasetError: A file is missing or cannot be read, or what is at a URL cannot be fetched.
     """
-    table = SourceTable(what, form, types)
-    if isinstance(form, (str, Path)) or (isinstance(form, (list, tuple)) and form and all(isinstance(p, (str, Path)) for p in form)):
-        table.files, table.urls = _files(form, what, events)
-        table.schema = _file_schema(table.files[0], table)
-        return table
-    table.form = _as_stream(form, what)
+    table = SourceTable(what, form, types, text=text, known=known)
+    paths = [form] if isinstance(form, (str, Path)) else form
+    if isinstance(paths, (list, tuple)) and paths and all(isinstance(path, (str, Path)) for path in paths):
+        if len(paths) > 1 or _engine_at(folder := os.path.expanduser(paths[0])) != "Delta":
+            table.files, table.urls = _files(paths, what, events)
+            table.schema = _file_schema(table.files[0], table)
+            return table
+        table.form = _DeltaFolder(folder, what)
     reader = _open_stream(table)
-    table.schema = reader.schema
+    table.schema = _schema(reader.schema)
     if type(table.form).__module__.partition(".")[0] in _KEPT_OPEN:
         table._opened = reader
     else:
         reader.close()
-    if doubles := sorted({name for name in table.schema.names if table.schema.names.count(name) > 1}):
-        raise PlanError(f"{what} have several columns called {doubles[0]!r}", "rename them")
     return table
 
 
 def _open_stream(table: SourceTable) -> pa.RecordBatchReader:
+    form = _as_stream(table)
     try:
-        return pa.RecordBatchReader.from_stream(table.form)
+        return pa.RecordBatchReader.from_stream(form)
+    except PlanError:
+        raise
     except Exception as error:  # whatever the library that the object is of raises
         raise DatasetError(f"{table.what} could not be read: {_line(error)}") from error
 
 
-def _as_stream(form: Any, what: str) -> Any:
+def _as_stream(table: SourceTable) -> Any:
     """An object with ``__arrow_c_stream__`` of the same rows."""
-    if hasattr(form, "__arrow_c_stream__"):
-        return form
+    form, what = table.form, table.what
     try:
-        if type(form).__module__.partition(".")[0] == "pandas":
-            return pa.Table.from_pandas(form, preserve_index=False)
+        if type(form).__module__.partition(".")[0] == "pandas" and hasattr(form, "columns"):
+            try:
+                return pa.Table.from_pandas(form)
+            except (pa.ArrowException, ValueError, TypeError):  # of a column, or two have one name
+                return pa.Table.from_pandas(_readable(form, table.unreadable))
+        if hasattr(form, "__arrow_c_stream__"):
+            is_polars = type(form).__module__.partition(".")[0] == "polars" and hasattr(form, "schema")
+            # A stream of Polars with objects of Python ends the process.
+            objects = {name: f"it is {kind}" for name, kind in form.schema.items() if "Object" in str(kind)} if is_polars else {}
+            table.unreadable.update(objects)
+            return form.with_columns(**dict.fromkeys(objects)) if objects else form
         if isinstance(form, Mapping):
-            return pa.table({str(name): _column(values) for name, values in form.items()})
+            return pa.table({str(name): _column_or_none(str(name), values, table.unreadable) for name, values in form.items()})
         if (isinstance(form, (tuple, list)) or hasattr(form, "shape")) and len(form) == 2:
             ends = [np.asarray(end) for end in form]
             if all(end.ndim == 1 for end in ends) and len(ends[0]) == len(ends[1]):
@@ -256,10 +360,43 @@ def _as_stream(form: Any, what: str) -> Any:
     )
 
 
+def _readable(frame: Any, unreadable: dict[str, str]) -> Any:
+    """A pandas data frame with nulls in place of columns that Arrow cannot hold, and with different names."""
+    made = frame.copy(deep=False)
+    made.columns = unlike([*map(str, frame.columns)])
+    for k, name in enumerate(made.columns):
+        if pa.types.is_null(_column_or_none(name, made.iloc[:, k], unreadable).type):
+            made.isetitem(k, None)
+    return made
+
+
+def _column_or_none(name: str, values: Any, unreadable: dict[str, str]) -> Any:
+    """See ``_column``; nulls where Arrow cannot hold the values."""
+    try:
+        return _column(values)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        unreadable[name] = _line(error)
+        return pa.nulls(len(values))
+
+
+def _distinct(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows under different names, see ``unlike``."""
+    names = batch.schema.names
+    return batch if len({*names}) == len(names) else pa.RecordBatch.from_arrays(batch.columns, names=unlike(names))
+
+
+def _schema(own: pa.Schema) -> pa.Schema:
+    return pa.schema([found.with_name(name) for found, name in zip(own, unlike(own.names), strict=True)])
+
+
 def _column(values: Any) -> Any:
     """An Arrow array of a NumPy array or tensor; rows of two dimensions become lists of fixed size."""
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values
+    if type(values).__module__.partition(".")[0] == "pandas":
+        return pa.array(values, from_pandas=True)
+    if isinstance(values, list) and not (values and hasattr(values[0], "shape")):
+        return pa.array(values) if values else pa.array([], pa.int64())
     rows = np.asarray(values)
     if rows.ndim == 2:
         return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
@@ -292,30 +429,106 @@ def is_table_file(source: str | Path) -> bool:
     return not is_url(source) and Path(source).is_file()
 
 
-def _files(form: Any, what: str, events: EventSink) -> tuple[list[str], dict[str, str]]:
+def _files(paths: Sequence[str | Path], what: str, events: EventSink) -> tuple[list[str], dict[str, str]]:
     """The files that paths, URLs and globs stand for; those of a glob or folder by name. And the URLs that they were fetched from."""
     found: list[str] = []
     urls: dict[str, str] = {}
-    for name in [form] if isinstance(form, (str, Path)) else form:
-        path = os.fspath(name)
+    for path in [os.fspath(given) for given in paths]:
         if is_url(path):
-            fetched = renderer("fetch_tables")(path, what, lambda url: _format(url) is not None, events)
+            fetched = renderer("fetch_tables")(path, what, partial(_is_fetched, path, what), events)
             urls |= dict(fetched)
             found += [place for place, _ in fetched]
             continue
         path = os.path.expanduser(path)
-        if os.path.isdir(path):
-            inside = sorted(entry for entry in glob.glob(f"{glob.escape(path)}/**/*", recursive=True) if _format(entry) is not None)
-        else:
-            inside = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+        inside = [path]
+        if os.path.isdir(path) or not os.path.exists(path):
+            entries = {below for entry in ([path] if os.path.isdir(path) else glob.glob(path, recursive=True)) for below in _below(entry)}
+            inside = sorted(entry for entry in entries if not _is_hidden(entry, path))
+            for folder in sorted({str(folder) for entry in inside for folder in PurePath(os.path.abspath(entry)).parents}):
+                if (engine := _engine_at(folder)) is not None:
+                    raise _log_decides(engine, folder, what)
         if not inside:
             raise DatasetError(f"{what}: there is no file {path!r}", "paths are relative to the working directory; a glob has * in it")
         found += inside
     for path in found:
         if _format(path) is None:
-            known = " ".join((*_PARQUET, *_TEXT, *_ARROW))
-            raise PlanError(f"{what}: {path!r} is of no known format", f"known suffixes: {known}; text also with {' '.join(_PACKED)}")
+            known = " ".join((*_PARQUET, *TEXT, *_ARROW))
+            others = _READERS.get(PurePath(path).suffix.lower(), f"known suffixes: {known}; text also with {' '.join(PACKED)}")
+            raise PlanError(f"{what}: {path!r} is of no known format", others)
     return found, urls
+
+
+def _below(entry: str) -> list[str]:
+    """All files of tables below a folder; a file itself."""
+    if not os.path.isdir(entry):
+        return [entry]
+    below = glob.glob(f"{glob.escape(entry.rstrip('/'))}/**/*", recursive=True)
+    return [path for path in below if _format(path) is not None and not os.path.isdir(path)]
+
+
+def _is_hidden(path: str, given: str) -> bool:
+    """Whether a file that a folder or glob leads to has a name, or lies below one, with _ or . first, such as Spark's _temporary.
+
+    The folders that are named before a glob may have such names, and so may files where the glob has one.
+    """
+    literal = re.split(r"[*?\[]", given)[0]
+    depth = given.rstrip("/").count("/") + 1 if literal == given else literal.count("/")
+    marked = [any(part.startswith(("_", ".")) for part in each.split("/")[depth:]) for each in (path, given)]
+    return marked == [True, False]
+
+
+def _is_fetched(given: str, what: str, url: str) -> bool:
+    """Whether the file at a URL that is listed below the given one is one of the table."""
+    root, sign, _ = url.partition("/_delta_log/")
+    if sign:
+        raise _log_decides("Delta", root, what)
+    return _format(url) is not None and not _is_hidden(url, given)
+
+
+# Of engines whose folders hold files that are no part of the table, what says which are: a pattern, and what reads the table.
+_LOGS = {
+    "Delta": ("_delta_log", "deltalake.DeltaTable({root!r}).to_pyarrow_table()"),
+    "Hudi": (".hoodie", "what Spark makes of it"),
+    "Iceberg": ("metadata/*.metadata.json", "pyiceberg.table.StaticTable.from_metadata(...).scan().to_arrow()"),
+}
+
+
+def _engine_at(folder: str) -> str | None:
+    """The engine whose table lies in a folder, if one has left a log there."""
+    return next((engine for engine, (log, _) in _LOGS.items() if glob.glob(f"{glob.escape(folder)}/{log}")), None)
+
+
+def _log_decides(engine: str, root: str, what: str) -> PlanError:
+    takes = _LOGS[engine][1].format(root=root)
+    return PlanError(f"{what}: {root} is a table of {engine}, whose log says which of its files count", f"gnnkit.tables takes {takes}")
+
+
+class _DeltaFolder:
+    """The rows of a Delta table as its log has them.
+
+    Args:
+        folder: Its folder.
+        what: Whose table it is, for errors.
+    """
+
+    def __init__(self, folder: str, what: str) -> None:
+        self._folder, self._what = folder, what
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        try:
+            import deltalake  # not a dependency
+        except ImportError as error:
+            raise PlanError(
+                f"{self._what}: {self._folder} is a Delta table, and there is no deltalake to read its log", "pip install deltalake"
+            ) from error
+        rows = deltalake.DeltaTable(self._folder).to_pyarrow_dataset().scanner(batch_size=_BATCH_ROWS)
+        return rows.to_reader().__arrow_c_stream__(requested_schema)
+
+
+def _in_folders(path: str) -> dict[str, str | None]:
+    """The values that the names of a file's folders hold: ``{"year": "2020"}`` of "year=2020/part-0.parquet"."""
+    pairs = [part.partition("=") for part in path.split("/")[:-1]]
+    return {unquote(name): None if value == _HIVE_NULL else unquote(value) for name, sign, value in pairs if name and sign}
 
 
 def _format(path: str) -> str | None:
@@ -324,9 +537,9 @@ def _format(path: str) -> str | None:
         return "parquet"
     if name.endswith(_ARROW):
         return "arrow"
-    for packed in _PACKED:
+    for packed in PACKED:
         name = name.removesuffix(packed)
-    return "csv" if name.endswith(_TEXT) else None
+    return "csv" if name.endswith(TEXT) else None
 
 
 def _file_schema(path: str, table: SourceTable) -> pa.Schema:
@@ -335,56 +548,79 @@ def _file_schema(path: str, table: SourceTable) -> pa.Schema:
     try:
         if _format(path) == "parquet":
             with parquet.ParquetFile(path) as file:
-                return file.schema_arrow
-        if _format(path) == "arrow":
+                own = file.schema_arrow
+        elif _format(path) == "arrow":
             with _open_arrow(path) as reader:
-                return reader.schema
-        with _open_csv(path, None, table.types) as reader:
-            return reader.schema
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _unreadable(table.shown(path), error) from error
+                own = reader.schema
+        else:
+            with open_text(path, table.dialect(path), None, table.types) as reader:
+                own = reader.schema
+    except _DAMAGE as error:
+        raise _unreadable(table, path, error) from error
+    schema = _schema(own)
+    for name, kind in table.folders.items():
+        schema = schema if name in schema.names else schema.append(pa.field(name, kind, metadata=_IN_FOLDERS))
+    return schema
 
 
-def _unreadable(where: str, error: BaseException) -> DatasetError:
-    return DatasetError(f"{where} cannot be read: {_line(error)}", "the file is damaged, cut short, or not what its name says")
+def _unreadable(table: SourceTable, path: str, error: BaseException, where: str = "") -> DatasetError:
+    hint = "the file is damaged, cut short, or not what its name says"
+    if path in table._dialects:
+        hint = f"it is damaged, or not written as it seems ({table.dialect(path)}): sep, header, comment, null, encoding, types say how"
+    return DatasetError(f"{table.shown(path)}{where} cannot be read: {_line(error)}", hint)
 
 
 def _file_batches(
     path: str, columns: list[str], size: int, table: SourceTable, groups: Sequence[int] | None
 ) -> Iterator[tuple[pa.RecordBatch, str]]:
     """Yields the rows of a file, or of some row groups of it, and where they lie in it."""
-    where = shown = table.shown(path)
+    shown = table.shown(path)
+    schema = table.schema if path == table.files[0] else _file_schema(path, table)
+    if missing := [name for name in columns if name not in schema.names]:
+        raise DatasetError(
+            f"{shown} has no column {missing[0]!r}, which {table.shown(table.files[0])} has", f"every file of {table.what} needs it"
+        )
+    in_folders = {name for name in columns if schema.field(name).metadata == _IN_FOLDERS}
+    own, values = [name for name in columns if name not in in_folders] or schema.names[:1], _in_folders(shown)
+    for batch, where in _own_batches(path, own, size, table, groups):
+        for name in in_folders:
+            value = pa.repeat(pa.scalar(values[name], pa.string()), batch.num_rows).cast(table.folders[name])
+            batch = pa.RecordBatch.from_arrays([*batch.columns, value], names=[*batch.schema.names, name])
+        yield batch.select(columns), shown + where
+
+
+def _own_batches(
+    path: str, columns: list[str], size: int, table: SourceTable, groups: Sequence[int] | None
+) -> Iterator[tuple[pa.RecordBatch, str]]:
+    """Yields rows with some of the columns that a file has, at least, and where they lie in it."""
+    where = ""
     try:
-        missing = [name for name in columns if name not in (table.schema if path == table.files[0] else _file_schema(path, table)).names]
-        if missing:
-            raise DatasetError(
-                f"{shown} has no column {missing[0]!r}, which {table.shown(table.files[0])} has", f"every file of {table.what} needs it"
-            )
         if _format(path) == "parquet":
             import pyarrow.parquet as parquet
 
             with parquet.ParquetFile(path, pre_buffer=False) as file:
+                read = columns if len({*file.schema_arrow.names}) == len(file.schema_arrow.names) else None
                 for group in range(file.num_row_groups) if groups is None else groups:
-                    where = f"{shown}, row group {group}"
+                    where = f", row group {group}"
                     try:
-                        for batch in file.iter_batches(size, row_groups=[group], columns=columns):
-                            yield batch.select(columns), where
+                        for batch in file.iter_batches(size, row_groups=[group], columns=read):
+                            yield _distinct(batch), where
                     except (pa.ArrowException, OSError) as error:
-                        raise _unreadable(f"{where}{_damaged_column(file, group, size, columns)}", error) from error
+                        raise _unreadable(table, path, error, f"{where}{_damaged_column(file, group, size, columns)}") from error
         elif _format(path) == "arrow":
             with _open_arrow(path) as reader:
-                count, where = getattr(reader, "num_record_batches", None), f"{shown}, record batch 0"
+                count, where = getattr(reader, "num_record_batches", None), ", record batch 0"
                 for number, batch in enumerate(reader if count is None else map(reader.get_batch, range(count))):
-                    yield batch.select(columns), where
-                    where = f"{shown}, record batch {number + 1}"
+                    yield _distinct(batch), where
+                    where = f", record batch {number + 1}"
         else:
-            with _open_csv(path, columns, table.types) as reader:
-                where = f"{shown}, block 0 of {_CSV_BLOCK >> 20} MB"
+            with open_text(path, table.dialect(path), columns, table.types) as reader:
+                where = f", block 0 of {BLOCK_BYTES >> 20} MB"
                 for number, batch in enumerate(reader):
-                    yield batch.select(columns), where
-                    where = f"{shown}, block {number + 1} of {_CSV_BLOCK >> 20} MB"
-    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
-        raise _unreadable(where, error) from error
+                    yield batch, where
+                    where = f", block {number + 1} of {BLOCK_BYTES >> 20} MB"
+    except _DAMAGE as error:
+        raise _unreadable(table, path, error, where) from error
 
 
 def _damaged_column(file: Any, group: int, size: int, columns: Sequence[str]) -> str:
@@ -403,34 +639,3 @@ def _open_arrow(path: str) -> Any:
 
     source = pa.memory_map(path)
     return ipc.open_file(source) if source.read(6) == b"ARROW1" and not source.seek(0) else ipc.open_stream(pa.memory_map(path))
-
-
-def _open_csv(path: str, columns: list[str] | None, types: Mapping[str, pa.DataType]) -> Any:
-    """A reader of text: an empty field is a null and nothing else is; a first line of numbers alone is no header."""
-    import pyarrow.csv as csv
-
-    skipped, delimiter, has_header = _look(path)
-    read = csv.ReadOptions(block_size=_CSV_BLOCK, skip_rows=skipped, autogenerate_column_names=not has_header)
-    convert = csv.ConvertOptions(
-        column_types=dict(types), null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False, include_columns=columns
-    )
-    source = pa.input_stream(path, compression="detect")
-    return csv.open_csv(source, read, csv.ParseOptions(delimiter=delimiter, newlines_in_values=False), convert)
-
-
-def _look(path: str) -> tuple[int, str, bool]:
-    """Lines of comments (#) at the beginning of a text, its delimiter, and whether the next line names columns."""
-    with pa.input_stream(path, compression="detect") as file:
-        lines = file.read(1 << 16).decode("utf-8", "replace").splitlines()
-    skipped = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    line = lines[skipped] if skipped < len(lines) else ""
-    delimiter = "\t" if "\t" in line and "," not in line else ","
-    return skipped, delimiter, not all(_is_number(value) for value in line.split(delimiter))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

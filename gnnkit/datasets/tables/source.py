@@ -28,6 +28,7 @@ from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.events import EventSink, Stage, ignore_events
 from gnnkit.files import read_bounded
 from gnnkit.host import available_cpus, available_memory
+from gnnkit.rendering import Shown
 from gnnkit.schema import (
     ArraySpec,
     EdgeType,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 Columns: TypeAlias = "str | Sequence[str]"
 _SPLITS = {"val": "valid", "validation": "valid"}
+_UNITS = ("s", "ms", "us", "ns")
 _SHOWN = 10
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 16 << 20
 _MIN_MEMORY, _MAX_MEMORY = 64 << 20, 512 << 20
@@ -74,6 +76,12 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     dangling: Literal["error", "drop"] = "error",
     presorted: bool = False,
     time_unit: Literal["s", "ms", "us", "ns"] = "us",
+    header: Any = None,
+    sep: Any = None,
+    comment: Any = None,
+    decimal: Any = ".",
+    null: Any = None,
+    encoding: Any = None,
     name: str = "tables",
     scratch_dir: str | Path | None = None,
     memory_bytes: int | None = None,
@@ -82,12 +90,13 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
 ) -> TableSource:
     """Tables of nodes and edges as a graph, for ``GraphLoader.from_source`` and ``gnnkit.partition``.
 
-    A table is a path, a URL, a glob, a folder or a list of them (Parquet; CSV or TSV, also .gz, .zst and .bz2; Arrow or Feather); anything
-    with ``__arrow_c_stream__`` (Polars, DuckDB, pandas, pyarrow); a pandas data frame; ``{column: array}``; or ``(src, dst)``, two arrays.
-    ``edges`` may be a NetworkX graph. Each table is read once, front to back, in bounded memory.
+    A table is a path, a URL, a glob, a folder or a list of them (Parquet; Arrow or Feather; texts such as CSV, also .gz, .zst, .bz2, .lz4
+    and .xz); anything with ``__arrow_c_stream__`` (Polars, DuckDB, pandas, pyarrow); a pandas data frame; ``{column: array}``; or
+    ``(src, dst)``, two arrays. ``edges`` may be a NetworkX graph. Each table is read once, front to back, in bounded memory.
 
     Node ``i`` is row ``i`` of its type's table, edge ``e`` row ``e`` of its own. A node type without a table has the nodes that edges name,
-    in ascending order of their keys (texts by their UTF-8 bytes). Files of a glob or folder come in the order of their names.
+    in ascending order of their keys (texts by their UTF-8 bytes). Files of a glob or folder come in the order of their names;
+    names of folders such as "year=2020" are columns. A folder of Delta is read as its log says, with ``deltalake``.
 
     Options that name columns take, for a graph of one node type and one edge type, the columns; else ``{type: columns}``, where a type
     is a node type or an edge type, and ``src`` and ``dst`` may be one name for all.
@@ -114,6 +123,13 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
             follows that of the file before, as Spark's ``repartitionByRange(dst)`` writes them. It is checked, and a store is then built
             in one pass, without sorting edges on disk; it is the same store. See ``docs/how-to/spark-and-dask.md``.
         time_unit: The unit of times.
+        header: Whether row 1 of a text, such as CSV, names the columns. For this option and the next five, ``{type: value}`` is for one
+            type's tables, and a value for all; None is what the first rows of a text show, which ``repr`` of the source tells.
+        sep: What separates the fields of a text: one to four characters. " " stands for any number of blanks where some rows have several.
+        comment: What lines begin with that are left out wherever they are; None leaves those before row 1 out that begin with # or %.
+        decimal: The decimal point of a text, "." or ",".
+        null: What fields of a text are missing, such as "NA" or ``["NA", "NULL"]``, beside empty ones, quoted or not.
+        encoding: The encoding of a text, as Python names it; None is UTF-8, or UTF-16 where a text begins with its mark.
         name: What the graph is called.
         scratch_dir: Folder for what is kept while the tables are read; None is that of datasets. With ``engine``, all its nodes see it.
         memory_bytes: Memory for dictionaries of keys; None is a 16th of what is available, between 64 MB and 512 MB.
@@ -135,6 +151,12 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         "split": split,
         "time": time,
         "edge_weight": edge_weight,
+        "header": header,
+        "sep": sep,
+        "comment": comment,
+        "decimal": decimal,
+        "null": null,
+        "encoding": encoding,
     }
     if not isinstance(presorted, bool):
         raise PlanError(f"presorted={presorted!r}: it is True or False")
@@ -142,7 +164,7 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         "layout": Layout.of(edges, nodes, keys, src, dst, given, types_of(types), events),
         "fill": dict(fill or {}),
         "dangling": _one_of("dangling", dangling, ("error", "drop")),
-        "time_unit": _one_of("time_unit", time_unit, ("s", "ms", "us", "ns")),
+        "time_unit": _one_of("time_unit", time_unit, _UNITS),
         "name": name,
         "folder": _scratch(scratch_dir),
         "memory_bytes": memory_bytes or _memory(),
@@ -265,8 +287,8 @@ class _ColumnArrays:
             yield start, self.columns[name].rows(start, min(start + step, self.num_rows))
 
 
-class TableSource:
-    """A ``GraphSource`` over tables; made by ``gnnkit.tables``, which reads them.
+class TableSource(Shown):
+    """A ``GraphSource`` over tables; made by ``gnnkit.tables``, which reads them. Its card shows how they were read.
 
     What was read lies on disk in files without names, as long as the source is there: it takes about as much as the store that is built.
 
@@ -348,7 +370,7 @@ class TableSource:
                 "keys": list(node.keys),
                 "split": self._splits[name].state() if name in self._splits else None,
                 "names": self._spools[name].state() if name in self._spools else None,
-                **self._columns_state(name, node.uses, self._nodes[name]),
+                **self._columns_state(node, self._nodes[name]),
             }
         for edge_type, edge in layout.edges.items():
             edges[edge_type_name(edge_type)] = {
@@ -356,15 +378,18 @@ class TableSource:
                 "named": list(edge.named),
                 "dropped": self._num_dropped(edge_type),
                 "digests": [digest.state() for digest in self._end_digests[edge_type]],
-                **self._columns_state(edge_type, edge.uses, self._edges[edge_type]),
+                **self._columns_state(edge, self._edges[edge_type]),
             }
         options = {"types": types_to_text(layout.types), "fill": self._fill, "dangling": self._dangling, "time_unit": self._time_unit}
         return {"nodes": nodes, "edges": edges, **options}
 
-    def _columns_state(self, name: NodeType | EdgeType, uses: Mapping[str, tuple[str, ...]], arrays: _ColumnArrays) -> dict[str, Any]:
-        rows = self._own(name).get("rows", 0) + arrays.num_rows
+    def _columns_state(self, owner: NodeTable | EdgeTable, arrays: _ColumnArrays) -> dict[str, Any]:
+        own = self._own(owner.name)
+        rows = own.get("rows", 0) + arrays.num_rows
         columns = {array: column.state() for array, column in arrays.columns.items()} if rows else {}
-        return {"uses": {option: list(found) for option, found in uses.items()}, "rows": rows, "columns": columns}
+        text = own.get("text", {}) if own else owner.table.told if owner.table is not None else {}
+        uses = {option: list(found) for option, found in owner.uses.items()}
+        return {"uses": uses, "rows": rows, "columns": columns, **({"text": text} if text else {})}
 
     def recoding(self, name: NodeType | EdgeType, array: str) -> Recoding | None:
         """Makes rows of an array of the store what they are among all rows; None where they stay as they are."""
@@ -708,10 +733,8 @@ class TableSource:
 
     def _facts(self) -> dict[str, Any]:
         """Returns what became of the columns, as JSON."""
-        layout, facts, classes = self._layout, dict[str, Any](), dict[NodeType, list[Any]]()
-        owners: list[tuple[str, Any, _ColumnArrays]] = [(name, layout.nodes[name], arrays) for name, arrays in self._nodes.items()]
-        owners += [(edge_type_name(name), layout.edges[name], arrays) for name, arrays in self._edges.items()]
-        for label, owner, arrays in owners:
+        facts, classes = dict[str, Any](), dict[NodeType, list[Any]]()
+        for label, owner, arrays in self._owners():
             earlier = {} if self._after is None else self._after.metadata["tables"][label]
             own: dict[str, Any] = {name: column.facts() for name, column in arrays.columns.items()}
             used = {name for columns in owner.uses.values() for name in columns}
@@ -743,6 +766,27 @@ class TableSource:
             facts[label] = own
         found = {"num_classes": len(next(iter(classes.values())))} if len(classes) == 1 else {}
         return {"tables": facts, **found}
+
+    @property
+    def described(self) -> list[tuple[str, str]]:
+        """Names and values for its card: of each table the files, the columns of each use, what was left out, and columns without use."""
+        found: list[tuple[str, str]] = []
+        for label, owner, arrays in self._owners():
+            table, own, rows = owner.table, self.metadata["tables"][label], f"{arrays.num_rows} rows"
+            found.append((label, f"no table, {rows}" if table is None else f"{table.origin}, {rows}"))
+            ends = {"keys": owner.keys} if isinstance(owner, NodeTable) else {"src": owner.ends[0], "dst": owner.ends[1]}
+            for option, columns in ({} if table is None else {**ends, **owner.uses}).items():
+                words = [f"{column} ({table.need(column, option)})" for column in columns]
+                words += [f"in {own['time']['unit']}" if "unit" in own["time"] else "as they are"] if option == "time" else []
+                found += [(f"{label} {option}", ", ".join(words))] if words else []
+            found += [(f"{label} dropped", f"{own['dropped_edges']} edges that name no node")] if "dropped_edges" in own else []
+            found += [(f"{label} unused", ", ".join(own["unused"]))] if "unused" in own else []
+        return found
+
+    def _owners(self) -> list[tuple[str, Any, _ColumnArrays]]:
+        """The types as metadata name them, their tables and their arrays."""
+        nodes: list[tuple[str, Any, _ColumnArrays]] = [(t, self._layout.nodes[t], arrays) for t, arrays in self._nodes.items()]
+        return nodes + [(edge_type_name(t), self._layout.edges[t], arrays) for t, arrays in self._edges.items()]
 
     def _goes_on_ascending(self, node_type: NodeType, earlier: Mapping[str, Any]) -> bool:
         """Whether the keys that edges name are in ascending order, those of the store and the new ones together."""

@@ -153,6 +153,10 @@ def test_tables_at_urls_are_those_of_files_and_are_fetched_once(
         bucket[f"tables/buys/{number}.parquet"] = edges(number)
         (tmp_path / f"{number}.parquet").write_bytes(edges(number))
     bucket["tables/buys/_SUCCESS"] = b""
+    bucket["tables/buys/_temporary/0/9.parquet"] = edges(9)
+    bucket["tables/delta/0.parquet"], bucket["tables/delta/_delta_log/0.json"] = edges(0), b"{}"
+    with pytest.raises(PlanError, match="a table of Delta, whose log says"):
+        gnnkit.tables(edges=f"s3://{BUCKET}/tables/delta")
     wanted = gnnkit.tables(edges=f"{tmp_path}/*.parquet").fingerprint()
     said = list[Event]()
     for url in ("tables/buys/*.parquet", "tables/buys", "tables/buys/"):
