@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 from gnnkit.errors import PlanError, StoreError, interruptible
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.layout import BuildOptions, ByColumn, FeatureDtype, Order, Partitioner
+from gnnkit.storage.layout import BuildOptions, ByColumn, FeatureDtypes, Order, Partitioner
 from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def partition(
     *,
     edge_dir: EdgeDir | None = None,
     with_edge: bool | None = None,
-    feature_dtype: FeatureDtype | None = None,
+    feature_dtype: FeatureDtypes | None = None,
     weight: str | None = None,
     time_attr: str | None = None,
     cache_ratio: float = 0.0,
@@ -64,7 +64,7 @@ def partition(
     *,
     edge_dir: EdgeDir | None = None,
     with_edge: bool | None = None,
-    feature_dtype: FeatureDtype | None = None,
+    feature_dtype: FeatureDtypes | None = None,
     weight: str | None = None,
     time_attr: str | None = None,
     cache_ratio: float = 0.0,
@@ -89,7 +89,7 @@ def partition(  # noqa: PLR0913
     *,
     edge_dir: EdgeDir | None = None,
     with_edge: bool | None = None,
-    feature_dtype: FeatureDtype | None = None,
+    feature_dtype: FeatureDtypes | None = None,
     weight: str | None = None,
     time_attr: str | None = None,
     cache_ratio: float = 0.0,
@@ -118,7 +118,7 @@ def partition(  # noqa: PLR0913
         out: Folder of the new store; None takes a name in the folder of stores.
         edge_dir: "in" compresses edges by target, "out" by source; None is a store's own, else "in".
         with_edge: Whether to store edge ids; None does where a store does, or where edges carry arrays.
-        feature_dtype: Stores features in this type; None keeps theirs.
+        feature_dtype: Stores features in this type, or those of some types in others; see ``BuildOptions``. None keeps theirs.
         weight: Edge array to prepare for weighted sampling; None takes over a store's own.
         time_attr: Arrays of times to prepare for temporal sampling; None takes over a store's own.
         cache_ratio: Share of all nodes whose features each part replicates from other parts, hottest first.

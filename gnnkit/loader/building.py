@@ -579,7 +579,7 @@ class BatchBuilder:
 
     @cached_property
     def dequantizer(self) -> Dequantizer | None:
-        """Shows what batches carry in 8 bits; None where there is nothing."""
+        """Shows what batches carry quantised; None where there is nothing."""
         on_device = {NodeKey(node_type, FEATURE_NAME) for node_type in self.plan.cached}  # completed there, see FeatureCache
         every = quantizations_of(self.schema, self.plan.sampling.edge_dir)
         found = {key: quantization for key, quantization in every.items() if key not in on_device}
