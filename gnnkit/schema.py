@@ -92,8 +92,9 @@ class Quantization:
                 raise PlanError(f"a quantisation holds {value!r}, which is no finite float32")
         if any(scale < 0 for scale in self.scale):
             raise PlanError(f"a quantisation holds the scale {min(self.scale)!r}, which is negative")
-        if list(self.whole) != sorted(set(self.whole)) or (self.whole and self.whole[0] < 0):
-            raise PlanError(f"a quantisation keeps the columns {list(self.whole)} whole, which are not ascending")
+        ascending = list(self.whole) == sorted(set(self.whole))
+        if self.whole and not (ascending and self.whole[0] >= 0 and (not self.scale or self.whole[-1] < len(self.scale))):
+            raise PlanError(f"a quantisation of {len(self.scale)} columns keeps the columns {list(self.whole)} whole")
 
     @property
     def largest(self) -> int:
@@ -103,6 +104,10 @@ class Quantization:
     def packed_nbytes(self, columns: int) -> int:
         """Bytes of a row before the columns that are kept whole."""
         return -(-columns * self.bits // 8)
+
+    def stored_nbytes(self, columns: int) -> int:
+        """Bytes of a row."""
+        return self.packed_nbytes(columns) + 4 * len(self.whole)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form; ``from_json`` reverses it."""
@@ -143,7 +148,7 @@ class ArraySpec:
         """Shape of one row as it is stored: the bytes of quantised ones, see ``Quantization``."""
         if self.quantization is None:
             return self.row_shape
-        return (self.quantization.packed_nbytes(self.row_shape[0]) + 4 * len(self.quantization.whole),)
+        return (self.quantization.stored_nbytes(self.row_shape[0]),)
 
     @property
     def row_nbytes(self) -> int:

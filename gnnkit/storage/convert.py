@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.errors import PlanError
+from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import Stage
 from gnnkit.kernels.jit import helper, kernel
 from gnnkit.kernels.native import byte_at, float_at, set_float
@@ -120,8 +120,13 @@ def dequantize_rows(rows: NDArray[np.uint8], quantization: Quantization, out: ND
 
     Returns:
         ``out``: float32 ``[n, columns]``, at most half a step of the column away from what was quantised.
+
+    Raises:
+        StoreError: Rows have another number of bytes.
     """
     scale, offset = (np.array(numbers, np.float32) for numbers in (quantization.scale, quantization.offset))
+    if rows.shape[1] != quantization.stored_nbytes(len(scale)):
+        raise StoreError(f"quantised rows have {rows.shape[1]} bytes and must have {quantization.stored_nbytes(len(scale))}")
     out = np.empty((len(rows), len(scale)), np.float32) if out is None else out
     # require() copies what is read-only: the kernel is compiled for arrays that may be written.
     _dequantize(np.require(rows, requirements=["C", "W"]), quantization.bits, scale, offset, out)

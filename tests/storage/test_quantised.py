@@ -279,6 +279,8 @@ def test_empty_arrays(tmp_path: Path) -> None:
     assert spec == ArraySpec("quint8", (2,), Quantization((0.0, 0.0), (0.0, 0.0)))
     assert store.schema.node_types[HOMOGENEOUS_NODE_TYPE].arrays["x"].quantization == Quantization((), ())
     assert dequantize_rows(np.empty((3, 0), np.uint8), Quantization((), ())).shape == (3, 0)
+    with pytest.raises(StoreError, match="have 1 bytes and must have 2"):
+        dequantize_rows(np.zeros((3, 1), np.uint8), Quantization((1.0,) * 3, (0.0,) * 3, 4))
 
 
 @pytest.mark.parametrize(
@@ -289,6 +291,9 @@ def test_empty_arrays(tmp_path: Path) -> None:
         lambda q: q["offset"].__setitem__(0, 0.1),
         lambda q: q["offset"].__setitem__(0, float("inf")),
         lambda q: (q["scale"].pop(), q["offset"].pop()),
+        lambda q: q.__setitem__("whole", [7]),
+        lambda q: q.__setitem__("whole", [-1]),
+        lambda q: q.__setitem__("whole", [1, 0]),
         dict.clear,
     ],
 )
