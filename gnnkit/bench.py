@@ -237,6 +237,7 @@ def gather(rows: NDArray[Any], batches: Sequence[NDArray[np.int64]], outs: Seque
         The seconds that it takes.
     """
     from gnnkit.sampling.batch_writer import GATHER, fill
+    from gnnkit.sampling.tables import NUM_WHOLE
     from gnnkit.storage.arrays import ReadAhead
 
     width = rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
@@ -250,7 +251,7 @@ def gather(rows: NDArray[Any], batches: Sequence[NDArray[np.int64]], outs: Seque
             if ids is None:
                 return
             step = [GATHER, ids.ctypes.data, len(ids), width, out.ctypes.data, 0, 0]
-            fill(ahead, np.array([step], np.int64), tables, bounds)
+            fill(ahead, np.array([step], np.int64), tables, bounds, np.zeros((1, NUM_WHOLE + 1), np.int64))
 
     threads = [threading.Thread(target=work, args=(out,)) for out in outs]
     start = time.perf_counter()

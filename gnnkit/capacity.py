@@ -271,7 +271,7 @@ def sized_graph(source: str, options: BuildOptions) -> SizedGraph:
     from gnnkit.datasets.ogb import published_graph
 
     graph = published_graph(source)
-    return planned(source, "sizes that OGB publishes", graph.schema, graph.splits, options)
+    return planned(source, "sizes that OGB publishes", graph.schema, graph.splits, options, {})
 
 
 def _of_store(place: str, options: BuildOptions, plan: LoaderPlan | None) -> SizedGraph:
@@ -279,16 +279,23 @@ def _of_store(place: str, options: BuildOptions, plan: LoaderPlan | None) -> Siz
     manifest = url_manifest(place) if path is None else read_manifest(path)
     if manifest.num_parts != options.num_parts:
         cut = replace(manifest.options, num_parts=options.num_parts, partition=options.partition)
-        found = planned(manifest.name, f"the store {place}, cut anew", manifest.schema, manifest.splits, cut)
+        found = planned(manifest.name, f"the store {place}, cut anew", manifest.schema, manifest.splits, cut, manifest.metadata)
         return replace(found, store=path, plan=plan)
     by_part, shared = _by_part({name: entry.size for name, entry in manifest.files.items()}, manifest.num_parts)
     return SizedGraph(manifest.name, f"the store {place}", manifest.schema, manifest.splits, by_part, shared, path, plan)
 
 
-def planned(name: str, source: str, schema: GraphSchema, splits: Mapping[NodeType, Mapping[str, int]], options: BuildOptions) -> SizedGraph:
+def planned(
+    name: str,
+    source: str,
+    schema: GraphSchema,
+    splits: Mapping[NodeType, Mapping[str, int]],
+    options: BuildOptions,
+    metadata: Mapping[str, Any],
+) -> SizedGraph:
     """The sizes that a store would have if its parts had the same share of nodes and edges: exact in sum, but for the width of offsets."""
-    check_buildable(schema, options)
-    options, stored = canonical_options(options), store_schema(schema, options)
+    check_buildable(schema, options, metadata)
+    options, stored = canonical_options(options), store_schema(schema, options, metadata)
     parts = options.num_parts
     manifest = Manifest(
         name, None, "", "", stored, options,

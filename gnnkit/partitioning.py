@@ -12,7 +12,7 @@ from gnnkit.errors import PlanError, StoreError, interruptible
 from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.layout import BuildOptions, ByColumn, FeatureDtype, Order, Partitioner
+from gnnkit.storage.layout import BuildOptions, ByColumn, FeatureDtypes, Order, Partitioner
 from gnnkit.urls import is_url
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def partition(
     *,
     edge_dir: EdgeDir | None = None,
     with_edge: bool | None = None,
-    feature_dtype: FeatureDtype | None = None,
+    feature_dtype: FeatureDtypes | None = None,
     weight: str | None = None,
     time_attr: str | None = None,
     cache_ratio: float = 0.0,
@@ -67,7 +67,7 @@ def partition(
     *,
     edge_dir: EdgeDir | None = None,
     with_edge: bool | None = None,
-    feature_dtype: FeatureDtype | None = None,
+    feature_dtype: FeatureDtypes | None = None,
     weight: str | None = None,
     time_attr: str | None = None,
     cache_ratio: float = 0.0,
@@ -93,7 +93,7 @@ def partition(  # noqa: PLR0913
     *,
     edge_dir: EdgeDir | None = None,
     with_edge: bool | None = None,
-    feature_dtype: FeatureDtype | None = None,
+    feature_dtype: FeatureDtypes | None = None,
     weight: str | None = None,
     time_attr: str | None = None,
     cache_ratio: float = 0.0,
@@ -122,7 +122,7 @@ def partition(  # noqa: PLR0913
         out: Folder of the new store; None takes a name in the folder of stores.
         edge_dir: "in" compresses edges by target, "out" by source; None is a store's own, else "in".
         with_edge: Whether to store edge ids; None does where a store does, or where edges carry arrays.
-        feature_dtype: Stores features in this type; None keeps theirs.
+        feature_dtype: Stores features in this type, or those of some types in others; see ``BuildOptions``. None keeps theirs.
         weight: Edge array to prepare for weighted sampling; None takes over a store's own.
         time_attr: Arrays of times to prepare for temporal sampling; None takes over a store's own.
         cache_ratio: Share of all nodes whose features each part replicates from other parts, hottest first.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,32 +24,65 @@ HOMOGENEOUS_NODE_TYPE: NodeType = "node"
 HOMOGENEOUS_EDGE_TYPE: EdgeType = ("node", "to", "node")
 # At the end of the relations of label edge types: supervision edges, along which no messages pass.
 POSITIVE_LABELS, NEGATIVE_LABELS = "_gigl_positive", "_gigl_negative"
-# The dtype of numbers that are kept in 8 bits; torch calls its own by this name.
-QUANTIZED = "quint8"
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
+class ElementType(NamedTuple):
+    """An element type of arrays that NumPy does not have.
+
+    Attributes:
+        stored: NumPy's name of the type that its rows are kept in.
+        shown: The name of the type that batches have.
+        bits: Bits of a number that stands for another one, see ``Quantization``; None where a number stands for itself.
+    """
+
+    stored: str
+    shown: str
+    bits: int | None = None
+
+
+# By torch's names. This is all that there is to declare: ``gnnkit.storage.convert`` packs and unpacks any number of bits that divides 8.
+ELEMENT_TYPES: Mapping[str, ElementType] = {
+    "bfloat16": ElementType("uint16", "bfloat16"),
+    "quint8": ElementType("uint8", "float32", 8),
+    "quint4x2": ElementType("uint8", "float32", 4),
+    "quint2x4": ElementType("uint8", "float32", 2),
+}
+
+
 @cache
+def element_type(dtype: str) -> ElementType:
+    """The element type of an ``ArraySpec``'s dtype; NumPy's own are kept, and shown, as they are."""
+    return ELEMENT_TYPES.get(dtype) or ElementType(dtype, dtype)
+
+
 @cache
 def stored_dtype(dtype: str) -> np.dtype[Any]:
     """The NumPy dtype under which numbers of an ``ArraySpec``'s dtype are kept."""
-    return np.dtype({"bfloat16": "uint16", QUANTIZED: "uint8"}.get(dtype, dtype))
+    return np.dtype(element_type(dtype).stored)
 
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """The meaning of the 8 bits of each column: ``q`` is the number ``q * scale + offset``, computed in float32.
+    """The meaning of the few bits of each column: ``q`` is the number ``q * scale + offset``, computed in float32.
+
+    A row of ``c`` columns has ``w = ceil(c * bits / 8)`` bytes: column ``j`` is in byte ``j % w``, from bit ``j // w * bits`` on. Behind
+    them are the columns that are kept whole, as float32 in the byte order of the machine; their bits are 0.
 
     Attributes:
-        scale: One for each column, each the value of a float32, at least 0.
+        scale: One for each column, each the value of a float32, at least 0. Both are empty as long as nobody has measured the columns.
         offset: One for each column, likewise.
+        bits: Bits of each number.
+        whole: The columns that are kept whole, ascending.
 
     Raises:
-        PlanError: Their numbers differ, or one is not finite or no float32, or a scale is negative.
+        PlanError: Their numbers differ, or one is not finite or no float32, a scale is negative, or there is no such column.
     """
 
     scale: tuple[float, ...]
     offset: tuple[float, ...]
+    bits: int = 8
+    whole: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.scale) != len(self.offset):
@@ -59,15 +92,31 @@ class Quantization:
                 raise PlanError(f"a quantisation holds {value!r}, which is no finite float32")
         if any(scale < 0 for scale in self.scale):
             raise PlanError(f"a quantisation holds the scale {min(self.scale)!r}, which is negative")
+        ascending = list(self.whole) == sorted(set(self.whole))
+        if self.whole and not (ascending and self.whole[0] >= 0 and (not self.scale or self.whole[-1] < len(self.scale))):
+            raise PlanError(f"a quantisation of {len(self.scale)} columns keeps the columns {list(self.whole)} whole")
+
+    @property
+    def largest(self) -> int:
+        """The largest number that the bits of a column hold."""
+        return (1 << self.bits) - 1
+
+    def packed_nbytes(self, columns: int) -> int:
+        """Bytes of a row before the columns that are kept whole."""
+        return -(-columns * self.bits // 8)
+
+    def stored_nbytes(self, columns: int) -> int:
+        """Bytes of a row."""
+        return self.packed_nbytes(columns) + 4 * len(self.whole)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form; ``from_json`` reverses it."""
-        return {"scale": list(self.scale), "offset": list(self.offset)}
+        return {"scale": list(self.scale), "offset": list(self.offset), **({"whole": list(self.whole)} if self.whole else {})}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Quantization:
-        """Reverses ``to_json``."""
-        return cls(tuple(map(float, value["scale"])), tuple(map(float, value["offset"])))
+    def from_json(cls, value: Mapping[str, Any], bits: int) -> Quantization:
+        """Reverses ``to_json``, for numbers of ``bits`` bits."""
+        return cls(tuple(map(float, value["scale"])), tuple(map(float, value["offset"])), bits, tuple(map(int, value.get("whole", ()))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +124,9 @@ class ArraySpec:
     """The dtype and the shape of one row of a node or edge array.
 
     Attributes:
-        dtype: NumPy's name of the element type, "bfloat16", which is kept as uint16 bit patterns, or "quint8", which is kept as uint8.
+        dtype: NumPy's name of the element type, or one of ``ELEMENT_TYPES``.
         row_shape: Shape of one row: ``()`` for labels ``[n]``, ``(100,)`` for features ``[n, 100]``.
-        quantization: What the numbers of a "quint8" array stand for; None for other arrays, and where it is not known yet.
+        quantization: What the numbers of a quantised array stand for; None for other arrays.
         dim: The dimension of a batch's array that its rows lie along, PyG's ``__cat_dim__``: 1 for ``[2, n]``, which is stored ``[n, 2]``.
     """
 
@@ -94,12 +143,19 @@ class ArraySpec:
     @property
     def batch_dtype(self) -> str:
         """The element type of these rows in a batch: quantised ones are float32 there."""
-        return "float32" if self.dtype == QUANTIZED else self.dtype
+        return element_type(self.dtype).shown
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of one row as it is stored: the bytes of quantised ones, see ``Quantization``."""
+        if self.quantization is None:
+            return self.row_shape
+        return (self.quantization.stored_nbytes(self.row_shape[0]),)
 
     @property
     def row_nbytes(self) -> int:
         """Bytes of one row."""
-        return self.numpy_dtype.itemsize * int(np.prod(self.row_shape, dtype=np.int64))
+        return self.numpy_dtype.itemsize * math.prod(self.stored_shape)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form; ``from_json`` reverses it."""
@@ -113,8 +169,10 @@ class ArraySpec:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ArraySpec:
         """Reverses ``to_json``."""
-        quantization = Quantization.from_json(value["quantization"]) if "quantization" in value else None
-        return cls(str(value["dtype"]), tuple(int(n) for n in value["row_shape"]), quantization, int(value.get("dim", 0)))
+        dtype = str(value["dtype"])
+        bits = element_type(dtype).bits or 8
+        quantization = Quantization.from_json(value["quantization"], bits) if "quantization" in value else None
+        return cls(dtype, tuple(int(n) for n in value["row_shape"]), quantization, int(value.get("dim", 0)))
 
 
 @dataclass(frozen=True, slots=True)

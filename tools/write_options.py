@@ -23,7 +23,7 @@ from gnnkit.loader.inputs import NegativesOption
 from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalComparison, TemporalStrategy
 from gnnkit.plan.sampling import FanOuts
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.layout import ByColumn, FeatureDtype, Given, Order, Partitioner
+from gnnkit.storage.layout import ByColumn, FeatureDtypes, Given, Order, Partitioner
 '''
 _PAGE_HEAD = """# Options
 

@@ -145,7 +145,7 @@ class _Shared:
 
     def sampler(self) -> BatchSampler:
         """Returns a sampler for one thread."""
-        return local_sampler(self.tables(), self.plan.inputs, self.plan.sampling, cached=self.plan.cached)
+        return local_sampler(self.tables(), self.plan.inputs, self.plan.sampling, cached=self.plan.cached, unpacks=True)
 
     # For holders of the lock.
 

@@ -71,7 +71,7 @@ def plan_capacity(
     storage_nodes: int | None = typer.Option(None, min=1, help="Machines that hold the graph, for graph_store."),
     num_parts: int | None = typer.Option(None, min=1, help="Parts; one for each machine that holds the graph by default."),
     partition: str = typer.Option("contiguous", help="How nodes are assigned to parts."),
-    feature_dtype: str | None = typer.Option(None, help="Store features as float32, float16, bfloat16 or quint8."),
+    feature_dtype: str | None = typer.Option(None, help="Store features as float32, float16, bfloat16, quint8, quint4x2 or quint2x4."),
     memory: str | None = typer.Option(None, help="Memory of each machine, such as 256GB (of 1024 MB each); this one's by default."),
     cpus: int | None = typer.Option(None, min=1, help="Processors of each machine; this one's by default."),
     network: str | None = typer.Option(None, help="Network of each machine, such as 25Gbit."),

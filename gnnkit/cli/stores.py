@@ -239,7 +239,7 @@ def partition(
     root: Path | None = typer.Option(None, help="Where datasets are kept."),
     edge_dir: str | None = typer.Option(None, help="Compress edges by target (in) or by source (out)."),
     with_edge: bool | None = typer.Option(None, "--with-edge/--without-edge", help="Store edge ids."),
-    feature_dtype: str | None = typer.Option(None, help="Store features as float32, float16, bfloat16 or quint8 (8 bits)."),
+    feature_dtype: str | None = typer.Option(None, help="Store features as float32, float16, bfloat16, quint8, quint4x2 or quint2x4."),
     weight: str | None = typer.Option(None, help="Edge array to prepare for weighted sampling."),
     time_attr: str | None = typer.Option(None, help="Arrays of times to prepare for temporal sampling."),
     edges: list[str] | None = typer.Option(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gnnkit.datasets.streaming import READ_ROWS, Spool
 from gnnkit.errors import DatasetError, PlanError
 from gnnkit.events import EventSink, Stage, ignore_events
-from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, edge_type_name
+from gnnkit.schema import ELEMENT_TYPES, ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, edge_type_name
 from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits
 from gnnkit.storage.inputs import RowReader, SourceInput
 from gnnkit.storage.layout import end_specs, file_name
@@ -252,8 +252,8 @@ class UndirectedSource:
             source_type, relation, target_type = edge_type
             if source_type == target_type:
                 for name, spec in table.arrays.items():
-                    if spec.dtype == "bfloat16":
-                        raise PlanError(f"{name!r} of {edge_type} is bfloat16, which cannot be added up", "keep it as float32")
+                    if spec.dtype in ELEMENT_TYPES:
+                        raise PlanError(f"{name!r} of {edge_type} is {spec.dtype}, which cannot be added up", "keep it as float32")
                 continue
             reverse = (target_type, f"rev_{relation}", source_type)
             if reverse in source.schema.edge_types:
@@ -410,7 +410,7 @@ class CopiedSource(FiledSource):
             raise DatasetError(f"{path} cannot be read: {error.strerror or error}", "all hosts have to see this folder") from error
         if len(data) < count:
             raise DatasetError(f"{path} ends early", "remove the folder, and build the store again")
-        return data.view(spec.numpy_dtype).reshape(last - first, *spec.row_shape)
+        return data.view(spec.numpy_dtype).reshape(last - first, *spec.stored_shape)
 
 
 def copy_source(source: GraphSource, folder: Path, events: EventSink) -> CopiedSource:

@@ -18,6 +18,7 @@ from gnnkit.callers import warn
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.host import available_cpus
 from gnnkit.schema import (
+    ELEMENT_TYPES,
     HOMOGENEOUS_EDGE_TYPE,
     HOMOGENEOUS_NODE_TYPE,
     ArraySpec,
@@ -569,7 +570,7 @@ def _compress(
     keep_ids = bool(edge_schema.arrays) if with_edge is None else with_edge
     indices = np.empty(edge_schema.num_edges, np.int32)
     edge_id = np.empty(edge_schema.num_edges, _id_dtype(edge_schema.num_edges)) if keep_ids else None
-    arrays = {name: np.empty((edge_schema.num_edges, *spec.row_shape), spec.numpy_dtype) for name, spec in edge_schema.arrays.items()}
+    arrays = {name: np.empty((edge_schema.num_edges, *spec.stored_shape), spec.numpy_dtype) for name, spec in edge_schema.arrays.items()}
     cursor, first = indptr[:-1].copy(), 0
     for chunk in source.edge_chunks(edge_type):
         count = chunk.shape[1]
@@ -610,7 +611,7 @@ def _check_weight_name(source: PyGSource, weight: str) -> None:
         raise PlanError(f"unknown weight {weight!r}{near_matches(weight, list(known))}", f"edge-level attributes: {sorted(known)}")
     for edge_type, edge_schema in source.schema.edge_types.items():
         spec = edge_schema.arrays.get(weight)
-        if spec is not None and (spec.row_shape or spec.dtype == "bfloat16" or np.dtype(spec.dtype).kind not in "fiu"):
+        if spec is not None and (spec.row_shape or spec.dtype in ELEMENT_TYPES or np.dtype(spec.dtype).kind not in "fiu"):
             got = f"{spec.dtype} [num_edges{''.join(f', {size}' for size in spec.row_shape)}]"
             raise PlanError(f"the weight {weight!r} of {edge_type} is {got}; weights are numbers [num_edges]", "use .view(-1).float()")
 

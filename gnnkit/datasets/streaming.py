@@ -107,7 +107,7 @@ class ArrayFile:
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows ``[start, stop)``."""
-        out = np.empty((stop - start, *self.spec.row_shape), self.spec.numpy_dtype)
+        out = np.empty((stop - start, *self.spec.stored_shape), self.spec.numpy_dtype)
         view, position = out.reshape(-1).view(np.uint8).data, start * self.spec.row_nbytes
         while len(view):
             count = os.preadv(self._file.fileno(), [view], position)
@@ -123,7 +123,7 @@ class ArrayFile:
 
     def mapped(self) -> NDArray[Any]:
         """All rows, mapped read-only; the mapping outlives this object."""
-        shape = (self.num_rows, *self.spec.row_shape)
+        shape = (self.num_rows, *self.spec.stored_shape)
         if not self.num_rows or not self.spec.row_nbytes:
             return np.empty(shape, self.spec.numpy_dtype)
         return np.memmap(self._file, self.spec.numpy_dtype, "r", shape=shape)

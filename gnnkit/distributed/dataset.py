@@ -290,7 +290,7 @@ class DistDataset:
     def _init_rows(self, name: str, rows: Any, index: Any, dtype: torch.dtype | None) -> None:
         if rows is not None:
             self._forget_store()
-            converted = rows if dtype is None else map_types(rows, lambda found: as_tensor(found).to(dtype))
+            converted = rows if dtype is None else map_types(rows, lambda found: _cast(as_tensor(found), dtype, name))
             self.values.take_rows(name, converted, index, self._owned(name))
 
     def _owned(self, name: str) -> Any:
@@ -610,6 +610,15 @@ def _reopened(store: Store, part: int, given: dict[str, Any]) -> DistDataset:
     dataset = DistDataset.from_store(store, part)
     dataset.own_split = given
     return dataset
+
+
+def _cast(rows: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
+    """Rows in another type, which has to hold them."""
+    found = rows.to(dtype)
+    beyond = found.isinf() & rows.isfinite()
+    if dtype.is_floating_point and bool(beyond.any()):
+        raise PlanError(f"{name!r} holds {float(rows[beyond][0])!r}, which {dtype} cannot hold", "scale the rows, or leave dtype out")
+    return found
 
 
 def _drawn(ids: torch.Tensor, num_val: float | int, num_test: float | int, seed: int) -> tuple[torch.Tensor, ...]:

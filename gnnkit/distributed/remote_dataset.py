@@ -19,13 +19,14 @@ from gnnkit.distributed.loader_options import PPRSamplerOptions
 from gnnkit.distributed.resolve import GraphStoreInfo
 from gnnkit.distributed.sample_message import MessageFormat, SampleMessage
 from gnnkit.distributed.seeds import DEFAULT_HOMOGENEOUS_EDGE_TYPE, DEFAULT_HOMOGENEOUS_NODE_TYPE
-from gnnkit.distributed.store_views import AnyBook, DatasetSchema, FeatureInfo, Quantizations, as_tensor, range_book
+from gnnkit.distributed.store_views import AnyBook, DatasetSchema, FeatureInfo, Quantizations, range_book
 from gnnkit.errors import PlanError
 from gnnkit.runtime.remote import layout_from_json
 from gnnkit.samplers import PPR
 from gnnkit.sampling.collate import contents_of
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
+from gnnkit.storage.arrays import as_tensor
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,7 @@ def tensors_of(found: Any) -> Any:
 def rows_of(found: Any, *, is_label: bool) -> torch.Tensor:
     """Features, or labels, of which those of a single task lose their second dimension."""
     rows, dtype = found
-    tensor = as_tensor(rows, getattr(torch, dtype))
+    tensor = as_tensor(rows, dtype)
     return tensor.reshape(-1) if is_label and tensor.dim() == 2 and tensor.shape[1] == 1 else tensor
 
 

@@ -249,7 +249,7 @@ class BatchMaker:
         transform: Called on each batch before it is copied, or None.
         shows_labels: Whether label edges are seen: over the connection of a ``GraphLoader``, whose batches show every type.
         labels: Makes the labels of anchors; None where there are no anchors.
-        dequantize: Shows arrays that come in 8 bits as float32; None where there are none.
+        dequantize: Shows quantised arrays as float32; None where there are none.
     """
 
     format: MessageFormat

@@ -23,6 +23,7 @@ from gnnkit.storage.arrays import (
     PartEdgeRows,
     PartNodeRows,
     all_dataset_ids,
+    as_tensor,
     dataset_ids,
     edge_order,
     node_values,
@@ -494,7 +495,7 @@ class LocalFeature:
     """The features of one type in one part; ``feature[ids]`` copies rows.
 
     Args:
-        rows: ``[num_local, *row_shape]``, mapped or in memory; bfloat16 as uint16 bit patterns, quantised ones as uint8.
+        rows: The rows of all of them as they are stored, mapped or in memory.
         spec: What a row looks like.
         index: From the dataset's ids to rows.
     """
@@ -506,7 +507,7 @@ class LocalFeature:
     @property
     def shape(self) -> torch.Size:
         """Of all local rows together."""
-        return torch.Size(self._rows.shape)
+        return torch.Size((len(self._rows), *self._spec.row_shape))
 
     def size(self, dim: int) -> int:
         """One of ``shape``."""
@@ -531,7 +532,7 @@ class LocalFeature:
         rows = self._index.rows(wanted)
         if rows.size and rows.min() < 0:
             raise PlanError(f"this part has no features of id {int(wanted[rows < 0][0])}", "look up which part has, by the partition book")
-        return as_tensor(plain_rows(np.take(self._rows, rows, axis=0), self._spec), self.dtype)
+        return as_tensor(plain_rows(np.take(self._rows, rows, axis=0), self._spec), self._spec.batch_dtype)
 
 
 class DistFeature:
@@ -624,11 +625,6 @@ class DistFeature:
         return found if self.device is None else found.to(self.device)
 
 
-def as_tensor(values: NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
-    """An array as a tensor over the same memory; bfloat16 is given as uint16 bit patterns."""
-    return torch.from_numpy(values.view(np.int16)).view(dtype) if dtype == torch.bfloat16 else torch.from_numpy(values)
-
-
 @dataclass(frozen=True)
 class StoreViews:
     """Views of a store; homogeneous graphs are unwrapped here, so that values are single ones or dicts by type.
@@ -710,7 +706,7 @@ class StoreViews:
             whole = node_values(self.arrays, node_type, NODE_LABELS)
             if spec.row_shape == (1,):
                 whole = whole.reshape(-1)
-            found[node_type] = as_tensor(whole, torch_dtype(spec))
+            found[node_type] = as_tensor(whole, spec.dtype)
         return found
 
     def split(self, name: str, part: int) -> dict[NodeType, torch.Tensor]:

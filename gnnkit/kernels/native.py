@@ -20,6 +20,7 @@ from gnnkit.kernels.jit import helper
 
 
 _I8, _I32, _I64, _I128 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.IntType(128)
+_F32 = ir.FloatType()
 
 
 def _load(bits: int):
@@ -91,6 +92,42 @@ def copy_bytes(typing_context, target, source, count):
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
+
+
+def _element(builder, kind, base, index):
+    """The pointer to an element of an array at an address. An address that a loop adds to keeps LLVM from doing several turns at once."""
+    return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index])
+
+
+@intrinsic
+def byte_at(typing_context, base, index):
+    """Byte ``index`` of those at the address ``base``, as int32."""
+
+    def codegen(context, builder, signature, args):
+        return builder.zext(builder.load(_element(builder, _I8, *args)), _I32)
+
+    return types.int32(types.int64, types.int64), codegen
+
+
+@intrinsic
+def float_at(typing_context, base, index):
+    """Element ``index`` of the float32 at the address ``base``."""
+
+    def codegen(context, builder, signature, args):
+        return builder.load(_element(builder, _F32, *args))
+
+    return types.float32(types.int64, types.int64), codegen
+
+
+@intrinsic
+def set_float(typing_context, base, index, value):
+    """Writes element ``index`` of the float32 at the address ``base``."""
+
+    def codegen(context, builder, signature, args):
+        builder.store(args[2], _element(builder, _F32, *args[:2]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.float32), codegen
 
 
 @intrinsic

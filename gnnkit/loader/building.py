@@ -582,7 +582,7 @@ class BatchBuilder:
 
     @cached_property
     def dequantizer(self) -> Dequantizer | None:
-        """Shows what batches carry in 8 bits; None where there is nothing."""
+        """Shows what batches carry quantised; None where there is nothing."""
         on_device = {NodeKey(node_type, FEATURE_NAME) for node_type in self.plan.cached}  # completed there, see FeatureCache
         every = specs_of(self.schema, self.plan.sampling.edge_dir)
         found = {key: spec.quantization for key, spec in every.items() if spec.quantization is not None and key not in on_device}

@@ -22,7 +22,7 @@ from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import MISSING, SLOT, NodeKey, SampledSubgraph
 from gnnkit.schema import ArraySpec, GraphSchema, NodeType, Quantization
-from gnnkit.storage.arrays import GraphArrays
+from gnnkit.storage.arrays import GraphArrays, as_tensor
 from gnnkit.storage.layout import FEATURE_NAME
 
 if TYPE_CHECKING:
@@ -237,14 +237,12 @@ class CachedRows:
     """The cached features of one node type.
 
     Attributes:
-        rows: ``[k, *row_shape]`` on the device, in the order of the nodes' store ids.
-        scale: float32 ``[columns]`` on the device, what a step of quantised features stands for; None where they are not.
-        offset: Likewise, what 0 stands for.
+        rows: ``[k, *stored_shape]`` on the device, in the order of the nodes' store ids.
+        numbers: Makes numbers of quantised rows; None where they are not quantised.
     """
 
     rows: torch.Tensor
-    scale: torch.Tensor | None = None
-    offset: torch.Tensor | None = None
+    numbers: DeviceNumbers | None = None
 
     def complete(self, slot: torch.Tensor, missing: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """The features of a batch, without waiting for the device.
@@ -252,17 +250,55 @@ class CachedRows:
         Args:
             slot: See ``gnnkit.sampling.subgraph.SLOT``.
             missing: See ``gnnkit.sampling.subgraph.MISSING``.
-            x: ``[len(missing), *row_shape]``.
+            x: ``[len(missing), *stored_shape]``.
 
         Returns:
             ``[len(slot), *row_shape]``; float32 where they are quantised.
         """
         found = self.rows.index_select(0, slot)
         found.index_copy_(0, missing.long(), x)
-        if self.scale is None or self.offset is None:
-            return found
+        return found if self.numbers is None else self.numbers(found)
+
+
+@dataclass(frozen=True)
+class DeviceNumbers:
+    """The counterpart on a device of ``gnnkit.storage.convert.dequantize_rows``.
+
+    Attributes:
+        quantization: What quantised rows stand for.
+        scale: Its scales, float32 ``[columns]`` on the device.
+        offset: Likewise its offsets.
+        whole: The columns that are kept whole, int64 ``[k]`` on the device.
+    """
+
+    quantization: Quantization
+    scale: torch.Tensor
+    offset: torch.Tensor
+    whole: torch.Tensor
+
+    @classmethod
+    def of(cls, quantization: Quantization, device: torch.device) -> DeviceNumbers:
+        """Copies what is needed to a device."""
+        import torch
+
+        scale, offset = (torch.tensor(numbers, dtype=torch.float32, device=device) for numbers in (quantization.scale, quantization.offset))
+        return cls(quantization, scale, offset, torch.tensor(quantization.whole, dtype=torch.int64, device=device))
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """The numbers of rows, uint8 ``[n, bytes]``, as float32 ``[n, columns]``; the device is not waited for."""
+        import torch
+
+        columns, bits = len(self.scale), self.quantization.bits
+        width = self.quantization.packed_nbytes(columns)
+        steps = rows[:, :width]
+        if bits < 8:
+            steps = torch.cat([steps >> shift for shift in range(0, 8, bits)], 1)[:, :columns] & self.quantization.largest
         # Two operations, each rounded, as gnnkit.storage.convert has them.
-        return found.float().mul_(self.scale).add_(self.offset)
+        numbers = steps.float().mul_(self.scale).add_(self.offset)
+        if len(self.whole):
+            kept = rows[:, width:].clone(memory_format=torch.contiguous_format).view(torch.float32)
+            numbers.index_copy_(1, self.whole, kept)
+        return numbers
 
 
 @dataclass(frozen=True)
@@ -312,7 +348,7 @@ class FeatureCache:
         nodes = {name: _empty(len(ids), specs[name], device) for name, ids in chosen.items()}
         for found in rows:
             places = torch.from_numpy(np.searchsorted(chosen[found.node_type], found.store_ids))
-            nodes[found.node_type].rows.index_copy_(0, places.to(device), _as_tensor(found.rows, specs[found.node_type]).to(device))
+            nodes[found.node_type].rows.index_copy_(0, places.to(device), as_tensor(found.rows, specs[found.node_type].dtype).to(device))
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # once: from now on every stream finds the rows there
         return cls(device, words, nodes, budget)
@@ -357,9 +393,9 @@ def _check_room(nbytes: int, device: torch.device) -> None:
 def _empty(count: int, spec: ArraySpec, device: torch.device) -> CachedRows:
     import torch
 
-    like = _as_tensor(np.empty(0, spec.numpy_dtype), spec)
-    rows = torch.empty((count, *spec.row_shape), dtype=like.dtype, device=device)
-    return CachedRows(rows) if spec.quantization is None else CachedRows(rows, *_steps_of(spec.quantization, device))
+    like = as_tensor(np.empty(0, spec.numpy_dtype), spec.dtype)
+    rows = torch.empty((count, *spec.stored_shape), dtype=like.dtype, device=device)
+    return CachedRows(rows, None if spec.quantization is None else DeviceNumbers.of(spec.quantization, device))
 
 
 def stored_rows(graph: GraphArrays, chosen: Mapping[NodeType, NDArray[np.int64]]) -> Iterator[PendingRows]:
@@ -386,20 +422,6 @@ def sampled_rows(
             nodes = graph.to_store_ids(name, subgraph.array(fields[NodeKey(name, "n_id")]))
             is_chosen = ids[np.minimum(np.searchsorted(ids, nodes), len(ids) - 1)] == nodes
             yield PendingRows(name, nodes[is_chosen], subgraph.array(fields[NodeKey(name, FEATURE_NAME)])[is_chosen])
-
-
-def _as_tensor(array: NDArray[Any], spec: ArraySpec) -> torch.Tensor:
-    import torch
-
-    tensor = torch.from_numpy(array)
-    return tensor.view(torch.bfloat16) if spec.dtype == "bfloat16" else tensor
-
-
-def _steps_of(quantization: Quantization, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    import torch
-
-    scale, offset = (torch.tensor(numbers, dtype=torch.float32, device=device) for numbers in (quantization.scale, quantization.offset))
-    return scale, offset
 
 
 def check_cacheable(graph: GraphHandle, backend: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from gnnkit.loader.inputs import NegativesOption
 from gnnkit.plan import ExcludeEdges, Remainder, SubgraphType, TemporalComparison, TemporalStrategy
 from gnnkit.plan.sampling import FanOuts
 from gnnkit.schema import EdgeDir
-from gnnkit.storage.layout import ByColumn, FeatureDtype, Given, Order, Partitioner
+from gnnkit.storage.layout import ByColumn, FeatureDtypes, Given, Order, Partitioner
 
 
 class BesideKeywords(TypedDict, total=False):
@@ -130,9 +130,10 @@ class BuildKeywords(ConstructorKeywords, total=False):
     time_attr: str | None
     """Name of the arrays of integers to prepare for temporal sampling, or None: each node's edges are then stored in the order of their
     times, which are the edge's own or those of the node at its far end (see ``gnnkit.storage.edge_values``)."""
-    feature_dtype: FeatureDtype | None
-    """Stores floating-point arrays of two dimensions ("x", "edge_attr") in this type; None keeps the source's. "quint8" keeps 8 bits of
-    each number, affine between its column's least and largest; batches give float32."""
+    feature_dtype: FeatureDtypes | None
+    """Stores floating-point arrays of two dimensions ("x", "edge_attr") in this type; None keeps the source's. "quint8", "quint4x2" and
+    "quint2x4" keep 8, 4 or 2 bits of each number, affine between its column's least and largest; batches give float32. ``{type:
+    dtype}`` says it of some types, ``{type: {"dtype": ..., "whole": [columns]}}`` keeps columns of them as float32."""
     cache_ratio: float
     """Share of all nodes whose features each part replicates from other parts, hottest first."""
     order: Order

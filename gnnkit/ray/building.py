@@ -13,7 +13,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -23,13 +24,14 @@ from numpy.typing import NDArray
 from gnnkit.datasets.streaming import Spool
 from gnnkit.errors import DatasetError, GnnkitError, WorkerDied
 from gnnkit.events import EventSink, Stage
-from gnnkit.schema import ArraySpec, EdgeType, NodeType
+from gnnkit.schema import ArraySpec, EdgeType, EdgeTypeSchema, NodeType, NodeTypeSchema
 from gnnkit.source import GraphSource
 from gnnkit.storage.build import BuildJob, build_parts
+from gnnkit.storage.convert import ColumnRange, unmeasured
 from gnnkit.storage.edge_values import check_weights
-from gnnkit.storage.inputs import EdgeBatch, EdgeTotals, SourceInput, batch_rows
+from gnnkit.storage.inputs import EdgeBatch, EdgeTotals, GraphTotals, SourceInput, batch_rows
 from gnnkit.storage.kernels import bucket_order
-from gnnkit.storage.layout import BuildOptions, contiguous, end_specs, index_dtype, weighted_edge_types
+from gnnkit.storage.layout import BuildOptions, contiguous, end_specs, index_dtype, store_schema, weighted_edge_types
 from gnnkit.storage.writer import BLOCK_BYTES, EDGE_BYTES, check_ends
 
 # Bytes of a range, as a task reads it; a small graph is cut into as many ranges as give each processor a few.
@@ -104,6 +106,23 @@ class BuildTask:
             specs["edge_id"] = ArraySpec(index_dtype(edges.num_edges).name)
         return specs | {f"array{k}": spec for k, spec in enumerate(edges.arrays.values())}
 
+    @cached_property
+    def measured(self) -> Mapping[NodeType | EdgeType, Mapping[str, ArraySpec]]:
+        """The source's arrays that are to be quantised, by type."""
+        source, stored = self.source.schema, store_schema(self.source.schema, self.options, self.source.metadata)
+        held: dict[Any, NodeTypeSchema | EdgeTypeSchema] = {**source.node_types, **source.edge_types}
+        made: dict[Any, NodeTypeSchema | EdgeTypeSchema] = {**stored.node_types, **stored.edge_types}
+        return {t: {name: held[t].arrays[name] for name in unmeasured(found.arrays)} for t, found in made.items()}
+
+    def ranges_of(self, owner: NodeType | EdgeType, rows: Mapping[str, NDArray[Any]]) -> dict[str, ColumnRange]:
+        """The ranges of the columns of those rows of a type's arrays that are to be quantised."""
+        found = {}
+        for name, spec in self.measured[owner].items():
+            if name in rows:
+                found[name] = ColumnRange.of_none(spec.row_shape[0])
+                found[name].add_rows(rows[name], spec)
+        return found
+
 
 class PartInput(SourceInput):
     """The input of one part's builder: its own edges, which came in pieces, and its own rows.
@@ -111,7 +130,7 @@ class PartInput(SourceInput):
     Args:
         task: The build.
         part: The part; None for what every host has.
-        totals: Sums over the edges of all parts.
+        totals: What is known of all parts.
         edges: ``{edge type: pieces}`` in the order of the ranges.
         nodes: ``{(node type, array): pieces}``, likewise, where parts are no ranges of nodes.
         folder: Where edges are kept while they are read.
@@ -122,7 +141,7 @@ class PartInput(SourceInput):
         self,
         task: BuildTask,
         part: int | None,
-        totals: Mapping[EdgeType, EdgeTotals],
+        totals: GraphTotals,
         edges: Mapping[EdgeType, Iterator[Piece]],
         nodes: Mapping[tuple[NodeType, str], Iterator[Piece]],
         folder: Path,
@@ -188,12 +207,14 @@ class RangeFacts:
         nbytes: Bytes that were read.
         counts: Its edges of each part; empty where it is a range of nodes.
         largest_weight: See ``EdgeTotals``.
+        ranges: Those of the columns of its arrays that are to be quantised.
     """
 
     node: str
     nbytes: int
     counts: tuple[int, ...] = ()
     largest_weight: float = 0.0
+    ranges: Mapping[str, ColumnRange] = field(default_factory=dict)
 
 
 # This process's last build, by the number of its object: what a source finds out about itself serves all tasks.
@@ -256,14 +277,15 @@ def divide_edges(held: Sequence[Any], edge_type: EdgeType, first: int, last: int
     if options.with_edge:
         columns["edge_id"] = np.arange(first, last)
     nbytes, largest = edges.nbytes, 0.0
+    arrays: dict[str, NDArray[Any]] = {}
     for number, name in enumerate(schema.edge_types[edge_type].arrays):
-        rows = columns[f"array{number}"] = source.edge_array_rows(edge_type, name, first, last)
+        rows = columns[f"array{number}"] = arrays[name] = source.edge_array_rows(edge_type, name, first, last)
         nbytes += rows.nbytes
         if name == options.weight and edge_type in weighted_edge_types(schema, options):
             largest = check_weights(rows, edge_type, name, first)
     specs = task.edge_specs(edge_type)
     cast = {name: values.astype(specs[name].numpy_dtype, copy=False) for name, values in columns.items()}
-    facts = RangeFacts(_here(), nbytes, tuple(np.diff(starts).tolist()), largest)
+    facts = RangeFacts(_here(), nbytes, tuple(np.diff(starts).tolist()), largest, task.ranges_of(edge_type, arrays))
     return (facts, *_pieces(task, cast, order, starts))
 
 
@@ -272,7 +294,17 @@ def divide_nodes(held: Sequence[Any], node_type: NodeType, name: str, first: int
     task: BuildTask = _taken(held)
     rows = task.source.node_array_rows(node_type, name, first, last)
     order, starts = task.order(node_type, np.arange(first, last))
-    return (RangeFacts(_here(), rows.nbytes), *_pieces(task, {"rows": rows}, order, starts))
+    return (_node_facts(task, node_type, name, rows), *_pieces(task, {"rows": rows}, order, starts))
+
+
+def measure_nodes(held: Sequence[Any], node_type: NodeType, name: str, first: int, last: int) -> RangeFacts:
+    """Reads rows of a node array for the ranges of their columns alone: their owners read them again."""
+    task: BuildTask = _taken(held)
+    return _node_facts(task, node_type, name, task.source.node_array_rows(node_type, name, first, last))
+
+
+def _node_facts(task: BuildTask, node_type: NodeType, name: str, rows: NDArray[Any]) -> RangeFacts:
+    return RangeFacts(_here(), rows.nbytes, ranges=task.ranges_of(node_type, {name: rows}))
 
 
 def _pieces(task: BuildTask, columns: Piece, order: NDArray[np.int64], starts: NDArray[np.int64]) -> Iterator[Piece]:
@@ -284,7 +316,7 @@ def _pieces(task: BuildTask, columns: Piece, order: NDArray[np.int64], starts: N
 def build_part(
     held: Sequence[Any],
     part: int,
-    totals: Mapping[EdgeType, EdgeTotals],
+    totals: GraphTotals,
     edges: Mapping[EdgeType, Sequence[Any]],
     nodes: Mapping[tuple[NodeType, str], Sequence[Any]],
 ) -> RangeFacts:
@@ -293,7 +325,7 @@ def build_part(
     Args:
         held: See ``divide_edges``.
         part: The part.
-        totals: Sums over the edges of all parts.
+        totals: What is known of all parts.
         edges: ``{edge type: references of its pieces}`` in the order of the ranges.
         nodes: ``{(node type, array): references of its pieces}``.
     """
@@ -460,39 +492,46 @@ class RayBuild:
         self._edges: dict[EdgeType, list[list[Any]]] = {}
         self._rows: dict[tuple[NodeType, str], list[list[Any]]] = {}
 
-    def divide(self) -> dict[EdgeType, EdgeTotals]:
-        """Divides edges, and rows of nodes where parts are no ranges of them; returns the sums over all edges."""
+    def divide(self) -> GraphTotals:
+        """Divides edges, and rows of nodes where parts are no ranges of them; returns what parts have to know of each other."""
         task, schema = self._task, self._task.source.schema
         works: list[tuple[list[list[Any]], Callable[..., Any], tuple[Any, ...], int, int]] = []
         for edge_type, edges in schema.edge_types.items():
             width = EDGE_BYTES + sum(spec.row_nbytes for spec in edges.arrays.values())
             works.append((self._edges.setdefault(edge_type, []), divide_edges, (edge_type,), edges.num_edges, width))
-        for node_type, nodes in schema.node_types.items() if task.assignment is not None else ():
+        for node_type, nodes in schema.node_types.items():
             for name, spec in nodes.arrays.items():
-                found = self._rows.setdefault((node_type, name), [])
-                works.append((found, divide_nodes, (node_type, name), nodes.num_nodes, max(1, spec.row_nbytes)))
+                work = (node_type, name), nodes.num_nodes, max(1, spec.row_nbytes)
+                if task.assignment is not None:
+                    works.append((self._rows.setdefault((node_type, name), []), divide_nodes, *work))
+                elif name in task.measured[node_type]:
+                    works.append(([], measure_nodes, *work))
         total = sum(count * width for *_, count, width in works)
         range_bytes = min(_RANGE_BYTES, max(_SMALLEST_RANGE_BYTES, total // (self._tasks.num_processors * _RANGES_OF_A_PROCESSOR)))
-        pending: dict[Any, tuple[EdgeType | None, int]] = {}
+        pending: dict[Any, tuple[NodeType | EdgeType, int]] = {}
         for pieces, function, words, count, width in works:
             step = max(1, range_bytes // width)
             for first in range(0, count, step):
                 last = min(first + step, count)
                 nbytes = (last - first) * width
-                facts, *found = self._tasks.submit(function, 1 + len(task.parts), *words, first, last, weight=nbytes)
+                num_pieces = 0 if function is measure_nodes else len(task.parts)
+                facts, *found = self._tasks.submit(function, 1 + num_pieces, *words, first, last, weight=nbytes)
                 pieces.append(found)
-                pending[facts] = words[0] if function is divide_edges else None, nbytes
+                pending[facts] = words[0], nbytes
         counts = {edge_type: np.zeros(task.options.num_parts, np.int64) for edge_type in schema.edge_types}
         largest = dict.fromkeys(schema.edge_types, 0.0)
+        ranges = {(owner, name): ColumnRange.of_none(s.row_shape[0]) for owner, specs in task.measured.items() for name, s in specs.items()}
         with Stage(self._events, "ingest", label=task.source.name, total=float(total), unit="B") as stage:
-            for facts, (of_type, nbytes) in self._results(pending):
-                if of_type is not None:
-                    counts[of_type] += facts.counts
-                    largest[of_type] = max(largest[of_type], facts.largest_weight)
+            for facts, (owner, nbytes) in self._results(pending):
+                if isinstance(owner, tuple):
+                    counts[owner] += facts.counts
+                    largest[owner] = max(largest[owner], facts.largest_weight)
+                for name, own in facts.ranges.items():
+                    ranges[owner, name].add(own)
                 stage.advance(nbytes)
-        return {t: EdgeTotals(tuple(counts[t].tolist()), largest[t]) for t in schema.edge_types}
+        return GraphTotals({t: EdgeTotals(tuple(counts[t].tolist()), largest[t]) for t in schema.edge_types}, ranges)
 
-    def build(self, totals: Mapping[EdgeType, EdgeTotals]) -> None:
+    def build(self, totals: GraphTotals) -> None:
         """Builds all parts that are to be built."""
         # Parts go round by themselves: what nodes have read before has nothing to do with them.
         task, pending, parts = self._task, dict[Any, int](), self._tasks.anew()

@@ -205,7 +205,7 @@ class RayDriver:
             try:
                 totals = work.divide()
                 if not has_told:
-                    self._wire.tell("divided", totals=[[list(t), list(sums.counts), sums.largest_weight] for t, sums in totals.items()])
+                    self._wire.tell("divided", totals=totals.to_json())
                     shared = self._heard.get(timeout=PARENT_WAIT_S)
                     assert shared.kind == "shared"
                     has_told = True

@@ -12,7 +12,7 @@ from gnnkit.ray.child import START_S, DriverChild
 from gnnkit.source import GraphSource, PartedSource, RangedSource
 from gnnkit.storage.build import BuildJob, build_parts, existing, join_parts, read_records
 from gnnkit.storage.edge_values import timed_edge_types
-from gnnkit.storage.inputs import EdgeTotals
+from gnnkit.storage.inputs import GraphTotals
 from gnnkit.storage.layout import BuildOptions, check_buildable
 from gnnkit.storage.manifest import store_fingerprint
 from gnnkit.storage.partition import assign_parts
@@ -39,7 +39,7 @@ def build_on_ray(engine: Ray, source: GraphSource, path: Path, options: BuildOpt
     folder = parts_path(path)
     try:
         job = BuildTask(source, options, str(path), fingerprint, (), assignment)
-        join_parts(folder, _shared_job(job, source, {}))
+        join_parts(folder, _shared_job(job, source, GraphTotals()))
     except OSError as error:
         raise StoreError(f"{folder} cannot be written: {error.strerror or error}", "give another folder: out=...") from error
     missing = tuple(part for part in range(options.num_parts) if part not in read_records(folder))
@@ -55,12 +55,12 @@ def build_on_ray(engine: Ray, source: GraphSource, path: Path, options: BuildOpt
             totals = driver.divide(events)
             build_parts(_shared_job(task, source, totals), (), wait_timeout_s=START_S)
             driver.build(events)
-    found = build_parts(_shared_job(job, source, {}), (), finish=True)
+    found = build_parts(_shared_job(job, source, GraphTotals()), (), finish=True)
     assert found is not None, "whoever finishes has a store, or an error"
     return found
 
 
-def _shared_job(task: BuildTask, source: GraphSource, totals: dict[Any, EdgeTotals]) -> BuildJob:
+def _shared_job(task: BuildTask, source: GraphSource, totals: GraphTotals) -> BuildJob:
     """The job that writes what every host has, and no part."""
     return task.job(lambda folder, _: PartInput(task, None, totals, {}, {}, folder, source))
 
@@ -71,7 +71,7 @@ def _check(source: GraphSource, options: BuildOptions) -> None:
     Raises:
         PlanError: Says what.
     """
-    check_buildable(source.schema, options)
+    check_buildable(source.schema, options, source.metadata)
     here = "leave engine= away: one machine builds it"
     if options.partition not in _METHODS and not options.part_column:
         text = f"partition={options.partition!r} needs all edges in one place, and on Ray no host has them"
@@ -79,9 +79,6 @@ def _check(source: GraphSource, options: BuildOptions) -> None:
     if options.cache_ratio or options.order != "dataset":
         what = f"cache_ratio={options.cache_ratio}" if options.cache_ratio else f"order={options.order!r}"
         raise PlanError(f"{what} counts visits over all edges, and on Ray no host has them", here)
-    if options.feature_dtype == "quint8":
-        text = "feature_dtype='quint8' measures all rows before any is written, which a build on Ray does not"
-        raise PlanError(text, f"feature_dtype='float16', or {here}")
     by_nodes = [t for t, owner in timed_edge_types(source.schema, options.edge_dir, options.time_attr).items() if owner is not None]
     if by_nodes:
         raise PlanError(f"time_attr={options.time_attr!r} of {by_nodes[0]} are times of nodes, which every part would have to read", here)
@@ -121,11 +118,11 @@ class _Driver(DriverChild):
                 "a RangedSource names its files, and opens them where they are read",
             ) from error
 
-    def divide(self, events: EventSink) -> dict[Any, EdgeTotals]:
-        """Has edges divided; returns the sums over them."""
+    def divide(self, events: EventSink) -> GraphTotals:
+        """Has edges divided; returns what parts have to know of each other."""
         self.send("build", self._task)
         said = self.hear("divided", events=events)
-        return {tuple(t): EdgeTotals(tuple(counts), largest) for t, counts, largest in said.body["totals"]}
+        return GraphTotals.from_json(said.body["totals"])
 
     def build(self, events: EventSink) -> None:
         """Has all parts built."""

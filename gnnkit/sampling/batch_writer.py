@@ -27,8 +27,9 @@ from gnnkit.sampling.subgraph import (
     damaged,
     shown_name,
 )
-from gnnkit.sampling.tables import GraphTables, RowTable, address_of
+from gnnkit.sampling.tables import BITS, COLUMNS, NUM_WHOLE, OFFSET, SCALE, WHOLE, GraphTables, RowTable, address_of
 from gnnkit.schema import NodeType
+from gnnkit.storage.convert import unpack_row
 from gnnkit.storage.layout import FEATURE_NAME
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 # Columns of ``steps`` [num_steps, 7].
 KIND, IDS, COUNT, WIDTH, TARGET, TABLE, BOUNDS = range(7)
 RowStep: TypeAlias = tuple[int, int, int, int, int, int, int]
-# Kinds: copy values of ``WIDTH`` bytes as they are; look ids up and widen them to int64; gather rows of ``WIDTH`` bytes.
-COPY, LOOK_UP, GATHER = range(3)
+# Kinds: copy values of ``WIDTH`` bytes as they are; look ids up and widen them to int64; gather rows of ``WIDTH`` bytes; gather quantised
+# rows of ``WIDTH`` bytes as the float32 that they stand for.
+COPY, LOOK_UP, GATHER, UNPACK = range(4)
 
 _LINE = 64
 # Rows asked of memory ahead of the one being copied: enough to cover a DRAM access at the speed of one core.
@@ -52,8 +54,17 @@ def address_of_ints(array: NDArray[np.int64]) -> int:
 
 
 @helper
-def _gather(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count: int, width: int, target: int) -> None:
-    single = bounds.size == 2
+def _gather(
+    parts: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    ids: int,
+    count: int,
+    width: int,
+    unpacks: bool,
+    meaning: NDArray[np.int64],
+    target: int,
+) -> None:
+    single, columns = bounds.size == 2, meaning[COLUMNS]
     for i in range(min(count, _AHEAD)):
         v = load_i64(ids + i * 8)
         p = 0 if single else find_part(bounds, v)
@@ -69,7 +80,14 @@ def _gather(parts: NDArray[np.int64], bounds: NDArray[np.int64], ids: int, count
         v = load_i64(ids + i * 8)
         p = 0 if single else find_part(bounds, v)
         source = parts[p] + (v - bounds[p]) * width
-        copy_bytes(target + i * width, source, width)
+        if unpacks:
+            to = target + i * columns * 4
+            unpack_row(source, meaning[BITS], columns, meaning[SCALE], meaning[OFFSET], to)
+            for k in range(meaning[NUM_WHOLE]):
+                place = load_i64(meaning[WHOLE] + k * 8)
+                copy_bytes(to + place * 4, source + width - (meaning[NUM_WHOLE] - k) * 4, 4)
+        else:
+            copy_bytes(target + i * width, source, width)
 
 
 @helper
@@ -132,8 +150,14 @@ def _ask_rows(
                 ask(ahead, source, width)
 
 
-@kernel("boolean(int64[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1])")
-def fill(ahead: NDArray[np.int64], steps: NDArray[np.int64], tables: NDArray[np.int64], bounds: NDArray[np.int64]) -> bool:
+@kernel("boolean(int64[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1])")
+def fill(
+    ahead: NDArray[np.int64],
+    steps: NDArray[np.int64],
+    tables: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    meanings: NDArray[np.int64],
+) -> bool:
     """Runs the steps in order.
 
     Args:
@@ -141,6 +165,7 @@ def fill(ahead: NDArray[np.int64], steps: NDArray[np.int64], tables: NDArray[np.
         steps: int64 ``[S, 7]``, see the column names above; ``IDS`` and ``TARGET`` are addresses.
         tables: int64 ``[A, P]``: for each array, the address of every part's rows.
         bounds: int64 ``[B, P + 1]``: for each type, the id at which every part starts.
+        meanings: int64 ``[A, 6]``: ``GraphTables.meanings``.
 
     Returns:
         Whether every id that was looked up is one that its type has.
@@ -165,10 +190,12 @@ def fill(ahead: NDArray[np.int64], steps: NDArray[np.int64], tables: NDArray[np.
                 _ask_rows(ahead, table, starts, ids, 0, count, width, True)
             if step[KIND] == LOOK_UP:
                 inside &= _look_up(table, starts, ids, count, width, step[TARGET] + first * 8)
-            elif width == 8:
+            elif width == 8 and step[KIND] == GATHER:
                 _gather_words(table, starts, ids, count, step[TARGET] + first * 8)
             else:
-                _gather(table, starts, ids, count, width, step[TARGET] + first * width)
+                meaning, unpacks = meanings[step[TABLE]], step[KIND] == UNPACK
+                made = 4 * meaning[COLUMNS] if unpacks else width
+                _gather(table, starts, ids, count, width, unpacks, meaning, step[TARGET] + first * made)
     return inside
 
 
@@ -240,8 +267,11 @@ class _Gathered(NamedTuple):
     bounds: int
 
     @classmethod
-    def of(cls, key: BatchKey, table: RowTable) -> _Gathered:
-        """The rows, or with the key of ids, the ids of a table."""
+    def of(cls, key: BatchKey, table: RowTable, *, unpacks: bool = False) -> _Gathered:
+        """The rows, quantised ones as numbers where ``unpacks``, or with the key of ids, the ids of a table."""
+        if unpacks and table.quantization is not None:
+            columns = len(table.quantization.scale)
+            return cls(key, "float32", (columns,), 4 * columns, UNPACK, table.row_nbytes, table.index, table.bounds)
         if key.name not in ("n_id", "e_id"):
             return cls(key, table.spec_dtype, table.row_shape, table.row_nbytes, GATHER, table.row_nbytes, table.index, table.bounds)
         if table.is_identity:
@@ -256,10 +286,13 @@ class RowWriter:
         tables: The graph.
         with_edge: Whether batches carry edge ids.
         cached: ``{node type: the nodes whose features are not gathered, because the trainer has them}``.
+        unpacks: Whether quantised rows are gathered as numbers: where batches go nowhere else. What completes cached rows stays as it is.
     """
 
-    def __init__(self, tables: GraphTables, with_edge: bool, cached: Mapping[NodeType, CachedNodes] | None = None) -> None:
-        self._with_edge, self._cached = with_edge, cached or {}
+    def __init__(
+        self, tables: GraphTables, with_edge: bool, cached: Mapping[NodeType, CachedNodes] | None = None, *, unpacks: bool = False
+    ) -> None:
+        self._with_edge, self._cached, self._unpacks = with_edge, cached or {}, unpacks
         self._steps: list[RowStep] = []  # of all batches
         self._num_steps: list[int] = []  # of each
         self._kept: list[NDArray[Any]] = []  # what the steps read
@@ -271,7 +304,15 @@ class RowWriter:
         self._node_arrays = [
             [
                 _Gathered.of(NodeKey(node_type, "n_id"), tables.node_ids[node_type]),
-                *(_Gathered.of(NodeKey(t, shown_name(name)), table) for (t, name), table in tables.node_rows.items() if t == node_type),
+                *(
+                    _Gathered.of(
+                        NodeKey(key[0], shown_name(key[1])),
+                        table,
+                        unpacks=self._unpacks and not (key[1] == FEATURE_NAME and node_type in self._cached),
+                    )
+                    for key, table in tables.node_rows.items()
+                    if key[0] == node_type
+                ),
             ]
             for node_type in tables.node_types
         ]
@@ -312,7 +353,7 @@ class RowWriter:
         if self._with_edge and edge_type in tables.edge_ids:
             self._gather(builder, _Gathered.of(EdgeKey(edges.type, "e_id"), tables.edge_ids[edge_type]), position, count)
         for name, table in self._edge_arrays[edge_type]:
-            self._gather(builder, _Gathered.of(EdgeKey(edges.type, name), table), position, count)
+            self._gather(builder, _Gathered.of(EdgeKey(edges.type, name), table, unpacks=self._unpacks), position, count)
 
     def _address(self, array: NDArray[np.int64]) -> int:
         kept = np.ascontiguousarray(array, np.int64)
@@ -347,4 +388,4 @@ class RowWriter:
 
     def _run(self, steps: NDArray[np.int64]) -> bool:
         """Whether every id that was looked up is one that its type has."""
-        return bool(fill(self.tables.ahead, steps, self.tables.row_addresses, self.tables.row_bounds))
+        return bool(fill(self.tables.ahead, steps, self.tables.row_addresses, self.tables.row_bounds, self.tables.meanings))

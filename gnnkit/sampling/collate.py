@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gnnkit.errors import interruptible
 from gnnkit.sampling.subgraph import BatchKey, EdgeKey, NodeKey, SampledSubgraph, shown_name
 from gnnkit.schema import (
+    ELEMENT_TYPES,
     HOMOGENEOUS_EDGE_TYPE,
     HOMOGENEOUS_NODE_TYPE,
     ArraySpec,
@@ -24,6 +25,7 @@ from gnnkit.schema import (
     Quantization,
     reverse_edge_type,
 )
+from gnnkit.storage.arrays import viewed
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +77,7 @@ def contents_of(subgraph: SampledSubgraph, seed_mask: torch.Tensor | None = None
     for field in layout.fields:
         key, dtype, _, _ = field
         tensor = as_tensor(array_of(field))
-        arrays[key] = tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor  # which is kept as uint16
+        arrays[key] = viewed(tensor, dtype) if dtype in ELEMENT_TYPES else tensor
     return BatchContents(arrays, layout.num_sampled_nodes, layout.num_sampled_edges, layout.input_type, layout.num_seeds, seed_mask)
 
 
@@ -99,7 +101,7 @@ def with_edge_index(contents: BatchContents) -> BatchContents:
 
 
 class Dequantizer:
-    """Shows a batch's 8-bit arrays as the float32 that they stand for.
+    """Shows a batch's quantised arrays as the float32 that they stand for.
 
     Args:
         quantizations: What their numbers stand for, by what batches call the arrays.
@@ -122,8 +124,9 @@ class Dequantizer:
         for key, quantization in self._quantizations.items():
             # A sampler of somebody else's may give numbers already.
             if key in arrays and arrays[key].dtype == torch.uint8:
-                rows = arrays[key].numpy()
-                out = self._lease(4 * rows.size)[: 4 * rows.size].view(np.float32).reshape(rows.shape)
+                rows, columns = arrays[key].numpy(), len(quantization.scale)
+                nbytes = 4 * columns * len(rows)
+                out = self._lease(nbytes)[:nbytes].view(np.float32).reshape(len(rows), columns)
                 arrays[key] = torch.from_numpy(self._rows(rows, quantization, out))
         return replace(contents, arrays=arrays)
 
@@ -193,7 +196,7 @@ def collate(
         extra: Attributes of the whole graph that every batch carries.
         type_extra: Attributes of a whole node type or edge type that every batch carries, by type.
         homogeneous: Whether the batch shows one node type and one edge type.
-        dequantize: Shows arrays that come in 8 bits as float32; None where there are none.
+        dequantize: Shows quantised arrays as float32; None where there are none.
 
     Returns:
         ``Data`` for a homogeneous graph, otherwise ``HeteroData``; ``docs/batches.md`` lists the attributes.

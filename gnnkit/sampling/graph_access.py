@@ -526,7 +526,7 @@ class BaseGraphAccess(ABC):
         return found
 
     def _fill_rows(self, steps: list[RowStep]) -> None:
-        fill(self.tables.ahead, np.array(steps, np.int64), self.tables.row_addresses, self.tables.row_bounds)
+        fill(self.tables.ahead, np.array(steps, np.int64), self.tables.row_addresses, self.tables.row_bounds, self.tables.meanings)
 
     def fan_outs(self, sampling: NeighborSampling) -> NDArray[np.int64]:
         """int64 ``[R, H]``, edge types in canonical order."""

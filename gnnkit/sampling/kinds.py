@@ -329,6 +329,7 @@ def local_sampler(
     *,
     walks_only: bool = False,
     cached: Mapping[NodeType, NDArray[np.uint64]] | None = None,
+    unpacks: bool = False,
 ) -> BatchSampler:
     """A sampler where every part is on this host.
 
@@ -339,9 +340,10 @@ def local_sampler(
         scratch: Memory that is shared with other samplers of the same thread and graph; None makes some.
         walks_only: Whether batches are structures, for whoever gathers the rows elsewhere.
         cached: ``LoaderPlan.cached``.
+        unpacks: See ``RowWriter``.
     """
     reach = LocalGraphAccess(tables, sampling.with_edge, scratch)
-    emitter: BatchWriter = RowWriter(tables, sampling.with_edge, cached_nodes(cached))
+    emitter: BatchWriter = RowWriter(tables, sampling.with_edge, cached_nodes(cached), unpacks=unpacks)
     if walks_only:
         from gnnkit.sampling.structure import StructureWriter  # its kernels are for those alone whose rows are gathered elsewhere
 

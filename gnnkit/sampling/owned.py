@@ -786,5 +786,5 @@ class PartOwner:
                 index, which, width = request.sections[section]
                 bounds, ids = request.lists[which]
                 steps.append((GATHER, address_of(ids) + 8 * first, count, width, start + offset, index, bounds))
-            fill(self.tables.ahead, np.array(steps, np.int64), self.tables.row_addresses, self.tables.row_bounds)
+            fill(self.tables.ahead, np.array(steps, np.int64), self.tables.row_addresses, self.tables.row_bounds, self.tables.meanings)
             yield block

@@ -69,8 +69,8 @@ class Field(NamedTuple):
 
     Attributes:
         key: What it is.
-        dtype: NumPy's name of the element type, "bfloat16" (stored as uint16) or "quint8" (as uint8).
-        shape: Its shape.
+        dtype: The element type's name, see ``ArraySpec``.
+        shape: Its shape; that of the bytes where numbers are packed.
         offset: Bytes from the start of the block, a multiple of ``ALIGNMENT``.
     """
 

@@ -11,8 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.kernels.keys import text_key
-from gnnkit.schema import EdgeType, NodeType, edge_type_name, reverse_edge_type
+from gnnkit.schema import EdgeType, NodeType, Quantization, edge_type_name, reverse_edge_type
 from gnnkit.storage.arrays import GraphArrays, all_dataset_ids
+
+# Columns of ``GraphTables.meanings`` [A, 6], what the numbers of quantised rows stand for; no columns where rows are none.
+COLUMNS, BITS, SCALE, OFFSET, WHOLE, NUM_WHOLE = range(6)
 
 
 def address_of(array: NDArray[Any] | None) -> int:
@@ -29,11 +32,12 @@ class RowTable:
 
     Attributes:
         dtype: NumPy dtype of the elements as stored.
-        spec_dtype: The schema's name of the dtype ("bfloat16" is stored as uint16).
-        row_shape: Shape of one row.
+        spec_dtype: The schema's name of the dtype.
+        row_shape: Shape of one row as stored.
         index: Row in ``GraphTables.row_addresses``.
         bounds: Row in ``GraphTables.row_bounds``.
         is_identity: Whether there is no array because store ids are the dataset's ids.
+        quantization: What the numbers of quantised rows stand for.
     """
 
     dtype: np.dtype[Any]
@@ -42,6 +46,7 @@ class RowTable:
     index: int
     bounds: int
     is_identity: bool = False
+    quantization: Quantization | None = None
 
     @cached_property
     def row_nbytes(self) -> int:
@@ -94,6 +99,7 @@ class GraphTables:
         # The types of nodes that own the edges of each type, and of their neighbours; keys of node types, as ``Variates`` wants them.
         self.frontier_types, self.neighbor_types = (self.relations[:, end].tolist() for end in (0, 1))
         self.node_keys = [text_key(node_type) for node_type in self.node_types]
+        self._kept: list[NDArray[Any]] = []  # what ``meanings`` has addresses of
         self._dataset_ids: list[NDArray[Any]] = []  # added to only: threads may work them out at the same time
         self._collect_rows()
         self.num_rows: list[int] = self.row_bounds[:, -1].tolist()  # nodes of every type, then edges of every type
@@ -128,7 +134,10 @@ class GraphTables:
         graph = self.graph
         addresses: list[list[int]] = []
 
-        def add(arrays: Iterable[NDArray[Any] | None]) -> int:
+        meanings: list[list[int]] = []
+
+        def add(arrays: Iterable[NDArray[Any] | None], quantization: Quantization | None = None) -> int:
+            meanings.append(self._meaning(quantization))
             addresses.append([address_of(array) if p in graph.local_parts else 0 for p, array in enumerate(arrays)])
             return len(addresses) - 1
 
@@ -141,17 +150,31 @@ class GraphTables:
         for t, node_type in enumerate(self.node_types):
             node_parts = graph.nodes[node_type]
             for name, spec in graph.schema.node_types[node_type].arrays.items():
-                index = add(part.arrays[name] for part in node_parts)
-                self.node_rows[node_type, name] = RowTable(spec.numpy_dtype, spec.dtype, spec.row_shape, index, t)
+                index = add((part.arrays[name] for part in node_parts), spec.quantization)
+                self.node_rows[node_type, name] = RowTable(
+                    spec.numpy_dtype, spec.dtype, spec.stored_shape, index, t, quantization=spec.quantization
+                )
             ids = [part.global_id for part in node_parts]
             dtype = np.dtype(np.int64) if ids[0] is None else ids[0].dtype
             self.node_ids[node_type] = RowTable(dtype, "int64", (), add(ids), t, is_identity=ids[0] is None)
         for r, edge_type in enumerate(self.edge_types):
             edge_parts, bounds = graph.edges[edge_type], len(self.node_types) + r
             for name, spec in graph.schema.edge_types[edge_type].arrays.items():
-                index = add(part.arrays[name] for part in edge_parts)
-                self.edge_rows[edge_type, name] = RowTable(spec.numpy_dtype, spec.dtype, spec.row_shape, index, bounds)
+                index = add((part.arrays[name] for part in edge_parts), spec.quantization)
+                self.edge_rows[edge_type, name] = RowTable(
+                    spec.numpy_dtype, spec.dtype, spec.stored_shape, index, bounds, quantization=spec.quantization
+                )
             if edge_parts[0].edge_id is not None:
                 index = add(part.edge_id for part in edge_parts)
                 self.edge_ids[edge_type] = RowTable(edge_parts[0].edge_id.dtype, "int64", (), index, bounds)
         self.row_addresses = np.array(addresses, np.int64).reshape(len(addresses), graph.num_parts)
+        self.meanings = np.array(meanings, np.int64).reshape(len(meanings), NUM_WHOLE + 1)
+
+    def _meaning(self, quantization: Quantization | None) -> list[int]:
+        """A row of ``meanings``: addresses of arrays that are kept."""
+        if quantization is None:
+            return [0] * (NUM_WHOLE + 1)
+        scale, offset = (np.array(numbers, np.float32) for numbers in (quantization.scale, quantization.offset))
+        whole = np.array(quantization.whole, np.int64)
+        self._kept += [scale, offset, whole]
+        return [len(scale), quantization.bits, address_of(scale), address_of(offset), address_of(whole), len(whole)]

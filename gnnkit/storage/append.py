@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from gnnkit.errors import PlanError
 from gnnkit.events import EventSink, Stage
 from gnnkit.files import user_path
-from gnnkit.schema import QUANTIZED, ArraySpec, EdgeType, GraphSchema, NodeType
+from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType
 from gnnkit.source import GraphSource
 from gnnkit.storage.arrays import EdgePart
 from gnnkit.storage.build import existing
-from gnnkit.storage.convert import convert_rows
+from gnnkit.storage.convert import ColumnRange, convert_rows, unmeasured
 from gnnkit.storage.edge_values import TIME_NAME, as_times, check_weights, timed_edge_types, weight_exponent, weight_prefix
 from gnnkit.storage.files import ArrayWriter, FileEntry, FileSpec, sync
 from gnnkit.storage.inputs import EdgeBatch, RowReader, SourceInput
@@ -190,37 +190,35 @@ class _AppendWriter:
     # What it will be -------------------------------------------------------------------------------------------------------
 
     def _stored_schema(self) -> GraphSchema:
-        old, new = self.store.schema, store_schema(self.graph.schema, self.store.options)
+        old, new = self.store.schema, store_schema(self.graph.schema, self.store.options, self.graph.metadata)
         nodes = {t: replace(s, arrays=self._with_scales(old.node_types[t].arrays, s.arrays, t)) for t, s in new.node_types.items()}
         edges = {t: replace(s, arrays=self._with_scales(old.edge_types[t].arrays, s.arrays, t)) for t, s in new.edge_types.items()}
         return replace(new, node_types=nodes, edge_types=edges)
 
     def _with_scales(self, old: Mapping[str, ArraySpec], new: Mapping[str, ArraySpec], owner: NodeType | EdgeType) -> dict[str, ArraySpec]:
-        """Returns specs with the scales of the store; refuses 8-bit features for which these are not the right ones."""
+        """Returns specs with the scales of the store; refuses quantised features for which these are not the right ones."""
         specs = dict(new)
-        for name, spec in new.items():
-            if spec.dtype != QUANTIZED:
-                continue
-            if old[name].row_shape != spec.row_shape or not self._fits(old[name], owner, name):
+        for name in unmeasured(new):
+            held = old[name].quantization
+            assert held is not None
+            if old[name].row_shape != new[name].row_shape or not self._range(owner, name).fits(held):
                 raise PlanError(
-                    f"{name!r} of {owner} is stored in 8 bits, from the least to the largest value of each column, and new rows go beyond",
+                    f"{name!r} of {owner} is stored in {held.bits} bits, from the least to the largest value of each column, "
+                    "and new rows go beyond",
                     "make a store of the whole tables: gnnkit.tables(...)",
                 )
             specs[name] = old[name]
         return specs
 
-    def _fits(self, spec: ArraySpec, owner: NodeType | EdgeType, name: str) -> bool:
-        assert spec.quantization is not None
-        scale, offset = (np.array(numbers, np.float32) for numbers in (spec.quantization.scale, spec.quantization.offset))
-        chunks = self._edge_rows(owner, name) if isinstance(owner, tuple) else self.graph.node_array_chunks(owner, name)
+    def _range(self, owner: NodeType | EdgeType, name: str) -> ColumnRange:
+        if isinstance(owner, tuple):
+            spec, chunks = self.graph.schema.edge_types[owner].arrays[name], self._edge_rows(owner, name)
+        else:
+            spec, chunks = self.graph.schema.node_types[owner].arrays[name], self.graph.node_array_chunks(owner, name)
+        found = ColumnRange.of_none(spec.row_shape[0])
         for rows in chunks:
-            if len(rows):
-                low, high = rows.min(axis=0).astype(np.float64), rows.max(axis=0).astype(np.float64)
-                # The same arithmetic that finds the scale, so that a larger range is one that has another scale.
-                needed = ((np.maximum(high, offset) - offset.astype(np.float64)) / 255).astype(np.float32)
-                if not ((low >= offset) & (needed <= scale)).all():
-                    return False
-        return True
+            found.add_rows(rows, spec)
+        return found
 
     def _edge_rows(self, edge_type: EdgeType, name: str) -> Iterator[NDArray[Any]]:
         return self.graph.edge_array_chunks(edge_type, name)
@@ -530,7 +528,7 @@ class _EdgeTypeAppend:
 
     def _no_rows(self, name: str) -> NDArray[Any]:
         spec = self.stored[name]
-        return np.empty((0, *spec.row_shape), spec.numpy_dtype)
+        return np.empty((0, *spec.stored_shape), spec.numpy_dtype)
 
     @cached_property
     def _node_times(self) -> NDArray[np.int64]:

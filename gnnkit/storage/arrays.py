@@ -14,13 +14,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.host import available_memory
-from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType
+from gnnkit.schema import EdgeDir, EdgeType, GraphSchema, NodeType, element_type
+
+if TYPE_CHECKING:
+    import torch
 
 # Rows that a thread asks for before it reads the first of them. With fewer the disk is idle at times; more are of no use, and where memory
 # is short they push out what was asked for before it is read: their pages take no more than this part of what is free.
@@ -243,7 +246,7 @@ def all_dataset_ids(graph: GraphArrays, node_type: NodeType) -> NDArray[np.int64
 def node_values(graph: GraphArrays, node_type: NodeType, name: str) -> NDArray[Any]:
     """``[num_nodes, ...]``: one array of all nodes of a type, by the dataset's ids; every part must be open."""
     spec = graph.schema.node_types[node_type].arrays[name]
-    found = np.empty((graph.schema.node_types[node_type].num_nodes, *spec.row_shape), spec.numpy_dtype)
+    found = np.empty((graph.schema.node_types[node_type].num_nodes, *spec.stored_shape), spec.numpy_dtype)
     for part, nodes in enumerate(graph.nodes[node_type]):
         found[dataset_ids(graph, node_type, part)] = nodes.arrays[name]
     return found
@@ -296,3 +299,18 @@ class PartEdgeRows:
         places = np.searchsorted(self._edge_ids, ids, sorter=self._order)
         rows = self._order[np.minimum(places, len(self._order) - 1)]
         return np.where(self._edge_ids[rows] == ids, rows, -1)
+
+
+def as_tensor(rows: NDArray[Any], dtype: str) -> torch.Tensor:
+    """Stored rows of an ``ArraySpec``'s dtype as a tensor on the same memory; quantised ones are bytes."""
+    import torch  # heavy, and samplers do without it
+
+    return viewed(torch.from_numpy(rows), dtype)
+
+
+def viewed(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    """A tensor of stored rows as one of the element type that torch has for them, on the same memory."""
+    import torch  # see above
+
+    kept = element_type(dtype)
+    return tensor if kept.bits or kept.stored == kept.shown else tensor.view(getattr(torch, kept.shown))

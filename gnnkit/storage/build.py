@@ -84,7 +84,7 @@ def source_job(source: GraphSource, path: Path, options: BuildOptions) -> BuildJ
     Raises:
         PlanError: The options do not fit the dataset.
     """
-    check_buildable(source.schema, options)
+    check_buildable(source.schema, options, source.metadata)
     parts = source.parts if options.partition == "given" and isinstance(source, PartedSource) else None
     _check_given(options, parts)
 
@@ -215,7 +215,7 @@ def repartition_job(store: Store, path: Path, options: BuildOptions) -> BuildJob
     options = _resolved(store, options)
     if path == store.path:
         raise PlanError(f"{path} cannot be repartitioned onto itself", "give another folder with out=...")
-    check_buildable(store.schema, options)
+    check_buildable(store.schema, options, store.manifest.metadata)
     _check_given(options, None)
     fingerprint = store_fingerprint(store.manifest.source_fingerprint, options)
     topology = store.require().arrays()

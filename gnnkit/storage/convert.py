@@ -1,18 +1,30 @@
-"""Element types of stored arrays: bfloat16, kept as uint16 bit patterns, and features in 8 bits a number."""
+"""Rows of one element type as rows of another: narrower floats, and features in 8, 4 or 2 bits a number.
+
+``gnnkit.schema.ELEMENT_TYPES`` says which types there are, and ``Quantization`` how numbers of few bits lie in a row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnkit.errors import PlanError
+from gnnkit.errors import PlanError, StoreError
 from gnnkit.events import Stage
-from gnnkit.kernels.jit import kernel
-from gnnkit.schema import QUANTIZED, ArraySpec, EdgeType, EdgeTypeSchema, GraphSchema, NodeType, NodeTypeSchema, Quantization
+from gnnkit.kernels.jit import helper, kernel
+from gnnkit.kernels.native import byte_at, float_at, set_float
+from gnnkit.schema import (
+    ArraySpec,
+    EdgeType,
+    EdgeTypeSchema,
+    GraphSchema,
+    NodeType,
+    NodeTypeSchema,
+    Quantization,
+)
 
 if TYPE_CHECKING:
     from gnnkit.storage.inputs import BuildInput
@@ -28,22 +40,27 @@ def convert_rows(rows: NDArray[Any], source: ArraySpec, target: ArraySpec, name:
         name: What the array is called, for the error.
 
     Raises:
-        PlanError: A finite value is beyond the largest float16.
+        PlanError: A finite value is beyond what the type can hold.
     """
     if source == target:
         return rows
-    values = bfloat16_to_float32(rows) if source.dtype == "bfloat16" else rows
+    values = _numbers(rows, source.dtype)
     if target.quantization is not None:
-        return quantize_rows(values, target.quantization)
+        return quantize_rows(values, target.quantization, name)
+    return _cast(values, target.dtype, name)
+
+
+def _numbers(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Floating-point numbers as NumPy has them."""
+    return bfloat16_to_float32(rows) if dtype == "bfloat16" else rows
+
+
+def _cast(values: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:
     with np.errstate(over="ignore"):
-        converted = float32_to_bfloat16(values.astype(np.float32)) if target.dtype == "bfloat16" else values.astype(target.dtype)
-    if target.dtype == "float16":
-        overflow = np.isinf(converted) & np.isfinite(values)
-        if overflow.any():
-            raise PlanError(
-                f"{name} holds {float(values[overflow][0])!r}, which is beyond the largest float16 (65504)",
-                'use feature_dtype="bfloat16", or scale the features',
-            )
+        converted = float32_to_bfloat16(values.astype(np.float32)) if dtype == "bfloat16" else values.astype(dtype)
+    beyond = np.isinf(_numbers(converted, dtype)) & np.isfinite(values)
+    if beyond.any():
+        raise PlanError(f"{name} holds {float(values[beyond][0])!r}, which {dtype} cannot hold", KEEP_THEM)
     return converted
 
 
@@ -61,37 +78,133 @@ def bfloat16_to_float32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     return values
 
 
-@kernel("void(uint8[:, ::1], float32[::1], float32[::1], float32[:, ::1])")
-def _dequantize(rows: NDArray[np.uint8], scale: NDArray[np.float32], offset: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+@helper
+def unpack_row(row: int, bits: int, columns: int, scale: int, offset: int, out: int) -> None:
+    """Writes the numbers that the packed bytes of one row stand for.
+
+    Numbers that share a byte are far apart in a row: so the inner loop goes along it, as many at once as the processor can.
+
+    Args:
+        row: Address of its bytes.
+        bits: Bits of each number.
+        columns: How many there are.
+        scale: Address of float32 ``[columns]``.
+        offset: Likewise.
+        out: Address of float32 ``[columns]``.
+    """
+    width, mask = (columns * bits + 7) // 8, np.int32((1 << bits) - 1)
+    for place in range(8 // bits):
+        first, shift = place * width, np.int32(place * bits)
+        numbers, scales, offsets = out + first * 4, scale + first * 4, offset + first * 4
+        for j in range(min(width, columns - first)):
+            set_float(numbers, j, np.float32((byte_at(row, j) >> shift) & mask) * float_at(scales, j) + float_at(offsets, j))
+
+
+@kernel("void(uint8[:, ::1], int64, float32[::1], float32[::1], float32[:, ::1])")
+def _dequantize(
+    rows: NDArray[np.uint8], bits: int, scale: NDArray[np.float32], offset: NDArray[np.float32], out: NDArray[np.float32]
+) -> None:
+    nbytes, columns = rows.shape[1], out.shape[1]
     for i in range(rows.shape[0]):
-        for j in range(rows.shape[1]):
-            out[i, j] = np.float32(rows[i, j]) * scale[j] + offset[j]
+        to = out.ctypes.data + i * columns * 4
+        unpack_row(rows.ctypes.data + i * nbytes, bits, columns, scale.ctypes.data, offset.ctypes.data, to)
 
 
 def dequantize_rows(rows: NDArray[np.uint8], quantization: Quantization, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
     """Converts quantised rows to the numbers that they stand for.
 
     Args:
-        rows: uint8 ``[n, columns]``.
+        rows: uint8 ``[n, bytes]``, see ``Quantization``.
         quantization: What their numbers stand for.
         out: float32 ``[n, columns]`` to write to; None makes it.
 
     Returns:
         ``out``: float32 ``[n, columns]``, at most half a step of the column away from what was quantised.
+
+    Raises:
+        StoreError: Rows have another number of bytes.
     """
     scale, offset = (np.array(numbers, np.float32) for numbers in (quantization.scale, quantization.offset))
-    out = np.empty(rows.shape, np.float32) if out is None else out
+    if rows.shape[1] != quantization.stored_nbytes(len(scale)):
+        raise StoreError(f"quantised rows have {rows.shape[1]} bytes and must have {quantization.stored_nbytes(len(scale))}")
+    out = np.empty((len(rows), len(scale)), np.float32) if out is None else out
     # require() copies what is read-only: the kernel is compiled for arrays that may be written.
-    _dequantize(np.require(rows, requirements=["C", "W"]), scale, offset, out)
+    _dequantize(np.require(rows, requirements=["C", "W"]), quantization.bits, scale, offset, out)
+    if quantization.whole:
+        out[:, list(quantization.whole)] = rows[:, quantization.packed_nbytes(len(scale)) :].view(np.float32)
     return out
 
 
+# Where a number cannot be held in the type that was asked for.
+KEEP_THEM = "scale the features, or keep them as they are with feature_dtype=None"
 T = TypeVar("T", bound=NodeTypeSchema | EdgeTypeSchema)
-_LEVELS = 255
 _SMALLEST = np.nextafter(np.float32(0), np.float32(1))
 _LARGEST = float(np.finfo(np.float32).max)
 # Rows that are looked at at once: few enough to stay in the cache as float64.
 _BLOCK_BYTES = 1 << 20
+
+
+@dataclass
+class ColumnRange:
+    """The least and largest of each column so far, float64 ``[columns]``; NaN stays NaN."""
+
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+    @classmethod
+    def of_none(cls, columns: int) -> ColumnRange:
+        """The range of no rows."""
+        return cls(np.full(columns, np.inf), np.full(columns, -np.inf))
+
+    def add_rows(self, rows: NDArray[Any], spec: ArraySpec) -> None:
+        """Widens the range to stored rows ``[k, columns]``."""
+        block = max(1, _BLOCK_BYTES // max(1, spec.row_nbytes))
+        for first in range(0, len(rows), block):
+            values = _numbers(rows[first : first + block], spec.dtype)
+            self.add(ColumnRange(values.min(axis=0).astype(np.float64), values.max(axis=0).astype(np.float64)))
+
+    def add(self, other: ColumnRange) -> None:
+        """Widens the range to another one."""
+        np.minimum(self.low, other.low, out=self.low)
+        np.maximum(self.high, other.high, out=self.high)
+
+    def fits(self, found: Quantization) -> bool:
+        """Whether every column that is not kept whole is within what it was quantised for."""
+        scale, offset = (np.array(numbers, np.float32) for numbers in (found.scale, found.offset))
+        # The same arithmetic that finds the scale, so that a larger range is one that has another scale.
+        needed = ((np.maximum(self.high, offset) - offset.astype(np.float64)) / found.largest).astype(np.float32)
+        fitting = (self.low >= offset) & (needed <= scale)
+        fitting[list(found.whole)] = True
+        return bool(fitting.all())
+
+    def quantization(self, meant: Quantization, what: str) -> Quantization:
+        """Scales and offsets under which the numbers of each column go from its least to its largest value.
+
+        Args:
+            meant: Bits of each number, and the columns that are kept whole.
+            what: The array, for the error.
+
+        Raises:
+            PlanError: A column that is not kept whole holds a NaN or an infinite value, or values too far apart for float32.
+        """
+        low, high = self.low.copy(), self.high.copy()
+        left_out = list(meant.whole) if (low <= high).any() or np.isnan(low).any() else slice(None)  # all, where there are no rows
+        low[left_out] = high[left_out] = 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            offset = low.astype(np.float32)
+            scale = ((high - low) / meant.largest).astype(np.float32)
+            # A range so small that its 255th part is no float32 still has two ends.
+            scale = np.where((scale == 0) & (high > low), _SMALLEST, scale)
+            usable = np.isfinite(low) & np.isfinite(high) & (np.abs(low) <= _LARGEST) & (np.abs(high) <= _LARGEST)
+            usable &= scale.astype(np.float64) * meant.largest <= _LARGEST
+        if not usable.all():
+            column = int(np.flatnonzero(~usable)[0])
+            raise PlanError(
+                f"column {column} of {what} goes from {float(low[column])!r} to {float(high[column])!r}, "
+                f"which {meant.bits} bits cannot stand for",
+                f"replace what is missing or infinite, or {KEEP_THEM}",
+            )
+        return replace(meant, scale=tuple(map(float, scale)), offset=tuple(map(float, offset)))
 
 
 def with_quantizations(graph: BuildInput, schema: GraphSchema, stage: Stage) -> GraphSchema:
@@ -103,28 +216,35 @@ def with_quantizations(graph: BuildInput, schema: GraphSchema, stage: Stage) -> 
         stage: Advances by the bytes that were read.
 
     Raises:
-        PlanError: A column holds a NaN or an infinite value, or values too far apart for float32; names the column.
+        PlanError: See ``ColumnRange.quantization``; names the column.
     """
 
-    def nodes(node_type: NodeType, found: NodeTypeSchema) -> NodeTypeSchema:
-        source = graph.schema.node_types[node_type].arrays
-        return _filled(
-            found, {name: _measure(graph.node_array_chunks(node_type, name), source[name], name, node_type, stage) for name in _open(found)}
-        )
-
-    def edges(edge_type: EdgeType, found: EdgeTypeSchema) -> EdgeTypeSchema:
-        source = graph.schema.edge_types[edge_type].arrays
-
-        def chunks(name: str) -> Iterator[NDArray[Any]]:
-            return (batch.rows[name] for batch in graph.edge_batches(edge_type, [name]))
-
-        return _filled(found, {name: _measure(chunks(name), source[name], name, edge_type, stage) for name in _open(found)})
+    def filled(owner: NodeType | EdgeType, found: T, source: Mapping[str, ArraySpec]) -> T:
+        arrays = dict(found.arrays)
+        for name in unmeasured(arrays):
+            meant, what = arrays[name].quantization, f"{name!r} of {owner}"
+            assert meant is not None
+            ranges = _measured(graph, owner, name, source[name], stage) if graph.totals is None else graph.totals.ranges[owner, name]
+            arrays[name] = replace(arrays[name], quantization=ranges.quantization(meant, what))
+        return replace(found, arrays=arrays)
 
     return replace(
         schema,
-        node_types={t: nodes(t, found) for t, found in schema.node_types.items()},
-        edge_types={t: edges(t, found) for t, found in schema.edge_types.items()},
+        node_types={t: filled(t, found, graph.schema.node_types[t].arrays) for t, found in schema.node_types.items()},
+        edge_types={t: filled(t, found, graph.schema.edge_types[t].arrays) for t, found in schema.edge_types.items()},
     )
+
+
+def _measured(graph: BuildInput, owner: NodeType | EdgeType, name: str, spec: ArraySpec, stage: Stage) -> ColumnRange:
+    found = ColumnRange.of_none(spec.row_shape[0])
+    if isinstance(owner, tuple):
+        chunks: Iterator[NDArray[Any]] = (batch.rows[name] for batch in graph.edge_batches(owner, [name]))
+    else:
+        chunks = graph.node_array_chunks(owner, name)
+    for chunk in chunks:
+        found.add_rows(chunk, spec)
+        stage.advance(chunk.nbytes)
+    return found
 
 
 def bytes_to_measure(source: GraphSchema, stored: GraphSchema) -> int | None:
@@ -134,19 +254,39 @@ def bytes_to_measure(source: GraphSchema, stored: GraphSchema) -> int | None:
         source: The schema of what the store is built from.
         stored: The store's.
     """
-    nodes = sum(source.node_types[t].arrays[name].row_nbytes * s.num_nodes for t, s in stored.node_types.items() for name in _open(s))
-    edges = sum(source.edge_types[t].arrays[name].row_nbytes * s.num_edges for t, s in stored.edge_types.items() for name in _open(s))
-    is_open = any(map(_open, stored.node_types.values())) or any(map(_open, stored.edge_types.values()))
-    return nodes + edges if is_open else None
+    nodes = [(s.num_nodes, source.node_types[t].arrays[name]) for t, s in stored.node_types.items() for name in unmeasured(s.arrays)]
+    edges = [(s.num_edges, source.edge_types[t].arrays[name]) for t, s in stored.edge_types.items() for name in unmeasured(s.arrays)]
+    return sum(count * spec.row_nbytes for count, spec in nodes + edges) if nodes or edges else None
 
 
-def quantize_rows(values: NDArray[Any], quantization: Quantization) -> NDArray[np.uint8]:
-    """Numbers ``[n, columns]`` as uint8 ``[n, columns]``."""
+def quantize_rows(values: NDArray[Any], quantization: Quantization, name: str) -> NDArray[np.uint8]:
+    """Packs numbers; ``dequantize_rows`` reverses it.
+
+    Args:
+        values: ``[n, columns]``.
+        quantization: What the packed numbers are to stand for.
+        name: What the array is called, for the error.
+
+    Returns:
+        uint8 ``[n, bytes]``.
+
+    Raises:
+        PlanError: A number of a column that is kept whole is beyond float32.
+    """
     scale, offset = (np.array(numbers, np.float64) for numbers in (quantization.scale, quantization.offset))
+    whole, bits, width = list(quantization.whole), quantization.bits, quantization.packed_nbytes(len(scale))
     steps = values.astype(np.float64)
+    steps[:, whole] = 0.0
     steps -= offset
     steps /= np.where(scale > 0, scale, 1.0)
-    return np.clip(np.rint(steps, out=steps), 0, _LEVELS, out=steps).astype(np.uint8)
+    numbers = np.clip(np.rint(steps, out=steps), 0, quantization.largest, out=steps).astype(np.uint8)
+    packed = numbers[:, :width]
+    for place in range(1, 8 // bits):
+        others = numbers[:, place * width : (place + 1) * width]
+        packed[:, : others.shape[1]] |= others << np.uint8(place * bits)
+    if not whole:
+        return np.ascontiguousarray(packed)
+    return np.concatenate([packed, np.ascontiguousarray(_cast(values[:, whole], "float32", name)).view(np.uint8)], axis=1)
 
 
 def plain_rows(rows: NDArray[Any], spec: ArraySpec) -> NDArray[Any]:
@@ -161,54 +301,6 @@ def plain_spec(spec: ArraySpec) -> ArraySpec:
     return spec if spec.quantization is None else ArraySpec(spec.batch_dtype, spec.row_shape, dim=spec.dim)
 
 
-@dataclass
-class _Range:
-    """The least and largest of each column so far, float64 ``[columns]``; NaN stays NaN."""
-
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-
-    def take(self, values: NDArray[Any]) -> None:
-        np.minimum(self.low, values.min(axis=0), out=self.low)
-        np.maximum(self.high, values.max(axis=0), out=self.high)
-
-
-def _open(schema: NodeTypeSchema | EdgeTypeSchema) -> list[str]:
-    return [name for name, spec in schema.arrays.items() if spec.dtype == QUANTIZED and spec.quantization is None]
-
-
-def _filled(schema: T, found: Mapping[str, Quantization]) -> T:
-    arrays = {name: replace(spec, quantization=found.get(name, spec.quantization)) for name, spec in schema.arrays.items()}
-    return replace(schema, arrays=arrays)
-
-
-def _measure(chunks: Iterable[NDArray[Any]], spec: ArraySpec, name: str, owner: NodeType | EdgeType, stage: Stage) -> Quantization:
-    found = _Range(np.full(spec.row_shape, np.inf), np.full(spec.row_shape, -np.inf))
-    block = max(1, _BLOCK_BYTES // max(1, spec.row_nbytes))
-    for chunk in chunks:
-        for first in range(0, len(chunk), block):
-            rows = chunk[first : first + block]
-            found.take(bfloat16_to_float32(rows) if spec.dtype == "bfloat16" else rows)
-        stage.advance(chunk.nbytes)
-    if not (found.low <= found.high).any() and not np.isnan(found.low).any():  # no rows at all
-        found = _Range(np.zeros(spec.row_shape), np.zeros(spec.row_shape))
-    return _quantization(found, f"{name!r} of {owner}")
-
-
-def _quantization(found: _Range, what: str) -> Quantization:
-    """Scales and offsets of columns."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        offset = found.low.astype(np.float32)
-        scale = ((found.high - found.low) / _LEVELS).astype(np.float32)
-        # A range so small that its 255th part is no float32 still has two ends.
-        scale = np.where((scale == 0) & (found.high > found.low), _SMALLEST, scale)
-        usable = np.isfinite(found.low) & np.isfinite(found.high) & (np.abs(found.low) <= _LARGEST) & (np.abs(found.high) <= _LARGEST)
-        usable &= scale.astype(np.float64) * _LEVELS <= _LARGEST
-    if not usable.all():
-        column = int(np.flatnonzero(~usable)[0])
-        low, high = float(found.low[column]), float(found.high[column])
-        raise PlanError(
-            f"column {column} of {what} goes from {low!r} to {high!r}, which 8 bits cannot stand for",
-            "replace what is missing or infinite, or use another feature_dtype",
-        )
-    return Quantization(tuple(map(float, scale)), tuple(map(float, offset)))
+def unmeasured(arrays: Mapping[str, ArraySpec]) -> list[str]:
+    """Names of the quantised arrays whose scales nobody has found yet."""
+    return [name for name, spec in arrays.items() if spec.quantization and len(spec.quantization.scale) < spec.row_shape[0]]

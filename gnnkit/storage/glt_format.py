@@ -36,10 +36,10 @@ from gnnkit.schema import (
     edge_type_name,
 )
 from gnnkit.source import LinkSplits
-from gnnkit.storage.arrays import EdgePart, GraphArrays, all_dataset_ids
+from gnnkit.storage.arrays import EdgePart, GraphArrays, all_dataset_ids, as_tensor
 from gnnkit.storage.convert import plain_rows, plain_spec
 from gnnkit.storage.files import NPY_DAMAGE, ArrayWriter, FileSpec
-from gnnkit.storage.layout import file_name
+from gnnkit.storage.layout import EDGE_FEATURE_NAME, FEATURE_NAME, LABEL_NAME, file_name
 from gnnkit.storage.staging import locked, staged
 from gnnkit.unpickling import RestrictedUnpickler, encode_latin1
 
@@ -57,9 +57,6 @@ META_NAME = "META"
 HOMOGENEOUS = "homo"
 TYPED = "hetero"
 
-FEATURE_NAME = "x"
-LABEL_NAME = "y"
-EDGE_FEATURE_NAME = "edge_attr"
 WEIGHT_NAME = "weight"
 
 
@@ -239,9 +236,7 @@ def write_pickled_tensors(path: Path, tensors: Iterator[torch.Tensor]) -> None:
 
 def to_tensor(values: NDArray[Any], dtype: str) -> torch.Tensor:
     """Copies an array of an ``ArraySpec``'s dtype into a tensor."""
-    if dtype == "bfloat16":
-        return torch.from_numpy(np.array(values, dtype=np.uint16).view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(np.array(values))
+    return as_tensor(np.array(values), dtype)
 
 
 def to_array(tensor: torch.Tensor) -> NDArray[Any]:
@@ -668,7 +663,7 @@ def _read_npy(path: Path) -> NDArray[Any]:
 
 def _npy_chunks(path: Path, spec: ArraySpec, count: int) -> Iterator[NDArray[Any]]:
     values = _read_npy(path)
-    if values.shape != (count, *spec.row_shape) or values.dtype != spec.numpy_dtype:
+    if values.shape != (count, *spec.stored_shape) or values.dtype != spec.numpy_dtype:
         raise damaged(path, f"it holds {values.dtype} of shape {values.shape}")
     step = max(min(1 << 20, (64 << 20) // max(spec.row_nbytes, 1)), 1)
     return (np.array(values[first : first + step]) for first in range(0, count, step))
@@ -841,7 +836,7 @@ def _plain_schema(schema: GraphSchema) -> GraphSchema:
 
 
 def _whole(columns: list[NDArray[Any]], ids: list[NDArray[np.int64]], spec: ArraySpec, count: int) -> NDArray[Any]:
-    whole = np.empty((count, *spec.row_shape), spec.numpy_dtype)
+    whole = np.empty((count, *spec.stored_shape), spec.numpy_dtype)
     for rows, row_ids in zip(columns, ids, strict=True):
         whole[row_ids] = rows
     return whole

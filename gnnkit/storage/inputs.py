@@ -15,6 +15,7 @@ from gnnkit.errors import DatasetError
 from gnnkit.schema import ArraySpec, EdgeType, GraphSchema, NodeType, edge_type_name
 from gnnkit.source import CHUNK_ROWS, GraphSource, LinkSplits
 from gnnkit.storage.arrays import EdgePart
+from gnnkit.storage.convert import ColumnRange
 from gnnkit.storage.files import write_fully
 from gnnkit.storage.keys import NodeKeys
 from gnnkit.storage.layout import BuildOptions, file_name, index_dtype
@@ -56,6 +57,35 @@ class EdgeTotals:
     largest_weight: float = 0.0
 
 
+@dataclass(frozen=True)
+class GraphTotals:
+    """The facts of all parts, for a builder that sees only some of them.
+
+    Attributes:
+        edges: Sums over the edges, by type.
+        ranges: ``{(type, array): the range of each column}`` of arrays that are to be quantised.
+    """
+
+    edges: Mapping[EdgeType, EdgeTotals] = field(default_factory=dict)
+    ranges: Mapping[tuple[NodeType | EdgeType, str], ColumnRange] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form; ``from_json`` reverses it."""
+        edges = [[list(t), list(sums.counts), sums.largest_weight] for t, sums in self.edges.items()]
+        ranges = [[owner, name, found.low.tolist(), found.high.tolist()] for (owner, name), found in self.ranges.items()]
+        return {"edges": edges, "ranges": ranges}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> GraphTotals:
+        """Reverses ``to_json``."""
+        edges = {tuple(t): EdgeTotals(tuple(counts), largest) for t, counts, largest in value["edges"]}
+        ranges = {
+            (tuple(owner) if isinstance(owner, list) else owner, name): ColumnRange(np.array(low, np.float64), np.array(high, np.float64))
+            for owner, name, low, high in value["ranges"]
+        }
+        return cls(edges, ranges)
+
+
 class BuildInput(Protocol):
     """A graph that the builder can read, front to back, several times.
 
@@ -63,7 +93,7 @@ class BuildInput(Protocol):
         name, notice, schema, splits, link_splits, metadata, keys: As in ``GraphSource``.
         append_state: See ``Manifest``.
         totals: None where the input yields the whole graph. Else it yields only what the parts own that are written: one part's edges, and
-            its rows in the order of the store; and these are the sums over all parts.
+            its rows in the order of the store.
     """
 
     name: str
@@ -74,7 +104,7 @@ class BuildInput(Protocol):
     metadata: Mapping[str, Any]
     keys: Mapping[NodeType, NodeKeys]
     append_state: Mapping[str, Any] | None
-    totals: Mapping[EdgeType, EdgeTotals] | None
+    totals: GraphTotals | None
 
     def fingerprint(self) -> str:
         """Digest of the dataset's content."""
@@ -114,7 +144,7 @@ class RowReader:
     def __init__(self, chunks: Iterator[NDArray[Any]], spec: ArraySpec, what: str, num_rows: int) -> None:
         self._chunks, self._spec, self._what, self._left = chunks, spec, what, num_rows
         self._num_rows = num_rows
-        self._pending: NDArray[Any] = np.empty((0, *spec.row_shape), spec.numpy_dtype)
+        self._pending: NDArray[Any] = np.empty((0, *spec.stored_shape), spec.numpy_dtype)
 
     def take(self, count: int) -> NDArray[Any]:
         """The next ``count`` rows; a view wherever they lie in one chunk.
@@ -163,8 +193,8 @@ class RowReader:
         raise DatasetError(f"{self._what} ends early: {self._num_rows} rows are announced, {missing} more were needed after row {got}")
 
     def _checked(self, chunk: NDArray[Any]) -> NDArray[Any]:
-        if chunk.dtype != self._spec.numpy_dtype or chunk.shape[1:] != self._spec.row_shape:
-            expected = f"{self._spec.dtype} rows of shape {self._spec.row_shape}"
+        if chunk.dtype != self._spec.numpy_dtype or chunk.shape[1:] != self._spec.stored_shape:
+            expected = f"{self._spec.dtype} rows of shape {self._spec.stored_shape}"
             raise DatasetError(f"{self._what} holds {chunk.dtype} rows of shape {chunk.shape[1:]} instead of {expected}")
         return chunk
 
@@ -185,7 +215,7 @@ class SourceInput:
         self.keys: Mapping[NodeType, NodeKeys] = getattr(source, "keys", {})
         self._target_windows: Mapping[EdgeType, int] = getattr(source, "target_windows", {})
         self.append_state: Mapping[str, Any] | None = getattr(source, "append_state", None)
-        self.totals: Mapping[EdgeType, EdgeTotals] | None = None
+        self.totals: GraphTotals | None = None
 
     def fingerprint(self) -> str:
         """See ``GraphSource``."""
@@ -273,7 +303,7 @@ class StoreInput:
         self.metadata = store.metadata
         self.keys: Mapping[NodeType, NodeKeys] = {node_type: store.keys(node_type) for node_type in store.manifest.keys}
         self.append_state = store.manifest.append_state
-        self.totals: Mapping[EdgeType, EdgeTotals] | None = None
+        self.totals: GraphTotals | None = None
         self._dataset_ids: dict[NodeType, NDArray[Any] | None] = {}
 
     def fingerprint(self) -> str:
@@ -419,7 +449,7 @@ class KeptSourceInput(SourceInput):
         if name not in self._kept:
             return chunks
         spec = self.schema.edge_types[edge_type].arrays[name]
-        return self._once((edge_type, name), chunks, spec, (-1, *spec.row_shape))
+        return self._once((edge_type, name), chunks, spec, (-1, *spec.stored_shape))
 
     def _once(
         self, key: tuple[EdgeType, str], chunks: Iterator[NDArray[Any]], spec: ArraySpec, shape: tuple[int, ...]
@@ -475,7 +505,7 @@ class BucketSpool:
         first, last = int(self._starts[bucket]), int(self._starts[bucket + 1])
         count = (last - first) * (spec.row_nbytes // spec.numpy_dtype.itemsize)
         rows: NDArray[Any] = np.fromfile(self._paths[name], spec.numpy_dtype, count, offset=first * spec.row_nbytes)
-        return rows.reshape(last - first, *spec.row_shape)
+        return rows.reshape(last - first, *spec.stored_shape)
 
     def close(self) -> None:
         """Removes the files."""

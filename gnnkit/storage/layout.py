@@ -19,9 +19,9 @@ dataset's order: those that batches touch most share pages, and neighbours that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NewType, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NewType, TypeAlias, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,17 @@ from numpy.typing import NDArray
 from gnnkit.arguments import check_fields
 from gnnkit.bounds import keep_whole_number
 from gnnkit.errors import PlanError, near_matches
-from gnnkit.schema import QUANTIZED, ArraySpec, EdgeDir, EdgeType, GraphSchema, NodeType
+from gnnkit.schema import (
+    ELEMENT_TYPES,
+    ArraySpec,
+    EdgeDir,
+    EdgeType,
+    GraphSchema,
+    NodeType,
+    Quantization,
+    edge_type_name,
+    element_type,
+)
 from gnnkit.storage.edge_values import TIME_NAME, check_time_attr
 
 Partitioner = Literal["contiguous", "random", "ldg", "metis", "frequency"]
@@ -38,7 +48,24 @@ Given = Literal["given"]
 # ``"column:NAME"``: the array NAME of nodes says it. A type of its own, so that type checkers still find misspelt names of others.
 ByColumn = NewType("ByColumn", str)
 BY_COLUMN = "column:"
-FeatureDtype = Literal["float32", "float16", "bfloat16", "quint8"]
+FeatureDtype = Literal["float32", "float16", "bfloat16", "quint8", "quint4x2", "quint2x4"]
+
+
+class TypeFeatures(TypedDict):
+    """The features of a type, where some of their columns are kept whole.
+
+    Attributes:
+        dtype: The type of the others: "quint8", "quint4x2" or "quint2x4".
+        whole: Columns of "x", of edges "edge_attr", by their numbers, or by their names in the table that they come from: they are
+            float32.
+    """
+
+    dtype: FeatureDtype
+    whole: Sequence[int | str]
+
+
+# One for all types, or one for each of those that are named; an edge type may be written as in names of folders.
+FeatureDtypes: TypeAlias = FeatureDtype | Mapping[NodeType | EdgeType, FeatureDtype | TypeFeatures]
 Order = Literal["dataset", "hotness"]
 # The split that epochs start from unless something else is said.
 TRAIN = "train"
@@ -54,8 +81,10 @@ class BuildOptions:
             a ``PartedSource``.
         edge_dir: "in" compresses edges by target (sampling walks against the edges, as in PyG), "out" by source.
         with_edge: Whether to store the dataset's edge ids (4 or 8 bytes an edge).
-        feature_dtype: Stores floating-point arrays of two dimensions ("x", "edge_attr") in this type; None keeps the source's.
-            "quint8" keeps 8 bits of each number, affine between its column's least and largest; batches give float32.
+        feature_dtype: Stores floating-point arrays of two dimensions ("x", "edge_attr") in this type; None keeps the source's. "quint8",
+            "quint4x2" and "quint2x4" keep 8, 4 or 2 bits of each number, affine between its column's least and largest; batches give
+            float32. ``{type: dtype}`` says it of some types, ``{type: {"dtype": ..., "whole": [columns]}}`` keeps columns of them as
+            float32.
         weight: Name of the one-dimensional edge array to prepare for weighted sampling, or None.
         time_attr: Name of the arrays of integers to prepare for temporal sampling, or None: each node's edges are then stored in the order
             of their times, which are the edge's own or those of the node at its far end (see ``gnnkit.storage.edge_values``).
@@ -71,7 +100,7 @@ class BuildOptions:
     partition: Partitioner | Given | ByColumn = "contiguous"
     edge_dir: EdgeDir = "in"
     with_edge: bool = False
-    feature_dtype: FeatureDtype | None = None
+    feature_dtype: FeatureDtypes | None = None
     weight: str | None = None
     time_attr: str | None = None
     cache_ratio: float = 0.0
@@ -87,12 +116,10 @@ class BuildOptions:
         for name, value, choices in (
             ("partition", self.partition, methods),
             ("edge_dir", self.edge_dir, ("in", "out")),
-            ("feature_dtype", self.feature_dtype, (None, *get_args(FeatureDtype))),
             ("order", self.order, get_args(Order)),
         ):
-            if not isinstance(value, (str, type(None))) or value not in choices:
-                known = [str(choice) for choice in choices]
-                raise PlanError(f"{name} must be one of {known}, got {value!r}{near_matches(str(value), known)}")
+            _check_choice(name, value, choices)
+        object.__setattr__(self, "feature_dtype", _canonical_dtypes(self.feature_dtype))
         if self.input_nodes == "":
             raise PlanError(f"input_nodes must be the name of a split, got {self.input_nodes!r}", "None starts from all nodes")
         if not 0.0 <= self.cache_ratio <= 1.0:
@@ -117,17 +144,53 @@ class BuildOptions:
         return value
 
 
+def _check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    if not isinstance(value, str | None) or value not in choices:
+        known = [str(choice) for choice in choices]
+        raise PlanError(f"{name} must be one of {known}, got {value!r}{near_matches(str(value), known)}")
+
+
+def _canonical_dtypes(given: Any) -> Any:
+    """Returns what a user said of the types of features in the form in which it is JSON.
+
+    Raises:
+        PlanError: There is no such type, or it is not said of which types of the graph.
+    """
+    if not isinstance(given, Mapping):
+        _check_choice("feature_dtype", given, (None, *get_args(FeatureDtype)))
+        return given
+    found: dict[str, Any] = {}
+    for owner, own in given.items():
+        what = f"feature_dtype[{owner!r}]"
+        features = dict(own) if isinstance(own, Mapping) else {"dtype": own}
+        if unknown := [key for key in features if key not in TypeFeatures.__annotations__]:
+            raise PlanError(f"{what} says something of {unknown[0]!r}", 'it is a dtype, or {"dtype": "quint4x2", "whole": [columns]}')
+        _check_choice(what, features.get("dtype"), get_args(FeatureDtype))
+        whole = features.get("whole", ())
+        if not isinstance(whole, Sequence) or isinstance(whole, str) or not all(type(column) in (int, str) for column in whole):
+            raise PlanError(
+                f'{what}["whole"] must be a list of columns, got {whole!r}', "columns are numbers, or names of a table's columns"
+            )
+        if whole and element_type(features["dtype"]).bits is None:
+            raise PlanError(
+                f"{what} keeps columns whole, and {features['dtype']} rounds them", "whole= goes with quint8, quint4x2 or quint2x4"
+            )
+        key = "__".join(map(str, owner)) if isinstance(owner, tuple) else str(owner)
+        found[key] = {"dtype": features["dtype"], "whole": list(whole)} if whole else features["dtype"]
+    return found
+
+
 FORMAT = "gnnkit-store"
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 FEATURE_NAME = "x"
+EDGE_FEATURE_NAME = "edge_attr"
 LABEL_NAME = "y"
 
 EDGE_FILES = ("indptr", "indices", "edge_id", "weight_prefix", TIME_NAME)
 NODE_FILES = ("global_id",)
 STORABLE_DTYPES = frozenset(
-    ["bool", "bfloat16", QUANTIZED, "float16", "float32", "float64"]
-    + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+    ["bool", *ELEMENT_TYPES, "float16", "float32", "float64"] + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
 _MAX_NAME_BYTES, _KEPT_LETTERS, _DIGITS = 80, 40, 16
 
@@ -209,37 +272,90 @@ def end_specs(schema: GraphSchema, edge_type: EdgeType) -> tuple[ArraySpec, Arra
     return source, target
 
 
-def store_schema(schema: GraphSchema, options: BuildOptions) -> GraphSchema:
+def store_schema(schema: GraphSchema, options: BuildOptions, metadata: Mapping[str, Any]) -> GraphSchema:
     """The schema of the store that ``options`` make of a source: feature arrays in ``options.feature_dtype``.
 
     Features are floating-point arrays of two dimensions, labels ("y") excepted: those keep every bit. What the numbers of quantised arrays
     stand for is not known from a schema alone: see ``gnnkit.storage.convert``.
-    """
-    from dataclasses import replace
 
-    def convert(arrays: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
-        return {name: _stored_spec(name, spec, options) for name, spec in arrays.items()}
+    Args:
+        schema: The source's.
+        options: How the store is built.
+        metadata: The source's; it has the names of columns.
+
+    Raises:
+        PlanError: A column that is to be kept whole is not there.
+    """
+
+    def convert(owner: str, features: str, arrays: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
+        said = options.feature_dtype
+        own = said.get(owner) if isinstance(said, Mapping) else said
+        if own is None:
+            return dict(arrays)
+        dtype, kept = (own["dtype"], own["whole"]) if isinstance(own, Mapping) else (own, ())
+        whole = _numbers_of(kept, owner, arrays.get(features), column_names(metadata, owner, features)) if kept else ()
+        return {name: _stored_spec(name, spec, dtype, whole if name == features else ()) for name, spec in arrays.items()}
 
     return replace(
         schema,
-        node_types={k: replace(t, arrays=convert(t.arrays)) for k, t in schema.node_types.items()},
-        edge_types={k: replace(t, arrays=convert(t.arrays)) for k, t in schema.edge_types.items()},
+        node_types={t: replace(found, arrays=convert(t, FEATURE_NAME, found.arrays)) for t, found in schema.node_types.items()},
+        edge_types={
+            t: replace(found, arrays=convert(edge_type_name(t), EDGE_FEATURE_NAME, found.arrays)) for t, found in schema.edge_types.items()
+        },
     )
 
 
-def _stored_spec(name: str, spec: ArraySpec, options: BuildOptions) -> ArraySpec:
+def _stored_spec(name: str, spec: ArraySpec, dtype: str, whole: tuple[int, ...]) -> ArraySpec:
     """Returns the dtype and shape that an array of the source has in the store."""
-    is_feature = name != LABEL_NAME and len(spec.row_shape) == 1 and "float" in spec.dtype
-    return ArraySpec(options.feature_dtype, spec.row_shape, dim=spec.dim) if options.feature_dtype and is_feature else spec
+    if name == LABEL_NAME or len(spec.row_shape) != 1 or "float" not in spec.dtype:
+        return spec
+    bits = element_type(dtype).bits
+    return ArraySpec(dtype, spec.row_shape, None if bits is None else Quantization((), (), bits, whole), spec.dim)
 
 
-def check_buildable(schema: GraphSchema, options: BuildOptions) -> None:
+def column_names(metadata: Mapping[str, Any], owner: str, array: str) -> list[str]:
+    """Names of the columns of an array that comes from a table, one for each; none where it comes from elsewhere.
+
+    Args:
+        metadata: The source's.
+        owner: The array's type, an edge type as in names of folders.
+        array: Its name.
+    """
+    names: list[str] = []
+    for column in metadata.get("tables", {}).get(owner, {}).get(array, ()):
+        if isinstance(column, Mapping):
+            names += [column["column"]] * column["width"] if "column" in column else [column["one_hot"]] * len(column["values"])
+        else:
+            names.append(column)
+    return names
+
+
+def _numbers_of(columns: Sequence[int | str], owner: str, spec: ArraySpec | None, names: list[str]) -> tuple[int, ...]:
+    """The numbers of columns, ascending."""
+    width = spec.row_shape[0] if spec is not None and len(spec.row_shape) == 1 else 0
+    found: set[int] = set()
+    for column in columns:
+        own = [k for k in range(width) if k == column or (k < len(names) and names[k] == column)]
+        if not own:
+            known = f"its columns are {sorted(set(names))}{near_matches(str(column), names)}" if names else "they have no names here"
+            raise PlanError(f"feature_dtype keeps column {column!r} of {owner!r} whole, which has {width} columns of features", known)
+        found.update(own)
+    return tuple(sorted(found))
+
+
+def check_buildable(schema: GraphSchema, options: BuildOptions, metadata: Mapping[str, Any]) -> None:
     """Refuses what cannot become a store.
 
+    Args:
+        schema: The source's.
+        options: How to build it.
+        metadata: The source's.
+
     Raises:
-        PlanError: Two edge types would share a folder, nodes and edges of a homogeneous graph an array's name, a dtype cannot be stored,
-            there are more parts than nodes, the weight array is missing or not one number per edge, ``time_attr`` names no times, or nodes
-            have no array of whole numbers that says which parts they are in.
+        PlanError: ``feature_dtype`` names a type or a column that is not there, two types would share a folder, nodes and edges of a
+            homogeneous graph an array's name, a dtype cannot be stored, there are more parts than nodes, the weight array is missing or
+            not one number per edge, ``time_attr`` names no times, or nodes have no array of whole numbers that says which parts they
+            are in.
     """
     largest = max((t.num_nodes for t in schema.node_types.values()), default=0)
     if not schema.node_types:
@@ -265,6 +381,12 @@ def check_buildable(schema: GraphSchema, options: BuildOptions) -> None:
         other = folders.setdefault(folder, edge_type)
         if other != edge_type:
             raise PlanError(f"edge types {other} and {edge_type} would share the folder {folder!r}", "rename one of them")
+    if isinstance(options.feature_dtype, Mapping):
+        types = [*schema.node_types, *folders]
+        for owner in options.feature_dtype:
+            if owner not in types:
+                raise PlanError(f"feature_dtype names the unknown type {owner!r}{near_matches(str(owner), types)}", f"known: {types}")
+    store_schema(schema, options, metadata)
     _check_weight(schema, options)
     check_time_attr(schema, options.time_attr)
     _check_part_column(schema, options)
@@ -287,7 +409,7 @@ def _check_weight(schema: GraphSchema, options: BuildOptions) -> None:
         )
     for edge_type in found:
         spec = schema.edge_types[edge_type].arrays[options.weight]
-        if spec.row_shape != () or spec.dtype in ("bool", "bfloat16"):
+        if spec.row_shape != () or spec.dtype == "bool" or spec.dtype in ELEMENT_TYPES:
             raise PlanError(
                 f"weight={options.weight!r} of {edge_type} has rows of shape {spec.row_shape} and dtype {spec.dtype}",
                 "it must be one number per edge",
@@ -318,8 +440,8 @@ def _check_arrays(owner: str, arrays: Mapping[str, ArraySpec], reserved: tuple[s
             raise PlanError(f"{owner} has an array called {name!r}, a name that the store uses itself", "rename the array")
         if spec.dtype not in STORABLE_DTYPES:
             raise PlanError(f"array {name!r} of {owner} has dtype {spec.dtype!r}", f"it must be one of {sorted(STORABLE_DTYPES)}")
-        scales = None if spec.quantization is None else (len(spec.quantization.scale),)
-        if scales != (spec.row_shape if spec.dtype == QUANTIZED else None):
+        scales, bits = None if spec.quantization is None else (len(spec.quantization.scale),), element_type(spec.dtype).bits
+        if scales != (None if bits is None else spec.row_shape):
             raise PlanError(f"array {name!r} of {owner} has dtype {spec.dtype!r}, rows of shape {spec.row_shape} and scales {scales}")
         if not 0 <= spec.dim <= len(spec.row_shape):
             raise PlanError(f"array {name!r} of {owner} has rows of shape {spec.row_shape} along the dimension {spec.dim}")

@@ -130,13 +130,13 @@ class Manifest:
         for part in range(self.num_parts):
             count = bounds[part + 1] - bounds[part]
             for name, spec in nodes.arrays.items():
-                specs[node_file(part, node_type, name)] = FileSpec(spec.numpy_dtype, (count, *spec.row_shape))
+                specs[node_file(part, node_type, name)] = FileSpec(spec.numpy_dtype, (count, *spec.stored_shape))
             if node_type in self.renumbered:
                 specs[node_file(part, node_type, "global_id")] = FileSpec(id_dtype, (count,))
             if node_type in self.cached:
                 features = nodes.arrays[FEATURE_NAME]
                 specs[cache_file(part, node_type, "global_id")] = FileSpec(id_dtype, (cached[part],))
-                specs[cache_file(part, node_type, FEATURE_NAME)] = FileSpec(features.numpy_dtype, (cached[part], *features.row_shape))
+                specs[cache_file(part, node_type, FEATURE_NAME)] = FileSpec(features.numpy_dtype, (cached[part], *features.stored_shape))
         return specs
 
     def edge_specs(self, edge_type: EdgeType) -> dict[str, FileSpec]:
@@ -157,7 +157,7 @@ class Manifest:
             if edge_type in timed:
                 own[TIME_NAME] = FileSpec(np.dtype(np.int64), (counts[part],))
             for name, spec in edges.arrays.items():
-                own[name] = FileSpec(spec.numpy_dtype, (counts[part], *spec.row_shape))
+                own[name] = FileSpec(spec.numpy_dtype, (counts[part], *spec.stored_shape))
             specs.update({edge_file(part, edge_type, name): spec for name, spec in own.items()})
         return specs
 
@@ -327,7 +327,7 @@ def manifest_from_json(value: Mapping[str, Any]) -> Manifest:
 def _check(manifest: Manifest) -> None:
     """Raises ValueError or a gnnkit error for a manifest that contradicts itself."""
     schema, parts = manifest.schema, manifest.num_parts
-    check_buildable(schema, manifest.options)
+    check_buildable(schema, manifest.options, manifest.metadata)
     for node_type, nodes in schema.node_types.items():
         bounds = manifest.node_bounds[node_type]
         if len(bounds) != parts + 1 or bounds[0] != 0 or bounds[-1] != nodes.num_nodes or list(bounds) != sorted(bounds):

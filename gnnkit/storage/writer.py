@@ -492,7 +492,7 @@ class EdgeTypeBuild:
                 raise out_of_range(context.graph.schema, self.edge_type, batch, bad)
             context.stage.advance(len(owner) * EDGE_BYTES)
         if (totals := context.graph.totals) is not None:
-            largest = totals[self.edge_type].largest_weight
+            largest = totals.edges[self.edge_type].largest_weight
         if self.weight:
             context.tables.weight_exponents[self.edge_type] = weight_exponent(largest)
 
@@ -501,7 +501,7 @@ class EdgeTypeBuild:
         bounds = self.owners.bounds
         parts = [self._cursor[low:high] for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
         totals, own = self.context.graph.totals, tuple(int(part.sum()) for part in parts)
-        self.context.tables.edge_counts[self.edge_type] = own if totals is None else totals[self.edge_type].counts
+        self.context.tables.edge_counts[self.edge_type] = own if totals is None else totals.edges[self.edge_type].counts
         specs = self.context.draft.edge_specs(self.edge_type)
         self._writers = {name: self.context.writer(name, spec) for name, spec in specs.items() if part_of(name) in self.context.roots}
         ranges: list[OwnerRange] = []
@@ -636,7 +636,7 @@ class EdgeTypeBuild:
         return RangeBuffers(
             np.empty(count, index_dtype(self.others.num_nodes)),
             np.empty(count if self.options.with_edge else 0, index_dtype(self.schema.num_edges)),
-            {name: np.empty((count, *spec.row_shape), spec.numpy_dtype) for name, spec in self.schema.arrays.items()},
+            {name: np.empty((count, *spec.stored_shape), spec.numpy_dtype) for name, spec in self.schema.arrays.items()},
         )
 
     def _place(self, batch: EdgeBatch, maps: tuple[NDArray[Any], NDArray[Any]], owner_range: OwnerRange, buffers: RangeBuffers) -> None:
@@ -788,7 +788,7 @@ class StoreWriter:
         fingerprint: str,
     ) -> Written:
         tables, threads = Tables(), default_threads()
-        schema = store_schema(graph.schema, self.options)
+        schema = store_schema(graph.schema, self.options, graph.metadata)
         if (total := bytes_to_measure(graph.schema, schema)) is not None:
             with Stage(self.events, "quantize", label=graph.name, total=float(total), unit="B") as stage:
                 schema = with_quantizations(graph, schema, stage)
@@ -822,7 +822,7 @@ class StoreWriter:
         return Written(draft, numbering)
 
     def _preflight(self, graph: BuildInput, roots: Mapping[int | None, Path]) -> None:
-        options, schema = self.options, store_schema(graph.schema, self.options)
+        options, schema = self.options, store_schema(graph.schema, self.options, graph.metadata)
         by_hotness = options.order == "hotness"
         renumbers = by_hotness or (options.num_parts > 1 and options.partition != "contiguous")
         nodes = sum(t.num_nodes * sum(spec.row_nbytes for spec in t.arrays.values()) for t in schema.node_types.values())

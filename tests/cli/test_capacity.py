@@ -54,6 +54,7 @@ def bytes_on_disk(folder: Path) -> int:
         BuildOptions(2, "random", with_edge=True),
         BuildOptions(3, "random", cache_ratio=0.1),
         BuildOptions(2, feature_dtype="quint8"),
+        BuildOptions(2, feature_dtype="quint4x2"),
         BuildOptions(1),
     ],
 )
@@ -63,7 +64,7 @@ def test_a_store_takes_the_bytes_that_were_predicted(store: Store, tmp_path: Pat
         with_edge=options.with_edge, feature_dtype=options.feature_dtype, cache_ratio=options.cache_ratio,
     )  # fmt: skip
     splits = {t: {name: len(ids) for name, ids in by.items()} for t, by in store.splits.items()}
-    predicted = planned("products-like", "", datasets.products_like(0.01).schema, splits, options)
+    predicted = planned("products-like", "", datasets.products_like(0.01).schema, splits, options, {})
     assert predicted.nbytes == pytest.approx(bytes_on_disk(built.path), rel=0 if options.cache_ratio == 0 else 1e-3)
     seen = sized_graph(str(built.path), BuildOptions(options.num_parts))
     assert seen.nbytes == bytes_on_disk(built.path)

@@ -100,6 +100,36 @@ class TestBuilding:
         assert_same(store.path, wanted.path)
         assert store.options.with_edge and store.keys("user")[17] == users[17]
 
+    @pytest.mark.parametrize("method", ["contiguous", "random"])
+    def test_scales_are_those_of_all_parts(self, cluster: RayCluster, tmp_path: Path, method: Any) -> None:
+        """Of nodes, whether their owners read them or others do, and of edges; other columns are kept whole, and a NaN is refused."""
+        rng, (buys, count) = np.random.default_rng(3), (("user", "buys", "item"), 5000)
+        ages = rng.standard_normal((900, 3)) * [1, 10, 1e5]
+        nodes = {
+            "user": {"id": np.arange(900), **{f"a{k}": ages[:, k] for k in range(3)}},
+            "item": {"id": np.arange(90), "price": rng.random(90)},
+        }
+        edges = {buys: {"user": rng.integers(0, 900, count), "item": rng.integers(0, 90, count), "at": rng.random(count)}}
+
+        def source() -> gnnkit.source.GraphSource:
+            features: Any = {"user": ["a0", "a1", "a2"], "item": "price", buys: "at"}
+            return gnnkit.tables(edges, nodes, keys={"user": "id", "item": "id"}, features=features)
+
+        said: Any = {"user": {"dtype": "quint4x2", "whole": ["a2"]}, "item": "bfloat16", buys: "quint2x4"}
+        wanted = gnnkit.partition(source(), 3, method, tmp_path / "wanted", feature_dtype=said)
+        engine = gnnkit.Ray(address=cluster.address)
+        store = gnnkit.partition(source(), 3, method, tmp_path / "built", engine=engine, feature_dtype=said)
+        assert_same(store.path, wanted.path)
+        plain = gnnkit.partition(source(), 3, method, tmp_path / "plain")
+        found = plain.schema.node_types["user"].arrays["x"], store.schema.node_types["user"].arrays["x"]
+        assert [spec.row_nbytes for spec in found] == [12, 2 + 4]
+        for dtype in "quint8", "float16":
+            edges[buys]["at"][17] = np.inf if dtype == "quint8" else 7e4
+            with pytest.raises(
+                PlanError, match="8 bits cannot stand for" if dtype == "quint8" else r"holds 70000\.0, which float16 cannot"
+            ):
+                gnnkit.partition(source(), 3, method, tmp_path / dtype, engine=engine, feature_dtype={buys: dtype})
+
     def test_each_node_reads_its_share_of_row_groups(self, cluster: RayCluster, tmp_path: Path) -> None:
         """Keys of text and of numbers, nodes that edges name, classes and splits; parts are those of a column."""
         rng, said = np.random.default_rng(3), list[Event]()
@@ -251,7 +281,6 @@ class TestRefused:
             ({"partition": "ldg"}, "needs all edges in one place"),
             ({"cache_ratio": 0.1}, "counts visits"),
             ({"order": "hotness"}, "counts visits"),
-            ({"feature_dtype": "quint8"}, "measures all rows"),
             ({"parts": [0]}, "builds all parts"),
             ({"out": None}, "no out"),
             ({"out": "s3://bucket/store"}, "a folder that all nodes see"),

@@ -1,9 +1,11 @@
-"""Features in 8 bits: against plain Python that rounds as the specification says, and through every way that rows leave a store."""
+"""Features in 8, 4 and 2 bits: against plain Python that rounds and packs as the specification says, and through every way that rows leave
+a store; and numbers that a narrower type cannot hold."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gnnkit.errors import PlanError, StoreError
+from gnnkit.errors import DatasetError, PlanError, StoreError
 from gnnkit.events import Event
 from gnnkit.schema import (
     HOMOGENEOUS_EDGE_TYPE,
@@ -47,34 +49,52 @@ def single(value: float) -> float:
     return struct.unpack("f", struct.pack("f", value))[0]  # type: ignore[no-any-return]
 
 
-def reference(values: list[float]) -> tuple[float, float, list[int], list[float]]:
+BITS = {"quint8": 8, "quint4x2": 4, "quint2x4": 2}
+
+
+def reference(values: list[float], bits: int = 8) -> tuple[float, float, list[int], list[float]]:
     """Scale, offset, what is stored and what it stands for, of one column."""
-    low, high = min(values), max(values)
-    offset, scale = single(low), single((high - low) / 255)
+    low, high, most = min(values), max(values), 2**bits - 1
+    offset, scale = single(low), single((high - low) / most)
     if scale == 0 and high > low:
         scale = 2.0**-149
     # round() of Python takes ties to even, as rint does.
-    stored = [min(255, max(0, round((value - offset) / scale))) if scale else 0 for value in values]
+    stored = [min(most, max(0, round((value - offset) / scale))) if scale else 0 for value in values]
     return scale, offset, stored, [single(single(q * scale) + offset) for q in stored]
 
 
-def column(store: Store, name: str = "x") -> tuple[np.ndarray, Quantization]:
+def packed(columns: list[list[int]], bits: int) -> list[list[int]]:
+    """The bytes of rows whose numbers are given column by column: column j is in byte j % width, from bit j // width * bits on."""
+    width = -(-len(columns) * bits // 8)
+    rows = [[0] * width for _ in columns[0]]
+    for j, column in enumerate(columns):
+        for row, number in zip(rows, column, strict=True):
+            row[j % width] += number << (j // width * bits)
+    return rows
+
+
+def column(store: Store, name: str = "x", dtype: str = "quint8") -> tuple[np.ndarray, Quantization]:
     spec = store.schema.node_types[HOMOGENEOUS_NODE_TYPE].arrays[name]
-    assert spec.dtype == "quint8" and spec.quantization is not None
+    assert spec.dtype == dtype and spec.quantization is not None and spec.quantization.bits == BITS[dtype]
     return np.concatenate([part.arrays[name] for part in store.arrays().nodes[HOMOGENEOUS_NODE_TYPE]]), spec.quantization
 
 
+@pytest.mark.parametrize("dtype", BITS)
 @settings(max_examples=30, deadline=None)
-@given(hnp.arrays(np.float32, st.tuples(st.integers(4, 20), st.integers(1, 4)), elements=FINITE | st.sampled_from([0.0, -0.0, 1e-45, 1.0])))
-def test_every_bit_is_as_specified(x: np.ndarray) -> None:
+@given(
+    x=hnp.arrays(np.float32, st.tuples(st.integers(4, 20), st.integers(1, 9)), elements=FINITE | st.sampled_from([0.0, -0.0, 1e-45, 1.0]))
+)
+def test_every_bit_is_as_specified(dtype: Any, x: np.ndarray) -> None:
+    bits = BITS[dtype]
     with fast_folder() as folder:
-        stored, quantization = column(build_store(homogeneous_source(RING, len(x), x=x, chunk_rows=3), Path(folder) / "store", QUINT8))
+        source, options = homogeneous_source(RING, len(x), x=x, chunk_rows=3), BuildOptions(feature_dtype=dtype)
+        stored, quantization = column(build_store(source, Path(folder) / "store", options), "x", dtype)
     assert stored.dtype == np.uint8
     values = dequantize_rows(stored, quantization)
+    assert stored.tolist() == packed([reference(column.tolist(), bits)[2] for column in x.T], bits)
     for c in range(x.shape[1]):
-        scale, offset, expected, numbers = reference(x[:, c].tolist())
+        scale, offset, _, numbers = reference(x[:, c].tolist(), bits)
         assert (quantization.scale[c], quantization.offset[c]) == (scale, offset)
-        assert stored[:, c].tolist() == expected
         assert values[:, c].tolist() == numbers
         # Half a step, and what rounding scale, products and sums to float32 may add.
         largest = max(map(abs, x[:, c].tolist()))
@@ -82,6 +102,31 @@ def test_every_bit_is_as_specified(x: np.ndarray) -> None:
         assert error <= scale / 2 * (1 + 1e-4) + largest * 2.0**-21 + 2.0**-148
         if scale == 0:
             assert values[:, c].tolist() == x[:, c].tolist(), "a column of one value is exact"
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    dtype=st.sampled_from(sorted(BITS)),
+    x=hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 9)), elements=st.floats(width=32)),
+    data=st.data(),
+)
+def test_columns_that_are_kept_whole(dtype: str, x: np.ndarray, data: st.DataObject) -> None:
+    """They have every bit of a float32, NaN and infinite values too; the others are as they would be beside none."""
+    narrow = [c for c in range(x.shape[1]) if np.isfinite(x[:, c]).all() and np.ptp(x[:, c]) < 1e38]
+    whole = sorted(set(range(x.shape[1])) - set(narrow) | (data.draw(st.sets(st.sampled_from(narrow))) if narrow else set()))
+    said: Any = {"node": {"dtype": dtype, "whole": whole}}
+    with fast_folder() as folder:
+        store = build_store(
+            homogeneous_source(np.zeros((2, 1), np.int64), len(x), x=x), Path(folder) / "store", BuildOptions(feature_dtype=said)
+        )
+        stored, quantization = column(store, "x", dtype)
+        assert Store.open(store.path).options == store.options
+    bits = BITS[dtype]
+    assert stored.shape[1] == -(-x.shape[1] * bits // 8) + 4 * len(whole)
+    values = dequantize_rows(stored, quantization)
+    for c in range(x.shape[1]):
+        wanted = x[:, c].astype(np.float32) if c in whole else np.array(reference(x[:, c].tolist(), bits)[3], np.float32)
+        np.testing.assert_array_equal(values[:, c], wanted)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
@@ -165,9 +210,59 @@ def test_a_store_stays_quantised(tmp_path: Path) -> None:
 )
 def test_what_8_bits_cannot_hold_is_refused(value: float, text: str, tmp_path: Path) -> None:
     source = homogeneous_source(RING, 4, x=np.array([[1.0, 1.0], [np.float64(0), value], [2.0, 2.0], [3.0, 1.0]]))
-    with pytest.raises(PlanError, match=text):
-        build_store(source, tmp_path / "store", QUINT8)
+    for dtype, bits in BITS.items():
+        with pytest.raises(PlanError, match=text.replace("8 bits", f"{bits} bits")):
+            build_store(source, tmp_path / "store", BuildOptions(feature_dtype=dtype))  # type: ignore[arg-type]
     assert not (tmp_path / "store").exists()
+
+
+LARGEST = {"float16": 65504.0, "bfloat16": float.fromhex("0x1.fep127"), "float32": float(np.finfo(np.float32).max)}
+
+
+@pytest.mark.parametrize("dtype", LARGEST)
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("of_edges", [False, True])
+def test_a_float_that_is_too_large_is_refused(dtype: Any, sign: int, of_edges: bool, tmp_path: Path) -> None:
+    """Wherever it stands; what is infinite already stays so, and what the error advises helps."""
+    options, name = BuildOptions(feature_dtype=dtype), "edge_attr" if of_edges else "x"
+
+    def rows(value: float) -> Any:
+        return np.array([[1.0, 2.0], [0.0, np.inf], [sign * value, -np.inf], [np.nan, 1.0]])
+
+    def source(value: float) -> ArraySource:
+        return homogeneous_source(RING, 4, **{"edge_arrays": {name: rows(value)}} if of_edges else {"x": rows(value)})
+
+    def held(store: Store) -> Any:
+        arrays = store.arrays()
+        part = arrays.edges[HOMOGENEOUS_EDGE_TYPE][0] if of_edges else arrays.nodes[HOMOGENEOUS_NODE_TYPE][0]
+        return part.arrays[name]
+
+    for value in (LARGEST[dtype] * 1.01, 1e39, 1e300):
+        with pytest.raises(PlanError, match=rf"{name}' of .* holds {re.escape(repr(sign * value))}, which {dtype} cannot hold") as found:
+            build_store(source(value), tmp_path / "store", options)
+        assert found.value.hint and "feature_dtype=None" in found.value.hint
+        kept = build_store(source(value), tmp_path / "kept", BuildOptions(with_edge=True))
+        np.testing.assert_array_equal(np.sort(held(kept), 0), np.sort(rows(value), 0))
+    with pytest.raises(PlanError, match=f"which {dtype} cannot hold"):
+        repartition(kept, tmp_path / "store", options)
+    assert not (tmp_path / "store").exists()
+    largest = held(build_store(source(LARGEST[dtype]), tmp_path / "store", options))
+    largest = (largest.astype(np.uint32) << 16).view(np.float32) if dtype == "bfloat16" else largest
+    np.testing.assert_array_equal(np.sort(largest, 0), np.sort(rows(LARGEST[dtype]), 0))
+
+
+@pytest.mark.parametrize("value", [1e39, -1e39])
+@pytest.mark.parametrize("types", [None, {"age": "float"}, {"age": "halffloat"}])
+@pytest.mark.parametrize("is_csv", [False, True])
+def test_a_number_of_a_table_that_is_too_large_is_refused(value: float, types: Any, is_csv: bool, tmp_path: Path) -> None:
+    import gnnkit
+
+    nodes: Any = {"who": ["a", "b", "c"], "age": np.array([1.0, np.inf, value])}
+    if is_csv:
+        (tmp_path / "nodes.csv").write_text(f"who,age\na,1\nb,inf\nc,{value}\n")
+        nodes = tmp_path / "nodes.csv"
+    with pytest.raises(DatasetError, match=rf"column 'age' has {re.escape(repr(value))} in row 2, which float(32|16) cannot hold"):
+        gnnkit.partition(gnnkit.tables({"s": ["a"], "d": ["b"]}, nodes, keys="who", features="age", types=types), 1, out=tmp_path / "store")
 
 
 def test_edge_features_that_cannot_be_held_are_refused(tmp_path: Path) -> None:
@@ -184,6 +279,8 @@ def test_empty_arrays(tmp_path: Path) -> None:
     assert spec == ArraySpec("quint8", (2,), Quantization((0.0, 0.0), (0.0, 0.0)))
     assert store.schema.node_types[HOMOGENEOUS_NODE_TYPE].arrays["x"].quantization == Quantization((), ())
     assert dequantize_rows(np.empty((3, 0), np.uint8), Quantization((), ())).shape == (3, 0)
+    with pytest.raises(StoreError, match="have 1 bytes and must have 2"):
+        dequantize_rows(np.zeros((3, 1), np.uint8), Quantization((1.0,) * 3, (0.0,) * 3, 4))
 
 
 @pytest.mark.parametrize(
@@ -194,6 +291,9 @@ def test_empty_arrays(tmp_path: Path) -> None:
         lambda q: q["offset"].__setitem__(0, 0.1),
         lambda q: q["offset"].__setitem__(0, float("inf")),
         lambda q: (q["scale"].pop(), q["offset"].pop()),
+        lambda q: q.__setitem__("whole", [7]),
+        lambda q: q.__setitem__("whole", [-1]),
+        lambda q: q.__setitem__("whole", [1, 0]),
         dict.clear,
     ],
 )
@@ -242,15 +342,80 @@ def typed_graph() -> ArraySource:
     return ArraySource(schema, edges, nodes, edge_arrays, splits={"paper": {"train": np.arange(0, 50, 2)}})
 
 
+def test_each_type_has_its_own(tmp_path: Path) -> None:
+    """Types that are not named keep theirs; a name of a column is that of its table."""
+    import gnnkit
+
+    source, on = typed_graph(), ("tag", "on", "paper")
+    said: Any = {"paper": {"dtype": "quint4x2", "whole": [4, 1]}, on: "bfloat16"}
+    store = gnnkit.partition(source, 2, "random", feature_dtype=said, out=tmp_path / "store")
+    nodes, edges = store.schema.node_types, store.schema.edge_types
+    assert {t: {k: s.dtype for k, s in own.arrays.items()} for t, own in nodes.items()} == {
+        "paper": {"x": "quint4x2", "y": "int64"},
+        "tag": {"grid": "float16"},
+    }
+    assert edges[on].arrays["edge_attr"].dtype == "bfloat16" and edges["paper", "cites", "paper"].arrays["pos"].dtype == "float64"
+    assert nodes["paper"].arrays["x"].stored_shape == (3 + 8,)
+    held = gnnkit.partition(store, 3, out=tmp_path / "again")
+    assert held.schema.to_json() == store.schema.to_json() and held.options.feature_dtype == store.options.feature_dtype
+    with pytest.raises(PlanError, match="cannot become quint8"):
+        gnnkit.partition(store, 3, out=tmp_path / "other", feature_dtype="quint8")
+
+    rng = np.random.default_rng(5)
+    columns: Any = {"who": list("abcd"), "age": rng.random(4), "at": rng.random((4, 2)).tolist(), "sort": list("uvuw"), "h": rng.random(4)}
+    table = gnnkit.tables({"s": ["a"], "d": ["b"]}, columns, keys="who", features=["age", "at", "h"], one_hot="sort")
+    named: Any = {"node": {"dtype": "quint2x4", "whole": ["sort", "at", 0]}}
+    made = gnnkit.partition(table, 1, out=tmp_path / "table", feature_dtype=named)
+    stored, quantization = column(made, "x", "quint2x4")
+    (wanted,) = table.node_array_chunks(HOMOGENEOUS_NODE_TYPE, "x")
+    assert quantization.whole == (0, 1, 2, 4, 5, 6)
+    np.testing.assert_array_equal(np.delete(dequantize_rows(stored, quantization), 3, 1), np.delete(wanted, 3, 1))
+    more = made.append(
+        edges={"s": ["e"], "d": ["a"]}, nodes={"who": ["e"], "age": [9.0], "at": [[8.0, -8.0]], "sort": ["v"], "h": [columns["h"][0]]}
+    )
+    assert column(more, "x", "quint2x4")[1] == quantization
+    with pytest.raises(PlanError, match="stored in 2 bits, .* and new rows go beyond"):
+        made.append(edges={"s": ["e"], "d": ["a"]}, nodes={"who": ["e"], "age": [9.0], "at": [[8.0, -8.0]], "sort": ["v"], "h": [9.0]})
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("quint4", "feature_dtype must be one of .*; did you mean 'quint4x2'"),
+        (["quint8"], "feature_dtype must be one of"),
+        ({"papre": "quint8"}, "unknown type 'papre'; did you mean 'paper'"),
+        ({("tag", "paper"): "quint8"}, "unknown type 'tag__paper'"),
+        ({"paper": "int8"}, r"feature_dtype\['paper'\] must be one of"),
+        ({"paper": None}, r"feature_dtype\['paper'\] must be one of"),
+        ({"paper": {"whole": [1]}}, r"feature_dtype\['paper'\] must be one of"),
+        ({"paper": {"dtype": "float16", "whole": [1]}}, "keeps columns whole"),
+        ({"paper": {"dtype": "quint8", "columns": [1]}}, "says something of 'columns'"),
+        ({"paper": {"dtype": "quint8", "whole": "x"}}, "must be a list of columns, got 'x'"),
+        ({"paper": {"dtype": "quint8", "whole": [True]}}, "must be a list of columns"),
+        ({"paper": {"dtype": "quint8", "whole": [5]}}, "keeps column 5 of 'paper' whole, which has 5 columns"),
+        ({"paper": {"dtype": "quint8", "whole": [-1]}}, "keeps column -1"),
+        ({"paper": {"dtype": "quint8", "whole": ["age"]}}, "keeps column 'age' of 'paper' whole"),
+        ({"tag": {"dtype": "quint8", "whole": [0]}}, "keeps column 0 of 'tag' whole, which has 0 columns"),
+    ],
+)
+def test_what_says_no_type_is_refused(said: Any, text: str, tmp_path: Path) -> None:
+    import gnnkit
+
+    with pytest.raises(PlanError, match=text):
+        gnnkit.partition(typed_graph(), 2, out=tmp_path / "store", feature_dtype=said)
+    assert not list(tmp_path.iterdir())
+
+
 def expected_rows(values: np.ndarray, name: str, feature_dtype: str = "quint8") -> Any:
     """What batches should show of an array, row by row of the dataset."""
     import torch
 
     if name == "y" or values.ndim != 2 or values.dtype.kind != "f":
         return torch.from_numpy(values)
-    if feature_dtype != "quint8":
+    if feature_dtype not in BITS:
         return torch.from_numpy(values.astype(np.float32)).to(getattr(torch, feature_dtype))
-    return torch.tensor([reference(column.tolist())[3] for column in values.T], dtype=torch.float32).T
+    bits = BITS[feature_dtype]
+    return torch.tensor([reference(column.tolist(), bits)[3] for column in values.T], dtype=torch.float32).T
 
 
 def check_batch(batch: Any, source: ArraySource, edge_dir: str, feature_dtype: str = "quint8") -> int:
@@ -284,10 +449,12 @@ def raw(tensor: Any) -> bytes:
     [
         (graph, "in", "quint8", ("Colocated", "GraphStore")),
         (typed_graph, "out", "quint8", ("Colocated", "GraphStore")),
+        (typed_graph, "in", "quint4x2", ("Colocated", "GraphStore")),
+        (graph, "out", "quint2x4", ("Colocated", "GraphStore")),
         (typed_graph, "in", "bfloat16", ("GraphStore",)),
         (graph, "out", "float16", ("Colocated",)),
     ],
-    ids=["homogeneous", "typed", "bfloat16", "float16"],
+    ids=["homogeneous", "typed", "4-bits", "2-bits", "bfloat16", "float16"],
 )
 def test_batches_have_the_numbers_in_every_backend(make: Any, edge_dir: Any, feature_dtype: Any, names: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
@@ -310,16 +477,18 @@ def test_batches_have_the_numbers_in_every_backend(make: Any, edge_dir: Any, fea
 
 
 @needs_glt
-@pytest.mark.parametrize("make", [graph, typed_graph], ids=["homogeneous", "typed"])
-def test_the_face_of_graphlearn_torch(make: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "feature_dtype"), [(graph, "quint8"), (typed_graph, "quint8"), (graph, "quint2x4")], ids=["homogeneous", "typed", "2-bits"]
+)
+def test_the_face_of_graphlearn_torch(make: Any, feature_dtype: Any, tmp_path: Path) -> None:
     import torch
 
     from gnnkit.distributed import DistDataset, DistFeature, DistNeighborLoader, DistServer, FeatureInfo
 
     source = make()
     homogeneous, node_type = source.schema.is_homogeneous, next(iter(source.splits))
-    store = build_store(source, tmp_path / "store", BuildOptions(2, "random", "out", with_edge=True, feature_dtype="quint8"))
-    x = expected_rows(source.node_arrays[node_type]["x"], "x")
+    store = build_store(source, tmp_path / "store", BuildOptions(2, "random", "out", with_edge=True, feature_dtype=feature_dtype))
+    x = expected_rows(source.node_arrays[node_type]["x"], "x", feature_dtype)
     ids = torch.arange(0, len(x), 3)
     server = DistServer(DistDataset.from_store(store, 1))
     assert raw(server.get_node_feature(None if homogeneous else node_type, ids)) == raw(x[ids])
@@ -331,7 +500,7 @@ def test_the_face_of_graphlearn_torch(make: Any, tmp_path: Path) -> None:
     feature = DistFeature.from_store(store)
     assert raw(feature[ids] if homogeneous else feature[node_type, ids]) == raw(x[ids])
     edge_type = next(t for t, arrays in source.edge_arrays.items() if "edge_attr" in arrays)
-    attr = expected_rows(source.edge_arrays[edge_type]["edge_attr"], "edge_attr")
+    attr = expected_rows(source.edge_arrays[edge_type]["edge_attr"], "edge_attr", feature_dtype)
     of_edges = DistFeature.from_store(store, of="edge")
     some = torch.tensor([5, 0, 17])
     assert raw(of_edges[some] if homogeneous else of_edges[edge_type, some]) == raw(attr[some])
@@ -339,7 +508,7 @@ def test_the_face_of_graphlearn_torch(make: Any, tmp_path: Path) -> None:
     dataset = DistDataset.from_store(store)
     loader = DistNeighborLoader(dataset, [4, 2], input_nodes=None if homogeneous else (node_type, torch.arange(30)), batch_size=16)
     try:
-        assert sum(check_batch(batch, source, "out") for batch in loader) > 300
+        assert sum(check_batch(batch, source, "out", feature_dtype) for batch in loader) > 300
     finally:
         loader.shutdown()
 
@@ -354,16 +523,19 @@ def test_lent_loaders(tmp_path: Path) -> None:
         assert sum(check_batch(batch, source, "in") for batch in loader.dist_loader) > 300
 
 
-def test_graphlearn_torch_directories_have_floats(tmp_path: Path) -> None:
+@pytest.mark.parametrize("feature_dtype", BITS)
+def test_graphlearn_torch_directories_have_floats(tmp_path: Path, feature_dtype: Any) -> None:
     torch = pytest.importorskip("torch")
     from gnnkit.storage.glt_format import GltPartitionSource, write_glt_partitions
 
     source = graph()
-    store = build_store(source, tmp_path / "store", BuildOptions(2, "random", with_edge=True, feature_dtype="quint8", cache_ratio=0.2))
+    store = build_store(source, tmp_path / "store", BuildOptions(2, "random", with_edge=True, feature_dtype=feature_dtype, cache_ratio=0.2))
     write_glt_partitions(store, tmp_path / "glt", lambda event: None)
     read = GltPartitionSource(tmp_path / "glt")
     for name in ("x", "y"):
         rows = np.concatenate(list(read.node_array_chunks(HOMOGENEOUS_NODE_TYPE, name)))
-        assert raw(torch.from_numpy(rows)) == raw(expected_rows(source.node_arrays[HOMOGENEOUS_NODE_TYPE][name], name))
+        assert raw(torch.from_numpy(rows)) == raw(expected_rows(source.node_arrays[HOMOGENEOUS_NODE_TYPE][name], name, feature_dtype))
     rows = np.concatenate(list(read.edge_array_chunks(HOMOGENEOUS_EDGE_TYPE, "edge_attr")))
-    assert raw(torch.from_numpy(rows)) == raw(expected_rows(source.edge_arrays[HOMOGENEOUS_EDGE_TYPE]["edge_attr"], "edge_attr"))
+    assert raw(torch.from_numpy(rows)) == raw(
+        expected_rows(source.edge_arrays[HOMOGENEOUS_EDGE_TYPE]["edge_attr"], "edge_attr", feature_dtype)
+    )

@@ -401,6 +401,8 @@ CONTENDERS = {
     "gnnkit-labor": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle, "--labor")),
     "gnnkit-float16": Contender(lambda a: a.own("epoch", a.graph.store(feature_dtype="float16"), *a.settle)),
     "gnnkit-quint8": Contender(lambda a: a.own("epoch", a.graph.store(feature_dtype="quint8"), *a.settle)),
+    "gnnkit-quint4x2": Contender(lambda a: a.own("epoch", a.graph.store(feature_dtype="quint4x2"), *a.settle)),
+    "gnnkit-quint2x4": Contender(lambda a: a.own("epoch", a.graph.store(feature_dtype="quint2x4"), *a.settle)),
     "colocated": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle, *a.in_processes(a.options.num_threads, 1))),
     "colocated-threads": Contender(lambda a: a.own("epoch", a.graph.store(), *a.settle, *a.in_processes(1, a.options.num_threads))),
     "colocated-memory": Contender(lambda a: a.own("worker_memory", a.graph.store(), *a.settle, *a.in_processes(_MEMORY_WORKERS, 1))),

@@ -404,6 +404,8 @@ LINES = (
         targets=(Target("ratio", "at least", 1.5),),
     ),
     TableLine("quint8", "features in 8 bits, against float32", "seeds/s", "gnnkit-quint8", "seeds_per_s", "gnnkit"),
+    TableLine("quint4x2", "features in 4 bits, against float32", "seeds/s", "gnnkit-quint4x2", "seeds_per_s", "gnnkit"),
+    TableLine("quint2x4", "features in 2 bits, against float32", "seeds/s", "gnnkit-quint2x4", "seeds_per_s", "gnnkit"),
     TableLine(
         "open",
         "open to first batch, against graphlearn-torch",

@@ -15,6 +15,8 @@ ROWS = (
     "limit",
     "float16",
     "quint8",
+    "quint4x2",
+    "quint2x4",
     "open",
     "start",
     "build",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gnnkit.sampling.subgraph import by_shown_name
 from gnnkit.schema import ArraySpec, EdgeType, NodeType
-from gnnkit.storage.arrays import GraphArrays, edge_order
+from gnnkit.storage.arrays import GraphArrays, edge_order, viewed
 from gnnkit.storage.convert import plain_rows, plain_spec
 from gnnkit.vendor import glt
 
@@ -78,7 +78,7 @@ class Columns:
         rows, found = table.view(np.uint8), {}
         for name, spec, start, end in self._places():
             values = np.ascontiguousarray(rows[:, start:end]).reshape(-1).view(spec.numpy_dtype)
-            found[name] = values.reshape(len(table), *spec.row_shape)
+            found[name] = values.reshape(len(table), *spec.stored_shape)
         return found
 
 
@@ -250,7 +250,7 @@ def _shared_rows(values: NDArray[Any], spec: ArraySpec) -> torch.Tensor:
     flat = values.reshape(len(values), int(np.prod(spec.row_shape, dtype=np.int64))).view(_SIGNED.get(spec.dtype, values.dtype))
     rows = shared_empty(flat.shape, torch.from_numpy(np.empty(0, flat.dtype)).dtype)
     rows.numpy()[:] = flat
-    return rows.view(torch.bfloat16) if spec.dtype == "bfloat16" else rows
+    return viewed(rows, spec.dtype)
 
 
 def shared_empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -248,7 +248,7 @@ class StoreApi:
             raise PlanError(f"{owner!r} nodes have no {_words(name)}", f"they have {list(self._store.schema.node_types[owner].arrays)}")
         numbers = self._store.to_store_ids(owner, ids)
         parts, bounds = self._parts_of(owner, numbers), self._graph.node_bounds[owner]
-        found = np.empty((len(numbers), *spec.row_shape), spec.numpy_dtype)
+        found = np.empty((len(numbers), *spec.stored_shape), spec.numpy_dtype)
         for part in np.unique(parts).tolist():
             self._store.require((part,))
             chosen = parts == part

@@ -136,9 +136,31 @@ def column_of(piece: Piece, name: str, types: Mapping[str, pa.DataType]) -> pa.A
     if wanted is None or array.type == wanted:
         return array
     try:
-        return plain(array.cast(wanted))
+        cast = plain(array.cast(wanted))
     except pa.ArrowException as error:
         raise DatasetError(f"{piece.where}: column {name!r} is {array.type}, and {wanted} was asked for: {error}") from error
+    if pa.types.is_floating(array.type) and pa.types.is_floating(cast.type):
+        _check_held(array.to_numpy(zero_copy_only=False), cast.to_numpy(zero_copy_only=False), name, piece)
+    return cast
+
+
+def _check_held(numbers: NDArray[Any], narrowed: NDArray[Any], name: str, piece: Piece, width: int = 1) -> None:
+    """Refuses numbers that have become infinite.
+
+    Args:
+        numbers: ``[k * width]``.
+        narrowed: The same in a narrower type.
+        name: Their column.
+        piece: Their rows.
+        width: Numbers of a row.
+
+    Raises:
+        DatasetError: Names the place, the column and the first row.
+    """
+    beyond = np.flatnonzero(np.isinf(narrowed) & np.isfinite(numbers))
+    if len(beyond):
+        what = f"{float(numbers[beyond[0]])!r} in row {piece.first + int(beyond[0]) // width}, which {narrowed.dtype} cannot hold"
+        raise DatasetError(f"{piece.where}: column {name!r} has {what}", "scale the column: the numbers of tables are float32 at most")
 
 
 def without_nulls(array: pa.Array, name: str, piece: Piece, fills: Mapping[str, Any]) -> pa.Array:
@@ -294,6 +316,9 @@ class Numbers:
         rows = np.asarray(without_nulls(array, name, piece, self._fills))
         if rows.dtype == np.uint64 and self._dtype is None:
             rows = rows.astype(np.int64)
+        if rows.dtype == np.float64:
+            with np.errstate(over="ignore"):
+                _check_held(rows, rows.astype(np.float32), name, piece, width)
         return rows.reshape(len(piece.rows.column(name)), width)
 
 

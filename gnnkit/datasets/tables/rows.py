@@ -208,7 +208,7 @@ class JoinedRows:
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """See ``Rows``."""
-        out = np.empty((stop - start, *self.spec.row_shape), self.spec.numpy_dtype)
+        out = np.empty((stop - start, *self.spec.stored_shape), self.spec.numpy_dtype)
         k = int(np.searchsorted(self._starts, start, side="right")) - 1
         at = start
         while at < stop:
@@ -241,5 +241,5 @@ def read_rows(path: Path, spec: ArraySpec, start: int, stop: int) -> NDArray[Any
         raise DatasetError(f"{path} cannot be read: {error.strerror or error}", "all hosts have to see this folder") from error
     if len(data) < count:
         raise DatasetError(f"{path} ends early", "read the tables again")
-    rows: NDArray[Any] = data.view(spec.numpy_dtype).reshape(stop - start, *spec.row_shape)
+    rows: NDArray[Any] = data.view(spec.numpy_dtype).reshape(stop - start, *spec.stored_shape)
     return rows

@@ -347,7 +347,8 @@ def open_text(path: str, dialect: Dialect, columns: Sequence[str] | None, types:
             newlines_in_values=True,
         ),
         arrow_csv.ConvertOptions(
-            column_types=dict(types),
+            # Narrow numbers are read wide: text beyond their range would be infinite without a word.
+            column_types={name: pa.float64() if pa.types.is_floating(kind) else kind for name, kind in types.items()},
             null_values=["", *options.null],
             strings_can_be_null=True,
             include_columns=columns,

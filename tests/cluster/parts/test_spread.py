@@ -112,7 +112,7 @@ def check(store: Store, samplers: Mapping[int, tuple[BatchSampler, Any]]) -> Non
             assert sampled(sampler, request) == sampled(one, request)
 
 
-@pytest.mark.parametrize("feature_dtype", [None, "float16", "bfloat16", "quint8"])
+@pytest.mark.parametrize("feature_dtype", [None, "float16", "bfloat16", "quint8", "quint4x2", "quint2x4"])
 def test_arrays_of_every_kind(tmp_path: Path, feature_dtype: str | None) -> None:
     store = plain_store(tmp_path / "store", feature_dtype=feature_dtype)
     check(store, spread_samplers(store.arrays(), SAMPLING, PLACEMENT))
