@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import threading
 import weakref
 from dataclasses import replace
@@ -19,6 +17,7 @@ from gnnkit.loader.inputs import (
     check_reverses,
     checked_anchors,
     checked_links,
+    find_rank,
     resolve_input_nodes,
     resolve_rank,
     with_seed_weights,
@@ -129,33 +128,25 @@ def plan_file(path: str | Path | None) -> Path:
 
 
 def as_decided(plan: LoaderPlan) -> tuple[LoaderPlan, Backend]:
-    """A plan as ``initialize`` has it run, and its backend; as the rank of the process group or of torchrun where there is one.
-
-    Without ``initialize`` it is as it was written. No batch of the epoch's list changes, only who gets which.
-    """
+    """A plan as ``initialize`` has it run, and its backend; without ``initialize`` as it was written."""
     decided = joined()
-    if decided is None:
-        backend = backend_from_json(plan.backend)
-        return replace(plan, backend=backend.to_json()), backend
-    batching = plan.batching
-    distributed = sys.modules.get("torch.distributed")
-    in_group = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    if in_group or {"RANK", "WORLD_SIZE"} <= os.environ.keys():
-        rank, world_size = resolve_rank(None, None)
-        batching = replace(batching, rank=rank, world_size=world_size)
-    return replace(plan, backend=decided.backend.to_json(), batching=batching), decided.backend
+    backend = backend_from_json(plan.backend) if decided is None else decided.backend
+    return replace(plan, backend=backend.to_json()), backend
 
 
-def as_rank(plan: LoaderPlan, rank: int | None, world_size: int | None) -> LoaderPlan:
-    """A plan for another rank, or as it is where none is given.
+def as_rank(plan: LoaderPlan, rank: int | None, world_size: int | None) -> tuple[LoaderPlan, bool]:
+    """A plan for the rank that is given, or else found; and whether that is looked for again when an epoch begins.
+
+    No batch of the epoch's list changes, only who gets which. A plan of one of several ranks stays that rank's where none is found.
 
     Raises:
         PlanError: Only one of the two is given, or they make no sense.
     """
-    if rank is None and world_size is None:
-        return plan
-    rank, world_size = resolve_rank(rank, world_size)
-    return replace(plan, batching=replace(plan.batching, rank=rank, world_size=world_size))
+    finds_rank = rank is None and world_size is None and (plan.batching.world_size == 1 or find_rank() is not None)
+    if rank is not None or world_size is not None or finds_rank:
+        rank, world_size = resolve_rank(rank, world_size)
+        plan = replace(plan, batching=replace(plan.batching, rank=rank, world_size=world_size))
+    return plan, finds_rank
 
 
 _BRING_IT = (
