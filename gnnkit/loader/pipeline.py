@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, StreamStatus, check_owner, remember
 from gnnkit.errors import LoaderClosed, PlanError
-from gnnkit.events import EventSink
+from gnnkit.events import EventSink, ignore_events
 from gnnkit.loader.advice.measuring import Gauge
 from gnnkit.loader.building import BatchBuilder, check_paddable, with_shapes
-from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStats, ProcessBound, check_same_epoch
+from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStats, check_same_epoch
 from gnnkit.loader.feature_cache import open_stream
 from gnnkit.loader.history import Control, History, Records
 from gnnkit.loader.inputs import (
@@ -44,6 +44,7 @@ from gnnkit.loader.planned import (
     checked_inputs,
     checked_plan,
     has_edge_arrays,
+    open_in_memory,
     open_planned_store,
     open_store,
     placed_graph,
@@ -63,17 +64,20 @@ from gnnkit.storage.store import Store
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
+    from gnnkit.datasets.pyg import PyGSource
     from gnnkit.loader.feature_cache import FeatureCache
     from gnnkit.source import GraphSource
+    from gnnkit.storage.layout import BuildOptions
 
 
 STATE_VERSION = 1
 
 
-class Pipeline(ProcessBound):
+class Pipeline:
     """A plan with its graph, its stream of batches and its epochs: the machinery of ``GraphLoader``, and all that packages below it need.
 
-    All members may be used from any thread.
+    All members may be used from any thread. It is pickled as its plan, with a graph that is only in memory, and opened at the other end:
+    on the same store, at the epoch that its next iteration would run. A forked child opens it by ``in_this_process``.
 
     Args:
         plan: What is sampled.
@@ -476,6 +480,22 @@ class Pipeline(ProcessBound):
             self._state.give_up("closed")
         self.stream.close()
 
+    def in_this_process(self) -> Pipeline:
+        """This pipeline; in a forked child, which has none of its threads and processes, one of the child's own in its place."""
+        if self._closed or os.getpid() == self._process:
+            return self
+        how = {"backend": self.backend, "transform": self.transform, "device": self.device, "finds_rank": self.finds_rank}
+        opened = Pipeline(self._plan, self.graph.after_fork(), ignore_events, **how)
+        opened._move_to(self.next_epoch, self._first_batch)
+        return opened
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.check_open()
+        graph = self.graph
+        memory = None if graph.store is not None else (graph.source, graph.build, graph.name)
+        position = self.next_epoch, self._first_batch
+        return _reopened, (self._plan, memory, self.transform, self.device, self.finds_rank, position)
+
     def __enter__(self) -> Pipeline:
         return self
 
@@ -489,9 +509,9 @@ class Pipeline(ProcessBound):
 
     def check_open(self) -> None:
         """Raises ``LoaderClosed`` where it is closed, or another process's."""
-        check_owner(self._process)
         if self._closed:
             raise LoaderClosed("the loader is closed", "create a new one")
+        check_owner(self._process)
 
 
 def _window_of(inputs: Inputs) -> NDArray[np.int64] | None:
@@ -593,10 +613,7 @@ def open_pyg(
     events: EventSink,
 ) -> Pipeline:
     """Opens a PyG object as it is in memory; the arguments are those of ``GraphLoader.from_pyg``."""
-    from gnnkit.datasets.pyg import (
-        PyGSource,  # torch_geometric
-        graph_from_pyg,  # torch_geometric
-    )
+    from gnnkit.datasets.pyg import PyGSource  # torch_geometric
 
     given = sort_options(options, input_nodes, None, with_edge, {"weight": weight, "time_attr": time_attr})
     index = given.inputs.edge_label_index
@@ -604,10 +621,7 @@ def open_pyg(
     wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge
     has_ids = wants_edges or wants_all_edges(index)
     build = replace(given.build, edge_dir=edge_dir, with_edge=has_ids)
-    graph = graph_from_pyg(source, edge_dir=edge_dir, weight=weight, time_attr=time_attr, with_edge=has_ids)
-    known: dict[str, Any] = {"extra": source.extra, "type_extra": source.type_extra, "source": source, "build": build}
-    known["check_unchanged"] = source.check_unchanged
-    handle = GraphHandle(graph, source.splits, name=type(data).__name__, **known)
+    handle = open_in_memory(source, build, type(data).__name__)
     check_undivided(given.loader)
     return _open(handle, given, None, wants_edges, events)
 
@@ -646,12 +660,33 @@ def open_plan(
     path: str | Path | None, *, rank: int | None, world_size: int | None, events: EventSink, transform: Any = None, device: Any = None
 ) -> Pipeline:
     """Opens a written plan; the arguments are those of ``GraphLoader.from_plan``."""
-    plan, backend = as_decided(LoaderPlan.load(plan_file(path)))
-    plan, finds_rank = as_rank(plan, rank, world_size)
+    plan, finds_rank = as_rank(LoaderPlan.load(plan_file(path)), rank, world_size)
+    return _on_planned(plan, events, transform=transform, device=device, finds_rank=finds_rank)
+
+
+def _on_planned(plan: LoaderPlan, events: EventSink, **how: Any) -> Pipeline:
+    """A pipeline on the store of a plan; ``how`` are arguments of ``Pipeline``."""
+    plan, backend = as_decided(plan)
     store = open_planned_store(plan, backend, events)
     graph = open_store(store)
-    plan = checked_plan(plan, backend, store, graph)
-    return Pipeline(plan, graph, events, backend=backend, transform=transform, device=device, finds_rank=finds_rank)
+    return Pipeline(checked_plan(plan, backend, store, graph), graph, events, backend=backend, **how)
+
+
+def _reopened(
+    plan: LoaderPlan,
+    memory: tuple[PyGSource, BuildOptions, str] | None,
+    transform: Callable[[Any], Any] | None,
+    device: Any,
+    finds_rank: bool,
+    position: tuple[int, int],
+) -> Pipeline:
+    """A pipeline that has been pickled; ``memory`` is the graph where it is only in memory."""
+    how = {"transform": transform, "device": device, "finds_rank": finds_rank}
+    opened = (
+        _on_planned(plan, ignore_events, **how) if memory is None else Pipeline(plan, open_in_memory(*memory), ignore_events, **how)
+    )
+    opened._move_to(*position)
+    return opened
 
 
 def links_beside(pipeline: Pipeline, edge_label_index: Any, changes: Mapping[str, Any]) -> Pipeline:

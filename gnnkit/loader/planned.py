@@ -7,6 +7,7 @@ import threading
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, joined
@@ -36,8 +37,12 @@ from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
 
-# Loaders of one process on the same parts of the same store share its mapping and its copy in huge pages.
-_open_graphs: weakref.WeakValueDictionary[tuple[StoreRef, tuple[int, ...]], GraphHandle] = weakref.WeakValueDictionary()
+if TYPE_CHECKING:
+    from gnnkit.datasets.pyg import PyGSource
+    from gnnkit.storage.layout import BuildOptions
+
+# Loaders of one process share what they have opened of the same graph: of a store its mapping and its copy in huge pages.
+_open_graphs: weakref.WeakValueDictionary[Any, GraphHandle] = weakref.WeakValueDictionary()
 _open_lock = threading.Lock()
 
 
@@ -58,6 +63,30 @@ def open_store(store: Store) -> GraphHandle:
             )
             _open_graphs[reference, store.local_parts] = handle
         return handle
+
+
+def open_in_memory(source: PyGSource, build: BuildOptions, name: str) -> GraphHandle:
+    """The process's handle on a graph in memory.
+
+    Args:
+        source: The graph.
+        build: The direction of its edges, and what of them is used.
+        name: What users call it.
+
+    Raises:
+        PlanError: See ``graph_from_pyg``.
+        DatasetError: See ``graph_from_pyg``.
+    """
+    from gnnkit.datasets.pyg import graph_from_pyg  # torch_geometric
+
+    key = id(source), build  # no other source has its id for as long as the handle keeps it
+    handle = _open_graphs.get(key)
+    if handle is None:
+        arrays = graph_from_pyg(source, edge_dir=build.edge_dir, weight=build.weight, time_attr=build.time_attr, with_edge=build.with_edge)
+        known: dict[str, Any] = {"extra": source.extra, "type_extra": source.type_extra, "source": source, "build": build}
+        handle = GraphHandle(arrays, source.splits, name=name, **known, check_unchanged=source.check_unchanged)
+        handle = _open_graphs.setdefault(key, handle)
+    return handle
 
 
 def warm_in_background(events: EventSink) -> None:

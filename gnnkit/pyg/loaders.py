@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -78,9 +79,21 @@ class LiveLoader:
         self._loader: GraphLoader
         self._form: NodeForm
         self._seen: list[tuple[Any, str, Any]] | None = None
+        self._next_epoch = 0
         self._calls = self._orders = 0
         self._lock = threading.Lock()
         self._open()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What it is opened from, wherever it is used next."""
+        with self._lock:
+            next_epoch = self._loader.pipeline.next_epoch if self._seen is not None else self._next_epoch
+            left = {name: value for name, value in self.__dict__.items() if name not in ("_loader", "_form", "_lock")}
+            return {**left, "_seen": None, "_next_epoch": next_epoch}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
 
     @property
     def loader(self) -> GraphLoader:
@@ -88,18 +101,21 @@ class LiveLoader:
         with self._lock:
             return self._open()
 
-    def epoch(self, order: Sequence[int] | None = None) -> Iterator[Any]:
+    def epoch(self, batches: Iterable[Iterable[int]] | None = None) -> Iterator[Any]:
         """Begins the next epoch.
 
         Args:
-            order: Places of the inputs that it is made of, in their order; None: all of them, as the options say.
+            batches: Places of the inputs of each batch; None: all inputs, as the options say.
         """
-        if order is None:
-            return iter(self.loader)
+        return iter(self.loader) if batches is None else itertools.chain.from_iterable(map(self._run, _runs(batches)))
+
+    def _run(self, batches: list[list[int]]) -> Iterator[Any]:
+        """The batches of a run, see ``_runs``."""
         with self._lock:
             self._orders += 1
             number = self._orders - 1
-        beside = self._beside(self.inputs.taken(torch.tensor(order, dtype=torch.long)))
+        places = torch.tensor(list(itertools.chain.from_iterable(batches)), dtype=torch.long)
+        beside = self._beside(self.inputs.taken(places), batch_size=max(1, len(batches[0])), drop_last=False)
         beside.set_epoch(number)
         return iter(beside)  # which holds the loader, and ends it with itself
 
@@ -138,9 +154,22 @@ class LiveLoader:
             options = {**self._options, **self.inputs.options(), "device": graph.device}
             loader = GraphLoader.from_pyg(graph.data, transform=form, with_edge=True, rank=0, world_size=1, **options)
             if self._seen is not None:
-                loader.set_epoch(self._loader.epoch + 1)
+                self._next_epoch = self._loader.pipeline.next_epoch
+            loader.set_epoch(self._next_epoch)
             self._loader, self._form, self._seen = loader, form, seen
         return self._loader
+
+
+def _runs(batches: Iterable[Iterable[int]]) -> Iterator[list[list[int]]]:
+    """Yields the batches in runs that a loader can have: all of one size, but for the last one, which may be smaller."""
+    run: list[list[int]] = []
+    for batch in ([int(place) for place in batch] for batch in batches):
+        if run and (len(run[-1]) < len(run[0]) or len(batch) > len(run[0])):
+            yield run
+            run = []
+        run.append(batch)
+    if run:
+        yield run
 
 
 def _are_same(left: list[tuple[Any, str, Any]], right: list[tuple[Any, str, Any]]) -> bool:
@@ -153,7 +182,6 @@ _REFUSED = {
     "transform_sampler_output": "there is no sampler output between sampling and the batch; transform= gets the whole batch",
     "neighbor_sampler": "sampling is gnnkit's own: num_neighbors, replace, disjoint, ... say how, or sampler= of gnnkit.GraphLoader",
     "custom_cls": "give a transform= that makes an object of the class; a Data or HeteroData of a class of its own keeps it",
-    "batch_sampler": "give batch_size=, shuffle= and drop_last=, or sampler= for an order of your own",
     "worker_init_fn": "no code of a script runs in the processes that sample, and draws need no seeds of workers; leave it out",
 }
 
@@ -213,6 +241,10 @@ class _OverGraphLoader:
     _live: LiveLoader
     _given_order: bool
 
+    def _keep(self, arguments: Mapping[str, Any]) -> None:
+        """Has ``vars`` show what the constructor was given: Lightning makes loaders anew from that, with a sampler for each process."""
+        vars(self).update({name: value for name, value in arguments.items() if name not in ("self", "kwargs")})
+
     def _start(  # noqa: PLR0913 - what PyG's loaders take
         self,
         data: Any,
@@ -244,13 +276,13 @@ class _OverGraphLoader:
         """
         for name in ("dataset", "collate_fn"):  # Lightning gives them back
             kwargs.pop(name, None)
-        _refuse(**{name: kwargs.pop(name, None) for name in ("transform_sampler_output", "custom_cls", "batch_sampler", "worker_init_fn")})
-        sampler, shuffle = kwargs.get("sampler"), kwargs.get("shuffle")
+        _refuse(**{name: kwargs.pop(name, None) for name in ("transform_sampler_output", "custom_cls", "worker_init_fn")})
+        shuffle = kwargs.get("shuffle")
         if shuffle is not None and not isinstance(shuffle, bool):
             raise PlanError(f"shuffle must be True, False or None, got {shuffle!r}")
         if kwargs.get("batch_size", 1) is None:
             raise PlanError("batch_size=None, and batches have a size", "batch_size=1 gives single inputs")
-        self._given_order = sampler is not None
+        self._given_order = kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None
         # Its attributes, and its checks of its arguments; nothing of it runs.
         loader: Any = self
         inputs_of: Any = range(inputs.count) if dataset is None else dataset
@@ -263,7 +295,7 @@ class _OverGraphLoader:
             inputs,
             {
                 **options,
-                "batch_size": loader.batch_size,
+                "batch_size": loader.batch_size or 1,  # of batches of a batch_sampler, their own
                 "shuffle": bool(shuffle),
                 "drop_last": loader.drop_last,
                 "seed": seed,
@@ -292,12 +324,12 @@ class _OverGraphLoader:
 
     @transform.setter
     def transform(self, value: Callable[[Any], Any] | None) -> None:
-        self._live.transform = value
+        self._live.transform = vars(self)["transform"] = value
 
     def __iter__(self) -> Iterator[Any]:
         """Begins the next epoch; an iteration that is under way ends."""
-        sampler: Any = getattr(self, "sampler", None)
-        return self._live.epoch([int(place) for place in sampler] if self._given_order else None)
+        loader: Any = self
+        return self._live.epoch(loader.batch_sampler if self._given_order else None)
 
     def __call__(self, index: Tensor | list[int]) -> Data | HeteroData:
         """The batch of the inputs at places ``index``; each call draws anew."""
@@ -468,6 +500,7 @@ class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[m
         directed: bool = True,
         **kwargs: Any,
     ) -> None:
+        self._keep(locals())
         _refuse(transform_sampler_output=transform_sampler_output, neighbor_sampler=neighbor_sampler)
         if input_time is not None and time_attr is None:
             raise PlanError("input_time is given, and time_attr is not", "name the array that times are compared with: time_attr='time'")
@@ -477,8 +510,8 @@ class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[m
         )
         inputs = node_inputs(graph, input_nodes, input_time, kwargs.pop("input_id", None))
         self.node_sampler = view
-        self.input_nodes, self.input_time, self.input_id = input_nodes, input_time, inputs.input_id
-        self.transform_sampler_output, self.filter_per_worker, self.custom_cls = None, _filters(data, filter_per_worker), None
+        self.input_id = inputs.input_id
+        self.filter_per_worker, self.custom_cls = _filters(data, filter_per_worker), None
         self._start(
             data,
             graph,
@@ -544,6 +577,7 @@ class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: 
         directed: bool = True,
         **kwargs: Any,
     ) -> None:
+        self._keep(locals())
         _refuse(transform_sampler_output=transform_sampler_output, neighbor_sampler=neighbor_sampler)
         if (edge_label_time is None) != (time_attr is None):
             missing, given = ("edge_label_time", "time_attr") if edge_label_time is None else ("time_attr", "edge_label_time")
@@ -560,8 +594,8 @@ class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: 
         if isinstance(options["num_neighbors"], dict) and inputs.edge_type is not None:
             options["num_neighbors"].setdefault(inputs.edge_type, [0] * counts.num_hops)  # a type without edges
         self.link_sampler = view
-        self.edge_label_index, self.neg_sampling = edge_label_index, inputs.negatives
-        self.transform_sampler_output, self.filter_per_worker, self.custom_cls = None, _filters(data, filter_per_worker), None
+        self.neg_sampling = inputs.negatives
+        self.filter_per_worker, self.custom_cls = _filters(data, filter_per_worker), None
         self._start(
             data,
             graph,
@@ -602,14 +636,15 @@ class HGTLoader(_OverGraphLoader, theirs.HGTLoader):  # type: ignore[misc]
         filter_per_worker: bool | None = None,
         **kwargs: Any,
     ) -> None:
+        self._keep(locals())
         _refuse(transform_sampler_output=transform_sampler_output)
         graph = as_object(data)
         if not isinstance(graph, HeteroData):
             raise PlanError("data has one node type, and HGTLoader draws nodes by their types", "NeighborLoader takes it")
         inputs = node_inputs(graph, input_nodes, None, kwargs.pop("input_id", None))
         self.node_sampler = SamplerView(num_samples=num_samples)
-        self.input_nodes, self.input_time, self.input_id = input_nodes, None, inputs.input_id
-        self.transform_sampler_output, self.filter_per_worker, self.custom_cls = None, _filters(data, filter_per_worker), None
+        self.input_time, self.input_id = None, inputs.input_id
+        self.filter_per_worker, self.custom_cls = _filters(data, filter_per_worker), None
         self._start(data, graph, inputs, {"sampler": HGT(num_samples)}, NodeForm, transform, kwargs)
 
 
@@ -631,6 +666,7 @@ class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ig
     def __init__(
         self, data: Data, depth: int, num_neighbors: int, node_idx: Tensor | None = None, replace: bool = False, **kwargs: Any
     ) -> None:
+        self._keep(locals())
         if not isinstance(data, Data):
             raise PlanError(
                 f"data must be a Data, got {type(data).__name__}",
@@ -641,7 +677,7 @@ class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ig
         data = copy.copy(data)
         inputs = node_inputs(data, node_idx)
         ids = torch.arange(inputs.count) if inputs.ids is None else inputs.ids
-        self.depth, self.num_neighbors, self.replace, self.node_idx = depth, num_neighbors, replace, ids
+        self.node_idx = ids
         self.is_sparse_tensor = "edge_index" not in data and "adj_t" in data
         options = {"num_neighbors": [num_neighbors] * depth, "replace": replace, "disjoint": True, "subgraph_type": "induced"}
         self._start(data, data, inputs, options, ShadowForm, None, kwargs, dataset=ids.tolist())
