@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -39,6 +40,10 @@ from gnnkit.samplers import HGT
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+# Numbers of calls take the place of epochs; with so many bits, workers hardly meet, and there is room to count on.
+_CALL_BITS = 40
 
 
 class LiveLoader:
@@ -137,7 +142,7 @@ class LiveLoader:
         """The batch of some inputs; each call draws anew."""
         with self._lock:
             self._calls += 1
-            number = self._calls - 1
+            number = _first_call() + self._calls - 1
         with self._beside(inputs, batch_size=max(inputs.count, 1), drop_last=False) as beside:
             beside.set_epoch(number)
             return beside.peek()
@@ -158,6 +163,12 @@ class LiveLoader:
             loader.set_epoch(self._next_epoch)
             self._loader, self._form, self._seen = loader, form, seen
         return self._loader
+
+
+def _first_call() -> int:
+    """The number that calls count from in this process: a worker of a ``DataLoader`` draws otherwise than the others, and in each epoch."""
+    worker = torch.utils.data.get_worker_info()
+    return 0 if worker is None else random.Random(worker.seed).getrandbits(_CALL_BITS)
 
 
 def _runs(batches: Iterable[Iterable[int]]) -> Iterator[list[list[int]]]:

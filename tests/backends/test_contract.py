@@ -448,19 +448,27 @@ SENT: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", SENT)
-def test_a_loader_travels_as_its_plan(loader: GraphLoader, way: str) -> None:
-    """With its siblings, and what a user has derived from it; it begins with the epoch that would be the next."""
-    iterator = iter(loader)
-    first = next(iterator)
-    other, sibling = SENT[way]((loader, loader.for_split([5, 3, 8], shuffle=False)))
-    with other, sibling:
-        assert other.epoch == -1 and other.plan == loader.plan and len(other) == 15
-        assert_epoch(list(other), 1)
-        assert seeds(sibling) == [0, 1, 2] and sibling.pipeline.graph is other.pipeline.graph
-        with pytest.raises(PlanError, match="can be neither pickled nor copied"):
-            SENT[way](iterator)
-    assert_epoch([first, *iterator], 0)
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [
+        *((way, "InProcess-2") for way in SENT),
+        ("pickle", "Colocated-2"),
+        pytest.param("pickle", "GraphStore-2", marks=pytest.mark.slow),
+    ],
+)
+def test_a_loader_travels_as_its_plan(way: str, name: str) -> None:
+    """With its siblings on the same graph; it begins with the epoch that would be the next."""
+    with loader_of(name) as loader, loader.for_split([5, 3, 8], shuffle=False) as split:
+        iterator = iter(loader)
+        first = next(iterator)
+        other, sibling = SENT[way]((loader, split))
+        with other, sibling:
+            assert other.epoch == -1 and other.plan == loader.plan and len(other) == 15
+            assert_epoch(list(other), 1)
+            assert seeds(sibling) == [0, 1, 2] and sibling.pipeline.graph is other.pipeline.graph
+            with pytest.raises(PlanError, match="can be neither pickled nor copied"):
+                SENT[way](iterator)
+        assert_epoch([first, *iterator], 0)
 
 
 def test_a_closed_loader_does_not_travel() -> None:
