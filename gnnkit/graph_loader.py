@@ -57,7 +57,7 @@ class GraphLoader(Shown):
     ``stats()``, ``status()``, ``dashboard()``, ``profile()`` and ``plot_batch()`` show what it does, ``autotune()`` finds faster settings.
     ``inference(layers)`` embeds all nodes, ``export(folder)`` writes the same pipeline as a job for a cluster, ``close()`` ends it.
 
-    What it samples is fixed when it is made: its attributes cannot be assigned. It is pickled and copied as its plan, and opened at the
+    What it samples is fixed when it is made: its attributes cannot be assigned. It is pickled and deep-copied as its plan, and opened at the
     other end; a forked child opens it when it uses it. Each then begins with the epoch that would be the next here.
     """
 
@@ -382,7 +382,8 @@ class GraphLoader(Shown):
         Args:
             path: The JSON file; a store's relative path in it is relative to the file. The store may have been cut into other parts than
                 the plan was made with. None is the plan that ``initialize`` was given.
-            rank: Which of the trainers this is; None is the plan's own, or what ``initialize`` has found.
+            rank: Which of the trainers this is; None is what the process group or torchrun's environment says, and the plan's own where
+                there is neither.
             world_size: Number of trainers, with ``rank``. The epoch's list of batches is the same for any number.
             progress: See ``from_ogb``.
             transform: See ``LoaderOptions``.
@@ -398,7 +399,7 @@ class GraphLoader(Shown):
     # Iteration -------------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Batches of this rank in one epoch."""
+        """Batches of this rank in one epoch: of all of it, until there is a process group, torchrun's environment or a given rank."""
         return len(self._opened)
 
     def __iter__(self) -> Iterator[Data | HeteroData]:

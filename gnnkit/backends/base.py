@@ -107,7 +107,7 @@ def check_owner(owner: int) -> None:
     if os.getpid() != owner:
         raise LoaderClosed(
             "the loader belongs to the process that this one was forked from",
-            "create one in this process: GraphLoader.from_plan(file), after loader.plan.save(file) in the other",
+            "use the GraphLoader itself, which this process opens again: for batch in loader; an iteration stays where it began",
         )
 
 
