@@ -57,8 +57,8 @@ class GraphLoader(Shown):
     ``stats()``, ``status()``, ``dashboard()``, ``profile()`` and ``plot_batch()`` show what it does, ``autotune()`` finds faster settings.
     ``inference(layers)`` embeds all nodes, ``export(folder)`` writes the same pipeline as a job for a cluster, ``close()`` ends it.
 
-    What it samples is fixed when it is made: its attributes cannot be assigned. It is pickled and deep-copied as its plan, and opened at the
-    other end; a forked child opens it when it uses it. Each then begins with the epoch that would be the next here.
+    What it samples is fixed when it is made: its attributes cannot be assigned. It is pickled and deep-copied as its plan, and opened at
+    the other end; a forked child opens it when it uses it. Each then begins with the epoch that would be the next here.
     """
 
     _opened: Pipeline

@@ -228,7 +228,8 @@ class PyGSource:
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {key: ids for key, ids in merged.items() if ids}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PyGSource, self._made_of
+        told = ("name", "notice", "metadata", "edges_are_cheap", "splits", "link_splits")  # which others may have told it since
+        return PyGSource, self._made_of, {name: getattr(self, name) for name in told}
 
     def __repr__(self) -> str:
         return f"PyGSource({self.schema.num_nodes:,} nodes, {self.schema.num_edges:,} edges)"

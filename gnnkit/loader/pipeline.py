@@ -87,7 +87,7 @@ class Pipeline:
         transform: Called on each batch before it is copied to ``device``; after that where features are cached there.
         device: The device that batches are copied to; None leaves them in memory.
         cache: Features on that device which another pipeline on the same graph has; used where the plan asks for as many.
-        finds_rank: Whether rank and world size are the plan's only until the process group or torchrun's environment has others.
+        finds_rank: Whether rank and world size are found by ``resolve_rank`` whenever they are asked for; else they are the plan's.
 
     Attributes:
         graph: See above.
@@ -149,7 +149,7 @@ class Pipeline:
 
     @property
     def plan(self) -> LoaderPlan:
-        """What is sampled, for the rank that this trainer has now."""
+        """The plan, for the rank that this trainer has now."""
         if self.finds_rank:
             batching = self._plan.batching
             found = resolve_rank(None, None)
@@ -682,9 +682,7 @@ def _reopened(
 ) -> Pipeline:
     """A pipeline that has been pickled; ``memory`` is the graph where it is only in memory."""
     how = {"transform": transform, "device": device, "finds_rank": finds_rank}
-    opened = (
-        _on_planned(plan, ignore_events, **how) if memory is None else Pipeline(plan, open_in_memory(*memory), ignore_events, **how)
-    )
+    opened = _on_planned(plan, ignore_events, **how) if memory is None else Pipeline(plan, open_in_memory(*memory), ignore_events, **how)
     opened._move_to(*position)
     return opened
 

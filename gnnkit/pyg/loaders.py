@@ -90,7 +90,7 @@ class LiveLoader:
         self._open()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What it is opened from, wherever it is used next."""
+        """Everything that it is opened from, wherever it is used next."""
         with self._lock:
             next_epoch = self._loader.pipeline.next_epoch if self._seen is not None else self._next_epoch
             left = {name: value for name, value in self.__dict__.items() if name not in ("_loader", "_form", "_lock")}
