@@ -14,7 +14,7 @@ from gnnkit.callers import name_of
 from gnnkit.errors import AttributeNotSettable, PlanError, interruptible
 from gnnkit.events import EventSink
 from gnnkit.loader import pipeline as opening
-from gnnkit.loader.epoch import EpochStats, ProcessBound
+from gnnkit.loader.epoch import EpochStats
 from gnnkit.loader.history import History, Records
 from gnnkit.loader.inputs import InputOptions
 from gnnkit.loader.option_table import option_table, takes_options
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gnnkit.ui.picture import Picture
 
 
-class GraphLoader(ProcessBound, Shown):
+class GraphLoader(Shown):
     """Iterates over sampled neighbourhoods of a graph as PyG batches.
 
     Made by ``from_ogb``, ``from_tables``, ``from_pyg``, ``from_store``, ``from_source`` or ``from_plan``. A loader may be iterated any
@@ -58,13 +58,11 @@ class GraphLoader(ProcessBound, Shown):
     ``stats()``, ``status()``, ``dashboard()``, ``profile()`` and ``plot_batch()`` show what it does, ``autotune()`` finds faster settings.
     ``inference(layers)`` embeds all nodes, ``export(folder)`` writes the same pipeline as a job for a cluster, ``close()`` ends it.
 
-    What it samples is fixed when it is made: its attributes cannot be assigned.
-
-    Attributes:
-        pipeline: The opened plan, to which this class adds the constructors and verbs of users.
+    What it samples is fixed when it is made: its attributes cannot be assigned. It is pickled and deep-copied as its plan, and opened at
+    the other end; a forked child opens it when it uses it. Each then begins with the epoch that would be the next here.
     """
 
-    pipeline: Pipeline
+    _opened: Pipeline
     _dist_loader: weakref.ref[BaseDistLoader] | None
 
     def __init__(
@@ -90,11 +88,22 @@ class GraphLoader(ProcessBound, Shown):
         self._take(Pipeline(plan, graph, events, transform=transform, device=device, cache=cache))
 
     def _take(self, pipeline: Pipeline) -> None:
-        self.pipeline = pipeline
+        self._opened = pipeline
         self._dist_loader = None
 
+    @property
+    def pipeline(self) -> Pipeline:
+        """The opened plan, to which this class adds the constructors and verbs of users."""
+        here = self._opened.in_this_process()
+        if here is not self._opened:
+            self._take(here)
+        return here
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": self.pipeline, "_dist_loader": None}
+
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in ("pipeline", "_dist_loader") and (type(self) is GraphLoader or hasattr(GraphLoader, name)):
+        if name not in ("_opened", "_dist_loader") and (type(self) is GraphLoader or hasattr(GraphLoader, name)):
             raise AttributeNotSettable(
                 f"{name!r} of a loader cannot be assigned: what it samples is fixed when it is made",
                 f"make another loader on the same graph: loader.for_split(..., {name}=...)"
@@ -393,7 +402,8 @@ class GraphLoader(ProcessBound, Shown):
         Args:
             path: The JSON file; a store's relative path in it is relative to the file. The store may have been cut into other parts than
                 the plan was made with. None is the plan that ``initialize`` was given.
-            rank: Which of the trainers this is; None is the plan's own, or what ``initialize`` has found.
+            rank: Which of the trainers this is; None is what the process group or torchrun's environment says, and the plan's own where
+                there is neither.
             world_size: Number of trainers, with ``rank``. The epoch's list of batches is the same for any number.
             progress: See ``from_ogb``.
             transform: See ``LoaderOptions``.
@@ -409,8 +419,8 @@ class GraphLoader(ProcessBound, Shown):
     # Iteration -------------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Batches of this rank in one epoch."""
-        return len(self.pipeline)
+        """Batches of this rank in one epoch: of all of it, until there is a process group, torchrun's environment or a given rank."""
+        return len(self._opened)
 
     def __iter__(self) -> Iterator[Data | HeteroData]:
         """Starts the next epoch; an iteration that is under way ends."""
@@ -451,12 +461,12 @@ class GraphLoader(ProcessBound, Shown):
     @property
     def plan(self) -> LoaderPlan:
         """The plan; ``plan.to_json()`` is JSON."""
-        return self.pipeline.plan
+        return self._opened.plan
 
     @property
     def epoch(self) -> int:
         """The epoch that is running or ran last; -1 before the first."""
-        return self.pipeline.epoch
+        return self._opened.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration run ``epoch``, from its start.
@@ -483,7 +493,7 @@ class GraphLoader(ProcessBound, Shown):
 
     def stats(self) -> EpochStats:
         """Counters of the epoch that is running or ran last."""
-        return self.pipeline.stats()
+        return self._opened.stats()
 
     # The graph -------------------------------------------------------------------------------------------------------------
 
@@ -608,7 +618,7 @@ class GraphLoader(ProcessBound, Shown):
 
     def status(self) -> StreamStatus:
         """Returns the loader's state ("ready", "sampling", "paused", "idle" or "closed"), its processes and its memory."""
-        return self.pipeline.status()
+        return self._opened.status()
 
     @property
     def records(self) -> Records:
@@ -618,7 +628,7 @@ class GraphLoader(ProcessBound, Shown):
     @property
     def history(self) -> History:
         """Stages, messages and the last error since the loader was made."""
-        return self.pipeline.history
+        return self._opened.history
 
     @property
     def is_paused(self) -> bool:
@@ -740,8 +750,7 @@ class GraphLoader(ProcessBound, Shown):
     def _card(self) -> Card:
         from gnnkit.ui.objects import loader_card  # only when it is looked at
 
-        pipeline = self.pipeline
-        return loader_card(self.plan, pipeline.graph, self.status(), self.stats(), len(self), self.history.last_error)
+        return loader_card(self.plan, self._opened.graph, self.status(), self.stats(), len(self), self.history.last_error)
 
     # Inference, export, end ------------------------------------------------------------------------------------------------
 
@@ -846,7 +855,7 @@ class GraphLoader(ProcessBound, Shown):
 
         Closing twice is fine.
         """
-        self.pipeline.close()
+        self._opened.close()
 
     def __enter__(self) -> GraphLoader:
         return self

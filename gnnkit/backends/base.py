@@ -21,6 +21,7 @@ from gnnkit.plan import LoaderPlan
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.runtime.process_status import ProcessStatus
+from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
 
 # Batches that one process may be given at a time.
@@ -84,7 +85,7 @@ def check_owner(owner: int) -> None:
     if os.getpid() != owner:
         raise LoaderClosed(
             "the loader belongs to the process that this one was forked from",
-            "create one in this process: GraphLoader.from_plan(file), after loader.plan.save(file) in the other",
+            "use the GraphLoader itself, which this process opens again: for batch in loader; an iteration stays where it began",
         )
 
 
@@ -128,8 +129,8 @@ class BatchStream(Protocol):
         """The plan's list of batches, and its inputs."""
         ...
 
-    def start_epoch(self, epoch: int, first_batch: int = 0) -> None:
-        """Starts (or abandons and starts) an epoch at ``first_batch`` of its list of batches."""
+    def start_epoch(self, epoch: int, schedule: Schedule) -> None:
+        """Starts (or abandons and starts) an epoch, or what ``schedule`` has of it."""
         ...
 
     def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:

@@ -336,15 +336,14 @@ class InProcessStream:
         """See ``BatchStream.batches``."""
         return self._shared.batches
 
-    def start_epoch(self, epoch: int, first_batch: int = 0) -> None:
+    def start_epoch(self, epoch: int, schedule: Schedule) -> None:
         """Starts an epoch; what is left of the one before is dropped."""
         shared = self._shared
         self._check_open()
         with shared.lock:
             self._check_open()
-            shared.schedule = shared.batches.schedule(first_batch)
-            shared.scheduler.window = shared.window
-            shared.scheduler.begin(epoch, len(shared.schedule))
+            shared.schedule, shared.scheduler.window = schedule, shared.window
+            shared.scheduler.begin(epoch, len(schedule))
             shared.wake_all()
 
     def recv(self, timeout_s: float, check: Callable[[], None]) -> SampledSubgraph | EndOfEpoch:
@@ -437,7 +436,7 @@ class InProcessStream:
             try:
                 sampler = self._idle_sampler()
                 with Guarded(lambda: sampler.tables.graph.each()):
-                    result = _sample(shared, sampler, [request], epoch, [Step(0, batch_index, False)])[0]
+                    result = _sample(shared, sampler, [request], epoch, [Step(0, batch_index, None)])[0]
             except Exception as error:
                 return _raise_or_return(error)
             self._idle.append(sampler)

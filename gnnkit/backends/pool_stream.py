@@ -23,6 +23,7 @@ from gnnkit.runtime.process_status import look_at
 from gnnkit.runtime.remote import error_from_json, fresh, layout_from_json
 from gnnkit.runtime.ring import BlockPool, mapped
 from gnnkit.runtime.wire import Message, in_memory
+from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import SampledSubgraph
 from gnnkit.waiting import Deadline
 
@@ -67,7 +68,7 @@ class PoolStream:
         """See ``BatchStream.batches``."""
         return self._session.batches
 
-    def start_epoch(self, epoch: int, first_batch: int = 0) -> None:
+    def start_epoch(self, epoch: int, schedule: Schedule) -> None:
         """Starts an epoch; what is left of the one before is dropped. Processes that have died are started again."""
         while True:
             self._check_open()
@@ -77,7 +78,7 @@ class PoolStream:
                 pool = self._pools.pool_of(self._session)
                 if pool is not None:  # it has not lost its place in this moment
                     self._pools.tidy()
-                    pool.begin(self._session, epoch, self._session.batches.schedule(first_batch))
+                    pool.begin(self._session, epoch, schedule)
             self._settle()
             if pool is not None:
                 return
@@ -191,10 +192,10 @@ class PoolStream:
     def _now_batch(self, answer: Message, epoch: int, batch_index: int) -> SampledSubgraph:
         if "error" in answer.body:
             raise error_from_json(answer.body["error"], "sampling a batch")
-        return self._subgraph(answer.body["batches"][0], mapped(answer.fds[0]), epoch, batch_index, is_padding=False)
+        return self._subgraph(answer.body["batches"][0], mapped(answer.fds[0]), epoch, batch_index, is_padding=None)
 
     def _subgraph(
-        self, body: Mapping[str, Any], block: NDArray[np.uint8], epoch: int, batch_index: int, *, is_padding: bool
+        self, body: Mapping[str, Any], block: NDArray[np.uint8], epoch: int, batch_index: int, *, is_padding: bool | None
     ) -> SampledSubgraph:
         layout, graph = layout_from_json(body["layout"]), self._session.graph
         if graph.store is None:  # whoever samples it may have read it from a store of its own

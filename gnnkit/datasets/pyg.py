@@ -252,6 +252,7 @@ class PyGSource:
 
         if not isinstance(data, (Data, HeteroData)):
             raise PlanError(f"expected a torch_geometric.data.Data or HeteroData, got {type(data).__name__}", graph_hint(data))
+        self._made_of = copy.copy(data), more_splits, parts
         self.name = "pyg"
         self.notice: str | None = None
         self.metadata: Mapping[str, Any] = {}
@@ -279,6 +280,10 @@ class PyGSource:
         self._more_splits = {t: dict(own) for t, own in (more_splits or {}).items()}
         merged = {t: {**splits.get(t, {}), **self._more_splits.get(t, {})} for t in (*splits, *self._more_splits)}
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {key: ids for key, ids in merged.items() if ids}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        told = ("name", "notice", "metadata", "edges_are_cheap", "splits", "link_splits")  # which others may have told it since
+        return PyGSource, self._made_of, {name: getattr(self, name) for name in told}
 
     def __repr__(self) -> str:
         return f"PyGSource({self.schema.num_nodes:,} nodes, {self.schema.num_edges:,} edges)"

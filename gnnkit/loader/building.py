@@ -601,8 +601,7 @@ class BatchBuilder:
 
     def contents(self, subgraph: SampledSubgraph) -> BatchContents:
         """The batch's contents; with a seed mask where batches may be repeats that only pad an epoch."""
-        batching = self.plan.batching
-        if batching.world_size == 1 or batching.remainder != "pad":
+        if subgraph.is_padding is None:
             return contents_of(subgraph)
         import torch
 

@@ -434,8 +434,7 @@ class ProcessBound:
         """
         raise PlanError(
             f"a {type(self).__name__} can be neither pickled nor copied: its threads, processes and memory are this process's",
-            "send its plan: loader.plan.save(file) here, GraphLoader.from_plan(file) there; in this process loader.for_split() and"
-            " loader.with_backend() make a second loader on the same graph",
+            "send the GraphLoader, which travels as its plan and is opened at the other end",
         )
 
 

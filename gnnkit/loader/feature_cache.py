@@ -111,7 +111,7 @@ def footprint(loader: Pipeline, num_batches: int | None = None) -> Footprint:
         PlanError: ``num_batches`` is no number from 1 to ``len(loader)``, or there is no batch.
     """
     loader.check_open()
-    schedule = loader.batches.schedule()
+    schedule = loader.schedule()
     available = len(schedule)
     if not available:
         raise PlanError("there are no batches to look at: an epoch of this loader has none", "see len(loader) and input_nodes")

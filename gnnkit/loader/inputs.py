@@ -305,12 +305,21 @@ def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
         raise PlanError(f"rank and world_size go together, got rank={rank!r} and world_size={world_size!r}")
     if rank is not None and world_size is not None:
         return rank, world_size
+    return find_rank() or (0, 1)
+
+
+def find_rank() -> tuple[int, int] | None:
+    """This trainer's rank and the number of trainers, from the process group or torchrun's environment; None without either.
+
+    Raises:
+        PlanError: The environment makes no sense.
+    """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())
     values = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
     if not values[0] or not values[1]:
-        return 0, 1
+        return None
     try:
         return int(values[0]), int(values[1])
     except ValueError:

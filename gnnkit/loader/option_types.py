@@ -59,7 +59,7 @@ class BesideKeywords(TypedDict, total=False):
     """Handling of batches that are left over when they are dealt to ranks: "drop" (None: when shuffled), "pad" (None: otherwise) or
     "uneven"."""
     rank: int | None
-    """This trainer's rank; None asks the process group, then torchrun's environment."""
+    """This trainer's rank; None asks the process group, then torchrun's environment, each time an epoch begins."""
     world_size: int | None
     """Number of trainers; goes with ``rank``."""
     prefetch: int

@@ -143,7 +143,7 @@ class LoaderOptions:
         is_edge_index: Gives ``edge_index`` as PyG's ``EdgeIndex``, with its sort order known where edges are sorted.
         feature_cache: Bytes, or a size such as "2GB", of features ``x`` that are kept on ``device``, those of the nodes that batches touch
             most; batches are the same, and come without them. 0 keeps none.
-        rank: This trainer's rank; None asks the process group, then torchrun's environment.
+        rank: This trainer's rank; None asks the process group, then torchrun's environment, each time an epoch begins.
         world_size: Number of trainers; goes with ``rank``.
         prefetch: Batches kept ready beyond those being sampled.
         start_timeout_s: Seconds that starting may take; while kernels are compiled, each of them.

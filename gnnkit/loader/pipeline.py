@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
@@ -19,11 +20,11 @@ from gnnkit.backends.inprocess import InProcessStream
 from gnnkit.bounds import MOST_BATCHES, is_whole, shown, whole_number
 from gnnkit.callers import warn
 from gnnkit.errors import LoaderClosed, PlanError
-from gnnkit.events import EventSink
+from gnnkit.events import EventSink, ignore_events
 from gnnkit.files import user_path
 from gnnkit.loader.advice.measuring import Gauge
 from gnnkit.loader.building import BatchBuilder, check_paddable, with_shapes
-from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStats, ProcessBound, check_same_epoch
+from gnnkit.loader.epoch import BatchSteps, EpochIterator, EpochState, EpochStats, check_same_epoch
 from gnnkit.loader.feature_cache import open_stream
 from gnnkit.loader.history import Control, History, Records
 from gnnkit.loader.inputs import (
@@ -31,6 +32,7 @@ from gnnkit.loader.inputs import (
     LinkOptions,
     resolve_anchors,
     resolve_input_links,
+    resolve_rank,
     to_ids,
     to_input_times,
     to_links,
@@ -48,6 +50,7 @@ from gnnkit.loader.planned import (
     checked_inputs,
     checked_plan,
     has_edge_arrays,
+    open_in_memory,
     open_planned_store,
     open_store,
     placed_graph,
@@ -60,6 +63,7 @@ from gnnkit.plan import InputAnchors, InputLinks, Inputs, LoaderPlan, Placement,
 from gnnkit.runtime.batches import BatchList
 from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.sampling.collate import load_batch_classes
+from gnnkit.sampling.schedule import Schedule
 from gnnkit.sampling.subgraph import shown_name
 from gnnkit.schema import EdgeDir, GraphSchema, NodeType
 from gnnkit.storage.store import Store
@@ -67,17 +71,20 @@ from gnnkit.storage.store import Store
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
+    from gnnkit.datasets.pyg import PyGSource
     from gnnkit.loader.feature_cache import FeatureCache
     from gnnkit.source import GraphSource
+    from gnnkit.storage.layout import BuildOptions
 
 
 STATE_VERSION = 1
 
 
-class Pipeline(ProcessBound):
+class Pipeline:
     """A plan with its graph, its stream of batches and its epochs: the machinery of ``GraphLoader``, and all that packages below it need.
 
-    All members may be used from any thread.
+    All members may be used from any thread. It is pickled as its plan, with a graph that is only in memory, and opened at the other end:
+    on the same store, at the epoch that its next iteration would run. A forked child opens it by ``in_this_process``.
 
     Args:
         plan: What is sampled.
@@ -87,15 +94,16 @@ class Pipeline(ProcessBound):
         transform: Called on each batch before it is copied to ``device``; after that where features are cached there.
         device: The device that batches are copied to; None leaves them in memory.
         cache: Features on that device which another pipeline on the same graph has; used where the plan asks for as many.
+        finds_rank: Whether rank and world size are found by ``resolve_rank`` whenever they are asked for; else they are the plan's.
 
     Attributes:
-        plan: See above.
         graph: See above.
         events: Where progress goes, without this pipeline's history.
         backend: See above.
         transform: See above.
         device: See above.
         cache: The features that are kept on the device; None where none are.
+        finds_rank: See above.
         stream: Where batches come from.
         gauge: Readings of what the system counts while epochs run.
         epoch: The epoch that is running or ran last; -1 before the first.
@@ -117,8 +125,9 @@ class Pipeline(ProcessBound):
         transform: Callable[[Any], Any] | None = None,
         device: Any = None,
         cache: FeatureCache | None = None,
+        finds_rank: bool = False,
     ) -> None:
-        self.plan = plan
+        self._plan, self.finds_rank = plan, finds_rank
         self.epoch = -1
         history = events if isinstance(events, History) else History(events)
         self._control = Control(history)
@@ -127,16 +136,18 @@ class Pipeline(ProcessBound):
         self.next_epoch = self._first_batch = 0
         self._moved = False  # by set_epoch() or load_state_dict() since the last iteration began
         self._state: EpochState | None = None
+        # Held while an iteration gives way to the next one, and while something changes which one that is.
+        self._turning = threading.RLock()
         self.backend = backend_from_json(plan.backend) if backend is None else backend
         check_is_here(self.backend, graph)
         check_paddable(plan, graph.arrays.schema)
         self.stream, sampled, self.cache = open_stream(plan, self.backend, graph, history, device, cache)
         try:
-            self.plan = with_shapes(plan, self.stream, self.batches.schedule().num_batches, history)
+            self._plan = with_shapes(plan, self.stream, self.schedule().num_batches, history)
         except BaseException:
             self.stream.close()
             raise
-        builder = BatchBuilder(graph.arrays.schema, replace(sampled, form=self.plan.form), *graph.shown_extra())
+        builder = BatchBuilder(graph.arrays.schema, replace(sampled, form=self._plan.form), *graph.shown_extra())
         self._steps = BatchSteps.of(builder, transform, device, self.cache)
         self._closed, self._process = False, os.getpid()
         self.gauge = Gauge(self, graph)
@@ -144,15 +155,29 @@ class Pipeline(ProcessBound):
         weakref.finalize(self, self.stream.close).atexit = False
 
     @property
+    def plan(self) -> LoaderPlan:
+        """The plan, for the rank that this trainer has now."""
+        if self.finds_rank:
+            batching = self._plan.batching
+            found = resolve_rank(None, None)
+            if found != (batching.rank, batching.world_size):
+                self._plan = replace(self._plan, batching=replace(batching, rank=found[0], world_size=found[1]))
+        return self._plan
+
+    @property
     def batches(self) -> BatchList:
         """The plan's list of batches."""
         return self.stream.batches
+
+    def schedule(self, first_batch: int = 0) -> Schedule:
+        """The steps of an epoch from its batch ``first_batch`` on, of the rank that this trainer has now."""
+        return Schedule(self.batches.num_seeds, self.plan.batching, first_batch)
 
     # Iteration -------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Batches of this rank in one epoch."""
-        return len(self.batches.schedule())
+        return len(self.schedule())
 
     def __iter__(self) -> Iterator[Any]:
         """Starts the next epoch; an iteration that is under way ends."""
@@ -168,21 +193,21 @@ class Pipeline(ProcessBound):
         self._check_graph()
         if steps is not self._steps and self.cache is not None:
             raise PlanError("batches of a loader with feature_cache are put together on its device", "make it without feature_cache")
-        epoch, first_batch = self.next_epoch, self._first_batch
-        with self.history.noting(f"the beginning of epoch {epoch}"):
+        with self._turning, self.history.noting(f"the beginning of epoch {self.next_epoch}"):
+            epoch, schedule = self.next_epoch, self.schedule(self._first_batch)
             if self._state is not None:
                 self._state.give_up("newer")
             check_same_epoch(self.plan, epoch)
             if steps is self._steps:
                 load_batch_classes()  # before the clock of any batch runs: it takes seconds
-            self.stream.start_epoch(epoch, first_batch)
-        # Only now: an epoch that could not be started is still the next one.
-        self.epoch, self.next_epoch, self._first_batch, self._moved = epoch, epoch + 1, 0, False
-        self._state = EpochState.begin(self.epoch, self.batches.schedule(first_batch), self._control)
+            self.stream.start_epoch(epoch, schedule)
+            # Only now: an epoch that could not be started is still the next one.
+            self.epoch, self.next_epoch, self._first_batch, self._moved = epoch, epoch + 1, 0, False
+            state = self._state = EpochState.begin(epoch, schedule, self._control)
         if self._closed:  # by another thread meanwhile, which could not know of it
-            self._state.give_up("closed")
+            state.give_up("closed")
         timeout_s = self.plan.runtime.batch_timeout_s
-        return EpochIterator(self, self.stream, self._state, steps, self._control, timeout_s, self.graph.check_unchanged)
+        return EpochIterator(self, self.stream, state, steps, self._control, timeout_s, self.graph.check_unchanged)
 
     def resume(self) -> Iterator[Any]:
         """Goes on with the epoch that broke off, at the first batch that was not handed out; the same batches come as without the break.
@@ -191,16 +216,17 @@ class Pipeline(ProcessBound):
         An epoch that is complete has no batch left; before the first one, it begins. With several ranks all of them call it, after the
         same number of steps.
         """
-        state = self._state
-        if state is not None and not self._moved:
-            before = self.next_epoch, self._first_batch
-            self.next_epoch, self._first_batch = state.epoch, state.schedule.next_batch(state.steps_done)
-            try:
-                return iter(self)
-            except BaseException:  # the next iteration is a whole epoch again
-                self.next_epoch, self._first_batch = before
-                raise
-        return iter(self)
+        with self._turning:
+            state = self._state
+            if state is not None and not self._moved:
+                before = self.next_epoch, self._first_batch
+                self.next_epoch, self._first_batch = state.epoch, state.schedule.next_batch(state.steps_done)
+                try:
+                    return iter(self)
+                except BaseException:  # the next iteration is a whole epoch again
+                    self.next_epoch, self._first_batch = before
+                    raise
+            return iter(self)
 
     def peek(self) -> Any:
         """The first batch that the next iteration will give; the epoch does not advance.
@@ -209,12 +235,15 @@ class Pipeline(ProcessBound):
             PlanError: There is none: no input nodes, or fewer than a batch with ``drop_last``.
         """
         self._check_graph()
-        schedule = self.batches.schedule(self._first_batch)
+        schedule = self.schedule(self._first_batch)
         if not len(schedule):
             raise PlanError("there is no batch to peek at: an epoch of this loader has none", "see len(loader) and input_nodes")
+        step = schedule.step(0)
         with self.history.noting():
             load_batch_classes()
-            return self._steps.all(self.stream.sample_now(self.next_epoch, schedule.step(0).batch_index))
+            subgraph = self.stream.sample_now(self.next_epoch, step.batch_index)
+            subgraph.is_padding = step.is_padding
+            return self._steps.all(subgraph)
 
     def sample(self, input_nodes: Any, *, epoch: int = 0, index: int = 0) -> Any:
         """Samples around inputs of your choice, as this loader does.
@@ -247,7 +276,9 @@ class Pipeline(ProcessBound):
             ids = to_ids(input_nodes, schema.num_nodes, "input_nodes")
         with self.history.noting():
             load_batch_classes()
-            return self._steps.all(self.stream.sample_now(epoch, index, ids))
+            subgraph = self.stream.sample_now(epoch, index, ids)
+            subgraph.is_padding = False if self.schedule().can_pad else None
+            return self._steps.all(subgraph)
 
     def sample_at(self, positions: NDArray[np.int64], index: int) -> Any:
         """Samples a batch of some of this loader's inputs in the calling thread; on ``InProcess``.
@@ -296,7 +327,11 @@ class Pipeline(ProcessBound):
         Raises:
             PlanError: It is negative or no whole number.
         """
-        self.next_epoch, self._first_batch, self._moved = whole_number("epoch", epoch, 0, MOST_BATCHES), 0, True
+        self._move_to(whole_number("epoch", epoch, 0, MOST_BATCHES), 0)
+
+    def _move_to(self, epoch: int, first_batch: int) -> None:
+        with self._turning:
+            self.next_epoch, self._first_batch, self._moved = epoch, first_batch, True
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the loader's position, for ``load_state_dict`` of a loader with the same plan and any number of ranks.
@@ -331,11 +366,10 @@ class Pipeline(ProcessBound):
         for name in ("version", "batch_size", "num_seeds", "seed"):
             if state[name] != expected[name]:
                 raise PlanError(f"the state has {name}={state[name]!r}, this loader has {expected[name]!r}", hint)
-        next_batch, num_batches = state["next_batch"], self.batches.schedule().num_batches
+        next_batch, num_batches = state["next_batch"], self.schedule().num_batches
         if not is_whole(next_batch, 0, num_batches):
             raise PlanError(f"the state has next_batch={shown(next_batch)}, an epoch has {num_batches} batches", hint)
-        self.set_epoch(state["epoch"])
-        self._first_batch = int(next_batch)
+        self._move_to(whole_number("epoch", state["epoch"], 0, MOST_BATCHES), int(next_batch))
 
     def stats(self) -> EpochStats:
         """Counters of the epoch that is running or ran last."""
@@ -470,15 +504,15 @@ class Pipeline(ProcessBound):
         """
         self.check_open()
         before = self.plan.sampling
+        if self.finds_rank:
+            changes = {"rank": None, "world_size": None, **changes}
         options = LoaderOptions.of_plan(self.plan, self.backend, self.transform, self.device).changed(changes)
         graph, placement = placed_graph(self.graph, options) if "placement" in changes else (self.graph, self.plan.placement)
         edges = EdgeUse(before.edge_dir, before.weight, before.time_attr, before.with_edge)
         plan, backend = options.plan(graph, placement, edges, inputs_on)
         if _window_of(self.plan.inputs) is not None and _window_of(plan.inputs) is None and "time_window" not in changes:
             raise PlanError("this loader's time_window is one for each of its own inputs", "say that of the others: time_window=...")
-        return Pipeline(
-            plan, graph, events or self.events, backend=backend, transform=options.transform, device=options.device, cache=self.cache
-        )
+        return _opened(plan, graph, events or self.events, backend, options, self.cache)
 
     def close(self) -> None:
         """Stops sampling: an iteration that waits raises ``LoaderClosed``. Batches that were handed out stay valid.
@@ -491,6 +525,22 @@ class Pipeline(ProcessBound):
         if self._state is not None:
             self._state.give_up("closed")
         self.stream.close()
+
+    def in_this_process(self) -> Pipeline:
+        """This pipeline; in a forked child, which has none of its threads and processes, one of the child's own in its place."""
+        if self._closed or os.getpid() == self._process:
+            return self
+        how = {"backend": self.backend, "transform": self.transform, "device": self.device, "finds_rank": self.finds_rank}
+        opened = Pipeline(self._plan, self.graph.after_fork(), ignore_events, **how)
+        opened._move_to(self.next_epoch, self._first_batch)
+        return opened
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.check_open()
+        graph = self.graph
+        memory = None if graph.store is not None else (graph.source, graph.build, graph.name)
+        position = self.next_epoch, self._first_batch
+        return _reopened, (self._plan, memory, self.transform, self.device, self.finds_rank, position)
 
     def __enter__(self) -> Pipeline:
         return self
@@ -505,9 +555,9 @@ class Pipeline(ProcessBound):
 
     def check_open(self) -> None:
         """Raises ``LoaderClosed`` where it is closed, or another process's."""
-        check_owner(self._process)
         if self._closed:
             raise LoaderClosed("the loader is closed", "create a new one")
+        check_owner(self._process)
 
 
 def _window_of(inputs: Inputs) -> NDArray[np.int64] | None:
@@ -604,10 +654,7 @@ def open_pyg(
     events: EventSink,
 ) -> Pipeline:
     """Opens a PyG object as it is in memory; the arguments are those of ``GraphLoader.from_pyg``."""
-    from gnnkit.datasets.pyg import (
-        PyGSource,  # torch_geometric
-        graph_from_pyg,  # torch_geometric
-    )
+    from gnnkit.datasets.pyg import PyGSource  # torch_geometric
 
     given = sort_options(options, input_nodes, None, with_edge, {"weight": weight, "time_attr": time_attr})
     index = given.inputs.edge_label_index
@@ -615,10 +662,7 @@ def open_pyg(
     wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge
     has_ids = wants_edges or wants_all_edges(index)
     build = replace(given.build, edge_dir=edge_dir, with_edge=has_ids)
-    graph = graph_from_pyg(source, edge_dir=edge_dir, weight=weight, time_attr=time_attr, with_edge=has_ids)
-    known: dict[str, Any] = {"extra": source.extra, "type_extra": source.type_extra, "source": source, "build": build}
-    known["check_unchanged"] = source.check_unchanged
-    handle = GraphHandle(graph, source.splits, name=type(data).__name__, **known)
+    handle = open_in_memory(source, build, type(data).__name__)
     check_undivided(given.loader)
     return _open(handle, given, None, wants_edges, events)
 
@@ -657,11 +701,31 @@ def open_plan(
     path: str | Path | None, *, rank: int | None, world_size: int | None, events: EventSink, transform: Any = None, device: Any = None
 ) -> Pipeline:
     """Opens a written plan; the arguments are those of ``GraphLoader.from_plan``."""
-    plan, backend = as_decided(LoaderPlan.load(plan_file(path)))
-    plan = as_rank(plan, rank, world_size)
+    plan, finds_rank = as_rank(LoaderPlan.load(plan_file(path)), rank, world_size)
+    return _on_planned(plan, events, transform=transform, device=device, finds_rank=finds_rank)
+
+
+def _on_planned(plan: LoaderPlan, events: EventSink, **how: Any) -> Pipeline:
+    """A pipeline on the store of a plan; ``how`` are arguments of ``Pipeline``."""
+    plan, backend = as_decided(plan)
     store = open_planned_store(plan, backend, events)
     graph = open_store(store)
-    return Pipeline(checked_plan(plan, backend, store, graph), graph, events, backend=backend, transform=transform, device=device)
+    return Pipeline(checked_plan(plan, backend, store, graph), graph, events, backend=backend, **how)
+
+
+def _reopened(
+    plan: LoaderPlan,
+    memory: tuple[PyGSource, BuildOptions, str] | None,
+    transform: Callable[[Any], Any] | None,
+    device: Any,
+    finds_rank: bool,
+    position: tuple[int, int],
+) -> Pipeline:
+    """A pipeline that has been pickled; ``memory`` is the graph where it is only in memory."""
+    how = {"transform": transform, "device": device, "finds_rank": finds_rank}
+    opened = _on_planned(plan, ignore_events, **how) if memory is None else Pipeline(plan, open_in_memory(*memory), ignore_events, **how)
+    opened._move_to(*position)
+    return opened
 
 
 def links_beside(pipeline: Pipeline, edge_label_index: Any, changes: Mapping[str, Any]) -> Pipeline:
@@ -700,4 +764,11 @@ def _open(graph: GraphHandle, given: GivenOptions, placement: Placement | None, 
         warn(f"batches have {taken} of their own; the graph's attributes of these names are on them as {[*map(shown_name, taken)]}")
     options, edges = given.loader, EdgeUse(graph.arrays.edge_dir, given.build.weight, given.build.time_attr, bool(with_edge))
     plan, backend = options.plan(graph, placement, edges, lambda sampling: (given.inputs.resolve(sampling, graph), sampling))
-    return Pipeline(plan, graph, events, backend=backend, transform=options.transform, device=options.device)
+    return _opened(plan, graph, events, backend, options)
+
+
+def _opened(
+    plan: LoaderPlan, graph: GraphHandle, events: EventSink, backend: Backend, options: LoaderOptions, cache: FeatureCache | None = None
+) -> Pipeline:
+    how: dict[str, Any] = {"transform": options.transform, "device": options.device, "cache": cache}
+    return Pipeline(plan, graph, events, backend=backend, **how, finds_rank=options.rank is None)

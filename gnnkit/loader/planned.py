@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import threading
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gnnkit.backends import backend_from_json
 from gnnkit.backends.base import Backend, joined
@@ -20,6 +19,7 @@ from gnnkit.loader.inputs import (
     check_reverses,
     checked_anchors,
     checked_links,
+    find_rank,
     resolve_input_nodes,
     resolve_rank,
     with_seed_weights,
@@ -38,8 +38,12 @@ from gnnkit.storage.manifest import Manifest
 from gnnkit.storage.store import Store
 from gnnkit.urls import is_url
 
-# Loaders of one process on the same parts of the same store share its mapping and its copy in huge pages.
-_open_graphs: weakref.WeakValueDictionary[tuple[StoreRef, tuple[int, ...]], GraphHandle] = weakref.WeakValueDictionary()
+if TYPE_CHECKING:
+    from gnnkit.datasets.pyg import PyGSource
+    from gnnkit.storage.layout import BuildOptions
+
+# Loaders of one process share what they have opened of the same graph: of a store its mapping and its copy in huge pages.
+_open_graphs: weakref.WeakValueDictionary[Any, GraphHandle] = weakref.WeakValueDictionary()
 _open_lock = threading.Lock()
 
 
@@ -60,6 +64,30 @@ def open_store(store: Store) -> GraphHandle:
             )
             _open_graphs[reference, store.local_parts] = handle
         return handle
+
+
+def open_in_memory(source: PyGSource, build: BuildOptions, name: str) -> GraphHandle:
+    """The process's handle on a graph in memory.
+
+    Args:
+        source: The graph.
+        build: The direction of its edges, and what of them is used.
+        name: What users call it.
+
+    Raises:
+        PlanError: See ``graph_from_pyg``.
+        DatasetError: See ``graph_from_pyg``.
+    """
+    from gnnkit.datasets.pyg import graph_from_pyg  # torch_geometric
+
+    key = id(source), build  # no other source has its id for as long as the handle keeps it
+    handle = _open_graphs.get(key)
+    if handle is None:
+        arrays = graph_from_pyg(source, edge_dir=build.edge_dir, weight=build.weight, time_attr=build.time_attr, with_edge=build.with_edge)
+        known: dict[str, Any] = {"extra": source.extra, "type_extra": source.type_extra, "source": source, "build": build}
+        handle = GraphHandle(arrays, source.splits, name=name, **known, check_unchanged=source.check_unchanged)
+        handle = _open_graphs.setdefault(key, handle)
+    return handle
 
 
 def warm_in_background(events: EventSink) -> None:
@@ -130,33 +158,25 @@ def plan_file(path: str | Path | None) -> Path:
 
 
 def as_decided(plan: LoaderPlan) -> tuple[LoaderPlan, Backend]:
-    """A plan as ``initialize`` has it run, and its backend; as the rank of the process group or of torchrun where there is one.
-
-    Without ``initialize`` it is as it was written. No batch of the epoch's list changes, only who gets which.
-    """
+    """A plan as ``initialize`` has it run, and its backend; without ``initialize`` as it was written."""
     decided = joined()
-    if decided is None:
-        backend = backend_from_json(plan.backend)
-        return replace(plan, backend=backend.to_json()), backend
-    batching = plan.batching
-    distributed = sys.modules.get("torch.distributed")
-    in_group = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    if in_group or (os.environ.get("RANK") and os.environ.get("WORLD_SIZE")):
-        rank, world_size = resolve_rank(None, None)
-        batching = replace(batching, rank=rank, world_size=world_size)
-    return replace(plan, backend=decided.backend.to_json(), batching=batching), decided.backend
+    backend = backend_from_json(plan.backend) if decided is None else decided.backend
+    return replace(plan, backend=backend.to_json()), backend
 
 
-def as_rank(plan: LoaderPlan, rank: int | None, world_size: int | None) -> LoaderPlan:
-    """A plan for another rank, or as it is where none is given.
+def as_rank(plan: LoaderPlan, rank: int | None, world_size: int | None) -> tuple[LoaderPlan, bool]:
+    """A plan for the rank that is given, or else found; and whether that is looked for again when an epoch begins.
+
+    No batch of the epoch's list changes, only who gets which. A plan of one of several ranks stays that rank's where none is found.
 
     Raises:
         PlanError: Only one of the two is given, or they make no sense.
     """
-    if rank is None and world_size is None:
-        return plan
-    rank, world_size = resolve_rank(rank, world_size)
-    return replace(plan, batching=replace(plan.batching, rank=rank, world_size=world_size))
+    finds_rank = rank is None and world_size is None and (plan.batching.world_size == 1 or find_rank() is not None)
+    if rank is not None or world_size is not None or finds_rank:
+        rank, world_size = resolve_rank(rank, world_size)
+        plan = replace(plan, batching=replace(plan.batching, rank=rank, world_size=world_size))
+    return plan, finds_rank
 
 
 _BRING_IT = (

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import random
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -63,6 +64,10 @@ class _Iteration:
         return iterator is not None and not iterator.is_over
 
 
+# Numbers of calls take the place of epochs; with so many bits, workers hardly meet, and there is room to count on.
+_CALL_BITS = 40
+
+
 class LiveLoader:
     """A ``GraphLoader`` that follows the object it was made of.
 
@@ -107,9 +112,21 @@ class LiveLoader:
         self._near: tuple[GraphLoader, GraphLoader] | None = None
         self._runs: list[_Iteration] = []  # the last one, and those that were under way when it began
         self._loaded: tuple[dict[str, Any], list[int] | None] | None = None  # a state, until the next epoch begins
-        self._calls, self._numbers = itertools.count(), itertools.count()
+        self._next_epoch = 0
+        self._calls = self._orders = 0
         self._lock = threading.Lock()
         self._open()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything that it is opened from, wherever it is used next."""
+        with self._lock:
+            next_epoch = self._loader.pipeline.next_epoch if self._seen is not None else self._next_epoch
+            left = {name: value for name, value in self.__dict__.items() if name not in ("_loader", "_form", "_lock", "_near", "_runs")}
+            return {**left, "_near": None, "_runs": [], "_seen": None, "_next_epoch": next_epoch}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
 
     @property
     def loader(self) -> GraphLoader:
@@ -117,30 +134,44 @@ class LiveLoader:
         with self._lock:
             return self._open()
 
-    def epoch(self, order: Callable[[], list[int]] | None = None) -> Iterator[Any]:
+    def epoch(self, order: Callable[[], list[int]] | None = None, batches: Iterable[Iterable[int]] | None = None) -> Iterator[Any]:
         """Begins the next epoch.
 
         Args:
             order: Gives the places of the inputs that it is made of, in their order; None: all of them, as the options say.
+            batches: Places of the inputs of each batch, where a user says them; ``order`` is None then.
         """
+        if batches is not None:
+            return itertools.chain.from_iterable(map(self._run, _runs(batches)))
         with self._lock:
             loader, places = self._open(), None
             state, kept = self._loaded or ({}, None)
             if order is not None:
                 if state:
-                    self._numbers = itertools.count(state["epoch"])
+                    self._orders = state["epoch"]
                 places = order() if kept is None else kept
                 loader = self._ordered(places)
-                loader.set_epoch(next(self._numbers))
+                loader.set_epoch(self._next_order())
                 if kept is not None:
                     loader.load_state_dict(state)
             elif any(run.loader is loader and run.is_under_way for run in self._runs):  # which goes on
                 loader = loader.with_backend(loader.pipeline.backend)
-                loader.set_epoch(self._loader.epoch + 1 + next(self._numbers))
+                loader.set_epoch(self._loader.epoch + 1 + self._next_order())
             iterator = iter(loader)  # which holds the loader, and ends it with itself
             self._loaded = None
             self._runs = [*(run for run in self._runs if run.is_under_way), _Iteration(loader, weakref.ref(iterator), places)]
             return iterator
+
+    def _run(self, batches: list[list[int]]) -> Iterator[Any]:
+        """The batches of a run, see ``_runs``."""
+        with self._lock:
+            loader = self._ordered([*itertools.chain.from_iterable(batches)], batch_size=max(1, len(batches[0])), drop_last=False)
+            loader.set_epoch(self._next_order())
+            return iter(loader)
+
+    def _next_order(self) -> int:
+        self._orders += 1
+        return self._orders - 1
 
     def state_dict(self) -> dict[str, Any]:
         """See ``_OverGraphLoader.state_dict``."""
@@ -176,7 +207,7 @@ class LiveLoader:
         Raises:
             PlanError: There is no such place.
         """
-        return self._here().pipeline.sample_at(self._places(places).numpy(), next(self._calls))
+        return self._here().pipeline.sample_at(self._places(places).numpy(), self._next_call())
 
     def _places(self, places: Any) -> torch.Tensor:
         """Returns places of inputs, int64 ``[n]``, or those where a mask of all of them is true.
@@ -198,7 +229,12 @@ class LiveLoader:
 
     def around(self, ids: Any) -> Any:
         """The batch of some nodes; each call draws anew."""
-        return self._here().sample(torch.as_tensor(ids, dtype=torch.long), index=next(self._calls))
+        return self._here().sample(torch.as_tensor(ids, dtype=torch.long), index=self._next_call())
+
+    def _next_call(self) -> int:
+        with self._lock:
+            self._calls += 1
+            return _first_call() + self._calls - 1
 
     def _here(self) -> GraphLoader:
         """A loader that samples in the calling thread: no other process has to be asked for a single batch."""
@@ -210,11 +246,11 @@ class LiveLoader:
                 self._near = loader, loader.with_backend(InProcess(num_threads=1))
             return self._near[1]
 
-    def _ordered(self, order: list[int]) -> GraphLoader:
+    def _ordered(self, order: list[int], **changes: Any) -> GraphLoader:
         """A loader of the inputs at these places, for one epoch."""
         inputs = self.inputs.taken(self._places(order))
         form = replace(self._form, input_id=inputs.input_id)
-        return inputs.beside(self._open(), transform=form, shuffle=False, seed=self._options["seed"])
+        return inputs.beside(self._open(), transform=form, shuffle=False, seed=self._options["seed"], **changes)
 
     def _open(self) -> GraphLoader:
         own = vars(self._sampler).items()
@@ -225,12 +261,37 @@ class LiveLoader:
             sampled = {**self._sampler.options(self._graph, self.inputs.edge_type), **self._sampler.build}
             options = {**self._options, **sampled, **self.inputs.options(), "device": graph.device}
             loader = GraphLoader.from_pyg(graph.data, transform=form, with_edge=True, rank=0, world_size=1, **options)
+            if self._seen is not None:
+                self._next_epoch = self._loader.pipeline.next_epoch
             if self._loaded is not None and self._loaded[1] is None:
                 loader.load_state_dict(self._loaded[0])
-            elif self._seen is not None:
-                loader.set_epoch(self._loader.epoch + 1)
+            else:
+                loader.set_epoch(self._next_epoch)
             self._loader, self._form, self._seen = loader, form, seen
         return self._loader
+
+
+def _first_call() -> int:
+    """The number that calls count from in this process: a worker of a ``DataLoader`` draws otherwise than the others, and in each epoch."""
+    worker = torch.utils.data.get_worker_info()
+    return 0 if worker is None else random.Random(worker.seed).getrandbits(_CALL_BITS)
+
+
+def _plain(place: Any) -> Any:
+    """Returns a place that a sampler gives, which may be a tensor's or an array's element, as a number of Python's own."""
+    return place.item() if hasattr(place, "item") else place
+
+
+def _runs(batches: Iterable[Iterable[int]]) -> Iterator[list[list[int]]]:
+    """Yields the batches in runs that a loader can have: all of one size, but for the last one, which may be smaller."""
+    run: list[list[int]] = []
+    for batch in ([*map(_plain, batch)] for batch in batches):
+        if run and (len(run[-1]) < len(run[0]) or len(batch) > len(run[0])):
+            yield run
+            run = []
+        run.append(batch)
+    if run:
+        yield run
 
 
 def _are_same(left: list[tuple[Any, str, Any]], right: list[tuple[Any, str, Any]]) -> bool:
@@ -253,7 +314,6 @@ _REFUSED = {
     "node_sampler": "its options may be assigned: loader.node_sampler.num_neighbors = [5, 5]; or make another loader",
     "link_sampler": "its options may be assigned: loader.link_sampler.num_neighbors = [5, 5]; or make another loader",
     "custom_cls": "give a transform= that makes an object of the class; a Data or HeteroData of a class of its own keeps it",
-    "batch_sampler": "give batch_size=, shuffle= and drop_last=, or sampler= for an order of your own",
     **dict.fromkeys(("num_workers", "prefetch_factor", "pin_memory", "timeout", "generator", "input_data"), _ANOTHER),
 }
 # These where a loader has them; elsewhere they are a script's own.
@@ -265,6 +325,11 @@ class _OverGraphLoader:
 
     _live: LiveLoader
     _given_order: bool
+    _given_batches: bool
+
+    def _keep(self, arguments: Mapping[str, Any]) -> None:
+        """Has ``vars`` show what the constructor was given: Lightning makes loaders anew from that, with a sampler for each process."""
+        vars(self).update({name: value for name, value in arguments.items() if name not in ("self", "kwargs")})
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_live" in vars(self):
@@ -340,7 +405,7 @@ class _OverGraphLoader:
         self._refuse_overrides()
         for name in ("dataset", "collate_fn"):  # Lightning gives them back
             kwargs.pop(name, None)
-        self._refuse(**{name: kwargs.pop(name, None) for name in ("transform_sampler_output", "custom_cls", "batch_sampler")})
+        self._refuse(**{name: kwargs.pop(name, None) for name in ("transform_sampler_output", "custom_cls")})
         if kwargs.pop("worker_init_fn", None) is not None:
             _ignore_worker_init_fn()
         shuffle = kwargs.get("shuffle")
@@ -348,7 +413,7 @@ class _OverGraphLoader:
             raise PlanError(f"shuffle must be True, False or None, got {shuffle!r}")
         if kwargs.get("batch_size", 1) is None:
             raise PlanError("batch_size=None, and batches have a size", "batch_size=1 gives single inputs")
-        self._given_order = kwargs.get("sampler") is not None
+        self._given_order, self._given_batches = (kwargs.get(name) is not None for name in ("sampler", "batch_sampler"))
         # Its attributes, and its checks of its arguments; nothing of it runs.
         loader: Any = self
         inputs_of: Any = range(inputs.count) if dataset is None else dataset
@@ -363,7 +428,7 @@ class _OverGraphLoader:
             inputs,
             sampler,
             {
-                "batch_size": loader.batch_size,
+                "batch_size": loader.batch_size or 1,  # of batches of a batch_sampler, their own
                 "shuffle": bool(shuffle),
                 "drop_last": loader.drop_last,
                 "seed": drawn_seed(loader.generator),
@@ -392,16 +457,19 @@ class _OverGraphLoader:
 
     @transform.setter
     def transform(self, value: Callable[[Any], Any] | None) -> None:
-        self._live.transform = value
+        self._live.transform = vars(self)["transform"] = value
 
     def __iter__(self) -> Iterator[Any]:
         """Begins the next epoch; an iteration that is under way goes on."""
-        sampler: Any = getattr(self, "sampler", None)
-        return self._live.epoch((lambda: [getattr(place, "item", lambda p=place: p)() for place in sampler]) if self._given_order else None)
+        loader: Any = self
+        if self._given_batches:
+            return self._live.epoch(batches=loader.batch_sampler)
+        return self._live.epoch((lambda: [*map(_plain, loader.sampler)]) if self._given_order else None)
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's position: that of ``GraphLoader.state_dict``, with the order of the epoch where it is the user's (``sampler=``).
 
+        Of a ``batch_sampler=`` the place is the sampler's own: the state is that of an epoch that has not begun.
         While iterations are under way at once, as where one loader is for training and validation, it is that of the first of them.
         """
         return self._live.state_dict()
@@ -534,6 +602,7 @@ class NeighborLoader(_OverGraphLoader, theirs.NeighborLoader):  # type: ignore[m
         directed: bool = True,
         **kwargs: Any,
     ) -> None:
+        self._keep(locals())
         self._refuse(transform_sampler_output=transform_sampler_output)
         graph = as_object(data)
         sampler = self._sampler_of(
@@ -602,6 +671,7 @@ class LinkNeighborLoader(_OverGraphLoader, theirs.LinkNeighborLoader):  # type: 
         directed: bool = True,
         **kwargs: Any,
     ) -> None:
+        self._keep(locals())
         self._refuse(transform_sampler_output=transform_sampler_output)
         graph = as_object(data)
         sampler = self._sampler_of(
@@ -650,6 +720,7 @@ class HGTLoader(_OverGraphLoader, theirs.HGTLoader):  # type: ignore[misc]
         filter_per_worker: bool | None = None,
         **kwargs: Any,
     ) -> None:
+        self._keep(locals())
         self._refuse(transform_sampler_output=transform_sampler_output)
         graph = as_object(data)
         sampler = HGTSampler.unopened(graph, num_samples)
@@ -679,6 +750,7 @@ class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ig
     def __init__(
         self, data: Data, depth: int, num_neighbors: int, node_idx: Tensor | None = None, replace: bool = False, **kwargs: Any
     ) -> None:
+        self._keep(locals())
         data = copy.copy(as_object(data))
         if not isinstance(data, Data):
             raise PlanError(
@@ -688,7 +760,7 @@ class ShaDowKHopSampler(_OverGraphLoader, theirs.ShaDowKHopSampler):  # type: ig
         depth = whole_number("depth", depth, 1, _MOST_HOPS)
         inputs = node_inputs(data, node_idx)
         ids = torch.arange(inputs.count) if inputs.ids is None else inputs.ids
-        self.depth, self.num_neighbors, self.replace, self.node_idx = depth, num_neighbors, replace, ids
+        self.node_idx = ids
         self.is_sparse_tensor = "edge_index" not in data and "adj_t" in data
         sampler = NeighborSampler.unopened(data, [num_neighbors] * depth, "induced", replace, True, "uniform")
         self._start(data, data, inputs, sampler, ShadowForm, None, kwargs, dataset=ids.tolist())

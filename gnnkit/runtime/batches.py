@@ -325,9 +325,9 @@ class BatchList:
     def _whole(self) -> Schedule:
         return self.schedule()
 
-    def schedule(self, first_batch: int = 0) -> Schedule:
-        """This rank's steps of an epoch."""
-        return Schedule(self.num_seeds, self._plan.batching, first_batch)
+    def schedule(self) -> Schedule:
+        """The steps of an epoch of the rank that the plan was opened with."""
+        return Schedule(self.num_seeds, self._plan.batching)
 
     def request(self, epoch: int, batch_index: int) -> SampleRequest:
         """Returns the request that batch ``batch_index`` of ``epoch`` is sampled from.

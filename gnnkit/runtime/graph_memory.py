@@ -468,6 +468,10 @@ class GraphHandle:
                 self._memory.want_copy(memory_budget, self._shared)
             return self._memory
 
+    def after_fork(self) -> GraphHandle:
+        """The same graph in a forked child, whose memory is a copy: without the parent's threads, and locks that those may hold."""
+        return replace(self, _memory=None, _shared=self.shared, _lent=None, _copier=None, _lock=threading.RLock())
+
     @property
     def shared(self) -> SharedGraph | None:
         """The copy that every process of this host may map, whoever made it; None while there is none."""

@@ -25,12 +25,12 @@ class Step:
     Attributes:
         step: The rank's step in this run, from 0.
         batch_index: Index in the epoch's list of batches.
-        is_padding: Whether the batch is a repeat that only fills the last step.
+        is_padding: Whether the batch is a repeat that only fills the last step; None where no batch can be one.
     """
 
     step: int
     batch_index: int
-    is_padding: bool
+    is_padding: bool | None
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,11 @@ class Schedule:
         """Batches of the whole epoch, over all ranks."""
         return num_batches(self.num_seeds, self.batching.batch_size, self.batching.drop_last)
 
+    @property
+    def can_pad(self) -> bool:
+        """Whether batches may be repeats that only fill the last step."""
+        return self.batching.world_size > 1 and self.batching.remainder == "pad"
+
     def __len__(self) -> int:
         """Steps of this rank."""
         left, world_size = max(0, self.num_batches - self.first_batch), self.batching.world_size
@@ -65,7 +70,7 @@ class Schedule:
         """Returns the batch that this rank samples at ``step``, ``0 <= step < len(self)``."""
         index = self.first_batch + step * self.batching.world_size + self.batching.rank
         total = self.num_batches
-        return Step(step, index % total, index >= total)
+        return Step(step, index % total, index >= total if self.can_pad else None)
 
     def next_batch(self, steps_done: int) -> int:
         """Index of the first batch that no rank has consumed once every rank has done ``steps_done`` steps."""

@@ -134,7 +134,7 @@ class SampledSubgraph:
     Attributes:
         epoch: Epoch of its batch key.
         batch_index: Index in the epoch's list of batches.
-        is_padding: Whether it repeats another batch only to fill the last step.
+        is_padding: Whether it repeats another batch only to fill the last step; None where no batch of the epoch can.
         layout: What lies where in ``block``.
         block: uint8 ``[at least layout.nbytes]``; goes back to its owner when the last view on it dies.
         sample_s: Seconds spent choosing neighbours.
@@ -148,7 +148,7 @@ class SampledSubgraph:
 
     epoch: int
     batch_index: int
-    is_padding: bool
+    is_padding: bool | None
     layout: BatchLayout
     block: NDArray[np.uint8]
     sample_s: float = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import itertools
 import json
 import os
@@ -177,6 +178,32 @@ def test_a_second_iteration_ends_the_first(loader: GraphLoader) -> None:
     with pytest.raises(LoaderClosed, match="newer"):
         next(first)
     assert_epoch(list(second), 1, first=1)
+
+
+def test_of_threads_that_begin_together_one_has_the_epoch_and_the_others_an_error(loader: GraphLoader) -> None:
+    """Each epoch comes whole or ends with the error, whichever thread is the later one."""
+    together = threading.Barrier(2)
+
+    def take(found: list[tuple[int, str]]) -> None:
+        together.wait(HANG_S)
+        number, said = 0, "whole"
+        try:
+            for batch in loader:
+                number += batch.batch_size
+        except LoaderClosed as error:
+            said = str(error)
+        found.append((number, said))
+
+    for _ in range(60):
+        found: list[tuple[int, str]] = []
+        threads = [threading.Thread(target=take, args=(found,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert ("whole" in (said := [text for _, text in found])) and len(found) == 2, found
+        assert all(number == NUM_NODES for number, text in found if text == "whole"), found
+        assert all("newer" in text for text in said if text != "whole"), found
 
 
 @pytest.mark.parametrize("backend", [InProcess(1), Colocated(1)], ids=["InProcess", "Colocated"])
@@ -358,36 +385,36 @@ FORKS = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 
 
 @FORKS
-def test_a_forked_child_is_told_that_the_loader_is_not_its_own(loader: GraphLoader) -> None:
+def test_a_forked_child_opens_the_loader_again(loader: GraphLoader) -> None:
     iterator = iter(loader)
     first = next(iterator)
     if loader.plan.backend["kind"] == "InProcess":  # batches that are ready are the parent's, too
         assert wait_until(lambda: loader.status().batches_ready > 0)
-    begin: list[Callable[[], object]] = [
-        lambda: next(iterator),
-        lambda: next(iter(loader)),
-        loader.peek,
-        lambda: loader.sample([1, 2]),
-        lambda: next(loader.resume()),
-        loader.restart_workers,
-        loader.pause,
-        lambda: loader.for_split(None),
-        lambda: loader.with_backend("inprocess"),
-    ]
-    works: list[Callable[[], object]] = [
+    as_it_was: list[Callable[[], object]] = [
         lambda: len(loader),
         lambda: loader.epoch,
         lambda: loader.status().state,
-        lambda: first.batch_size,
         lambda: bool(repr(loader)),
+        lambda: first.batch_size,
+    ]
+    again: list[Callable[[], object]] = [
+        lambda: assert_epoch(list(loader), 1),
+        lambda: assert_epoch(list(loader.for_split(None, shuffle=True)), 0),
+        lambda: same(loader.peek(), expected(2)[0]),
+        lambda: len(list(loader.resume())),
+        lambda: loader.epoch,
         loader.close,
+        lambda: next(iter(loader)),
         lambda: gc.collect() >= 0,
     ]
-    for _ in range(3):
-        said = in_a_fork([*begin, *works])
-        for text in said[: len(begin)]:
-            assert text.startswith("LoaderClosed: ") and "forked" in text and "from_plan" in text, text
-        assert said[len(begin) :] == ["15", "0", "closed", str(first.batch_size), "True", "None", "True"]
+    for epoch in range(3):
+        expected(epoch)
+    said = in_a_fork([*as_it_was, lambda: next(iterator), *again])
+    assert said[:5] == ["15", "0", "closed", "True", str(first.batch_size)]
+    assert said[5].startswith("LoaderClosed: ") and "forked" in said[5]
+    assert said[6:12] == ["None", "None", "None", "0", "1", "None"]
+    assert said[12].startswith("LoaderClosed: the loader is closed") and said[13] == "True"
+    assert in_a_fork([loader.close, lambda: gc.collect() >= 0]) == ["None", "True"], "what the child gives up is its own"
     assert_epoch([first, *iterator], 0)
 
 
@@ -406,13 +433,46 @@ def test_a_forked_child_has_loaders_of_its_own() -> None:
         assert in_a_fork([own]) == ["True"]
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps, cloudpickle.dumps], ids=lambda function: function.__name__)
-def test_a_loader_that_is_copied_or_sent_says_what_to_send(loader: GraphLoader, copied: Callable[[object], object]) -> None:
-    iterator = iter(loader)
-    first = next(iterator)
-    for value in (loader, iterator, loader.pipeline):
-        with pytest.raises(PlanError, match="can be neither pickled nor copied") as caught:
-            copied(value)
-        assert "loader.plan.save(file)" in str(caught.value)
-    assert copied(loader.plan)
-    assert_epoch([first, *iterator], 0)
+def saved(value: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+SENT: dict[str, Callable[[Any], Any]] = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda value: pickle.loads(pickle.dumps(value)),
+    "cloudpickle": lambda value: pickle.loads(cloudpickle.dumps(value)),
+    "torch.save": saved,
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [
+        *((way, "InProcess-2") for way in SENT),
+        ("pickle", "Colocated-2"),
+        pytest.param("pickle", "GraphStore-2", marks=pytest.mark.slow),
+    ],
+)
+def test_a_loader_travels_as_its_plan(way: str, name: str) -> None:
+    """With its siblings on the same graph; it begins with the epoch that would be the next."""
+    with loader_of(name) as loader, loader.for_split([5, 3, 8], shuffle=False) as split:
+        iterator = iter(loader)
+        first = next(iterator)
+        other, sibling = SENT[way]((loader, split))
+        with other, sibling:
+            assert other.epoch == -1 and other.plan == loader.plan and len(other) == 15
+            assert_epoch(list(other), 1)
+            assert seeds(sibling) == [0, 1, 2] and sibling.pipeline.graph is other.pipeline.graph
+            with pytest.raises(PlanError, match="can be neither pickled nor copied"):
+                SENT[way](iterator)
+        assert_epoch([first, *iterator], 0)
+
+
+def test_a_closed_loader_does_not_travel() -> None:
+    loader = loader_of("inprocess")
+    loader.close()
+    with pytest.raises(LoaderClosed, match="the loader is closed"):
+        pickle.dumps(loader)

@@ -92,7 +92,7 @@ def test_what_an_interrupt_stopped_is_sampled_by_a_thread() -> None:
     wanted = reference()
     with loader_of(failing_in_the_loop(KeyboardInterrupt(), 2)) as loader:
         stream = loader.pipeline.stream
-        stream.start_epoch(0)
+        stream.start_epoch(0, loader.pipeline.schedule())
         indices, stopped = [], -1
         while True:
             try:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import gnnkit
+from gnnkit import GraphLoader
 from gnnkit.errors import PlanError
 from tests.helpers.ports import free_port
 from tests.loader.graphs import NUM_NODES, make, plain, seeds, typed
@@ -30,6 +34,71 @@ def test_rank_and_world_size_come_from_torchruns_environment(monkeypatch: pytest
     monkeypatch.setenv("RANK", "3")
     with pytest.raises(PlanError, match="rank 3 of world_size 3"):
         make(DATA)
+
+
+def test_a_rank_that_is_known_later_holds_from_the_next_epoch_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """For loaders of all kinds, and those made beside them; but not where a rank was given."""
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    store = gnnkit.partition(DATA, 1, "contiguous", tmp_path / "store")
+    options: dict[str, Any] = {"num_neighbors": [3, 2], "batch_size": 7, "backend": "inprocess", "progress": False}
+    with make(DATA) as loader, GraphLoader.from_store(store, input_nodes=None, **options) as stored:
+        stored.plan.save(tmp_path / "plan.json")
+        beside = {
+            "for_split": loader.for_split(None),
+            "for_links": loader.for_links(DATA.edge_index[:, :NUM_NODES]),
+            "with_backend": loader.with_backend("colocated"),
+            "of its own": loader.for_split(None, rank=0, world_size=1),
+            "from_plan": GraphLoader.from_plan(tmp_path / "plan.json", progress=False),
+            "a plan of its own": GraphLoader.from_plan(tmp_path / "plan.json", rank=0, world_size=1, progress=False),
+            "beside that": GraphLoader.from_plan(tmp_path / "plan.json", rank=0, world_size=1, progress=False).for_split(None),
+        }
+        every = {"from_pyg": loader, "from_store": stored, **beside}
+        under_way = {name: iter(own) for name, own in every.items()}
+        firsts = {name: next(batches) for name, batches in under_way.items()}
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        for name, own in every.items():
+            is_given = name in ("of its own", "a plan of its own", "beside that")
+            batching, mine = own.plan.batching, list(range(NUM_NODES)) if is_given else own_share(1, 2)
+            assert (batching.rank, batching.world_size) == ((0, 1) if is_given else (1, 2)), name
+            assert len(own) == (15 if is_given else 8)
+            assert seeds([firsts[name], *under_way[name]]) == list(range(NUM_NODES)), "an epoch stays as it began"
+            state = own.state_dict()
+            assert own.peek().input_id.tolist() == mine[:7] and ("seed_mask" in own.peek()) != is_given
+            batches = list(own)
+            assert seeds(batches) == mine and all(("seed_mask" in batch) != is_given for batch in batches)
+            own.load_state_dict(state)
+            own.set_epoch(3)
+            assert seeds(own) == mine and own.epoch == 3
+            assert own.for_split(None).plan.batching.world_size == batching.world_size
+        monkeypatch.delenv("RANK")
+        assert seeds(loader) == list(range(NUM_NODES))
+        for own in beside.values():
+            own.close()
+
+
+def own_share(rank: int, world_size: int) -> list[int]:
+    """Positions of a rank's seeds where batches of 7 are dealt in turn, and the last step is filled up from the first batch on."""
+    batches = [list(range(first, min(first + 7, NUM_NODES))) for first in range(0, NUM_NODES, 7)]
+    steps = -(-len(batches) // world_size)
+    return [i for step in range(steps) for i in batches[(step * world_size + rank) % len(batches)]]
+
+
+def test_an_epoch_that_broke_off_goes_on_among_the_ranks_that_are_there_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    with make(DATA) as loader:
+        iterator = iter(loader)
+        before = seeds([next(iterator) for _ in range(5)])
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        shares = []
+        for rank in range(2):
+            monkeypatch.setenv("RANK", str(rank))
+            with make(DATA) as other:
+                other.load_state_dict(loader.state_dict())
+                shares.append(seeds(other))
+        monkeypatch.setenv("RANK", "1")
+        assert seeds(loader.resume()) == shares[1]
+    assert sorted([*before, *shares[0], *shares[1]]) == list(range(NUM_NODES))
 
 
 def test_the_remainder_follows_from_the_order() -> None:
@@ -105,13 +174,13 @@ dist.destroy_process_group()
 """
 
 
-def test_ranks_on_different_epochs_are_an_error() -> None:
-    """Two real processes: the one that begins second sees what the first has announced."""
+def run_ranks(script: str, *arguments: str) -> list[str]:
+    """What a script says in each of two processes, whose environment is torchrun's."""
     port = str(free_port())
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", _TRAINER],
+            [sys.executable, "-W", "ignore", "-c", script, *arguments],
             env={**environment, "RANK": str(rank), "WORLD_SIZE": "2"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -121,9 +190,47 @@ def test_ranks_on_different_epochs_are_an_error() -> None:
     ]
     results = [process.communicate(timeout=240) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], "\n".join(err for _, err in results)
-    import json
+    return [out for out, _ in results]
 
-    first, second, again = json.loads(results[0][0].splitlines()[-1])
+
+def test_ranks_on_different_epochs_are_an_error() -> None:
+    """Two real processes: the one that begins second sees what the first has announced."""
+    first, second, again = json.loads(run_ranks(_TRAINER)[0].splitlines()[-1])
     assert first == "none"
     assert "rank 1 begins epoch 6, rank 0 epoch 5" in second and "set_epoch()" in second
     assert again in (49, 51)
+
+
+_EARLY = """
+import json, os, sys
+rank, world_size = int(os.environ.pop("RANK")), int(os.environ.pop("WORLD_SIZE"))
+import torch.distributed as dist
+from tests.loader.graphs import make, plain, seeds
+
+data, loaders = plain(), []
+for backend in sys.argv[1:]:
+    loader = make(data, backend=backend, shuffle=True, remainder="uneven")
+    loaders += [loader, loader.for_split(None, shuffle=True, remainder="uneven")]
+    loaders.append(loader.for_links(data.edge_index[:, :100], shuffle=True, remainder="uneven"))
+assert all(len(loader) == 15 for loader in loaders)
+dist.init_process_group("gloo", rank=rank, world_size=world_size)
+assert all(len(loader) == 8 - rank for loader in loaders)
+print(json.dumps([[seeds(loader) for _ in range(2)] for loader in loaders]))
+dist.barrier()
+dist.destroy_process_group()
+for loader in loaders:
+    loader.close()
+"""
+
+
+def test_loaders_that_were_made_before_the_process_group_share_its_epochs() -> None:
+    """Two real processes, every backend, nodes and links, and the same batches as one rank's."""
+    found = [json.loads(out.splitlines()[-1]) for out in run_ranks(_EARLY, "inprocess", "colocated", "graph_store")]
+    with make(DATA, shuffle=True) as alone:
+        whole = [[batch.input_id.tolist() for batch in alone] for _ in range(2)]
+    assert len(found[0]) == len(found[1]) == 9
+    for number, (first, second) in enumerate(zip(*found, strict=True)):
+        for epoch in range(2):
+            assert sorted(first[epoch] + second[epoch]) == list(range(100)), number
+            if number % 3 < 2:
+                assert [first[epoch], second[epoch]] == [sum(whole[epoch][rank::2], []) for rank in range(2)]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
 import json
+import pickle
 import subprocess
 import sys
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +192,75 @@ def test_an_order_of_ones_own() -> None:
     share = torch.utils.data.DistributedSampler(range(300), num_replicas=3, rank=1, shuffle=False)
     links = LinkNeighborLoader(plain(), [1], batch_size=50, sampler=share)
     assert torch.cat([batch.input_id for batch in links]).tolist() == list(range(1, 300, 3))
+
+
+@pytest.mark.parametrize("batches", [[[4, 0], [3, 3], [1]], [[1, 2, 3], [0], [5, 4], [6, 7], [8]], []])
+def test_batches_of_ones_own(batches: list[list[int]]) -> None:
+    nodes = NeighborLoader(plain(), [1], torch.arange(10, 20), batch_sampler=batches)
+    links = LinkNeighborLoader(plain(), [1], batch_sampler=batches)
+    assert len(nodes) == len(batches)
+    for _ in range(2):
+        assert [batch.n_id[: batch.batch_size].tolist() for batch in nodes] == [[10 + place for place in batch] for batch in batches]
+        assert [batch.input_id.tolist() for batch in links] == batches
+
+
+def ids(batches: Iterable[Any]) -> list[int]:
+    return torch.cat([batch.input_id for batch in batches]).tolist()
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow(seconds=15))])
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))], ids=["deepcopy", "pickle"])
+def test_loaders_travel(way: Any, num_workers: int) -> None:
+    """With the position of their epochs, their transform and what was added to their data."""
+    data, typed_data = plain(), typed()
+    loaders = [
+        NeighborLoader(data, [2], batch_size=25, shuffle=True, num_workers=num_workers, transform=_numbered),
+        LinkNeighborLoader(data, [2], neg_sampling="binary", batch_size=100, num_workers=num_workers, transform=_numbered),
+        HGTLoader(typed_data, [4], typed_data.node_types[0], batch_size=9, shuffle=True, num_workers=num_workers, transform=_numbered),
+        ShaDowKHopSampler(data, 1, 2, batch_size=25, num_workers=num_workers),
+    ]
+    for loader in loaders:
+        list(loader)
+        loader.data.added = torch.ones(3)
+        other = way(loader)
+        assert other.data is not loader.data and len(other) == len(loader)
+        first, again = list(other), list(loader)
+        assert len(first) == len(again) and all(map(same, first, again)), type(loader)
+        assert all("added" in batch for batch in first)
+        if loader.transform is not None:
+            assert all(batch.numbered == 1 for batch in first)
+        loader.graph_loader.close()
+        other.graph_loader.close()
+
+
+def _numbered(batch: Any) -> Any:
+    batch.numbered = 1
+    return batch
+
+
+FORKS = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+
+
+@FORKS
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow(seconds=15))])
+def test_workers_that_a_wrapper_starts_open_the_loader_again(num_workers: int) -> None:
+    """Forked ones; each draws otherwise, and in each epoch."""
+    data = plain()
+    nodes = NeighborLoader(data, [2], batch_size=5, num_workers=num_workers)
+    links = LinkNeighborLoader(data, [2], batch_size=50, num_workers=num_workers)
+    roots = ShaDowKHopSampler(data, 1, -1, batch_size=5, num_workers=num_workers)
+    beside = torch.utils.data.DataLoader([*range(20)] * 2, batch_size=20, collate_fn=nodes, num_workers=2)
+    drawn = [tuple(batch.n_id.tolist()) for _ in range(3) for batch in beside]
+    assert all(batch[:20] == tuple(range(20)) for batch in drawn) and len(set(drawn)) == 6
+    assert ids(torch.utils.data.DataLoader(range(40), batch_size=9, collate_fn=links, num_workers=2)) == list(range(40))
+    shown = torch.utils.data.DataLoader(roots.dataset, batch_size=10, collate_fn=roots.collate_fn, num_workers=1)
+    assert all(map(same, shown, ShaDowKHopSampler(data, 1, -1, batch_size=10)))
+    zipped = theirs.ZipLoader([nodes, NeighborLoader(data, [2], torch.arange(40))], batch_size=20, num_workers=1)
+    assert [(left.batch_size, right.batch_size) for left, right in zipped] == [(20, 20), (20, 20)]
+    assert ids(nodes) == list(range(60)), "this process's own is as it was"
+    nodes.graph_loader.close()
+    links.graph_loader.close()
+    roots.graph_loader.close()
 
 
 def test_workers_are_processes_and_give_the_same_batches() -> None:
@@ -589,7 +661,6 @@ def test_what_cannot_be_followed_says_so_and_what_to_do() -> None:
         "transform_sampler_output": lambda out: out,
         "neighbor_sampler": object(),
         "custom_cls": Data,
-        "batch_sampler": [[1, 2]],
     }
     for name, value in given.items():
         with pytest.raises(PlanError, match=name) as caught:

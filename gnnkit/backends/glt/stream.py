@@ -378,13 +378,13 @@ class GltStream:
             fleet.failure = error if isinstance(error, GnnkitError) else LoaderClosed("starting was interrupted")
             raise
 
-    def start_epoch(self, epoch: int, first_batch: int = 0) -> None:
+    def start_epoch(self, epoch: int, schedule: Schedule) -> None:
         """Starts an epoch; what is left of the one before is dropped. Processes that have died are started again."""
         with self._lock:
             self._check_open()
             self._revive()
-            self._broken, self._schedule = None, self.batches.schedule(first_batch)
-            self._scheduler.begin(epoch, len(self._schedule))
+            self._broken, self._schedule = None, schedule
+            self._scheduler.begin(epoch, len(schedule))
             # What an interrupt has lost would count as a worker's for ever.
             for lane in range(self._fleet.lanes):
                 for generation, step in self._scheduler.assigned_to(lane):
@@ -471,14 +471,15 @@ class GltStream:
     def _take(self, message: Message) -> None:
         self._last_heard = time.monotonic()
         generation, number = message.body["g"], message.body["step"]
+        padding: bool | None = None
         if generation == _NOW:
-            lane, batch_index, padding = self._lane_of.pop(number, None), 0, False
+            lane, batch_index = self._lane_of.pop(number, None), 0
             is_wanted = number in self._awaited
         else:
             lane = self._scheduler.worker_of(number) if generation == self._scheduler.generation else None
             is_wanted = lane is not None and self._schedule is not None
             step = self._schedule.step(number) if is_wanted and self._schedule is not None else None
-            batch_index, padding = (0, False) if step is None else (step.batch_index, step.is_padding)
+            batch_index, padding = (0, None) if step is None else (step.batch_index, step.is_padding)
             if not is_wanted:
                 self._scheduler.forget(generation, number)
         result = self._result(message, lane, batch_index, padding) if is_wanted else None
@@ -489,7 +490,7 @@ class GltStream:
         else:
             self._scheduler.complete(generation, number, result)
 
-    def _result(self, message: Message, lane: int | None, batch_index: int, padding: bool) -> SampledSubgraph | GnnkitError | None:
+    def _result(self, message: Message, lane: int | None, batch_index: int, padding: bool | None) -> SampledSubgraph | GnnkitError | None:
         body, epoch = message.body, self._scheduler.epoch
         if "error" in body:
             return error_from_json(body["error"], f"sampling batch {batch_index} of epoch {epoch} with graphlearn-torch")
