@@ -116,7 +116,7 @@ class GraphLoader(ProcessBound, Shown):
         cls,
         name: str,
         *,
-        input_nodes: Any = "train",
+        input_nodes: Any = "auto",
         with_edge: bool | None = None,
         undirected: bool = False,
         root: str | Path | None = None,
@@ -133,7 +133,8 @@ class GraphLoader(ProcessBound, Shown):
             name: ``"ogbn-products"``, ``"ogbn-arxiv"``, ``"ogbn-proteins"``, ``"ogbn-mag"`` or ``"ogbn-papers100M"``. Or one whose batches
                 start from the links of the split "train" unless ``edge_label_index`` says otherwise: ``"ogbl-collab"``, ``"ogbl-ppa"``,
                 ``"ogbl-citation2"``, ``"ogbl-ddi"``, ``"ogbl-wikikg2"``, ``"ogbl-biokg"`` or ``"ogbl-vessel"``.
-            input_nodes: What batches start from: a split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
+            input_nodes: What batches start from: a split's name, ids, a mask, ``("type", any of these)``, or None for all nodes. "auto" is
+                the split "train", of nodes or else of links, and all nodes where the graph has none.
             with_edge: Whether batches carry edge ids; None: if the graph has edge features.
             undirected: Adds reverse edges as PyG's ``ToUndirected`` does.
             root: Folder of the datasets as OGB lays them out; None is ``$GNNKIT_HOME`` or the user's cache folder.
@@ -168,7 +169,7 @@ class GraphLoader(ProcessBound, Shown):
         cls,
         source: GraphSource,
         *,
-        input_nodes: Any = "train",
+        input_nodes: Any = "auto",
         with_edge: bool | None = None,
         store_dir: str | Path | None = None,
         progress: Progress = "auto",
@@ -214,7 +215,7 @@ class GraphLoader(ProcessBound, Shown):
         presorted: bool = False,
         time_unit: Literal["s", "ms", "us", "ns"] = "us",
         name: str = "tables",
-        input_nodes: Any = None,
+        input_nodes: Any = "auto",
         with_edge: bool | None = None,
         store_dir: str | Path | None = None,
         progress: Progress = "auto",
@@ -278,10 +279,7 @@ class GraphLoader(ProcessBound, Shown):
             name=name,
             events=events,
         )
-        given = dict(options)
-        return cls._over(
-            opening.open_source(source, given, input_nodes, with_edge=with_edge, store_dir=store_dir, events=events, usual=None)
-        )
+        return cls._over(opening.open_source(source, dict(options), input_nodes, with_edge=with_edge, store_dir=store_dir, events=events))
 
     @classmethod
     @takes_options(with_build=False)
@@ -289,7 +287,7 @@ class GraphLoader(ProcessBound, Shown):
         cls,
         data: Data | HeteroData,
         *,
-        input_nodes: Any = None,
+        input_nodes: Any = "auto",
         edge_dir: EdgeDir = "in",
         weight: str | None = None,
         time_attr: str | None = None,
@@ -325,7 +323,7 @@ class GraphLoader(ProcessBound, Shown):
         cls,
         path: str | Path | Store | None = None,
         *,
-        input_nodes: Any = "train",
+        input_nodes: Any = "auto",
         weight: str | None = None,
         time_attr: str | None = None,
         with_edge: bool | None = None,

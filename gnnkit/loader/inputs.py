@@ -34,8 +34,6 @@ from gnnkit.runtime.graph_memory import GraphHandle
 from gnnkit.samplers import Sampler
 from gnnkit.sampling.seeders.links import integer_weights
 from gnnkit.schema import (
-    HOMOGENEOUS_EDGE_TYPE,
-    HOMOGENEOUS_NODE_TYPE,
     EdgeDir,
     EdgeType,
     GraphSchema,
@@ -144,12 +142,12 @@ def _input_nodes(value: Any, graph: GraphHandle) -> InputNodes:
     if isinstance(value, str):
         return _split_input(value, node_type, graph)
     if node_type is None:
-        if not schema.is_homogeneous:
+        if len(schema.node_types) > 1:
             raise PlanError(
                 "the graph has several node types, and input_nodes does not say which one it means",
                 f"give (type, ids), with a type of {list(schema.node_types)}",
             )
-        node_type = HOMOGENEOUS_NODE_TYPE
+        (node_type,) = schema.node_types
     if value is None:
         return InputNodes(node_type, f"node/{node_type}/all")
     ids = to_ids(value, schema.node_types[node_type].num_nodes, "input_nodes")
@@ -638,12 +636,13 @@ def _split_type(value: Any, graph: GraphHandle) -> tuple[EdgeType, Any]:
         splits = sorted({name for splits in graph.link_splits.values() for name in splits})
         hint = f"known splits of links: {splits}" if splits else f"the graph has no splits of links: {LINK_FORMS}"
         raise PlanError(f"there is no split {value!r} of links{near_matches(value, splits)}", hint)
-    if not schema.is_homogeneous:
+    if len(schema.edge_types) > 1:
         raise PlanError(
             "the graph has several edge types, and edge_label_index does not say which one it means",
             f"give (edge type, links), with a type of {known}",
         )
-    return HOMOGENEOUS_EDGE_TYPE, value
+    (edge_type,) = schema.edge_types
+    return edge_type, value
 
 
 def _own_arrays(split: str, edge_type: EdgeType, graph: GraphHandle) -> Mapping[str, NDArray[Any]]:
@@ -867,19 +866,25 @@ def _of_type(input_nodes: Any, anchor_type: str) -> Any:
     return anchor_type, None if isinstance(input_nodes, str) and input_nodes == anchor_type else input_nodes
 
 
+def is_auto(input_nodes: Any) -> bool:
+    """Whether a user says nothing of input nodes, so that batches start from the split "train", where the graph has one."""
+    return isinstance(input_nodes, str) and input_nodes == "auto"
+
+
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
     """The inputs that batches start from.
 
     Attributes:
-        input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
+        input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes. "auto" is the split "train", of nodes
+            or else of links, and all nodes where the graph has none.
         input_time: Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a node; None is each node's own time.
         edge_label_index: Makes batches start from links: ``[2, n]`` ids, a split's name, ``(edge type, either of these)``, or an edge type
             for all its edges.
         links: Further options for links.
     """
 
-    input_nodes: Any = None
+    input_nodes: Any = "auto"
     input_time: Any = None
     edge_label_index: Any = None
     links: LinkOptions = field(default_factory=LinkOptions)
@@ -893,20 +898,19 @@ class InputOptions:
             raise PlanError("input_time is about input nodes, and edge_label_index is given", "links have edge_label_time")
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], input_nodes: Any, usual: Any) -> InputOptions:
+    def of(cls, values: Mapping[str, Any], input_nodes: Any) -> InputOptions:
         """Takes the options about inputs.
 
         Args:
             values: Names and values, of ``INPUT_OPTIONS``.
             input_nodes: What the user says of nodes.
-            usual: What that is where nobody says anything.
 
         Raises:
             PlanError: A value is unusable, or nodes and links are given.
         """
         links = LinkOptions(**{name: value for name, value in values.items() if name in LINK_OPTIONS})
         index = values.get("edge_label_index")
-        if index is not None and input_nodes is not usual and input_nodes != usual:
+        if index is not None and not is_auto(input_nodes):
             raise PlanError("input_nodes and edge_label_index are both given", "batches start from nodes or from links: give one of them")
         return cls(input_nodes=input_nodes, input_time=values.get("input_time"), edge_label_index=index, links=links)
 
@@ -918,7 +922,12 @@ class InputOptions:
         """
         if self.edge_label_index is not None:
             return resolve_input_links(self.edge_label_index, self.links, sampling, graph)
-        return resolve_input_nodes(self.input_nodes, graph, self.input_time, sampling.time_attr)
+        nodes = self.input_nodes
+        if is_auto(nodes):
+            nodes = "train" if any("train" in splits for splits in graph.splits.values()) else None
+            if nodes is None and self.input_time is None and any("train" in splits for splits in graph.link_splits.values()):
+                return resolve_input_links("train", self.links, sampling, graph)
+        return resolve_input_nodes(nodes, graph, self.input_time, sampling.time_attr)
 
 
 LINK_OPTIONS = tuple(one.name for one in fields(LinkOptions))

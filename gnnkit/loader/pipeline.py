@@ -25,6 +25,7 @@ from gnnkit.loader.history import Control, History, Records
 from gnnkit.loader.inputs import (
     LINK_OPTIONS,
     LinkOptions,
+    is_auto,
     resolve_anchors,
     resolve_input_links,
     to_ids,
@@ -494,9 +495,9 @@ def open_ogb_dataset(  # noqa: PLR0913 - the options of a user
     )
 
     check_flag("undirected", undirected)
-    if ogb_info(name).kind == "link" and input_nodes == "train" and options.get("edge_label_index") is None:
+    if ogb_info(name).kind == "link" and is_auto(input_nodes) and options.get("edge_label_index") is None:
         options["edge_label_index"] = "train"  # there are no splits of nodes
-    given = sort_options(options, input_nodes, "train", with_edge)
+    given = sort_options(options, input_nodes, with_edge)
     if joins_servers(backend := given.loader.backend_for(None)):
         served = served_store(backend, events)
         check_same_dataset(served, name, undirected, given.build, options)
@@ -515,14 +516,10 @@ def open_source(
     with_edge: bool | None,
     store_dir: str | Path | None,
     events: EventSink,
-    usual: Any = "train",
 ) -> Pipeline:
-    """Opens any source, stored where it is not yet.
-
-    The arguments are those of ``GraphLoader.from_source``, and ``usual``, the input nodes where nobody says anything.
-    """
+    """Opens any source, stored where it is not yet; the arguments are those of ``GraphLoader.from_source``."""
     _check_source(source)
-    given = sort_options(options, input_nodes, usual, with_edge)
+    given = sort_options(options, input_nodes, with_edge)
     if joins_servers(backend := given.loader.backend_for(None)):
         served = served_store(backend, events)
         check_same_source(served, source.fingerprint())
@@ -568,7 +565,7 @@ def open_pyg(
         graph_from_pyg,  # torch_geometric
     )
 
-    given = sort_options(options, input_nodes, None, with_edge, {"weight": weight, "time_attr": time_attr})
+    given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
     index = given.inputs.edge_label_index
     source = PyGSource(data if index is None else without_links(data))
     wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge
@@ -600,7 +597,7 @@ def open_stored(
             f"from_store() was given a {type(path).__name__}",
             "give the store's folder or URL, or a Store such as loader.store; a graph in memory is opened by from_pyg() or from_source()",
         )
-    given = sort_options(options, input_nodes, "train", with_edge, {"weight": weight, "time_attr": time_attr})
+    given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
     site = given.loader.site
     if joins_servers(backend := given.loader.backend_for(None)):
         store = served_store(backend, events)

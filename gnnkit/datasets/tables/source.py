@@ -48,7 +48,12 @@ if TYPE_CHECKING:
 
 
 Columns: TypeAlias = "str | Sequence[str]"
-_SPLITS = {"val": "valid", "validation": "valid"}
+# What files call the splits, in any case, after scikit-learn, Hugging Face, PyG and OGB.
+_SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("valid", "val", "validation", "dev", "development"), "valid"),
+    **dict.fromkeys(("test", "testing", "holdout", "hold-out", "heldout", "held-out"), "test"),
+}
 _SHOWN = 10
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 16 << 20
 _MIN_MEMORY, _MAX_MEMORY = 64 << 20, 512 << 20
@@ -102,7 +107,8 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         one_hot: Columns whose values become columns of zeros and ones after the features.
         categories: Columns that become arrays of their own names: int64 codes, positions in the ascending list of values.
         label: The column that becomes ``y``: classes if it is text, else as it is; or several columns of numbers.
-        split: The column that says "train", "valid" (or "val") or "test", or another split's name, or null.
+        split: The column that says "train", "valid" or "test" (in any case, and also as "training", "val", "validation", "dev", "holdout"
+            and the like), or null. Loaders start from "train" where nothing else is said.
         time: The column that becomes ``time``, int64: timestamps and dates in ``time_unit`` since 1970, whole numbers as they are;
             ``time_attr="time"`` of a loader samples by it.
         edge_weight: The column of edges that becomes ``edge_weight``; ``weight="edge_weight"`` of a loader draws by it.
@@ -583,12 +589,17 @@ class TableSource:
         codes.finish()
         before = {} if self._after is None else self._after.splits.get(node_type, {})
         found: dict[str, list[NDArray[np.int64]]] = {name: [ids] for name, ids in before.items()}
+        known = {**_SPLITS, **{name: name for name in before}}
+        named = [known.get(str(value).strip().lower().replace("_", "-")) or known.get(value, "") for value in codes.values]
+        if unknown := [value for value, split in zip(codes.values, named, strict=True) if not split]:
+            raise DatasetError(
+                f"split {codes.columns[0]!r} of {node_type!r} holds {unknown[:_SHOWN]}, which names no split",
+                f"known, in any case: {list(_SPLITS)}; a null is in no split",
+            )
         for start in range(0, self._nodes[node_type].num_rows, _CHUNK_ROWS):
             rows = codes.rows(start, min(start + _CHUNK_ROWS, self._nodes[node_type].num_rows))
-            for code, value in enumerate(codes.values):
-                if not isinstance(value, str):
-                    raise DatasetError(f"split {codes.columns[0]!r} of {node_type!r} holds {value!r}", "names of splits are text")
-                found.setdefault(_SPLITS.get(value, value), []).append(np.flatnonzero(rows == code) + start + self._before(node_type))
+            for code, split in enumerate(named):
+                found.setdefault(split, []).append(np.flatnonzero(rows == code) + start + self._before(node_type))
         return {name: np.sort(np.concatenate(ids)).astype(np.int64) for name, ids in sorted(found.items())}
 
     def _resolve(self, node_types: Sequence[NodeType]) -> None:
