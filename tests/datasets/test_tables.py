@@ -387,8 +387,8 @@ def test_nulls_are_refused_or_filled(tmp_path: Path) -> None:
 )
 def test_names_of_splits(tmp_path: Path, values: list[Any], splits: Any) -> None:
     def make() -> dict[str, list[int]]:
-        nodes = {"fold": values}
-        return {name: ids.tolist() for name, ids in gnnkit.tables(([0], [1]), nodes, split="fold", scratch_dir=tmp_path).splits["node"].items()}
+        source = gnnkit.tables(([0], [1]), {"fold": values}, split="fold", scratch_dir=tmp_path)
+        return {name: ids.tolist() for name, ids in source.splits["node"].items()}
 
     if isinstance(splits, str):
         with pytest.raises(DatasetError, match=rf"(?s)holds \[{splits}\], which names no split.*'train'.*'dev'"):

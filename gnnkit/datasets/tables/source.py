@@ -101,8 +101,9 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         edges: The table of edges; ``{(source type, relation, target type): table}`` for a typed graph.
         nodes: The table of nodes, or their number; ``{node type: either}`` for a typed graph.
         keys: The column that names a node, or several. Without it, nodes of a table are named by their row numbers, from 0.
-        src: The column of edges that names the source, as many as keys have; None is the first column.
-        dst: The same of the target; None is the second column.
+        src: The column of edges that names the source, as many as keys have. None is the one whose name says so ("src", "source", ":START_ID",
+            ...), wherever it stands, else the first that can be one; where names contradict this, it is an error.
+        dst: The same of the target ("dst", "target", "to_id", ":END_ID", ...), else the second column.
         features: Columns of numbers, booleans or lists of one length that become ``x``, for edges ``edge_attr``, as float32.
         one_hot: Columns whose values become columns of zeros and ones after the features.
         categories: Columns that become arrays of their own names: int64 codes, positions in the ascending list of values.
@@ -144,8 +145,10 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     }
     if not isinstance(presorted, bool):
         raise PlanError(f"presorted={presorted!r}: it is True or False")
+    layout = Layout.of(edges, nodes, keys, src, dst, given, types_of(types), events)
+    layout.need_columns("fill", fill or {})
     options: dict[str, Any] = {
-        "layout": Layout.of(edges, nodes, keys, src, dst, given, types_of(types), events),
+        "layout": layout,
         "fill": dict(fill or {}),
         "dangling": _one_of("dangling", dangling, ("error", "drop")),
         "time_unit": _one_of("time_unit", time_unit, ("s", "ms", "us", "ns")),
@@ -158,7 +161,7 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     if engine is not None:
         from gnnkit.datasets.tables.hosts import HostTables  # stands upon this module
 
-        if HostTables.can_read(options["layout"], dangling):
+        if HostTables.can_read(layout, dangling):
             source = HostTables(engine, **options)
     source = source or TableSource(**options)
     if presorted:
@@ -195,8 +198,10 @@ def tables_after(
     for column, value in (fill or {}).items():
         if state["fill"].get(column, value) != value:
             raise PlanError(f"fill={{{column!r}: {value!r}}}: the store's tables were filled with {state['fill'][column]!r}")
+    layout = Layout.after(store, state, edges, nodes, events)
+    layout.need_columns("fill", fill or {})
     return TableSource(
-        Layout.after(store, state, edges, nodes, events),
+        layout,
         fill={**state["fill"], **(fill or {})},
         dangling=state["dangling"],
         time_unit=state["time_unit"],
