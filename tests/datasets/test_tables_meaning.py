@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 import gnnkit
-from gnnkit.errors import GnnkitError, PlanError
-from tests.datasets.reading import read_edges, read_node_array
+from gnnkit.errors import DatasetError, GnnkitError, PlanError
+from tests.datasets.reading import read_edge_array, read_edges, read_node_array
 
 PLAIN = ("node", "to", "node")
 
@@ -194,3 +194,133 @@ def test_names_that_name_nothing(options: dict[str, Any], says: str) -> None:
     with pytest.raises(PlanError, match=re.compile("fill names 'w'")):
         store = gnnkit.partition(gnnkit.tables(([0], [1]), {"v": [1.0, 2.0]}, features="v"), 1)
         store.append(nodes={"v": [3.0]}, fill={"w": 0})
+
+
+# Keys ------------------------------------------------------------------------------------------------------------------------
+
+BUYS = ("c", "buys", "a")
+
+
+def test_null_foreign_keys(tmp_path: Path) -> None:
+    buys = pd.DataFrame(
+        {"customer": pd.array([10, None, 30, 99], dtype="Int64"), "article": ["p", "q", None, "q"], "w": [1.0, 2.0, 3.0, 4.0]}
+    )
+    options: dict[str, Any] = {"keys": {"c": "customer"}, "edge_weight": {BUYS: "w"}}
+    customers = pd.DataFrame({"customer": [10, 20, 30]})
+    with pytest.raises(
+        DatasetError, match=r"(?s)1 nulls in 4 rows of the key column 'customer'.*dangling=\"drop\".*fill=\{'customer': key\}"
+    ):
+        gnnkit.tables({BUYS: buys}, {"c": customers}, **options)
+    dropped = gnnkit.tables({BUYS: buys}, {"c": customers}, dangling="drop", **options)
+    assert pairs(dropped, BUYS) == [(10, "p")]
+    assert read_edge_array(dropped, BUYS, "edge_weight").tolist() == [1.0]
+    assert dropped.metadata["tables"]["c__buys__a"]["dropped_edges"] == 3 and dropped.schema.edge_types[BUYS].num_edges == 1
+    filled = gnnkit.tables({BUYS: buys}, {"c": customers}, dangling="drop", fill={"customer": 20, "article": "none"}, **options)
+    assert pairs(filled, BUYS) == [(10, "p"), (20, "q"), (30, "none")]
+    many = pd.concat([buys] * 3000, ignore_index=True)
+    whole = gnnkit.tables({BUYS: many}, {"c": customers}, dangling="drop", memory_bytes=1 << 12, **options)
+    assert pairs(whole, BUYS) == [(10, "p")] * 3000
+
+
+def test_appended_null_foreign_keys(tmp_path: Path) -> None:
+    customers, buys = {"customer": [10, 20]}, pd.DataFrame({"customer": pd.array([10, None], dtype="Int64"), "article": [1, 2]})
+    made = {"keys": {"c": "customer"}, "dangling": "drop"}
+    store = gnnkit.partition(gnnkit.tables({BUYS: buys}, {"c": customers}, **made), 1, out=tmp_path / "store")
+    later = store.append(edges={BUYS: buys}, nodes={"c": {"customer": [30]}})
+    assert later.metadata["tables"]["c__buys__a"]["dropped_edges"] == 2 and later.schema.edge_types[BUYS].num_edges == 2
+
+
+@pytest.mark.parametrize("node_keys", [{"id": [1, 2, 3]}, None])
+def test_whole_numbers_that_became_fractions(node_keys: Any) -> None:
+    edges = pd.DataFrame({"src": [1.0, None, 2.0], "dst": [2, 3, 3]})
+    options = {} if node_keys is None else {"nodes": node_keys, "keys": "id"}
+    with pytest.raises(PlanError, match="is double, which is no key") as caught:
+        gnnkit.tables(edges, dangling="drop", **options)
+    (change,) = re.findall(r"table(\.astype\(.*?\)) of pandas", caught.value.hint or "")
+    assert pairs(gnnkit.tables(eval(f"edges{change}"), dangling="drop", **options)) == [(1, 2), (2, 3)]
+
+
+@pytest.mark.parametrize("nodes", [{"v": [10.0, 20.0, 30.0]}, 3])
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_ids_that_begin_with_one(nodes: Any, dtype: Any) -> None:
+    edges = {"src": np.array([1, 2, 3, 1], dtype), "dst": np.array([2, 3, 1, 3], dtype)}
+    with pytest.raises(DatasetError, match=r"(?s)3 of 4 edges name no node.*have no keys= and are row numbers, counted from 0") as caught:
+        gnnkit.tables(edges, nodes)
+    assert "dangling" not in str(caught.value)
+    assert pairs(gnnkit.tables({name: ids - 1 for name, ids in edges.items()}, nodes)) == [(0, 1), (1, 2), (2, 0), (0, 2)]
+    assert pairs(gnnkit.tables(edges)) == [(1, 2), (2, 3), (3, 1), (1, 3)]
+    if isinstance(nodes, dict):
+        keyed = gnnkit.tables(edges, {**nodes, "id": [1, 2, 3]}, keys="id", features="v")
+        assert pairs(keyed) == [(1, 2), (2, 3), (3, 1), (1, 3)]
+
+
+def test_keys_of_several_columns_need_a_table_of_nodes() -> None:
+    edges = {"bank": [1, 2], "account": ["x", "y"], "bank2": [2, 1], "account2": ["y", "x"]}
+    ends: dict[str, Any] = {"src": ["bank", "account"], "dst": ["bank2", "account2"]}
+    with pytest.raises(PlanError, match=r"(?s)keys of 'node' are \[\].*a table with a row for each of them, and keys="):
+        gnnkit.tables(edges, **ends)
+    made = gnnkit.tables(edges, {"bank": [1, 2], "account": ["x", "y"]}, keys=["bank", "account"], **ends)
+    assert pairs(made) == [((1, "x"), (2, "y")), ((2, "y"), (1, "x"))]
+    with pytest.raises(PlanError, match=r"src is not given, .*keys of 'node' are \['bank', 'account'\]"):
+        gnnkit.tables(edges, {"bank": [1, 2], "account": ["x", "y"]}, keys=["bank", "account"])
+
+
+@pytest.mark.parametrize(("ends", "ids"), [([1, 2], ["1", "2"]), (["1", "2"], [1, 2])])
+def test_the_type_that_an_error_names_reads_keys_as_the_others(ends: Any, ids: Any) -> None:
+    edges, nodes = {"src": ends, "dst": ends[::-1]}, {"id": ids}
+    types: dict[str, str] = {}
+    for _ in range(2):  # one end after the other
+        with pytest.raises(PlanError, match="and the keys") as caught:
+            gnnkit.tables(edges, nodes, keys="id", types=types)
+        types |= eval(re.findall(r"types=(\{.*?\})", caught.value.hint or "")[0])
+    assert pairs(gnnkit.tables(edges, nodes, keys="id", types=types)) == [(ids[0], ids[1]), (ids[1], ids[0])]
+
+
+# Numbers that do not fit -----------------------------------------------------------------------------------------------------
+
+RING = {"src": [0, 1, 2], "dst": [1, 2, 0]}
+
+
+@pytest.mark.parametrize("option", ["label", "features"])
+def test_whole_numbers_beyond_int64(option: str) -> None:
+    nodes = {"y": np.array([2**63 + 5, 1, 2], np.uint64)}
+    if option == "features":  # of float32, as all features are
+        assert read_node_array(gnnkit.tables(RING, nodes, features="y"), "node", "x")[0, 0] == np.float32(2**63 + 5)
+        return
+    with pytest.raises(DatasetError, match=r"column 'y' has 9223372036854775813, which int64 does not hold") as caught:
+        gnnkit.tables(RING, nodes, label="y")
+    types = eval(re.findall(r"types=(\{.*?\})", caught.value.hint or "")[0])
+    assert read_node_array(gnnkit.tables(RING, nodes, label="y", types=types), "node", "y").tolist() == [2, 0, 1]
+    fits = {"y": np.array([2**63 - 1, 1, 2], np.uint64)}
+    assert read_node_array(gnnkit.tables(RING, fits, label="y"), "node", "y").tolist() == [2**63 - 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("option", "values", "fits"),
+    [
+        ("features", [1e300, 1.0], False),
+        ("features", [-1e39, 1.0], False),
+        ("features", [1e-50, 1.0], True),
+        ("features", [np.inf, 1.0], True),
+        ("label", [1e300, 2e300], False),
+        ("label", [1e-50, 2e-50], False),
+        ("edge_weight", [1e300, 2e300], False),
+        ("edge_weight", [1e-50, 2e-50], False),
+        ("edge_weight", [1e-40, 0.0], True),
+    ],
+)
+def test_fractions_beyond_float32(option: str, values: list[float], fits: bool) -> None:
+    def read(found: list[float]) -> list[float]:
+        edges = {"src": [0, 1], "dst": [1, 0], **({"v": found} if option == "edge_weight" else {})}
+        source = gnnkit.tables(edges, {"v": found} if option != "edge_weight" else 2, **{option: "v"})
+        if option == "edge_weight":
+            return read_edge_array(source, PLAIN, "edge_weight").tolist()
+        return read_node_array(source, "node", {"features": "x", "label": "y"}[option]).reshape(-1).tolist()
+
+    if fits:
+        assert read(values) == np.array(values, np.float32).tolist()
+        return
+    with pytest.raises(DatasetError, match=re.escape(f"column 'v' has {values[0]}, which float32 does not hold")):
+        read(values)
+    scale = 10.0 ** -np.round(np.log10(abs(values[0])))
+    assert read([value * scale for value in values]) == np.array([value * scale for value in values], np.float32).tolist()

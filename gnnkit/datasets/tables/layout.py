@@ -279,14 +279,17 @@ class Layout:
         if node.keys and node.table is not None:
             wanted = [key_kind(node.table, column, "keys") for column in node.keys]
             if kinds != wanted:
+                other = {name: kind for name, own, kind in zip(columns, kinds, wanted, strict=True) if own != kind}
                 raise PlanError(
                     f"{list(columns)} of {table.what} are {kinds}, and the keys {list(node.keys)} of {node.name!r} are {wanted}",
-                    f"types={{{columns[0]!r}: {wanted[0]!r}}} reads a column as another type",
+                    f"types={other} reads columns as another type",
                 )
         elif node.by_row and kinds != [INTEGER]:
             raise PlanError(
                 f"{list(columns)} of {table.what} are {kinds}, and nodes {node.name!r} have no keys: they are named by row numbers",
-                f"keys={{{node.name!r}: column}} says which column names a node",
+                f"keys={{{node.name!r}: column}} says which column names a node"
+                if node.form == "table"
+                else "without a number of nodes, they are those that edges name",
             )
         elif node.form == "edges" and len(columns) > 1:
             raise PlanError(f"{list(columns)} of {table.what}: keys of several columns need a table of nodes", "nodes=... gives it")

@@ -101,8 +101,8 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         edges: The table of edges; ``{(source type, relation, target type): table}`` for a typed graph.
         nodes: The table of nodes, or their number; ``{node type: either}`` for a typed graph.
         keys: The column that names a node, or several. Without it, nodes of a table are named by their row numbers, from 0.
-        src: The column of edges that names the source, as many as keys have. None is the one whose name says so ("src", "source", ":START_ID",
-            ...), wherever it stands, else the first that can be one; where names contradict this, it is an error.
+        src: The column of edges that names the source, as many as keys have. None is the one whose name says so ("src", "from_id",
+            ":START_ID", ...), wherever it stands, else the first that can be one; where names contradict this, it is an error.
         dst: The same of the target ("dst", "target", "to_id", ":END_ID", ...), else the second column.
         features: Columns of numbers, booleans or lists of one length that become ``x``, for edges ``edge_attr``, as float32.
         one_hot: Columns whose values become columns of zeros and ones after the features.
@@ -304,7 +304,7 @@ class TableSource:
         self.edges_are_cheap = True
         self.link_splits: LinkSplits = {}
         self._layout, self._fill, self._time_unit, self._folder = layout, fill, time_unit, folder
-        self._options = ReadOptions(layout.types, fill, time_unit)
+        self._options = ReadOptions(layout.types, fill, time_unit, dangling == "drop")
         self._place: Place = place or Scratch(folder)
         self._after = after
         self._state: Mapping[str, Any] = {} if after is None else after.manifest.append_state or {}
@@ -315,7 +315,9 @@ class TableSource:
         self._edges: dict[EdgeType, _ColumnArrays] = {}
         self._words: dict[tuple[EdgeType, int], ArrayFile] = {}
         self._ids: dict[tuple[EdgeType, int], ArrayFile | Rows] = {}
+        # Edges left out because they name no node, which have the id -1, and because they have a null for one, which have none.
         self._dropped: dict[EdgeType, int] = {}
+        self._null_ends: dict[EdgeType, int] = {}
         # Of each table of edges the numbers of the files that have rows, and of their first rows.
         self._files: dict[EdgeType, list[tuple[int, int]]] = {}
         self.target_windows: dict[EdgeType, int] = {}
@@ -366,6 +368,7 @@ class TableSource:
                 "ends": self._own(edge_type).get("ends", [list(columns) for columns in edge.ends]),
                 "named": list(edge.named),
                 "dropped": self._num_dropped(edge_type),
+                "null_ends": self._num_null_ends(edge_type),
                 "digests": [digest.state() for digest in self._end_digests[edge_type]],
                 **self._columns_state(edge_type, edge.uses, self._edges[edge_type]),
             }
@@ -405,6 +408,9 @@ class TableSource:
 
     def _num_dropped(self, edge_type: EdgeType) -> int:
         return int(self._own(edge_type).get("dropped", 0)) + self._dropped.get(edge_type, 0)
+
+    def _num_null_ends(self, edge_type: EdgeType) -> int:
+        return int(self._own(edge_type).get("null_ends", 0)) + self._null_ends.get(edge_type, 0)
 
     @cached_property
     def keys(self) -> Mapping[NodeType, NodeKeys]:
@@ -567,7 +573,9 @@ class TableSource:
 
         files = self._files.setdefault(edge.name, [])
         reader = EdgeReader(edge, columns, self._options, finders, distinct)
-        for count, words, found, values, file in self._pieces(edge.table, reader):
+        for count, words, found, values, file, left_out in self._pieces(edge.table, reader):
+            if left_out:
+                self._null_ends[edge.name] = self._null_ends.get(edge.name, 0) + left_out
             if not files or files[-1][0] != file:
                 files.append((file, arrays.num_rows))
             for end, node_type in enumerate(node_types):
@@ -645,10 +653,12 @@ class TableSource:
         table, total = self._layout.edges[edge_type].table, self._edges[edge_type].num_rows
         assert table is not None, "no rows come from no table"
         shown = ", ".join(self._shown_edges(edge_type, first))
-        raise DatasetError(
-            f"{missing} of {total} {table.what} name no node: {shown}",
-            'add these nodes to their tables, or leave the edges out with dangling="drop"',
-        )
+        hint = 'add these nodes to their tables, or leave the edges out with dangling="drop"'
+        for node in (self._layout.nodes[edge_type[0]], self._layout.nodes[edge_type[2]]):
+            if node.by_row:
+                named = "keys= names the column of these ids" if node.form == "table" else "without a number of nodes, edges name them"
+                hint = f"nodes {node.name!r} have no keys= and are row numbers, counted from 0: {named}; where ids begin with 1, subtract 1"
+        raise DatasetError(f"{missing} of {total} {table.what} name no node: {shown}", hint)
 
     def _check_order(self, edge_type: EdgeType) -> int:
         """Checks the promise of ``presorted``.
@@ -743,7 +753,7 @@ class TableSource:
             else:
                 own["src"], own["dst"] = self._own(owner.name).get("ends", [list(columns) for columns in owner.ends])
                 used |= {*owner.ends[0], *owner.ends[1]}
-                if dropped := self._num_dropped(owner.name):
+                if dropped := self._num_dropped(owner.name) + self._num_null_ends(owner.name):
                     own["dropped_edges"] = dropped
             if "unused" in earlier:
                 own["unused"] = earlier["unused"]
