@@ -78,11 +78,16 @@ class ArraySpec:
         dtype: NumPy's name of the element type, "bfloat16", which is kept as uint16 bit patterns, or "quint8", which is kept as uint8.
         row_shape: Shape of one row: ``()`` for labels ``[n]``, ``(100,)`` for features ``[n, 100]``.
         quantization: What the numbers of a "quint8" array stand for; None for other arrays, and where it is not known yet.
+        unit: "s", "ms", "us" or "ns" where the numbers are times in this unit since 1970; None where nothing is known of them.
     """
 
     dtype: str
     row_shape: tuple[int, ...] = ()
     quantization: Quantization | None = None
+    unit: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.row_shape) if self.row_shape else ''}{f' in {self.unit}' if self.unit else ''}"
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -104,13 +109,15 @@ class ArraySpec:
         value: dict[str, Any] = {"dtype": self.dtype, "row_shape": list(self.row_shape)}
         if self.quantization is not None:
             value["quantization"] = self.quantization.to_json()
+        if self.unit is not None:
+            value["unit"] = self.unit
         return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ArraySpec:
         """Reverses ``to_json``."""
         quantization = Quantization.from_json(value["quantization"]) if "quantization" in value else None
-        return cls(str(value["dtype"]), tuple(int(n) for n in value["row_shape"]), quantization)
+        return cls(str(value["dtype"]), tuple(int(n) for n in value["row_shape"]), quantization, value.get("unit"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +175,11 @@ class GraphSchema:
     def num_nodes(self) -> int:
         """Nodes over all types."""
         return sum(t.num_nodes for t in self.node_types.values())
+
+    def time_unit(self, name: str | None) -> str | None:
+        """The unit of the arrays of times of a name, see ``ArraySpec``; None where they have none, or nothing has this name."""
+        arrays = [*(t.arrays for t in self.node_types.values()), *(t.arrays for t in self.edge_types.values())]
+        return next((own[name].unit for own in arrays if name is not None and name in own and own[name].unit), None)
 
     @property
     def num_edges(self) -> int:

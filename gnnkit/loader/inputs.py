@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnkit.errors import PlanError, near_matches
+from gnnkit.loader.times import check_unit, in_unit
 from gnnkit.plan import (
     AnchorLabels,
     ExcludeEdges,
@@ -116,17 +117,7 @@ def resolve_input_nodes(value: Any, graph: GraphHandle, input_time: Any = None, 
     count = schema.num_nodes if inputs.ids is None else len(inputs.ids)
     if inputs.split is not None:
         count = len(graph.splits[inputs.node_type][inputs.split])
-    return replace(inputs, time=_to_times(input_time, count))
-
-
-def _to_times(value: Any, count: int) -> NDArray[np.int64]:
-    times = to_array(value, "input_time")
-    if times.shape != (count,) or times.dtype.kind not in "iu":
-        raise PlanError(
-            f"input_time must be whole numbers [{count}], one for each input node; got {times.dtype} {list(times.shape)}",
-            "for example input_time.long()",
-        )
-    return times.astype(np.int64)
+    return replace(inputs, time=to_times(input_time, "input_time", count, "input nodes", graph.arrays.schema.time_unit(time_attr)))
 
 
 def _input_nodes(value: Any, graph: GraphHandle) -> InputNodes:
@@ -183,13 +174,14 @@ def with_time_window(inputs: Inputs, value: Any, sampling: Sampling, graph: Grap
 
     Args:
         inputs: The inputs.
-        value: A whole number for each of them or for each place of their mask; None, or a single number, changes nothing.
+        value: A whole number or a ``timedelta64`` for each of them or for each place of their mask; None, or a single one, changes nothing.
         sampling: What is sampled around them.
         graph: The graph.
 
     Raises:
         PlanError: The numbers do not fit the inputs, or time plays no part.
     """
+    value = in_unit(value, "time_window", graph.arrays.schema.time_unit(sampling.time_attr))
     if one_window(value) is not None or value is None:
         return inputs
     if sampling.time_attr is None or isinstance(inputs, InputAnchors):
@@ -331,17 +323,26 @@ def to_rows(value: Any, what: str, count: int) -> NDArray[Any]:
     return np.array(array, order="C")
 
 
-def to_times(value: Any, count: int) -> NDArray[np.int64]:
-    """Times of links: int64 ``[count]``.
+def to_times(value: Any, what: str, count: int, inputs: str, unit: str | None) -> NDArray[np.int64]:
+    """Times of inputs: int64 ``[count]``.
+
+    Args:
+        value: Whole numbers, or dates as ``in_unit`` takes them.
+        what: The argument's name, for messages.
+        count: How many inputs there are.
+        inputs: What they are, for messages.
+        unit: The unit of the graph's times; None where they have none.
 
     Raises:
-        PlanError: They are no whole numbers, or of another shape.
+        PlanError: They are neither, of another shape, or in another unit.
     """
-    array = to_rows(value, "edge_label_time", count)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
+    array = to_array(in_unit(value, what, unit), what)
+    if array.shape != (count,) or array.dtype.kind not in "iu":
         raise PlanError(
-            f"edge_label_time must be whole numbers [{count}], got {array.dtype} {list(array.shape)}", "for example time.long()"
+            f"{what} must be whole numbers [{count}] or dates, one for each of {count} {inputs}; got {array.dtype} {list(array.shape)}",
+            f"for example {what}.long()",
         )
+    check_unit(array, what, unit)
     return array.astype(np.int64)
 
 
@@ -381,7 +382,7 @@ def check_sampling_options(options: LoaderOptions) -> None:
             raise PlanError(f"temporal_strategy must be 'uniform' or 'last', got {options.temporal_strategy!r}")
         if options.temporal_comparison not in ("<=", "<"):
             raise PlanError(f"temporal_comparison must be '<=' or '<', got {options.temporal_comparison!r}")
-        one_window(options.time_window)
+        one_window(in_unit(options.time_window, "time_window", "us"))  # in any unit: the graph's is not known yet
         return
     if isinstance(options.sampler, type) or not isinstance(options.sampler, Sampler):
         raise PlanError(
@@ -426,7 +427,7 @@ def resolve_sampling(
         options.subgraph_type,
         time_attr,
         options.temporal_strategy,
-        one_window(options.time_window),
+        one_window(in_unit(options.time_window, "time_window", schema.time_unit(time_attr))),
         options.temporal_comparison,
     )
 
@@ -550,8 +551,9 @@ def resolve_input_links(edge_label_index: Any, options: LinkOptions, sampling: S
     if which is None and any(part.edge_id is None for part in graph.arrays.edges[edge_type]):
         raise missing_edge_ids(edge_type)
     count = _count(links, own, edge_type, graph.arrays.schema)
+    unit = graph.arrays.schema.time_unit(sampling.time_attr)
     label = None if options.edge_label is None else to_rows(options.edge_label, "edge_label", count)
-    time = None if options.edge_label_time is None else to_times(options.edge_label_time, count)
+    time = None if options.edge_label_time is None else to_times(options.edge_label_time, "edge_label_time", count, "links", unit)
     if sampling.time_attr is not None and _is_paired(negatives, own):
         raise PlanError(
             f"time_attr={sampling.time_attr!r}, and the negatives of the split {split!r} have no times",

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import itertools
 import re
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
+import torch
+from scipy import sparse
+from torch_geometric.data import Data, TemporalData
+from torch_geometric.datasets import KarateClub
 
 import gnnkit
 from gnnkit.errors import DatasetError, GnnkitError, PlanError
@@ -324,3 +330,192 @@ def test_fractions_beyond_float32(option: str, values: list[float], fits: bool) 
         read(values)
     scale = 10.0 ** -np.round(np.log10(abs(values[0])))
     assert read([value * scale for value in values]) == np.array([value * scale for value in values], np.float32).tolist()
+
+
+# Times -----------------------------------------------------------------------------------------------------------------------
+
+RATED = ("film", "rated_by", "user")
+WHEN = pd.Timestamp("2020-01-01")
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+DATES: dict[str, Any] = {
+    "datetime64[D]": np.array(["2020-01-01"], "datetime64[D]"),
+    "datetime64[ns]": np.array(["2020-01-01"], "datetime64[ns]"),
+    "Timestamp": [WHEN],
+    "DatetimeIndex": pd.DatetimeIndex([WHEN]),
+    "Series": pd.Series([WHEN]),
+    "with a zone": pd.Series([pd.Timestamp("2020-01-01 02:00", tz="Europe/Helsinki")]),
+    "datetime": [datetime(2020, 1, 1)],
+    "datetime with a zone": [datetime(2020, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))],
+    "date": [date(2020, 1, 1)],
+    "text": ["2020-01-01"],
+    "text with a zone": ["2020-01-01T00:00:00Z"],
+}
+
+
+def rated(unit: str = "us", **options: Any) -> gnnkit.GraphLoader:
+    """A user and two ratings, of 2019 and 2030."""
+    events = pd.DataFrame({"mid": [7, 8], "uid": [1, 1], "at": pd.to_datetime(["2019-01-01", "2030-01-01"])})
+    options = {"num_neighbors": [-1], "batch_size": 1, "progress": False, "time_attr": "time", **options}
+    if "edge_label_index" not in options:
+        options["input_nodes"] = ("user", [0])
+    return gnnkit.GraphLoader.from_tables({RATED: events}, time={RATED: "at"}, time_unit=unit, **options)
+
+
+@pytest.mark.parametrize("unit", PER_SECOND)
+@pytest.mark.parametrize("kind", DATES)
+def test_dates_of_inputs_are_converted(kind: str, unit: str) -> None:
+    with rated(unit, input_time=DATES[kind]) as loader:
+        assert loader.plan.inputs.time.tolist() == [int(WHEN.timestamp()) * PER_SECOND[unit]]
+        assert loader.peek()["film"].n_id.tolist() == [0]
+        assert loader.schema.edge_types[RATED].arrays["time"].unit == unit and f"before time in {unit}" in repr(loader)
+        assert f"time int64 in {unit}" in loader.store._repr_mimebundle_()["text/html"]
+        assert loader.for_split(("user", [0]), input_time=["2031-01-01"]).peek()["film"].n_id.tolist() == [0, 1]
+        with gnnkit.GraphLoader.from_store(
+            loader.store, num_neighbors=[-1], input_nodes=("user", [0]), time_attr="time", input_time=DATES[kind], progress=False
+        ) as again:
+            assert again.plan.inputs == loader.plan.inputs
+
+
+@pytest.mark.parametrize("kind", DATES)
+def test_dates_of_links_are_converted(kind: str) -> None:
+    with rated(edge_label_index=(RATED, [[0], [0]]), edge_label_time=DATES[kind]) as loader:
+        assert loader.plan.inputs.edge_label_time.tolist() == [int(WHEN.timestamp()) * 10**6]
+
+
+@pytest.mark.parametrize("unit", PER_SECOND)
+@pytest.mark.parametrize("window", [np.timedelta64(400, "D"), timedelta(days=400), pd.Timedelta(days=400), [timedelta(days=400)]], ids=str)
+def test_windows_are_converted(window: Any, unit: str) -> None:
+    with rated(unit, input_time=DATES["date"], time_window=window) as loader:
+        assert loader.peek()["film"].n_id.tolist() == [0]
+        given = loader.plan.inputs.window if isinstance(window, list) else [loader.plan.sampling.time_window]
+        assert list(given) == [400 * 86400 * PER_SECOND[unit]]
+    with rated(unit, input_time=DATES["date"], time_window=timedelta(days=300)) as loader:
+        assert loader.peek()["film"].n_id.tolist() == []
+
+
+@pytest.mark.parametrize("unit", PER_SECOND)
+@pytest.mark.parametrize("other", PER_SECOND)
+@pytest.mark.parametrize("option", ["input_time", "edge_label_time"])
+def test_whole_numbers_of_another_unit_are_refused(option: str, unit: str, other: str) -> None:
+    given = torch.tensor([int(WHEN.timestamp()) * PER_SECOND[other]])
+    more = {} if option == "input_time" else {"edge_label_index": (RATED, [[0], [0]])}
+    if unit == other:
+        with rated(unit, **{option: given}, **more) as loader:
+            assert loader.plan.inputs.input_type is not None
+        return
+    with pytest.raises(PlanError, match=rf"{option} has {int(given)}: in .* that is .*; in .* it is 2020-01-01") as caught:
+        rated(unit, **{option: given}, **more)
+    (change,) = re.findall(rf"({option} (?:\*|//) \d+) is in", caught.value.hint or "")
+    with rated(unit, **{option: eval(change, {option: given})}, **more) as loader:
+        found = loader.plan.inputs.time if option == "input_time" else loader.plan.inputs.edge_label_time
+        assert found.tolist() == [int(WHEN.timestamp()) * PER_SECOND[unit]]
+
+
+@pytest.mark.parametrize("number", [0, -1, 5, 2**62, -(2**62)])
+def test_whole_numbers_that_are_no_dates_are_taken(number: int) -> None:
+    with rated(input_time=[number]) as loader:
+        assert loader.plan.inputs.time.tolist() == [number]
+
+
+def test_dates_where_times_have_no_unit() -> None:
+    events = {"mid": [7, 8], "uid": [1, 1], "at": [2019, 2030]}
+    options: dict[str, Any] = {"num_neighbors": [-1], "input_nodes": ("user", [0]), "time_attr": "time", "progress": False}
+    for given in ({"input_time": ["2020-01-01"]}, {"input_time": [2020], "time_window": timedelta(days=1)}):
+        with pytest.raises(PlanError, match=r"(?s)times are whole numbers without a unit.*astype\('int64'\)"):
+            gnnkit.GraphLoader.from_tables({RATED: events}, time={RATED: "at"}, **options, **given)
+    with gnnkit.GraphLoader.from_tables({RATED: events}, time={RATED: "at"}, **options, input_time=[2020]) as loader:
+        assert loader.schema.edge_types[RATED].arrays["time"].unit is None
+    for bad, says in ((np.array(["NaT"], "datetime64[s]"), "missing time"), (["soon"], "must hold numbers"), (["3000-01-01"], "beyond")):
+        with pytest.raises(PlanError, match=says):
+            rated("ns", input_time=bad)
+
+
+@pytest.mark.parametrize("as_csv", [False, True])
+def test_seconds_beside_timestamps_are_refused(as_csv: bool, tmp_path: Path) -> None:
+    users = pd.DataFrame({"uid": [1], "since": pd.to_datetime(["2020-01-01"])})
+    events: Any = pd.DataFrame({"mid": [7, 8], "uid": [1, 1], "ts": [1546300800, 1893456000]})
+    if as_csv:
+        events.to_csv(tmp_path / "events.csv", index=False)
+        events = tmp_path / "events.csv"
+    options: dict[str, Any] = {"keys": {"user": "uid"}, "time": {"user": "since", RATED: "ts"}}
+    with pytest.raises(DatasetError, match=r"(?s)'ts' of .* has whole numbers, and 'since' of 'user' has timestamps") as caught:
+        gnnkit.tables({RATED: events}, {"user": users}, **options)
+    types = eval(re.findall(r"types=(\{.*?\})", caught.value.hint or "")[0])
+    source = gnnkit.tables({RATED: events}, {"user": users}, types=types, **options)
+    assert read_edge_array(source, RATED, "time").tolist() == [1546300800 * 10**6, 1893456000 * 10**6]
+    more: dict[str, Any] = {"num_neighbors": [-1], "input_nodes": ("user", [0]), "time_attr": "time", "progress": False}
+    with gnnkit.GraphLoader.from_source(source, **more) as loader:
+        assert loader.peek()["film"].n_id.tolist() == [0]
+        assert str(loader.check_leakage()) == f"none of 1 edges is later than its seed ({RATED} by times of edges)"
+
+
+def test_a_column_of_both_tables_is_no_time() -> None:
+    people = pd.DataFrame({"id": [0, 1, 2], "at": [50, 1, 1]})
+    payments = pd.DataFrame({"src": [1, 2], "dst": [0, 0], "at": [10, 99]})
+    with pytest.raises(PlanError, match="is a column of nodes and one of edges") as caught:
+        gnnkit.tables(payments, people, keys="id", time="at")
+    of_nodes, of_edges = (eval(words) for words in re.findall(r"time=(\{.*?\}) (?:takes|that)", caught.value.hint or ""))
+    assert read_node_array(gnnkit.tables(payments, people, keys="id", time=of_nodes), "node", "time").tolist() == [50, 1, 1]
+    assert read_edge_array(gnnkit.tables(payments, people, keys="id", time=of_edges), PLAIN, "time").tolist() == [10, 99]
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "says"),
+    [
+        ([1.5, 2.5], "us", "are timestamps, dates or whole numbers"),
+        (pd.to_datetime(["1600-01-01 00:00:00.5"] * 2), "ns", "does not fit the unit 'ns'"),
+        (pd.to_datetime(["2020-01-01 00:00:00.5"] * 2), "s", "does not fit the unit 's'"),
+    ],
+)
+def test_what_an_error_of_times_names_helps(values: Any, unit: str, says: str) -> None:
+    table = pd.DataFrame({"src": [0, 1], "dst": [1, 0], "t": values})
+    with pytest.raises(DatasetError, match=says) as caught:
+        gnnkit.tables(table, time="t", time_unit=unit)
+    hint = caught.value.hint or ""
+    if found := re.findall(r"time_unit='(\w+)'", hint):
+        assert len(read_edge_array(gnnkit.tables(table, time="t", time_unit=found[0]), PLAIN, "time")) == 2
+    else:
+        (change,) = re.findall(r"for example (\(.*'int64'\))", hint)
+        assert read_edge_array(gnnkit.tables(table.assign(t=eval(change)), time="t"), PLAIN, "time").tolist() == [1500, 2500]
+
+
+# Other forms -----------------------------------------------------------------------------------------------------------------
+
+
+def other_forms() -> dict[str, Any]:
+    """Graphs of the edges 0 to 1, 0 to 2 and 2 to 1 in forms that are no tables."""
+    src, dst = torch.tensor([0, 0, 2]), torch.tensor([1, 2, 1])
+    matrix = sparse.coo_array((np.ones(3), (src.numpy(), dst.numpy())), shape=(3, 3))
+    graph = Data(edge_index=torch.stack([src, dst]), num_nodes=3)
+    return {
+        "LazyFrame": pl.DataFrame({"src": src.numpy(), "dst": dst.numpy()}).lazy(),
+        "TemporalData": TemporalData(src=src, dst=dst, t=torch.tensor([1, 2, 3])),
+        "Data": graph,
+        "dataset": KarateClub(),
+        "coo_array": matrix,
+        "csr_matrix": sparse.csr_matrix(matrix),
+        "sparse tensor": torch.sparse_csr_tensor([0, 2, 2, 3], [1, 2, 1], torch.ones(3), size=(3, 3), check_invariants=True),
+        "rows": [{"src": int(a), "dst": int(b)} for a, b in zip(src, dst, strict=True)],
+        "indptr and indices": (np.array([0, 2, 2, 3]), np.array([1, 2, 1])),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["LazyFrame", "TemporalData", "Data", "dataset", "coo_array", "csr_matrix", "sparse tensor", "rows", "indptr and indices"],
+)
+@pytest.mark.filterwarnings("ignore:Sparse (invariant|CSR)")
+def test_what_is_no_table_is_told_the_line_that_makes_it_one(name: str) -> None:
+    edges = other_forms()[name]
+    with pytest.raises(PlanError, match="is no table") as caught:
+        gnnkit.tables(edges)
+    line, _, _ = (caught.value.hint or "").rpartition(" is one" if " is one" in (caught.value.hint or "") else " takes it")
+    if line.startswith("GraphLoader"):
+        call = line.replace(")", ", num_neighbors=[1], progress=False)")
+        with eval(call, {"GraphLoader": gnnkit.GraphLoader, "edges": edges}) as loader:
+            assert loader.schema.num_nodes in (3, 34)
+        return
+    table = eval(line, {"edges": edges, "np": np, "pandas": pd})
+    assert pairs(gnnkit.tables(table, 3)) == [(0, 1), (0, 2), (2, 1)]
+    with pytest.raises(PlanError, match="is no table"):
+        gnnkit.tables({PLAIN: edges})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
@@ -584,7 +585,7 @@ class Times:
 
     def finish(self) -> ArraySpec:
         """See ``Column``."""
-        return self._kept.spec
+        return replace(self._kept.spec, unit=None if self._is_number else self._unit)
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """See ``Column``."""

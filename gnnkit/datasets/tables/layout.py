@@ -164,6 +164,7 @@ class Layout:
                 raise PlanError(f"nodes are by type, {list(nodes)}, and edges is one table", hint)
             edges = {HOMOGENEOUS_EDGE_TYPE: edges}
             nodes = {} if nodes is None else {HOMOGENEOUS_NODE_TYPE: nodes}
+        _check_forms(edges=edges, nodes=nodes)
         if not edges:
             raise PlanError("there are no tables of edges", "give edges={(source type, relation, target type): table}")
         if nodes is not None and not isinstance(nodes, Mapping):
@@ -183,7 +184,7 @@ class Layout:
         for edge_type in edge_types:
             table = open_table(edges[edge_type], _what("edges", edge_type, typed), types, events)
             found = [by_type.one(option, value, edge_type, shared=True) for option, value in (("src", src), ("dst", dst))]
-            used = {column for option, value in given.items() for column in by_type.one(option, value, edge_type)}
+            used = {column for option in {*_NODE_USES, *_EDGE_USES} for column in by_type.one(option, given[option], edge_type)}
             columns = _ends(table, found, made[edge_type[0]], made[edge_type[2]], used)
             rows[edge_type] = EdgeTable(edge_type, table, columns, (bool(found[0]), bool(found[1])))
         layout = cls(made, rows, types, not typed)
@@ -247,6 +248,12 @@ class Layout:
     def _use(self, option: str, value: Any, by_type: _ByType) -> None:
         """Enters the columns of one use; those of a graph of one type belong to its nodes, unless only its edges have them."""
         shared = self.is_homogeneous and not isinstance(value, Mapping)
+        if shared and option == "time":
+            (node,), (edge,) = self.nodes.values(), self.edges.values()
+            for column in by_type.one(option, value, node.name):
+                if all(table is not None and column in table.schema.names for table in (node.table, edge.table)):
+                    hint = f"time={{{node.name!r}: {column!r}}} takes the one of nodes, time={{{edge.name}: {column!r}}} that of edges"
+                    raise PlanError(f"time={column!r} is a column of nodes and one of edges", hint)
         for node_type, node in self.nodes.items():
             columns = by_type.one(option, value, node_type) if option in _NODE_USES else ()
             edges = next(iter(self.edges.values())).table
@@ -337,6 +344,39 @@ def _only_edges_have(columns: tuple[str, ...], nodes: SourceTable | None, edges:
     )
 
 
+def _check_forms(**by_type: Any) -> None:
+    """Refuses what is no table and can be made one in a line, which the error says; ``{type: table}`` by option."""
+    for option, form in ((option, form) for option, forms in by_type.items() if isinstance(forms, Mapping) for form in forms.values()):
+        module, kind = type(form).__module__.partition(".")[0], type(form).__name__
+        hint = None
+        if kind == "LazyFrame":
+            hint = f"{option}.collect() is one"
+        elif kind == "TemporalData":
+            hint = f"dict(src={option}.src, dst={option}.dst, t={option}.t) is one, with time='t'"
+        elif module == "torch_geometric":
+            hint = f"GraphLoader.from_pyg({option}{'' if hasattr(form, 'stores') else '[0]'}) takes it"  # or a dataset's first graph
+        elif module == "scipy":
+            hint = f"{option}.nonzero() is one, sources first"
+        elif module == "torch" and str(getattr(form, "layout", "")).startswith("torch.sparse"):
+            hint = f"{option}.to_sparse_coo().indices() is one, sources first"
+        elif isinstance(form, (list, tuple)) and form and all(isinstance(row, Mapping) for row in form):
+            hint = f"pandas.DataFrame({option}) is one"
+        elif _is_compressed(form):
+            hint = f"(np.repeat(np.arange(len({option}[0]) - 1), np.diff({option}[0])), {option}[1]) is one, of rows and columns"
+        if hint is not None:
+            raise PlanError(f"{option}: {kind} is no table", hint)
+
+
+def _is_compressed(form: Any) -> bool:
+    """Whether this is ``(indptr, indices)`` of compressed rows, and not two ends of edges."""
+    if not isinstance(form, (tuple, list)) or len(form) != 2 or not all(hasattr(part, "dtype") for part in form):
+        return False
+    first, second = (np.asarray(part) for part in form)
+    if first.ndim != 1 or second.ndim != 1 or len(first) == len(second) or first.dtype.kind not in "iu" or not len(first):
+        return False
+    return bool(first[0] == 0 and first[-1] == len(second) and (np.diff(first) >= 0).all())
+
+
 def _node_table(name: NodeType, form: Any, keys: tuple[str, ...], types: dict[str, pa.DataType], events: EventSink) -> NodeTable:
     if keys and (form is None or isinstance(form, (int, np.integer))):
         hint = "nodes=... gives it; without one, nodes are named by what edges say"
@@ -378,6 +418,7 @@ def _given_after(store: Store, edges: Any, nodes: Any) -> tuple[Mapping[EdgeType
         if not isinstance(by_type, Mapping) or any(name not in known for name in by_type):
             named = list(by_type) if isinstance(by_type, Mapping) else type(given).__name__
             raise PlanError(f"{option} names {named}, and the store {store.path} has the types {known}", f"{option}={{type: table}}")
+        _check_forms(**{option: by_type})
         made.append(dict(by_type))
     return made[0], made[1]
 

@@ -21,7 +21,7 @@ from gnnkit.schema import NodeType
 from gnnkit.storage.keys import words_of
 from gnnkit.storage.layout import FEATURE_NAME, LABEL_NAME
 
-_WEIGHT, _TIME = "edge_weight", "time"
+_WEIGHT, TIME = "edge_weight", "time"
 # Finds the ids of keys, given as words; -1 where no node has the key.
 Finder: TypeAlias = Callable[[NDArray[np.uint64]], NDArray[Any]]
 
@@ -70,7 +70,7 @@ class ReadOptions:
             column: Column = Codes(label[0], *common) if text and one else Numbers(label, None, *common, flat=one)
             made[name] = column
         for found in uses.get("time", ()):
-            made[_TIME] = Times(found, self.time_unit, *common)
+            made[TIME] = Times(found, self.time_unit, *common)
         for found in uses.get("edge_weight", ()):
             made[_WEIGHT] = Numbers([found], None, *common, flat=True)
         for found in uses.get("categories", ()):

@@ -411,8 +411,10 @@ def _open_csv(path: str, columns: list[str] | None, types: Mapping[str, pa.DataT
 
     skipped, delimiter, has_header = _look(path)
     read = csv.ReadOptions(block_size=_CSV_BLOCK, skip_rows=skipped, autogenerate_column_names=not has_header)
+    # Times may be written as numbers: those are read as such, and converted afterwards.
+    known = {name: kind for name, kind in types.items() if not pa.types.is_temporal(kind)}
     convert = csv.ConvertOptions(
-        column_types=dict(types), null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False, include_columns=columns
+        column_types=known, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False, include_columns=columns
     )
     source = pa.input_stream(path, compression="detect")
     return csv.open_csv(source, read, csv.ParseOptions(delimiter=delimiter, newlines_in_values=False), convert)

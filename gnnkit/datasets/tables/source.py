@@ -21,7 +21,7 @@ from gnnkit.datasets.tables.columns import Codes, Column, Recoding, column_of
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, KeyTable, key_column, key_kind, parts_for, resolve
 from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable, types_of, types_to_text
-from gnnkit.datasets.tables.readers import EdgeReader, Finder, NodeReader, ReadOptions
+from gnnkit.datasets.tables.readers import TIME, EdgeReader, Finder, NodeReader, ReadOptions
 from gnnkit.datasets.tables.reading import SourceTable
 from gnnkit.datasets.tables.rows import Place, Rows, Scratch
 from gnnkit.errors import DatasetError, PlanError, near_matches
@@ -384,7 +384,7 @@ class TableSource:
         """Makes rows of an array of the store what they are among all rows; None where they stay as they are."""
         if not self._own(name).get("rows", 0):
             return None
-        return (self._edges[name] if isinstance(name, tuple) else self._nodes[name]).columns[array].recoding()
+        return self._arrays(name).columns[array].recoding()
 
     def _own(self, name: NodeType | EdgeType) -> Mapping[str, Any]:
         """The state that the store's tables of a type ended in; empty where there is no store."""
@@ -453,6 +453,7 @@ class TableSource:
         del finders  # and their memory
         for arrays in (*self._nodes.values(), *self._edges.values()):
             arrays.finish()
+        self._check_times()
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {t: self._split(t, codes) for t, codes in self._splits.items()}
         for node_type, keys in distinct.items():
             spool = self._spools[node_type]
@@ -464,6 +465,26 @@ class TableSource:
                 spool.append([key_column(chunk)], words)
             self._nodes[node_type].num_rows = spool.num_rows
         self._resolve(pending)
+
+    def _check_times(self) -> None:
+        """Refuses whole numbers beside timestamps: they would be compared with each other, in units that differ.
+
+        Raises:
+            DatasetError: Names the columns of both.
+        """
+        owners: list[NodeTable | EdgeTable] = [*self._layout.nodes.values(), *self._layout.edges.values()]
+        timed = [(owner, self._arrays(owner.name)) for owner in owners if "time" in owner.uses]
+        found = {arrays.specs[TIME].unit: owner for owner, arrays in timed if arrays.num_rows or self._own(owner.name).get("rows", 0)}
+        if len(found) > 1 and None in found:
+            number, (dated, *_) = found.pop(None), found.values()
+            (column,), (other,) = number.uses["time"], dated.uses["time"]
+            raise DatasetError(
+                f"{column!r} of {number.name!r} has whole numbers, and {other!r} of {dated.name!r} has timestamps",
+                f"types={{{column!r}: 'timestamp[s]'}} reads whole numbers as seconds since 1970, and 'timestamp[ms]' as milliseconds",
+            )
+
+    def _arrays(self, name: NodeType | EdgeType) -> _ColumnArrays:
+        return self._edges[name] if isinstance(name, tuple) else self._nodes[name]
 
     def _distinct(self) -> dict[NodeType, DistinctKeys]:
         """Makes the collections of keys of node types without a table."""
