@@ -126,6 +126,26 @@ def test_names_that_contradict_are_refused_with_the_calls_that_settle_it(columns
     assert caught.value.hint.count(" or ") == 1
 
 
+def test_edges_that_may_lead_back_ask(tmp_path: Path) -> None:
+    """In a typed graph, columns in another order have always been a way to say it."""
+    there, back, friends = ("a", "to", "b"), ("b", "rev_to", "a"), ("a", "knows", "a")
+    table = numbered(["src", "dst"])
+    turned = {name: table[name] for name in ("dst", "src")}
+    with pytest.raises(PlanError, match="do not say which are the ends") as caught:
+        gnnkit.tables({there: table, back: turned})
+    by_name, led_back = followed(caught.value, lambda **named: gnnkit.tables({there: table, back: turned}, **named))
+    assert pairs(by_name, there) == pairs(by_name, back) == pairs(led_back, there) == [(100, 200), (101, 201), (102, 202)]
+    assert pairs(led_back, back) == [(200, 100), (201, 101), (202, 102)]
+    assert pairs(gnnkit.tables({friends: turned}), friends) == [(100, 200), (101, 201), (102, 202)]
+
+
+def test_appended_columns_that_do_not_tell(tmp_path: Path) -> None:
+    store = gnnkit.partition(gnnkit.tables({"a": [0], "b": [1]}, 3), 1, out=tmp_path / "store")
+    with pytest.raises(PlanError, match=r"(?s)do not say which are the ends.*call the columns of the ends \['a', 'b'\]"):
+        store.append(edges={"time": [1], "x": [2], "y": [0]})
+    assert store.append(edges={"time": [1], "a": [2], "b": [0]}).schema.num_edges == 2
+
+
 @pytest.mark.parametrize("option", ["src", "dst"])
 @pytest.mark.parametrize("column", ["a", "b"])
 def test_one_named_end_leaves_the_other_column(option: str, column: str) -> None:

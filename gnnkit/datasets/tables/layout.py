@@ -185,7 +185,7 @@ class Layout:
             table = open_table(edges[edge_type], _what("edges", edge_type, typed), types, events)
             found = [by_type.one(option, value, edge_type, shared=True) for option, value in (("src", src), ("dst", dst))]
             used = {column for option in {*_NODE_USES, *_EDGE_USES} for column in by_type.one(option, given[option], edge_type)}
-            columns = _ends(table, found, made[edge_type[0]], made[edge_type[2]], used)
+            columns = _ends(table, found, made[edge_type[0]], made[edge_type[2]], used, edge_type if typed else None)
             rows[edge_type] = EdgeTable(edge_type, table, columns, (bool(found[0]), bool(found[1])))
         layout = cls(made, rows, types, not typed)
         for option, value in given.items():
@@ -481,7 +481,10 @@ def _edge_after(edge_type: EdgeType, own: Mapping[str, Any], table: SourceTable 
         # Columns that were not named, but are the first and the second, may have other names.
         found = [columns if by_name or columns[0] in table.schema.names else () for columns, by_name in zip(ends, named, strict=True)]
         used = {column for columns in uses.values() for column in columns}
-        ends = _ends(table, found, nodes[edge_type[0]], nodes[edge_type[2]], used)
+        try:
+            ends = _ends(table, found, nodes[edge_type[0]], nodes[edge_type[2]], used)
+        except PlanError as error:  # no option of an append says which they are
+            raise PlanError(error.message, f"call the columns of the ends {[*ends[0], *ends[1]]}, as in the store") from None
     return EdgeTable(edge_type, table, ends, named, uses)
 
 
@@ -511,9 +514,14 @@ def types_to_text(types: Mapping[str, pa.DataType]) -> str:
 
 
 def _ends(
-    table: SourceTable, found: Sequence[tuple[str, ...]], source: NodeTable, target: NodeTable, used: Collection[str]
+    table: SourceTable,
+    found: Sequence[tuple[str, ...]],
+    source: NodeTable,
+    target: NodeTable,
+    used: Collection[str],
+    edge_type: EdgeType | None = None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The columns of both ends: those that are named, else what the columns' own names and their order say."""
+    """The columns of both ends: those that are named, else what the columns' own names and their order say; see ``_guessed_ends``."""
     if len(table.schema.names) < 2:
         raise PlanError(f"{table.what} have the columns {table.schema.names}, and an edge has two ends")
     src, dst = found
@@ -527,7 +535,7 @@ def _ends(
                 hint = f"nodes=a table with a row for each of them, and keys=[...] with {len(columns)} columns of it"
             raise PlanError(f"{what}, of {table.what}, and the keys of {node.name!r} are {list(node.keys)}", hint)
     if not src or not dst:
-        guess = _guessed_ends(table, src[0] if src else None, dst[0] if dst else None, used)
+        guess = _guessed_ends(table, src[0] if src else None, dst[0] if dst else None, used, edge_type)
         src, dst = src or (guess[0],), dst or (guess[1],)
     return src, dst
 
@@ -589,11 +597,20 @@ def _pairs(names: Sequence[str]) -> tuple[list[tuple[str, str]], list[tuple[str,
     return sure, found
 
 
-def _guessed_ends(table: SourceTable, src: str | None, dst: str | None, used: Collection[str]) -> tuple[str, str]:
+def _guessed_ends(
+    table: SourceTable, src: str | None, dst: str | None, used: Collection[str], edge_type: EdgeType | None
+) -> tuple[str, str]:
     """The columns of both ends where one of them is named or none.
 
     They are the two whose names say so, such as "dst" and "src" in any order. Else they are the first two that are no index of pandas, can
     be keys, and are used by no option.
+
+    Args:
+        table: The edges.
+        src: The column of sources, if users name it.
+        dst: That of targets.
+        used: Columns that options name.
+        edge_type: The type of edges of a typed graph. Where its ends differ, "dst" before "src" may mean edges that lead back.
 
     Raises:
         PlanError: Names contradict this, or do not tell.
@@ -611,10 +628,15 @@ def _guessed_ends(table: SourceTable, src: str | None, dst: str | None, used: Co
     contradicted = (not src and first in [b for _, b in pairs]) or (not dst and second in [a for a, _ in pairs])
     if place in sure or (not sure and is_clear and not contradicted):
         return place
-    if len(sure) == 1:
+    leads_back = edge_type is not None and edge_type[0] != edge_type[2] and place[::-1] in sure
+    if len(sure) == 1 and not leads_back:
         return sure[0]
     others = [(src or a, dst or b) for a, b in itertools.permutations(clear[:3], 2)]
-    calls = [f"src={a!r}, dst={b!r}" for a, b in dict.fromkeys([*sure, *pairs, *others]) if a != b][:2]
+
+    def said(column: str) -> str:
+        return repr(column if edge_type is None else {edge_type: column})
+
+    calls = [f"src={said(a)}, dst={said(b)}" for a, b in dict.fromkeys([*sure, *pairs, *others]) if a != b][:2]
     given = f"src={src!r}, and " if src else f"dst={dst!r}, and " if dst else ""
     hint = " or ".join(calls) or "src=..., dst=..."
     raise PlanError(f"{given}{table.what} have the columns {table.schema.names}, whose names do not say which are the ends", hint)
