@@ -126,7 +126,7 @@ class GraphLoader(Shown):
         cls,
         name: str,
         *,
-        input_nodes: Any = "train",
+        input_nodes: Any = "auto",
         with_edge: bool | None = None,
         undirected: bool = False,
         root: str | Path | None = None,
@@ -143,7 +143,8 @@ class GraphLoader(Shown):
             name: ``"ogbn-products"``, ``"ogbn-arxiv"``, ``"ogbn-proteins"``, ``"ogbn-mag"`` or ``"ogbn-papers100M"``. Or one whose batches
                 start from the links of the split "train" unless ``edge_label_index`` says otherwise: ``"ogbl-collab"``, ``"ogbl-ppa"``,
                 ``"ogbl-citation2"``, ``"ogbl-ddi"``, ``"ogbl-wikikg2"``, ``"ogbl-biokg"`` or ``"ogbl-vessel"``.
-            input_nodes: What batches start from: a split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
+            input_nodes: What batches start from: a split's name, ids, a mask, ``("type", any of these)``, or None for all nodes. "auto" is
+                the split "train", of nodes or else of links, and all nodes where the graph has none.
             with_edge: Whether batches carry edge ids; None: if the graph has edge features.
             undirected: Adds reverse edges as PyG's ``ToUndirected`` does.
             root: Folder of the datasets as OGB lays them out; None is ``$GNNKIT_HOME`` or the user's cache folder.
@@ -178,7 +179,7 @@ class GraphLoader(Shown):
         cls,
         source: GraphSource,
         *,
-        input_nodes: Any = "train",
+        input_nodes: Any = "auto",
         with_edge: bool | None = None,
         store_dir: str | Path | None = None,
         progress: Progress = "auto",
@@ -230,7 +231,7 @@ class GraphLoader(Shown):
         null: Any = None,
         encoding: Any = None,
         name: str = "tables",
-        input_nodes: Any = None,
+        input_nodes: Any = "auto",
         with_edge: bool | None = None,
         store_dir: str | Path | None = None,
         progress: Progress = "auto",
@@ -306,10 +307,7 @@ class GraphLoader(Shown):
             name=name,
             events=events,
         )
-        given = dict(options)
-        return cls._over(
-            opening.open_source(source, given, input_nodes, with_edge=with_edge, store_dir=store_dir, events=events, usual=None)
-        )
+        return cls._over(opening.open_source(source, dict(options), input_nodes, with_edge=with_edge, store_dir=store_dir, events=events))
 
     @classmethod
     @takes_options(with_build=False)
@@ -317,7 +315,7 @@ class GraphLoader(Shown):
         cls,
         data: Data | HeteroData,
         *,
-        input_nodes: Any = None,
+        input_nodes: Any = "auto",
         edge_dir: EdgeDir = "in",
         weight: str | None = None,
         time_attr: str | None = None,
@@ -353,7 +351,7 @@ class GraphLoader(Shown):
         cls,
         path: str | Path | Store | None = None,
         *,
-        input_nodes: Any = "train",
+        input_nodes: Any = "auto",
         weight: str | None = None,
         time_attr: str | None = None,
         with_edge: bool | None = None,

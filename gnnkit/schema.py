@@ -128,12 +128,17 @@ class ArraySpec:
         row_shape: Shape of one row: ``()`` for labels ``[n]``, ``(100,)`` for features ``[n, 100]``.
         quantization: What the numbers of a quantised array stand for; None for other arrays.
         dim: The dimension of a batch's array that its rows lie along, PyG's ``__cat_dim__``: 1 for ``[2, n]``, which is stored ``[n, 2]``.
+        unit: "s", "ms", "us" or "ns" where the numbers are times in this unit since 1970; None where nothing is known of them.
     """
 
     dtype: str
     row_shape: tuple[int, ...] = ()
     quantization: Quantization | None = None
     dim: int = 0
+    unit: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.row_shape) if self.row_shape else ''}{f' in {self.unit}' if self.unit else ''}"
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -164,6 +169,8 @@ class ArraySpec:
             value["quantization"] = self.quantization.to_json()
         if self.dim:
             value["dim"] = self.dim
+        if self.unit is not None:
+            value["unit"] = self.unit
         return value
 
     @classmethod
@@ -172,7 +179,7 @@ class ArraySpec:
         dtype = str(value["dtype"])
         bits = element_type(dtype).bits or 8
         quantization = Quantization.from_json(value["quantization"], bits) if "quantization" in value else None
-        return cls(dtype, tuple(int(n) for n in value["row_shape"]), quantization, int(value.get("dim", 0)))
+        return cls(dtype, tuple(int(n) for n in value["row_shape"]), quantization, int(value.get("dim", 0)), value.get("unit"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +237,11 @@ class GraphSchema:
     def num_nodes(self) -> int:
         """Nodes over all types."""
         return sum(t.num_nodes for t in self.node_types.values())
+
+    def time_unit(self, name: str | None) -> str | None:
+        """The unit of the arrays of times of a name, see ``ArraySpec``; None where they have none, or nothing has this name."""
+        arrays = [*(t.arrays for t in self.node_types.values()), *(t.arrays for t in self.edge_types.values())]
+        return next((own[name].unit for own in arrays if name is not None and name in own and own[name].unit), None)
 
     @property
     def num_edges(self) -> int:

@@ -32,6 +32,9 @@ notebook show them. A name that is none of these is an error that says what was 
 `with_backend` take all of them but those of the store that is built; what is not given stays as it is in the loader that they are
 called on, except that `shuffle` and `remainder` start from their defaults. The last column says on which backends an option works;
 elsewhere it is refused, or does nothing where nothing can be done.
+
+`input_nodes` says what batches start from: a split's name, ids, a mask, `("type", any of these)`, or None for all nodes. Where nothing is
+said they start from the split "train" of the graph, of nodes or else of links, and from all nodes where there is none.
 """
 _WIDTH = 140
 

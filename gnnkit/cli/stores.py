@@ -191,7 +191,7 @@ def _name(type_name: str) -> str:
 
 
 def _arrays(part: Any) -> str:
-    shapes = (f"{name} {spec.dtype}{list(spec.row_shape) if spec.row_shape else ''}" for name, spec in part.arrays.items())
+    shapes = (f"{name} {spec}" for name, spec in part.arrays.items())
     return ", ".join(shapes) or "no arrays"
 
 

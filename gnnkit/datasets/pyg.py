@@ -42,6 +42,7 @@ from gnnkit.storage.edge_values import (
     weight_prefix,
 )
 from gnnkit.storage.kernels import count_degrees, place_edges
+from gnnkit.storage.staging import check_memory
 
 if TYPE_CHECKING:
     import torch
@@ -549,6 +550,7 @@ def graph_from_pyg(
     for node_type, node_schema in schema.node_types.items():
         if node_schema.num_nodes >= _INT32_END:
             raise PlanError(f"{node_type!r} has {node_schema.num_nodes} nodes; a type may have up to {_INT32_END - 1}")
+    check_memory(_structure_nbytes(schema, edge_dir), f"sampling from {type(data).__name__}", schema)
     nodes = {
         node_type: (NodePart({name: source.node_array(node_type, name) for name in node_schema.arrays}),)
         for node_type, node_schema in schema.node_types.items()
@@ -556,6 +558,19 @@ def graph_from_pyg(
     edges = {edge_type: (_compress(source, edge_type, edge_dir, weight, time_attr, with_edge),) for edge_type in schema.edge_types}
     bounds = {node_type: np.array([0, node_schema.num_nodes], np.int64) for node_type, node_schema in schema.node_types.items()}
     return GraphArrays(schema, edge_dir, nodes, edges, bounds, dict.fromkeys(schema.node_types), (0,))
+
+
+def _structure_nbytes(schema: GraphSchema, edge_dir: EdgeDir) -> int:
+    """Bytes that compressed edges take, with what is there while they are made: see ``_compress``."""
+    kept, beside = 0, 0
+    for edge_type, edges in schema.edge_types.items():
+        owners, rows = (
+            schema.node_types[edge_type[2 if edge_dir == "in" else 0]].num_nodes,
+            sum(s.row_nbytes for s in edges.arrays.values()),
+        )
+        kept += owners * np.dtype(_id_dtype(edges.num_edges)).itemsize + edges.num_edges * (4 + rows)
+        beside = max(beside, 16 * owners)
+    return kept + beside
 
 
 def _compress(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gnnkit.arguments import check_fields, to_array
 from gnnkit.errors import PlanError, near_matches
+from gnnkit.loader.times import check_unit, in_unit
 from gnnkit.plan import (
     AnchorLabels,
     ExcludeEdges,
@@ -130,22 +131,7 @@ def resolve_input_nodes(value: Any, graph: GraphHandle, input_time: Any = None, 
     count = schema.num_nodes if inputs.ids is None else len(inputs.ids)
     if inputs.split is not None:
         count = len(graph.splits[inputs.node_type][inputs.split])
-    return replace(inputs, time=to_input_times(input_time, count))
-
-
-def to_input_times(value: Any, count: int) -> NDArray[np.int64]:
-    """Times of input nodes: int64 ``[count]``.
-
-    Raises:
-        PlanError: They are no whole numbers, or of another shape.
-    """
-    times = to_array(value, "input_time")
-    if times.shape != (count,) or times.dtype.kind not in "iu":
-        raise PlanError(
-            f"input_time must be whole numbers [{count}], one for each input node; got {times.dtype} {list(times.shape)}",
-            "for example input_time.long()",
-        )
-    return times.astype(np.int64)
+    return replace(inputs, time=to_times(input_time, "input_time", count, "input nodes", graph.arrays.schema.time_unit(time_attr)))
 
 
 def check_no_mapping(value: Any, what: str) -> None:
@@ -219,13 +205,14 @@ def with_time_window(inputs: Inputs, value: Any, sampling: Sampling, graph: Grap
 
     Args:
         inputs: The inputs.
-        value: A whole number for each of them or for each place of their mask; None, or a single number, changes nothing.
+        value: A whole number or a ``timedelta64`` for each of them or for each place of their mask; None, or a single one, changes nothing.
         sampling: What is sampled around them.
         graph: The graph.
 
     Raises:
         PlanError: The numbers do not fit the inputs, or time plays no part.
     """
+    value = in_unit(value, "time_window", graph.arrays.schema.time_unit(sampling.time_attr))
     if one_window(value) is not None or value is None:
         return inputs
     if sampling.time_attr is None or isinstance(inputs, InputAnchors):
@@ -362,17 +349,26 @@ def to_rows(value: Any, what: str, count: int) -> NDArray[Any]:
     return np.array(array, order="C")
 
 
-def to_times(value: Any, count: int) -> NDArray[np.int64]:
-    """Times of links: int64 ``[count]``.
+def to_times(value: Any, what: str, count: int, inputs: str, unit: str | None) -> NDArray[np.int64]:
+    """Times of inputs: int64 ``[count]``.
+
+    Args:
+        value: Whole numbers, or dates as ``in_unit`` takes them.
+        what: The argument's name, for messages.
+        count: How many inputs there are.
+        inputs: What they are, for messages.
+        unit: The unit of the graph's times; None where they have none.
 
     Raises:
-        PlanError: They are no whole numbers, or of another shape.
+        PlanError: They are neither, of another shape, or in another unit.
     """
-    array = to_rows(value, "edge_label_time", count)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
+    array = to_array(in_unit(value, what, unit), what)
+    if array.shape != (count,) or array.dtype.kind not in "iu":
         raise PlanError(
-            f"edge_label_time must be whole numbers [{count}], got {array.dtype} {list(array.shape)}", "for example time.long()"
+            f"{what} must be whole numbers [{count}] or dates, one for each of {count} {inputs}; got {array.dtype} {list(array.shape)}",
+            f"for example {what}.long()",
         )
+    check_unit(array, what, unit)
     return array.astype(np.int64)
 
 
@@ -412,7 +408,7 @@ def check_sampling_options(options: LoaderOptions) -> None:
             raise PlanError(f"temporal_strategy must be 'uniform' or 'last', got {options.temporal_strategy!r}")
         if options.temporal_comparison not in ("<=", "<"):
             raise PlanError(f"temporal_comparison must be '<=' or '<', got {options.temporal_comparison!r}")
-        one_window(options.time_window)
+        one_window(in_unit(options.time_window, "time_window", "us"))  # in any unit: the graph's is not known yet
         return
     if isinstance(options.sampler, type) or not isinstance(options.sampler, Sampler):
         raise PlanError(
@@ -457,7 +453,7 @@ def resolve_sampling(
         options.subgraph_type,
         time_attr,
         options.temporal_strategy,
-        one_window(options.time_window),
+        one_window(in_unit(options.time_window, "time_window", schema.time_unit(time_attr))),
         options.temporal_comparison,
     )
 
@@ -581,8 +577,9 @@ def resolve_input_links(edge_label_index: Any, options: LinkOptions, sampling: S
     if which is None and any(part.edge_id is None for part in graph.arrays.edges[edge_type]):
         raise missing_edge_ids(edge_type)
     count = _count(links, own, edge_type, graph.arrays.schema)
+    unit = graph.arrays.schema.time_unit(sampling.time_attr)
     label = None if options.edge_label is None else to_rows(options.edge_label, "edge_label", count)
-    time = None if options.edge_label_time is None else to_times(options.edge_label_time, count)
+    time = None if options.edge_label_time is None else to_times(options.edge_label_time, "edge_label_time", count, "links", unit)
     if sampling.time_attr is not None and _is_paired(negatives, own):
         raise PlanError(
             f"time_attr={sampling.time_attr!r}, and the negatives of the split {split!r} have no times",
@@ -921,19 +918,25 @@ def _of_type(input_nodes: Any, anchor_type: str) -> Any:
     return anchor_type, None if isinstance(input_nodes, str) and input_nodes == anchor_type else input_nodes
 
 
+def is_auto(input_nodes: Any) -> bool:
+    """Whether a user says nothing of input nodes, so that batches start from the split "train", where the graph has one."""
+    return isinstance(input_nodes, str) and input_nodes == "auto"
+
+
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
     """The inputs that batches start from.
 
     Attributes:
-        input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes.
+        input_nodes: A split's name, ids, a mask, ``("type", any of these)``, or None for all nodes. "auto" is the split "train", of nodes
+            or else of links, and all nodes where the graph has none.
         input_time: Whole numbers ``[n]``, with ``time_attr``: nothing later is sampled around a node; None is each node's own time.
         edge_label_index: Makes batches start from links: ``[2, n]`` ids, a split's name, ``(edge type, either of these)``, or an edge type
             for all its edges.
         links: Further options for links.
     """
 
-    input_nodes: Any = None
+    input_nodes: Any = "auto"
     input_time: Any = None
     edge_label_index: Any = None
     links: LinkOptions = field(default_factory=LinkOptions)
@@ -951,21 +954,19 @@ class InputOptions:
             raise PlanError("input_time is about input nodes, and edge_label_index is given", "links have edge_label_time")
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], input_nodes: Any, usual: Any) -> InputOptions:
+    def of(cls, values: Mapping[str, Any], input_nodes: Any) -> InputOptions:
         """Takes the options about inputs.
 
         Args:
             values: Names and values, of ``INPUT_OPTIONS``.
             input_nodes: What the user says of nodes.
-            usual: What that is where nobody says anything.
 
         Raises:
             PlanError: A value is unusable, or nodes and links are given.
         """
         links = LinkOptions(**{name: value for name, value in values.items() if name in LINK_OPTIONS})
         index = values.get("edge_label_index")
-        is_usual = input_nodes is usual or (isinstance(input_nodes, str) and input_nodes == usual)
-        if index is not None and not is_usual:
+        if index is not None and not is_auto(input_nodes):
             raise PlanError("input_nodes and edge_label_index are both given", "batches start from nodes or from links: give one of them")
         return cls(input_nodes=input_nodes, input_time=values.get("input_time"), edge_label_index=index, links=links)
 
@@ -977,7 +978,12 @@ class InputOptions:
         """
         if self.edge_label_index is not None:
             return resolve_input_links(self.edge_label_index, self.links, sampling, graph)
-        return resolve_input_nodes(self.input_nodes, graph, self.input_time, sampling.time_attr)
+        nodes = self.input_nodes
+        if is_auto(nodes):
+            nodes = "train" if any("train" in splits for splits in graph.splits.values()) else None
+            if nodes is None and self.input_time is None and any("train" in splits for splits in graph.link_splits.values()):
+                return resolve_input_links("train", self.links, sampling, graph)
+        return resolve_input_nodes(nodes, graph, self.input_time, sampling.time_attr)
 
 
 LINK_OPTIONS = tuple(one.name for one in fields(LinkOptions))

@@ -7,7 +7,7 @@ nobody is kept from making batches with the same one on purpose.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -123,24 +123,30 @@ class LeakageCheck:
         num_edges: Edges with times that were compared with their seed's.
         num_later: Those of them that are too late.
         later: The first of these, ten at most.
+        compared: ``{edge type: whose times its edges have}``: "edges", or the type of the nodes that they come from; None where they have
+            none and were not compared.
     """
 
     num_edges: int = 0
     num_later: int = 0
     later: tuple[LaterEdge, ...] = ()
+    compared: Mapping[EdgeType, str | None] = field(default_factory=dict)
 
     def __str__(self) -> str:
+        told = "; ".join(
+            f"{t} {'not compared: no times' if whose is None else f'by times of {whose}'}" for t, whose in self.compared.items()
+        )
         if not self.num_later:
-            return f"none of {self.num_edges:,} edges is later than its seed"
+            return f"none of {self.num_edges:,} edges is later than its seed ({told})"
         first = self.later[0]
         return (
             f"{self.num_later:,} of {self.num_edges:,} edges are later than their seed, first edge {first.edge} of {first.edge_type}"
-            f" in batch {first.batch}: time {first.time}, seed {first.seed_time}"
+            f" in batch {first.batch}: time {first.time}, seed {first.seed_time} ({told})"
         )
 
     def __add__(self, other: LeakageCheck) -> LeakageCheck:
-        shown = (self.later + other.later)[:_MOST_SHOWN]
-        return LeakageCheck(self.num_edges + other.num_edges, self.num_later + other.num_later, shown)
+        shown, compared = (self.later + other.later)[:_MOST_SHOWN], {**self.compared, **other.compared}
+        return LeakageCheck(self.num_edges + other.num_edges, self.num_later + other.num_later, shown, compared)
 
 
 def check_leakage(batch: Any, time_attr: str = "time", *, temporal_comparison: TemporalComparison = "<=") -> LeakageCheck:
@@ -191,8 +197,10 @@ def _check(batch: Any, time_attr: str, strict: bool, has_own: bool | None, numbe
             raise _not_temporal("batch")
         own = edges is not source or _is_of_edges(batch, time_attr, has_own)
         times = edges[time_attr] if own and time_attr in edges else None
+        whose = None if times is None else "edges"
         if times is None and time_attr in source:
-            times = source[time_attr].reshape(-1)[edges.edge_index[0]]
+            times, whose = source[time_attr].reshape(-1)[edges.edge_index[0]], repr(edge_type[0])
+        found += LeakageCheck(compared={edge_type: whose})
         if times is not None:
             limits = seed_times[target.batch[edges.edge_index[1]]]
             found += _compared(times.reshape(-1), limits, strict, edge_type, number)

@@ -333,14 +333,13 @@ class GivenOptions:
 
 
 def sort_options(
-    values: Mapping[str, Any], input_nodes: Any, usual: Any, with_edge: bool | None, edges: Mapping[str, str | None] | None = None
+    values: Mapping[str, Any], input_nodes: Any, with_edge: bool | None, edges: Mapping[str, str | None] | None = None
 ) -> GivenOptions:
     """Sorts what a user said.
 
     Args:
         values: Names and values.
         input_nodes: What is said of input nodes.
-        usual: What that is where nobody says anything.
         with_edge: See ``GivenOptions``.
         edges: The weights and times that are used of a graph as it is; None where it is built, with the options of a build.
 
@@ -350,7 +349,7 @@ def sort_options(
     own = [field.name for field in fields(LoaderOptions)]
     check_names(values, own + list(INPUT_OPTIONS) + (list(BUILD_OPTIONS) if edges is None else []))
     loader = LoaderOptions(**{name: value for name, value in values.items() if name in own})
-    inputs = InputOptions.of({name: value for name, value in values.items() if name in INPUT_OPTIONS}, input_nodes, usual)
+    inputs = InputOptions.of({name: value for name, value in values.items() if name in INPUT_OPTIONS}, input_nodes)
     build: dict[str, Any] = {name: value for name, value in (values if edges is None else edges).items() if name in BUILD_OPTIONS}
     if edges is None and build.get("num_parts") is None:
         build["num_parts"] = loader.site.hosts.count

@@ -30,11 +30,11 @@ from gnnkit.loader.history import Control, History, Records
 from gnnkit.loader.inputs import (
     LINK_OPTIONS,
     LinkOptions,
+    is_auto,
     resolve_anchors,
     resolve_input_links,
     resolve_rank,
     to_ids,
-    to_input_times,
     to_links,
     to_times,
     wants_all_edges,
@@ -310,7 +310,8 @@ class Pipeline:
             src = to_ids(ids, self.schema.node_types[inputs.node_type].num_nodes, "input_nodes")
             arrays = {"node": src}
         if time is not None:
-            arrays["time"] = (to_times if isinstance(inputs, InputLinks) else to_input_times)(time, len(src))
+            what = "edge_label_time" if isinstance(inputs, InputLinks) else "input_time"
+            arrays["time"] = to_times(time, what, len(src), "inputs", self.schema.time_unit(self.plan.sampling.time_attr))
         return self._sample_here(index, np.arange(len(src), dtype=np.int64), arrays)
 
     def _sample_here(self, index: int, input_id: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]) -> Any:
@@ -583,10 +584,9 @@ def open_ogb_dataset(  # noqa: PLR0913 - the options of a user
         open_ogb,  # ogb
     )
 
-    is_usual = isinstance(input_nodes, str) and input_nodes == "train"
-    if ogb_info(name).kind == "link" and is_usual and options.get("edge_label_index") is None:
+    if ogb_info(name).kind == "link" and is_auto(input_nodes) and options.get("edge_label_index") is None:
         options["edge_label_index"] = "train"  # there are no splits of nodes
-    given = sort_options(options, input_nodes, "train", with_edge)
+    given = sort_options(options, input_nodes, with_edge)
     if joins_servers(backend := given.loader.backend_for(None)):
         served = served_store(backend, events)
         check_same_dataset(served, name, undirected, given.build, options)
@@ -605,14 +605,10 @@ def open_source(
     with_edge: bool | None,
     store_dir: str | Path | None,
     events: EventSink,
-    usual: Any = "train",
 ) -> Pipeline:
-    """Opens any source, stored where it is not yet.
-
-    The arguments are those of ``GraphLoader.from_source``, and ``usual``, the input nodes where nobody says anything.
-    """
+    """Opens any source, stored where it is not yet; the arguments are those of ``GraphLoader.from_source``."""
     _check_source(source)
-    given = sort_options(options, input_nodes, usual, with_edge)
+    given = sort_options(options, input_nodes, with_edge)
     if joins_servers(backend := given.loader.backend_for(None)):
         served = served_store(backend, events)
         check_same_source(served, source.fingerprint())
@@ -656,7 +652,7 @@ def open_pyg(
     """Opens a PyG object as it is in memory; the arguments are those of ``GraphLoader.from_pyg``."""
     from gnnkit.datasets.pyg import PyGSource  # torch_geometric
 
-    given = sort_options(options, input_nodes, None, with_edge, {"weight": weight, "time_attr": time_attr})
+    given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
     index = given.inputs.edge_label_index
     source = PyGSource(data if index is None else without_links(data), edge_arrays=(weight,))
     wants_edges = has_edge_arrays(source.schema) if with_edge is None else with_edge
@@ -685,7 +681,7 @@ def open_stored(
             f"from_store() was given a {type(path).__name__}",
             "give the store's folder or URL, or a Store such as loader.store; a graph in memory is opened by from_pyg() or from_source()",
         )
-    given = sort_options(options, input_nodes, "train", with_edge, {"weight": weight, "time_attr": time_attr})
+    given = sort_options(options, input_nodes, with_edge, {"weight": weight, "time_attr": time_attr})
     site = given.loader.site
     if joins_servers(backend := given.loader.backend_for(None)):
         store = served_store(backend, events)

@@ -16,6 +16,7 @@ from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.events import Event, EventSink
 from gnnkit.files import give_up_lock, read_json, take_lock, why_unwritable, write_whole
 from gnnkit.host import available_cpus, available_memory
+from gnnkit.schema import GraphSchema
 from gnnkit.storage.files import sync
 from gnnkit.storage.layout import MANIFEST_NAME
 from gnnkit.units import format_bytes
@@ -37,18 +38,27 @@ def memory_budget() -> int:
     return max(_MIN_BUDGET, min(_MAX_BUDGET, available_memory() // 64))
 
 
-def check_memory(needed: int, what: str) -> None:
+def check_memory(needed: int, what: str, schema: GraphSchema | None = None) -> None:
     """Refuses work that would not fit.
+
+    Args:
+        needed: Bytes.
+        what: What needs them, for the error.
+        schema: The graph's, where its numbers of nodes decide the size.
 
     Raises:
         MemoryLimitError: Says both sizes.
     """
     available = available_memory()
-    if needed > available:
-        raise MemoryLimitError(
-            f"{what} needs about {format_bytes(needed)} of memory, {format_bytes(available)} are available",
-            "close other programs, or raise the memory limit of this container",
+    if needed <= available:
+        return
+    hint = "close other programs, or raise the memory limit of this container"
+    if schema is not None and schema.num_nodes > 2 * schema.num_edges:
+        hint = (
+            f"{schema.num_edges:,} edges name few of {schema.num_nodes:,} nodes: GraphLoader.from_tables((edge_index[0], edge_index[1])) "
+            "keeps such ids as keys, and has the nodes that edges name"
         )
+    raise MemoryLimitError(f"{what} needs about {format_bytes(needed)} of memory, {format_bytes(available)} are available", hint)
 
 
 def check_disk(folder: Path, needed: int, what: str) -> None:

@@ -844,7 +844,7 @@ class StoreWriter:
         # Expected visits are counted with three numbers of 8 bytes for each node.
         numbering = sum(t.num_nodes * (24 * renumbers + 24 * by_hotness) for t in schema.node_types.values())
         times = sum(16 * schema.node_types[owner].num_nodes for owner in set(timed.values()) if owner is not None)
-        check_memory(8 * largest + numbering + times + self.budget_bytes, f"building the store of {graph.name}")
+        check_memory(8 * largest + numbering + times + self.budget_bytes, f"building the store of {graph.name}", schema)
 
 
 def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:

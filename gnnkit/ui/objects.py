@@ -43,7 +43,7 @@ def loader_card(
         ("nodes", format_short(schema.num_nodes)),
         ("edges", format_short(schema.num_edges)),
         ("input", _inputs(plan.inputs, schema)),
-        _sampling(sampling),
+        _sampling(sampling, schema),
         ("batches", f"{format_count(num_batches)} an epoch, {format_count(batching.batch_size)} seeds each, {order}"),
         ("backend", f"{plan.backend['kind']}, {_samplers(plan.backend['kind'], status.workers)}{_drawn_by(status)}"),
     ]
@@ -110,14 +110,15 @@ def _inputs(inputs: Inputs, schema: GraphSchema) -> str:
     return what if schema.is_homogeneous else f"{what} of {owner}"
 
 
-def _sampling(sampling: Sampling) -> tuple[str, str]:
+def _sampling(sampling: Sampling, schema: GraphSchema) -> tuple[str, str]:
     if not isinstance(sampling, NeighborSampling):
         return "sampler", type(sampling).__name__.removesuffix("Sampling")
     fan_outs = {",".join(map(str, fan_out)) for fan_out in sampling.num_neighbors.values()}
     words = [f"[{fan_outs.pop()}]" if len(fan_outs) == 1 else f"per edge type, {sampling.num_hops} hops"]
     words += [] if sampling.labor is None else ["LABOR"]
     words += ["disjoint"] if sampling.has_roots else []
-    words += [f"{sampling.temporal_strategy} before {sampling.time_attr}"] if sampling.time_attr else []
+    unit = schema.time_unit(sampling.time_attr)
+    words += [f"{sampling.temporal_strategy} before {sampling.time_attr}{f' in {unit}' if unit else ''}"] if sampling.time_attr else []
     words += [f"at most {sampling.time_window} older"] if sampling.time_window is not None else []
     words += ["strictly"] if sampling.temporal_comparison == "<" else []
     words += [sampling.subgraph_type] if sampling.subgraph_type != "directional" else []
@@ -310,7 +311,7 @@ def _arrays(schema: GraphSchema) -> Table:
 
 
 def _described(arrays: Mapping[str, ArraySpec]) -> str:
-    return ", ".join(f"{name} {spec.dtype}{list(spec.row_shape) if spec.row_shape else ''}" for name, spec in arrays.items())
+    return ", ".join(f"{name} {spec}" for name, spec in arrays.items())
 
 
 def _parts(report: StoreReport, local_parts: tuple[int, ...]) -> Table:

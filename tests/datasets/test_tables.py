@@ -373,6 +373,30 @@ def test_nulls_are_refused_or_filled(tmp_path: Path) -> None:
     assert {split: ids.tolist() for split, ids in source.splits["node"].items()} == {"test": [2], "train": [0]}
 
 
+@pytest.mark.parametrize(
+    ("values", "splits"),
+    [
+        (["train", "valid", "test"], ("train", "valid", "test")),
+        (["Train", "VAL", "TEST"], ("train", "valid", "test")),
+        (["training", "validation", "holdout"], ("train", "valid", "test")),
+        ([" train ", "dev", "hold_out"], ("train", "valid", "test")),
+        (["train", "trian", None], "'trian'"),
+        (["train", "val", "unlabelled"], "'unlabelled'"),
+        ([0, 1, 2], "0, 1, 2"),
+    ],
+)
+def test_names_of_splits(tmp_path: Path, values: list[Any], splits: Any) -> None:
+    def make() -> dict[str, list[int]]:
+        source = gnnkit.tables(([0], [1]), {"fold": values}, split="fold", scratch_dir=tmp_path)
+        return {name: ids.tolist() for name, ids in source.splits["node"].items()}
+
+    if isinstance(splits, str):
+        with pytest.raises(DatasetError, match=rf"(?s)holds \[{splits}\], which names no split.*'train'.*'dev'"):
+            make()
+    else:
+        assert make() == {split: [row] for row, split in enumerate(splits)}
+
+
 def bad_files(folder: Path) -> Iterator[tuple[str, Callable[[], Any], str]]:
     """Name, call and what the error says."""
     good = pa.table({"a": list(range(2000)), "b": list(range(2000)), "t": ["x"] * 2000})

@@ -41,7 +41,9 @@ def typed() -> HeteroData:
 
 
 def make(data: Any = None, **options: Any) -> GraphLoader:
-    """A small loader, silent, one thread."""
+    """A small loader, silent, one thread; on all nodes, where nothing else is said."""
+    if "edge_label_index" not in options:
+        options.setdefault("input_nodes", None)
     options = {"num_neighbors": [3, 2], "batch_size": 7, "progress": False, "backend": "inprocess", **options}
     return GraphLoader.from_pyg(plain() if data is None else data, **options)
 

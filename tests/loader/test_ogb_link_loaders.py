@@ -53,3 +53,6 @@ def test_official_splits(name: str, tmp_path: Path) -> None:
                 if "neg_edge_index" in arrays:
                     assert ((links.edge_label == 0).numpy() == (where >= arrays["edge_label_index"].shape[1])).all()
         assert loader.plan.batching.shuffle
+        if len(loader.schema.edge_types) == 1:
+            with GraphLoader.from_store(loader.store, num_neighbors=[2], progress=False) as again:
+                assert again.plan.inputs == loader.plan.inputs

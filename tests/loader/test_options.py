@@ -12,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 import gnnkit
 from gnnkit import GraphLoader
+from gnnkit.datasets.pyg import PyGSource
 from gnnkit.errors import PlanError
 from gnnkit.loader.option_table import GROUPS, option_table
 
@@ -183,3 +185,93 @@ def test_the_package_shows_public_names_only() -> None:
 def test_the_class_documents_the_loader() -> None:
     documented = inspect.getdoc(GraphLoader) or ""
     assert "Args:" not in documented and "for batch in loader" in documented
+
+
+SHARE = {"train": 6, "valid": 2, "test": 2}
+
+
+def divided(names: tuple[str, ...] = ("node",)) -> Any:
+    """A ring of ten nodes of each type, whose splits are written in PyG's masks."""
+    data: Any = Data() if names == ("node",) else HeteroData()
+    for name in names:
+        store = data if names == ("node",) else data[name]
+        store.x = torch.arange(10.0).view(-1, 1)
+        place = torch.arange(10)
+        store.train_mask, store.val_mask, store.test_mask = place % 5 < 3, place % 5 == 3, place % 5 == 4
+        edges = torch.stack([place, (place + 1) % 10])
+        if names == ("node",):
+            data.edge_index = edges
+        else:
+            data[name, "to", name].edge_index = edges
+    return data
+
+
+def of_tables(**options: Any) -> GraphLoader:
+    data = divided()
+    fold = np.where(data.train_mask, "train", np.where(data.val_mask, "val", "test"))
+    nodes = {"x": data.x[:, 0].numpy(), "fold": fold}
+    return GraphLoader.from_tables(tuple(data.edge_index.numpy()), nodes, features="x", split="fold", **options)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Callable[..., GraphLoader]:
+    """A loader on the same ten nodes, by the constructor of a name."""
+
+    def make(name: str, data: Any = None, **options: Any) -> GraphLoader:
+        options = {"num_neighbors": [2], "batch_size": 4, "progress": False, **options}
+        data = divided() if data is None else data
+        if name == "from_pyg":
+            return GraphLoader.from_pyg(data, **options)
+        if name == "from_tables":
+            return of_tables(store_dir=tmp_path, **options)
+        if name == "from_source":
+            return GraphLoader.from_source(PyGSource(data), store_dir=tmp_path, **options)
+        return GraphLoader.from_store(gnnkit.partition(data, 1, out=tmp_path / "store", overwrite=True).path, **options)
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["from_pyg", "from_tables", "from_source", "from_store"])
+def test_batches_start_from_the_split_train_where_nothing_is_said(opened: Any, name: str) -> None:
+    def seeds(loader: GraphLoader) -> list[int]:
+        with loader:
+            return [int(x) for batch in loader for x in batch.x[: batch.batch_size, 0]]
+
+    train = [0, 1, 2, 5, 6, 7]
+    with opened(name) as loader:
+        assert loader.plan.inputs.split == "train" and loader.plan.batching.shuffle
+        assert "train" in repr(loader)
+    assert sorted(seeds(opened(name))) == train
+    assert seeds(opened(name, shuffle=False)) == train
+    assert seeds(opened(name, input_nodes=None)) == list(range(10))
+    assert seeds(opened(name, input_nodes="test")) == [4, 9]
+
+
+@pytest.mark.parametrize("name", ["from_pyg", "from_source", "from_store"])
+def test_batches_start_from_all_nodes_where_there_is_no_split(opened: Any, name: str) -> None:
+    with opened(name, graph()) as loader:
+        assert loader.plan.inputs.split is None and not loader.plan.batching.shuffle and "all nodes" in repr(loader)
+    with pytest.raises(PlanError, match="no split 'train'"):
+        opened(name, graph(), input_nodes="train")
+
+
+def test_where_types_have_splits(opened: Any) -> None:
+    with pytest.raises(PlanError, match="several node types have a split 'train'"):
+        opened("from_pyg", divided(("a", "b")))
+    both = divided(("a", "b"))
+    del both["a"].train_mask
+    with opened("from_pyg", both) as loader:
+        assert loader.plan.inputs.input_type == "b" and loader.plan.inputs.split == "train"
+    del both["b"].train_mask
+    with pytest.raises(PlanError, match="several node types, and input_nodes does not say"):
+        opened("from_pyg", both)
+
+
+def test_one_named_type_needs_no_name(opened: Any) -> None:
+    only = divided(("paper",))
+    with opened("from_pyg", only, input_nodes=None) as loader:
+        assert loader.plan.inputs.input_type == "paper" and len(loader) == 3
+    with opened("from_pyg", only, input_nodes=[3]) as loader:
+        assert loader.plan.inputs.ids.tolist() == [3]
+    with opened("from_pyg", only, edge_label_index=torch.tensor([[0], [1]])) as loader:
+        assert loader.plan.inputs.input_type == ("paper", "to", "paper")

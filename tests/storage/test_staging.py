@@ -11,10 +11,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
 
+from gnnkit import GraphLoader
+from gnnkit.datasets.pyg import PyGSource
 from gnnkit.errors import MemoryLimitError, StoreError
 from gnnkit.events import Event, ignore_events
 from gnnkit.schema import GraphSchema, NodeTypeSchema
@@ -178,6 +183,28 @@ def test_room_is_asked_for_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("place", ["memory", "store"])
+@pytest.mark.parametrize("typed", [False, True])
+def test_ids_that_decide_a_size(place: str, typed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three edges between hashed ids: what they need is looked at first."""
+    edge_index, num_nodes = torch.tensor([[5, 49_999_999, 77], [31_000_000, 5, 12]]), 50_000_000
+    data: Any = HeteroData() if typed else Data(edge_index=edge_index, num_nodes=num_nodes)
+    if typed:
+        data["a"].num_nodes, data["a", "to", "a"].edge_index = num_nodes, edge_index
+    options: dict[str, Any] = {"num_neighbors": [2], "progress": False}
+    with monkeypatch.context() as patch:
+        pretend_free_memory(patch, 300_000_000)
+        says = r"(?s)needs about \d.* of memory, 300 MB are available.*from_tables\(\(edge_index\[0\], .* keeps such ids as keys"
+        with pytest.raises(MemoryLimitError, match=says):
+            if place == "memory":
+                GraphLoader.from_pyg(data, **options)
+            else:
+                GraphLoader.from_source(PyGSource(data), store_dir=tmp_path, **options)
+        with GraphLoader.from_tables((edge_index[0], edge_index[1]), store_dir=tmp_path, **options) as loader:
+            assert loader.store.keys("node")[[0, 1, 2, 3, 4]].tolist() == [5, 12, 77, 31_000_000, 49_999_999]
+            assert sum(batch.batch_size for batch in loader) == 5
+
+
 def test_what_is_no_store_is_not_replaced(tmp_path: Path) -> None:
     source = homogeneous_source(np.array([[0], [0]]), 1)
     (tmp_path / "folder").mkdir()
@@ -208,6 +235,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
 TAKING_TURNS = """
 import sys
 from pathlib import Path
+from typing import Any
 from gnnkit.events import ignore_events
 from gnnkit.storage.staging import locked
 

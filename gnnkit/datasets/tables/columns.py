@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
@@ -208,6 +209,7 @@ class Numbers:
     ) -> None:
         self.columns = tuple(columns)
         self._dtype, self._flat, self._types, self._fills, self._place = dtype, flat, types, fills, place
+        self._is_exact = dtype is None  # features may be rounded to 0, and labels and weights may not
         self._widths: list[int] = []
         self._kept: Rows | None = None
 
@@ -314,12 +316,29 @@ class Numbers:
             hint = f"one_hot or categories take texts; types={{{name!r}: 'float'}} reads them as numbers"
             raise DatasetError(f"{piece.where}: column {name!r} is {kind}, which is no number", hint)
         rows = np.asarray(without_nulls(array, name, piece, self._fills))
-        if rows.dtype == np.uint64 and self._dtype is None:
+        if rows.dtype.kind == "f":
+            rows = self._as_float32(rows, piece, name)
+        elif rows.dtype == np.uint64 and self._dtype != "float32":
+            if (bad := np.flatnonzero(rows >> 63)).size:
+                hint = f"types={{{name!r}: 'string'}} reads it as text, for classes" if self._flat else f"types={{{name!r}: 'double'}}"
+                raise DatasetError(f"{piece.where}: column {name!r} has {rows[bad[0]]}, which int64 does not hold", hint)
             rows = rows.astype(np.int64)
         if rows.dtype == np.float64:
             with np.errstate(over="ignore"):
                 _check_held(rows, rows.astype(np.float32), name, piece, width)
         return rows.reshape(len(piece.rows.column(name)), width)
+
+    def _as_float32(self, rows: NDArray[Any], piece: Piece, name: str) -> NDArray[np.float32]:
+        """Numbers that float32 holds: no finite one becomes infinite, and no label and no weight becomes 0."""
+        with np.errstate(over="ignore"):
+            found = rows.astype(np.float32)
+        lost = np.isinf(found) & np.isfinite(rows)
+        if self._is_exact:
+            lost |= (found == 0) & (rows != 0)
+        if (bad := np.flatnonzero(lost)).size:
+            hint = "multiply the column by a number that brings its values nearer to 1, or take their logarithms"
+            raise DatasetError(f"{piece.where}: column {name!r} has {rows[bad[0]]}, which float32 does not hold", hint)
+        return found
 
 
 class Codes:
@@ -559,12 +578,20 @@ class Times:
         is_number = pa.types.is_integer(array.type)
         if not (is_number or pa.types.is_timestamp(array.type) or pa.types.is_date(array.type)):
             hint = f"types={{{name!r}: 'timestamp[us]'}} reads texts as times"
+            if pa.types.is_floating(array.type):
+                hint = f"make whole numbers of them, for example (1000 * table[{name!r}]).astype('int64')"
             raise DatasetError(f"{piece.where}: column {name!r} is {array.type}; times are timestamps, dates or whole numbers", hint)
         array = without_nulls(array, name, piece, self._fills)
         try:
             array = array.cast(pa.int64()) if is_number else array.cast(pa.timestamp(self._unit, getattr(array.type, "tz", None)))
         except pa.ArrowException as error:
-            raise DatasetError(f"{piece.where}: column {name!r} is finer than {self._unit!r}: {error}", "time_unit='ns'") from error
+            what = f"{piece.where}: column {name!r} does not fit the unit {self._unit!r}: {error}"
+            hint = (
+                "int64 holds times from 1677 to 2262 in nanoseconds: time_unit='us'"
+                if self._unit == "ns"
+                else "a finer one: time_unit='ns'"
+            )
+            raise DatasetError(what, "times are whole numbers below 2**63" if is_number else hint) from error
         return np.asarray(array.cast(pa.int64())), is_number
 
     def append(self, converted: tuple[NDArray[Any], bool]) -> None:
@@ -583,7 +610,7 @@ class Times:
 
     def finish(self) -> ArraySpec:
         """See ``Column``."""
-        return self._kept.spec
+        return replace(self._kept.spec, unit=None if self._is_number else self._unit)
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """See ``Column``."""

@@ -249,7 +249,7 @@ def read_edges(job: EdgeJob, groups: Sequence[RowGroup], first: int, name: str) 
     ends, count = EdgeEnds([], [PieceDigest(8 * first), PieceDigest(8 * first)]), 0
     keys: list[list[pa.Array]] = [[], []]
     for piece in table.pieces(reader.names, groups, first):
-        size, found, once, values, _ = reader.work(piece)
+        size, found, once, values, *_ = reader.work(piece)
         for column, value in zip(columns, values, strict=True):
             column.append(value)
         for file, rows in zip(ids, found, strict=True):

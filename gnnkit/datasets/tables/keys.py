@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gnnkit.datasets.streaming import ArrayFile
-from gnnkit.datasets.tables.columns import column_of, is_text, plain_type
+from gnnkit.datasets.tables.columns import column_of, is_text, plain_type, without_nulls
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.reading import Piece, SourceTable
 from gnnkit.errors import DatasetError, MemoryLimitError, PlanError
@@ -44,11 +44,23 @@ def key_kind(table: SourceTable, column: str, option: str) -> str:
     if is_text(kind):
         return TEXT
     hint = f"keys are whole numbers, texts or UUIDs; types={{{column!r}: 'string'}} reads a column as text"
+    if pa.types.is_floating(kind):  # pandas makes fractions of whole numbers beside missing ones
+        hint = f"table.astype({{{column!r}: 'Int64'}}) of pandas makes whole numbers of it; those beyond 2**53 have lost digits by now"
+    if pa.types.is_binary(kind):
+        hint = "texts are read as UTF-8: write the table anew with that encoding"
     raise PlanError(f"{option}={column!r} of {table.what} is {kind}, which is no key", hint)
 
 
-def key_array(piece: Piece, column: str, kind: str, types: Mapping[str, pa.DataType]) -> pa.Array:
+def key_array(piece: Piece, column: str, kind: str, types: Mapping[str, pa.DataType], fills: Mapping[str, Any], hint: str) -> pa.Array:
     """A column of keys of a kind, as ``key_kind`` says it: int64 or large_string without nulls.
+
+    Args:
+        piece: Some rows of a table.
+        column: The column.
+        kind: "int64" or "string".
+        types: Types that columns are to have.
+        fills: ``{column: key}`` for nulls.
+        hint: What can be done about nulls.
 
     Raises:
         DatasetError: There is a null, keys are of another kind, or one is beyond int64; names the place and the column.
@@ -58,16 +70,20 @@ def key_array(piece: Piece, column: str, kind: str, types: Mapping[str, pa.DataT
         raise DatasetError(
             f"{piece.where}: the key column {column!r} is {array.type} here, and {kind} before", "all files have one type of keys"
         )
+    if column in fills:
+        array = without_nulls(array, column, piece, fills)
     if array.null_count:
         row = piece.first + int(pc.index(array.is_null(), True).as_py())
         what = f"{array.null_count} nulls in {len(array)} rows of the key column {column!r}, the first in row {row}"
-        raise DatasetError(f"{piece.where}: {what}", "every node and every end of an edge needs a key")
+        raise DatasetError(f"{piece.where}: {what}", hint)
     if is_text(array.type):
         return array
     try:
         return array.cast(pa.int64())
     except pa.ArrowException as error:
-        raise DatasetError(f"{piece.where}: column {column!r} has a key beyond int64: {error}", "types={...: 'string'}") from error
+        raise DatasetError(
+            f"{piece.where}: column {column!r} has a key beyond int64: {error}", f"types={{{column!r}: 'string'}}"
+        ) from error
 
 
 def key_column(array: pa.Array) -> KeyColumn:

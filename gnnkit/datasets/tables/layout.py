@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,22 +31,33 @@ def is_networkx(form: Any) -> bool:
     return hasattr(form, "is_directed") and hasattr(form, "adj") and hasattr(form, "nodes")
 
 
-def tables_of_networkx(graph: Any) -> tuple[dict[str, list[Any]], dict[str, list[Any]], str]:
+def tables_of_networkx(graph: Any) -> tuple[dict[str, list[Any]], dict[str, list[Any]], str, tuple[str, str]]:
     """The tables of a NetworkX graph, nodes and edges in its own order; an undirected graph has each edge in both directions.
 
     Args:
         graph: The graph; its nodes are whole numbers or texts.
 
     Returns:
-        The table of nodes, with the column "node" and their attributes; that of edges, with "src", "dst" and theirs; and "node".
+        The table of nodes, with their attributes; that of edges, with theirs; the name of the column of nodes; and those of the ends of
+        edges. These are "node", "src" and "dst", with an underscore before them where attributes have these names.
     """
-    nodes = {"node": list(graph.nodes), **_attributes(data for _, data in graph.nodes(data=True))}
+    of_nodes = _attributes(data for _, data in graph.nodes(data=True))
+    key = _free("node", of_nodes)
+    nodes = {key: list(graph.nodes), **of_nodes}
     listed = list(graph.edges(data=True))
     if not graph.is_directed():
         # As PyG's from_networkx: edges of the directed graph that has both directions, each a loop once.
         listed = list(graph.to_directed(as_view=True).edges(data=True))
-    edges = {"src": [edge[0] for edge in listed], "dst": [edge[1] for edge in listed], **_attributes(edge[2] for edge in listed)}
-    return nodes, edges, "node"
+    of_edges = _attributes(edge[2] for edge in listed)
+    src, dst = _free("src", of_edges), _free("dst", of_edges)
+    edges = {src: [edge[0] for edge in listed], dst: [edge[1] for edge in listed], **of_edges}
+    return nodes, edges, key, (src, dst)
+
+
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    while name in taken:
+        name = f"_{name}"
+    return name
 
 
 def _attributes(found: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -126,9 +139,9 @@ class Layout:
             DatasetError: A table cannot be opened.
         """
         if is_networkx(edges):
-            if nodes is not None or keys is not None:
-                raise PlanError("edges is a NetworkX graph, which has its own nodes", "leave nodes and keys away")
-            nodes, edges, keys = tables_of_networkx(edges)
+            if any(value is not None for value in (nodes, keys, src, dst)):
+                raise PlanError("edges is a NetworkX graph, which has its own nodes and ends", "leave nodes, keys, src and dst away")
+            nodes, edges, keys, (src, dst) = tables_of_networkx(edges)
         typed = isinstance(edges, Mapping) and all(isinstance(key, tuple) for key in edges)
         if not typed:
             if isinstance(nodes, Mapping) and any(isinstance(form, (str, Path)) for form in nodes.values()):
@@ -136,6 +149,7 @@ class Layout:
                 raise PlanError(f"nodes are by type, {list(nodes)}, and edges is one table", hint)
             edges = {HOMOGENEOUS_EDGE_TYPE: edges}
             nodes = {} if nodes is None else {HOMOGENEOUS_NODE_TYPE: nodes}
+        _check_forms(edges=edges, nodes=nodes)
         if not edges:
             raise PlanError("there are no tables of edges", "give edges={(source type, relation, target type): table}")
         if nodes is not None and not isinstance(nodes, Mapping):
@@ -146,7 +160,7 @@ class Layout:
         ends = [end for name in edges for end in (name[0], name[2])]
         node_types, edge_types = sorted({*ends, *(nodes or {})}), sorted(edges)
         by_type = _ByType(node_types, edge_types, typed)
-        for option, value in given.items():
+        for option, value in {"keys": keys, "src": src, "dst": dst, **given}.items():
             by_type.check(option, value)
         made = {}
         for node_type in node_types:
@@ -156,13 +170,27 @@ class Layout:
         for edge_type in edge_types:
             table = open_table(edges[edge_type], _what("edges", edge_type, typed), types, events, _text_of(given, edge_type))
             found = [by_type.one(option, value, edge_type, shared=True) for option, value in (("src", src), ("dst", dst))]
-            columns = _ends(table, found, made[edge_type[0]], made[edge_type[2]])
+            used = {column for option in {*_NODE_USES, *_EDGE_USES} for column in by_type.one(option, given[option], edge_type)}
+            columns = _ends(table, found, made[edge_type[0]], made[edge_type[2]], used, edge_type if typed else None)
             rows[edge_type] = EdgeTable(edge_type, table, columns, (bool(found[0]), bool(found[1])))
         layout = cls(made, rows, types, not typed)
         for option, value in given.items():
             layout._use(option, value, by_type)
         layout._check()
+        layout.need_columns("types", types)
         return layout
+
+    def need_columns(self, option: str, columns: Iterable[str]) -> None:
+        """Refuses names that are columns of no table.
+
+        Raises:
+            PlanError: There is one.
+        """
+        tables = [*(node.table for node in self.nodes.values()), *(edge.table for edge in self.edges.values())]
+        known = list(dict.fromkeys(name for table in tables if table is not None for name in table.schema.names))
+        for column in columns:
+            if column not in known:
+                raise PlanError(f"{option} names {column!r}, which is no column{near_matches(str(column), known)}", f"columns: {known}")
 
     @classmethod
     def after(cls, store: Store, state: Mapping[str, Any], edges: Any, nodes: Any, events: EventSink) -> Layout:
@@ -207,6 +235,12 @@ class Layout:
     def _use(self, option: str, value: Any, by_type: _ByType) -> None:
         """Enters the columns of one use; those of a graph of one type belong to its nodes, unless only its edges have them."""
         shared = self.is_homogeneous and not isinstance(value, Mapping)
+        if shared and option == "time":
+            (node,), (edge,) = self.nodes.values(), self.edges.values()
+            for column in by_type.one(option, value, node.name):
+                if all(table is not None and column in table.schema.names for table in (node.table, edge.table)):
+                    hint = f"time={{{node.name!r}: {column!r}}} takes the one of nodes, time={{{edge.name}: {column!r}}} that of edges"
+                    raise PlanError(f"time={column!r} is a column of nodes and one of edges", hint)
         for node_type, node in self.nodes.items():
             columns = by_type.one(option, value, node_type) if option in _NODE_USES else ()
             edges = next(iter(self.edges.values())).table
@@ -239,14 +273,17 @@ class Layout:
         if node.keys and node.table is not None:
             wanted = [key_kind(node.table, column, "keys") for column in node.keys]
             if kinds != wanted:
+                other = {name: kind for name, own, kind in zip(columns, kinds, wanted, strict=True) if own != kind}
                 raise PlanError(
                     f"{list(columns)} of {table.what} are {kinds}, and the keys {list(node.keys)} of {node.name!r} are {wanted}",
-                    f"types={{{columns[0]!r}: {wanted[0]!r}}} reads a column as another type",
+                    f"types={other} reads columns as another type",
                 )
         elif node.by_row and kinds != [INTEGER]:
             raise PlanError(
                 f"{list(columns)} of {table.what} are {kinds}, and nodes {node.name!r} have no keys: they are named by row numbers",
-                f"keys={{{node.name!r}: column}} says which column names a node",
+                f"keys={{{node.name!r}: column}} says which column names a node"
+                if node.form == "table"
+                else "without a number of nodes, they are those that edges name",
             )
         elif node.form == "edges" and len(columns) > 1:
             raise PlanError(f"{list(columns)} of {table.what}: keys of several columns need a table of nodes", "nodes=... gives it")
@@ -277,8 +314,8 @@ class _ByType:
         """Refuses names that are no types, and types that the option has no use for."""
         if not isinstance(value, Mapping):
             return
-        of_nodes, of_edges = (option in (*uses, *TEXT_OPTIONS) for uses in (_NODE_USES, _EDGE_USES))
-        known: list[Any] = [*(self.nodes if of_nodes else []), *(self.edges if of_edges else [])]
+        known: list[Any] = self.nodes if option in (*_NODE_USES, *TEXT_OPTIONS, "keys") else []
+        known = [*known, *(self.edges if option in (*_EDGE_USES, *TEXT_OPTIONS, "src", "dst") else [])]
         for name in value:
             if name not in known:
                 raise PlanError(
@@ -294,6 +331,39 @@ def _only_edges_have(columns: tuple[str, ...], nodes: SourceTable | None, edges:
     )
 
 
+def _check_forms(**by_type: Any) -> None:
+    """Refuses what is no table and can be made one in a line, which the error says; ``{type: table}`` by option."""
+    for option, form in ((option, form) for option, forms in by_type.items() if isinstance(forms, Mapping) for form in forms.values()):
+        module, kind = type(form).__module__.partition(".")[0], type(form).__name__
+        hint = None
+        if kind == "LazyFrame":
+            hint = f"{option}.collect() is one"
+        elif kind == "TemporalData":
+            hint = f"dict(src={option}.src, dst={option}.dst, t={option}.t) is one, with time='t'"
+        elif module == "torch_geometric":
+            hint = f"GraphLoader.from_pyg({option}{'' if hasattr(form, 'stores') else '[0]'}) takes it"  # or a dataset's first graph
+        elif module == "scipy":
+            hint = f"{option}.nonzero() is one, sources first"
+        elif module == "torch" and str(getattr(form, "layout", "")).startswith("torch.sparse"):
+            hint = f"{option}.to_sparse_coo().indices() is one, sources first"
+        elif isinstance(form, (list, tuple)) and form and all(isinstance(row, Mapping) for row in form):
+            hint = f"pandas.DataFrame({option}) is one"
+        elif _is_compressed(form):
+            hint = f"(np.repeat(np.arange(len({option}[0]) - 1), np.diff({option}[0])), {option}[1]) is one, of rows and columns"
+        if hint is not None:
+            raise PlanError(f"{option}: {kind} is no table", hint)
+
+
+def _is_compressed(form: Any) -> bool:
+    """Whether this is ``(indptr, indices)`` of compressed rows, and not two ends of edges."""
+    if not isinstance(form, (tuple, list)) or len(form) != 2 or not all(hasattr(part, "dtype") for part in form):
+        return False
+    first, second = (np.asarray(part) for part in form)
+    if first.ndim != 1 or second.ndim != 1 or len(first) == len(second) or first.dtype.kind not in "iu" or not len(first):
+        return False
+    return bool(first[0] == 0 and first[-1] == len(second) and (np.diff(first) >= 0).all())
+
+
 def _node_table(
     name: NodeType,
     form: Any,
@@ -303,6 +373,9 @@ def _node_table(
     text: TextOptions = AS_TOLD,
     known: Sequence[str] = (),
 ) -> NodeTable:
+    if keys and (form is None or isinstance(form, (int, np.integer))):
+        hint = "nodes=... gives it; without one, nodes are named by what edges say"
+        raise PlanError(f"keys={list(keys)}: there is no table of nodes {name!r}", hint)
     if isinstance(form, (int, np.integer)) and not isinstance(form, bool):
         if form < 0:
             raise PlanError(f"nodes: {form} nodes {name!r}")
@@ -340,6 +413,7 @@ def _given_after(store: Store, edges: Any, nodes: Any) -> tuple[Mapping[EdgeType
         if not isinstance(by_type, Mapping) or any(name not in known for name in by_type):
             named = list(by_type) if isinstance(by_type, Mapping) else type(given).__name__
             raise PlanError(f"{option} names {named}, and the store {store.path} has the types {known}", f"{option}={{type: table}}")
+        _check_forms(**{option: by_type})
         made.append(dict(by_type))
     return made[0], made[1]
 
@@ -404,7 +478,11 @@ def _edge_after(edge_type: EdgeType, own: Mapping[str, Any], table: SourceTable 
     if table is not None:
         # Columns that were not named, but are the first and the second, may have other names.
         found = [columns if by_name or columns[0] in table.schema.names else () for columns, by_name in zip(ends, named, strict=True)]
-        ends = _ends(table, found, nodes[edge_type[0]], nodes[edge_type[2]])
+        used = {column for columns in uses.values() for column in columns}
+        try:
+            ends = _ends(table, found, nodes[edge_type[0]], nodes[edge_type[2]], used)
+        except PlanError as error:  # no option of an append says which they are
+            raise PlanError(error.message, f"call the columns of the ends {[*ends[0], *ends[1]]}, as in the store") from None
     return EdgeTable(edge_type, table, ends, named, uses)
 
 
@@ -434,22 +512,138 @@ def types_to_text(types: Mapping[str, pa.DataType]) -> str:
 
 
 def _ends(
-    table: SourceTable, found: list[tuple[str, ...]], source: NodeTable, target: NodeTable
+    table: SourceTable,
+    found: Sequence[tuple[str, ...]],
+    source: NodeTable,
+    target: NodeTable,
+    used: Collection[str],
+    edge_type: EdgeType | None = None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The columns of both ends: those that are named, else the first and the second column."""
+    """The columns of both ends: those that are named, else what the columns' own names and their order say; see ``_guessed_ends``."""
     if len(table.schema.names) < 2:
         raise PlanError(f"{table.what} have the columns {table.schema.names}, and an edge has two ends")
-    ends = []
-    for number, (columns, option, node) in enumerate(zip(found, ("src", "dst"), (source, target), strict=True)):
-        columns = columns or (table.schema.names[number],)
+    src, dst = found
+    for option, columns, node in (("src", src, source), ("dst", dst, target)):
         for column in columns:
             table.need(column, option)
-        if len(columns) != max(1, len(node.keys)):
-            raise PlanError(
-                f"{option}={list(columns)} of {table.what}, and the keys of {node.name!r} are {list(node.keys)}", "name as many"
-            )
-        ends.append(columns)
-    return ends[0], ends[1]
+        if len(columns or ("",)) != max(1, len(node.keys)):
+            what = f"{option}={list(columns)}" if columns else f"{option} is not given"
+            hint = f"name as many for {option}"
+            if len(columns) > 1 and node.table is None:
+                hint = f"nodes=a table with a row for each of them, and keys=[...] with {len(columns)} columns of it"
+            raise PlanError(f"{what}, of {table.what}, and the keys of {node.name!r} are {list(node.keys)}", hint)
+    if not src or not dst:
+        guess = _guessed_ends(table, src[0] if src else None, dst[0] if dst else None, used, edge_type)
+        src, dst = src or (guess[0],), dst or (guess[1],)
+    return src, dst
+
+
+# What the source and the target of an edge are called: SNAP, NetworkX, igraph, Gephi, Neo4j, triples, JODIE and PaySim.
+_TARGETS = {
+    "src": ("dst", "dest"),
+    "source": ("target", "destination"),
+    "from": ("to",),
+    "head": ("tail",),
+    "subject": ("object",),
+    "start": ("end",),
+    "u": ("v", "i"),
+    "row": ("col",),
+    "sender": ("receiver", "recipient"),
+    "orig": ("dest",),
+    "origin": ("destination",),
+    "citing": ("cited",),
+    "follower": ("followee",),
+    "caller": ("callee",),
+}
+_END_WORDS = {*_TARGETS, *(word for words in _TARGETS.values() for word in words)}
+# What such words may have beside them where columns say which nodes, and not their numbers, times or places.
+_ID_WORDS = {"id", "ids", "idx", "key", "node", "vertex", "entity", "name", "user", "account"}
+# These may also be the ends of an interval, or rows of another kind, unless they stand where ends stand.
+_WEAK_WORDS = {"from", "start", "row", "u", "head", "origin", "subject"}
+_NO_END_WORDS = {"edge", "time", "timestamp", "datetime", "date", "ts", "weight", "relation", "predicate", "index"}
+# What pandas calls an index that it writes without a name.
+_INDEX = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
+
+
+def _words(name: str) -> tuple[str, ...]:
+    """The words of a column's name: ``:START_ID(Person)``, ``startId`` and ``start id`` have the same."""
+    words: list[str] = []
+    for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", re.sub(r"\(.*?\)", "", name)):
+        low = word.lower()
+        words += [low[:-2], "id"] if low.endswith("id") and low[:-2] in _END_WORDS else [low]
+    return tuple(words)
+
+
+def _may_be_key(kind: pa.DataType) -> bool:
+    return not (pa.types.is_temporal(kind) or pa.types.is_boolean(kind) or pa.types.is_nested(kind))
+
+
+def _pairs(names: Sequence[str]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Pairs of names that differ in words for the two ends alone: those that say which nodes, and all of them."""
+    by_words = {_words(name): name for name in reversed(names)}
+    sure, found = [], []
+    for name in names:
+        words = _words(name)
+        for k, word in enumerate(words):
+            for other in (by_words.get((*words[:k], to, *words[k + 1 :])) for to in _TARGETS.get(word, ())):
+                if other is None:
+                    continue
+                found.append((name, other))
+                beside = {*words[:k], *words[k + 1 :]}
+                if beside <= _ID_WORDS and (beside or word not in _WEAK_WORDS or {name, other} & {*names[:2]}):
+                    sure.append((name, other))
+    return sure, found
+
+
+def _guessed_ends(
+    table: SourceTable, src: str | None, dst: str | None, used: Collection[str], edge_type: EdgeType | None
+) -> tuple[str, str]:
+    """The columns of both ends where one of them is named or none.
+
+    They are the two whose names say so, such as "dst" and "src" in any order. Else they are the first two that are no index of pandas, can
+    be keys, and are used by no option.
+
+    Args:
+        table: The edges.
+        src: The column of sources, if users name it.
+        dst: That of targets.
+        used: Columns that options name.
+        edge_type: The type of edges of a typed graph. Where its ends differ, "dst" before "src" may mean edges that lead back.
+
+    Raises:
+        PlanError: Names contradict this, or do not tell.
+    """
+    names = [name for name in table.schema.names if name in (src, dst) or (name not in used and not _INDEX.fullmatch(name))]
+    names = [name for name in names if name in (src, dst) or _may_be_key(table.need(name, "src"))]
+    sure, pairs = _pairs(names)
+    sure = [pair for pair in sure if src in (None, pair[0]) and dst in (None, pair[1])]
+    clear = [name for name in names if not _is_doubtful(name, names)]
+    first, second = names[:2] if len(names) > 1 else ["", ""]
+    if len(names) == 2 and (first == dst or second == src):
+        first, second = second, first
+    place = src or first, dst or second
+    is_clear = first != "" and place[0] != place[1] and (src or first in clear) and (dst or second in clear)
+    contradicted = (not src and first in [b for _, b in pairs]) or (not dst and second in [a for a, _ in pairs])
+    if place in sure or (not sure and is_clear and not contradicted):
+        return place
+    leads_back = edge_type is not None and edge_type[0] != edge_type[2] and place[::-1] in sure
+    if len(sure) == 1 and not leads_back:
+        return sure[0]
+    others = [(src or a, dst or b) for a, b in itertools.permutations(clear[:3], 2)]
+
+    def said(column: str) -> str:
+        return repr(column if edge_type is None else {edge_type: column})
+
+    calls = [f"src={said(a)}, dst={said(b)}" for a, b in dict.fromkeys([*sure, *pairs, *others]) if a != b][:2]
+    given = f"src={src!r}, and " if src else f"dst={dst!r}, and " if dst else ""
+    hint = " or ".join(calls) or "src=..., dst=..."
+    raise PlanError(f"{given}{table.what} have the columns {table.schema.names}, whose names do not say which are the ends", hint)
+
+
+def _is_doubtful(name: str, names: Sequence[str]) -> bool:
+    """Whether a column's name says that it is no end of an edge; "id" is that of the edge where others are ids, too."""
+    words = _words(name)
+    return bool(_NO_END_WORDS & {*words}) or (words == ("id",) and sum("id" in _words(other) for other in names) > 2)
 
 
 def types_of(types: Mapping[str, Any] | None) -> dict[str, pa.DataType]:

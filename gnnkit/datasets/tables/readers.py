@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +21,7 @@ from gnnkit.schema import NodeType
 from gnnkit.storage.keys import words_of
 from gnnkit.storage.layout import FEATURE_NAME, LABEL_NAME
 
-_WEIGHT, _TIME = "edge_weight", "time"
+_WEIGHT, TIME = "edge_weight", "time"
 # Finds the ids of keys, given as words; -1 where no node has the key.
 Finder: TypeAlias = Callable[[NDArray[np.uint64]], NDArray[Any]]
 
@@ -34,11 +34,13 @@ class ReadOptions:
         types: Types that columns are to have.
         fill: ``{column: value}`` for nulls.
         time_unit: The unit of times.
+        drops: Whether edges that name no node are left out.
     """
 
     types: Mapping[str, pa.DataType]
     fill: Mapping[str, Any]
     time_unit: str
+    drops: bool
 
     def columns(self, owner: NodeTable | EdgeTable, place: Place, before: Mapping[str, Any] | None = None) -> dict[str, Column]:
         """Makes the arrays that the table of a type is asked for.
@@ -68,7 +70,7 @@ class ReadOptions:
             column: Column = Codes(label[0], *common) if text and one else Numbers(label, None, *common, flat=one)
             made[name] = column
         for found in uses.get("time", ()):
-            made[_TIME] = Times(found, self.time_unit, *common)
+            made[TIME] = Times(found, self.time_unit, *common)
         for found in uses.get("edge_weight", ()):
             made[_WEIGHT] = Numbers([found], None, *common, flat=True)
         for found in uses.get("categories", ()):
@@ -100,11 +102,12 @@ class NodeReader:
         assert node.table is not None, "others are not read"
         self.kinds = {column: key_kind(node.table, column, "keys") for column in node.keys}
         self.names = _names(node.table.schema, [*node.keys, *(name for column in columns for name in column.columns)])
-        self._columns, self._types = columns, options.types
+        self._columns, self._options = columns, options
 
     def work(self, piece: Piece) -> tuple[int, tuple[list[KeyColumn], NDArray[np.uint64]] | None, list[Any]]:
         """Makes of some rows their number, keys with their words where there are keys, and what columns convert to."""
-        keys = [key_column(key_array(piece, column, kind, self._types)) for column, kind in self.kinds.items()]
+        types, fill, hint = self._options.types, self._options.fill, "every node needs a key: leave these rows out of the table"
+        keys = [key_column(key_array(piece, column, kind, types, fill, hint)) for column, kind in self.kinds.items()]
         return piece.rows.num_rows, (keys, words_of(keys)) if keys else None, [column.convert(piece) for column in self._columns]
 
 
@@ -134,16 +137,37 @@ class EdgeReader:
         table = edge.table
         self._kinds = [[(column, key_kind(table, column, "src or dst")) for column in end] for end in edge.ends]
         self.names = _names(table.schema, [*edge.ends[0], *edge.ends[1], *(name for column in columns for name in column.columns)])
-        self._columns, self._types, self._finders, self._distinct = columns, options.types, finders, distinct
+        self._columns, self._options, self._finders, self._distinct = columns, options, finders, distinct
         self._node_types = (edge.name[0], edge.name[2])
 
-    def work(self, piece: Piece) -> tuple[int, list[NDArray[Any]], list[pa.Array | None], list[Any], int]:
-        """Makes of some rows their number, the ids or words of both ends, their different keys, what columns convert to, and the file."""
-        ends = [[key_array(piece, column, kind, self._types) for column, kind in end] for end in self._kinds]
+    def work(self, piece: Piece) -> tuple[int, list[NDArray[Any]], list[pa.Array | None], list[Any], int, int]:
+        """Makes of some rows what edges need.
+
+        Returns:
+            Their number, the ids or words of both ends, their different keys, what columns convert to, the file, and how many more rows
+            there were, which have a null for an end and are left out.
+        """
+        options, total = self._options, piece.rows.num_rows
+        if options.drops:
+            piece = replace(piece, rows=_with_keys(piece.rows, [c for end in self._kinds for c, _ in end if c not in options.fill]))
+        ends = [[self._keys(piece, column, kind) for column, kind in end] for end in self._kinds]
         found: list[NDArray[Any]] = [words_of([key_column(array) for array in keys]) for keys in ends]
         found = [self._finders[t](rows) if t in self._finders else rows for rows, t in zip(found, self._node_types, strict=True)]
         once = [pc.unique(keys[0]) if t in self._distinct else None for keys, t in zip(ends, self._node_types, strict=True)]
-        return piece.rows.num_rows, found, once, [column.convert(piece) for column in self._columns], piece.file
+        num_rows, values = piece.rows.num_rows, [column.convert(piece) for column in self._columns]
+        return num_rows, found, once, values, piece.file, total - num_rows
+
+    def _keys(self, piece: Piece, column: str, kind: str) -> pa.Array:
+        hint = f'dangling="drop" leaves these edges out; fill={{{column!r}: key}} gives them a node'
+        return key_array(piece, column, kind, self._options.types, self._options.fill, hint)
+
+
+def _with_keys(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """The rows that have no null in some columns."""
+    for column in columns:
+        if rows.column(column).null_count:
+            rows = rows.filter(rows.column(column).is_valid())
+    return rows
 
 
 def _names(schema: pa.Schema, names: Sequence[str]) -> list[str]:

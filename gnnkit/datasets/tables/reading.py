@@ -20,6 +20,7 @@ import pyarrow as pa
 from gnnkit.datasets.tables.texts import AS_TOLD, BLOCK_BYTES, PACKED, TEXT, Dialect, TextOptions, open_text, sniff, unlike
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.events import EventSink, ignore_events
+from gnnkit.files import user_path
 from gnnkit.rendering import renderer
 from gnnkit.urls import is_url
 
@@ -304,7 +305,7 @@ def open_table(
     table = SourceTable(what, form, types, text=text, known=known)
     paths = [form] if isinstance(form, (str, Path)) else form
     if isinstance(paths, (list, tuple)) and paths and all(isinstance(path, (str, Path)) for path in paths):
-        if len(paths) > 1 or _engine_at(folder := os.path.expanduser(paths[0])) != "Delta":
+        if len(paths) > 1 or _engine_at(folder := _expanded(os.fspath(paths[0]))) != "Delta":
             table.files, table.urls = _files(paths, what, events)
             table.schema = _file_schema(table.files[0], table)
             return table
@@ -429,6 +430,11 @@ def is_table_file(source: str | Path) -> bool:
     return not is_url(source) and Path(source).is_file()
 
 
+def _expanded(path: str) -> str:
+    """Returns a path with ``~`` expanded, and otherwise as the user writes it, which errors show."""
+    return str(user_path(path)) if path.startswith("~") else path
+
+
 def _files(paths: Sequence[str | Path], what: str, events: EventSink) -> tuple[list[str], dict[str, str]]:
     """The files that paths, URLs and globs stand for; those of a glob or folder by name. And the URLs that they were fetched from."""
     found: list[str] = []
@@ -439,7 +445,7 @@ def _files(paths: Sequence[str | Path], what: str, events: EventSink) -> tuple[l
             urls |= dict(fetched)
             found += [place for place, _ in fetched]
             continue
-        path = os.path.expanduser(path)
+        path = _expanded(path)
         inside = [path]
         if os.path.isdir(path) or not os.path.exists(path):
             entries = {below for entry in ([path] if os.path.isdir(path) else glob.glob(path, recursive=True)) for below in _below(entry)}

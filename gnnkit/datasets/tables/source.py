@@ -21,12 +21,12 @@ from gnnkit.datasets.tables.columns import Codes, Column, Recoding, column_of
 from gnnkit.datasets.tables.digests import ChainedDigest
 from gnnkit.datasets.tables.keys import DistinctKeys, KeySpool, KeyTable, key_column, key_kind, parts_for, resolve
 from gnnkit.datasets.tables.layout import EdgeTable, Layout, NodeTable, types_of, types_to_text
-from gnnkit.datasets.tables.readers import EdgeReader, Finder, NodeReader, ReadOptions
+from gnnkit.datasets.tables.readers import TIME, EdgeReader, Finder, NodeReader, ReadOptions
 from gnnkit.datasets.tables.reading import SourceTable
 from gnnkit.datasets.tables.rows import Place, Rows, Scratch
 from gnnkit.errors import DatasetError, PlanError, near_matches
 from gnnkit.events import EventSink, Stage, ignore_events
-from gnnkit.files import read_bounded
+from gnnkit.files import read_bounded, user_path
 from gnnkit.host import available_cpus, available_memory
 from gnnkit.rendering import Shown
 from gnnkit.schema import (
@@ -49,7 +49,12 @@ if TYPE_CHECKING:
 
 
 Columns: TypeAlias = "str | Sequence[str]"
-_SPLITS = {"val": "valid", "validation": "valid"}
+# What files call the splits, in any case, after scikit-learn, Hugging Face, PyG and OGB.
+_SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("valid", "val", "validation", "dev", "development"), "valid"),
+    **dict.fromkeys(("test", "testing", "holdout", "hold-out", "heldout", "held-out"), "test"),
+}
 _UNITS = ("s", "ms", "us", "ns")
 _SHOWN = 10
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 16 << 20
@@ -105,13 +110,15 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
         edges: The table of edges; ``{(source type, relation, target type): table}`` for a typed graph.
         nodes: The table of nodes, or their number; ``{node type: either}`` for a typed graph.
         keys: The column that names a node, or several. Without it, nodes of a table are named by their row numbers, from 0.
-        src: The column of edges that names the source, as many as keys have; None is the first column.
-        dst: The same of the target; None is the second column.
+        src: The column of edges that names the source, as many as keys have. None is the one whose name says so ("src", "from_id",
+            ":START_ID", ...), wherever it stands, else the first that can be one; where names contradict this, it is an error.
+        dst: The same of the target ("dst", "target", "to_id", ":END_ID", ...), else the second column.
         features: Columns of numbers, booleans or lists of one length that become ``x``, for edges ``edge_attr``, as float32.
         one_hot: Columns whose values become columns of zeros and ones after the features.
         categories: Columns that become arrays of their own names: int64 codes, positions in the ascending list of values.
         label: The column that becomes ``y``: classes if it is text, else as it is; or several columns of numbers.
-        split: The column that says "train", "valid" (or "val") or "test", or another split's name, or null.
+        split: The column that says "train", "valid" or "test" (in any case, and also as "training", "val", "validation", "dev", "holdout"
+            and the like), or null. Loaders start from "train" where nothing else is said.
         time: The column that becomes ``time``, int64: timestamps and dates in ``time_unit`` since 1970, whole numbers as they are;
             ``time_attr="time"`` of a loader samples by it.
         edge_weight: The column of edges that becomes ``edge_weight``; ``weight="edge_weight"`` of a loader draws by it.
@@ -160,8 +167,10 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     }
     if not isinstance(presorted, bool):
         raise PlanError(f"presorted={presorted!r}: it is True or False")
+    layout = Layout.of(edges, nodes, keys, src, dst, given, types_of(types), events)
+    layout.need_columns("fill", fill or {})
     options: dict[str, Any] = {
-        "layout": Layout.of(edges, nodes, keys, src, dst, given, types_of(types), events),
+        "layout": layout,
         "fill": dict(fill or {}),
         "dangling": _one_of("dangling", dangling, ("error", "drop")),
         "time_unit": _one_of("time_unit", time_unit, _UNITS),
@@ -174,7 +183,7 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     if engine is not None:
         from gnnkit.datasets.tables.hosts import HostTables  # stands upon this module
 
-        if HostTables.can_read(options["layout"], dangling):
+        if HostTables.can_read(layout, dangling):
             source = HostTables(engine, **options)
     source = source or TableSource(**options)
     if presorted:
@@ -211,8 +220,10 @@ def tables_after(
     for column, value in (fill or {}).items():
         if state["fill"].get(column, value) != value:
             raise PlanError(f"fill={{{column!r}: {value!r}}}: the store's tables were filled with {state['fill'][column]!r}")
+    layout = Layout.after(store, state, edges, nodes, events)
+    layout.need_columns("fill", fill or {})
     return TableSource(
-        Layout.after(store, state, edges, nodes, events),
+        layout,
         fill={**state["fill"], **(fill or {})},
         dangling=state["dangling"],
         time_unit=state["time_unit"],
@@ -249,7 +260,7 @@ def _scratch(folder: str | Path | None) -> Path:
         from gnnkit.storage.catalog import default_root
 
         folder = default_root()
-    path = Path(folder).expanduser()
+    path = user_path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -315,7 +326,7 @@ class TableSource(Shown):
         self.edges_are_cheap = True
         self.link_splits: LinkSplits = {}
         self._layout, self._fill, self._time_unit, self._folder = layout, fill, time_unit, folder
-        self._options = ReadOptions(layout.types, fill, time_unit)
+        self._options = ReadOptions(layout.types, fill, time_unit, dangling == "drop")
         self._place: Place = place or Scratch(folder)
         self._after = after
         self._state: Mapping[str, Any] = {} if after is None else after.manifest.append_state or {}
@@ -326,7 +337,9 @@ class TableSource(Shown):
         self._edges: dict[EdgeType, _ColumnArrays] = {}
         self._words: dict[tuple[EdgeType, int], ArrayFile] = {}
         self._ids: dict[tuple[EdgeType, int], ArrayFile | Rows] = {}
+        # Edges left out because they name no node, which have the id -1, and because they have a null for one, which have none.
         self._dropped: dict[EdgeType, int] = {}
+        self._null_ends: dict[EdgeType, int] = {}
         # Of each table of edges the numbers of the files that have rows, and of their first rows.
         self._files: dict[EdgeType, list[tuple[int, int]]] = {}
         self.target_windows: dict[EdgeType, int] = {}
@@ -377,6 +390,7 @@ class TableSource(Shown):
                 "ends": self._own(edge_type).get("ends", [list(columns) for columns in edge.ends]),
                 "named": list(edge.named),
                 "dropped": self._num_dropped(edge_type),
+                "null_ends": self._num_null_ends(edge_type),
                 "digests": [digest.state() for digest in self._end_digests[edge_type]],
                 **self._columns_state(edge, self._edges[edge_type]),
             }
@@ -395,7 +409,7 @@ class TableSource(Shown):
         """Makes rows of an array of the store what they are among all rows; None where they stay as they are."""
         if not self._own(name).get("rows", 0):
             return None
-        return (self._edges[name] if isinstance(name, tuple) else self._nodes[name]).columns[array].recoding()
+        return self._arrays(name).columns[array].recoding()
 
     def _own(self, name: NodeType | EdgeType) -> Mapping[str, Any]:
         """The state that the store's tables of a type ended in; empty where there is no store."""
@@ -419,6 +433,9 @@ class TableSource(Shown):
 
     def _num_dropped(self, edge_type: EdgeType) -> int:
         return int(self._own(edge_type).get("dropped", 0)) + self._dropped.get(edge_type, 0)
+
+    def _num_null_ends(self, edge_type: EdgeType) -> int:
+        return int(self._own(edge_type).get("null_ends", 0)) + self._null_ends.get(edge_type, 0)
 
     @cached_property
     def keys(self) -> Mapping[NodeType, NodeKeys]:
@@ -461,6 +478,7 @@ class TableSource(Shown):
         del finders  # and their memory
         for arrays in (*self._nodes.values(), *self._edges.values()):
             arrays.finish()
+        self._check_times()
         self.splits: Mapping[NodeType, Mapping[str, NDArray[np.int64]]] = {t: self._split(t, codes) for t, codes in self._splits.items()}
         for node_type, keys in distinct.items():
             spool = self._spools[node_type]
@@ -472,6 +490,26 @@ class TableSource(Shown):
                 spool.append([key_column(chunk)], words)
             self._nodes[node_type].num_rows = spool.num_rows
         self._resolve(pending)
+
+    def _check_times(self) -> None:
+        """Refuses whole numbers beside timestamps: they would be compared with each other, in units that differ.
+
+        Raises:
+            DatasetError: Names the columns of both.
+        """
+        owners: list[NodeTable | EdgeTable] = [*self._layout.nodes.values(), *self._layout.edges.values()]
+        timed = [(owner, self._arrays(owner.name)) for owner in owners if "time" in owner.uses]
+        found = {arrays.specs[TIME].unit: owner for owner, arrays in timed if arrays.num_rows or self._own(owner.name).get("rows", 0)}
+        if len(found) > 1 and None in found:
+            number, (dated, *_) = found.pop(None), found.values()
+            (column,), (other,) = number.uses["time"], dated.uses["time"]
+            raise DatasetError(
+                f"{column!r} of {number.name!r} has whole numbers, and {other!r} of {dated.name!r} has timestamps",
+                f"types={{{column!r}: 'timestamp[s]'}} reads whole numbers as seconds since 1970, and 'timestamp[ms]' as milliseconds",
+            )
+
+    def _arrays(self, name: NodeType | EdgeType) -> _ColumnArrays:
+        return self._edges[name] if isinstance(name, tuple) else self._nodes[name]
 
     def _distinct(self) -> dict[NodeType, DistinctKeys]:
         """Makes the collections of keys of node types without a table."""
@@ -581,7 +619,9 @@ class TableSource(Shown):
 
         files = self._files.setdefault(edge.name, [])
         reader = EdgeReader(edge, columns, self._options, finders, distinct)
-        for count, words, found, values, file in self._pieces(edge.table, reader):
+        for count, words, found, values, file, left_out in self._pieces(edge.table, reader):
+            if left_out:
+                self._null_ends[edge.name] = self._null_ends.get(edge.name, 0) + left_out
             if not files or files[-1][0] != file:
                 files.append((file, arrays.num_rows))
             for end, node_type in enumerate(node_types):
@@ -606,15 +646,21 @@ class TableSource(Shown):
 
     def _split(self, node_type: NodeType, codes: Codes) -> dict[str, NDArray[np.int64]]:
         codes.finish()
+        before = () if self._after is None else self._after.splits.get(node_type, ())
         found: dict[str, list[NDArray[np.int64]]] = {}
         if self._after is not None:
-            found = {name: [self._after.file(split_file(node_type, name))] for name in self._after.splits.get(node_type, ())}
+            found = {name: [self._after.file(split_file(node_type, name))] for name in before}
+        known = {**_SPLITS, **{name: name for name in before}}
+        named = [known.get(str(value).strip().lower().replace("_", "-")) or known.get(value, "") for value in codes.values]
+        if unknown := [value for value, split in zip(codes.values, named, strict=True) if not split]:
+            raise DatasetError(
+                f"split {codes.columns[0]!r} of {node_type!r} holds {unknown[:_SHOWN]}, which names no split",
+                f"known, in any case: {list(_SPLITS)}; a null is in no split",
+            )
         for start in range(0, self._nodes[node_type].num_rows, _CHUNK_ROWS):
             rows = codes.rows(start, min(start + _CHUNK_ROWS, self._nodes[node_type].num_rows))
-            for code, value in enumerate(codes.values):
-                if not isinstance(value, str):
-                    raise DatasetError(f"split {codes.columns[0]!r} of {node_type!r} holds {value!r}", "names of splits are text")
-                found.setdefault(_SPLITS.get(value, value), []).append(np.flatnonzero(rows == code) + start + self._before(node_type))
+            for code, split in enumerate(named):
+                found.setdefault(split, []).append(np.flatnonzero(rows == code) + start + self._before(node_type))
         return {name: np.sort(np.concatenate(ids)).astype(np.int64) for name, ids in sorted(found.items())}
 
     def _resolve(self, node_types: Sequence[NodeType]) -> None:
@@ -655,10 +701,12 @@ class TableSource(Shown):
         table, total = self._layout.edges[edge_type].table, self._edges[edge_type].num_rows
         assert table is not None, "no rows come from no table"
         shown = ", ".join(self._shown_edges(edge_type, first))
-        raise DatasetError(
-            f"{missing} of {total} {table.what} name no node: {shown}",
-            'add these nodes to their tables, or leave the edges out with dangling="drop"',
-        )
+        hint = 'add these nodes to their tables, or leave the edges out with dangling="drop"'
+        for node in (self._layout.nodes[edge_type[0]], self._layout.nodes[edge_type[2]]):
+            if node.by_row:
+                named = "keys= names the column of these ids" if node.form == "table" else "without a number of nodes, edges name them"
+                hint = f"nodes {node.name!r} have no keys= and are row numbers, counted from 0: {named}; where ids begin with 1, subtract 1"
+        raise DatasetError(f"{missing} of {total} {table.what} name no node: {shown}", hint)
 
     def _check_order(self, edge_type: EdgeType) -> int:
         """Checks the promise of ``presorted``.
@@ -751,7 +799,7 @@ class TableSource(Shown):
             else:
                 own["src"], own["dst"] = self._own(owner.name).get("ends", [list(columns) for columns in owner.ends])
                 used |= {*owner.ends[0], *owner.ends[1]}
-                if dropped := self._num_dropped(owner.name):
+                if dropped := self._num_dropped(owner.name) + self._num_null_ends(owner.name):
                     own["dropped_edges"] = dropped
             if "unused" in earlier:
                 own["unused"] = earlier["unused"]
@@ -906,4 +954,6 @@ def _located(form: Any, folder: Path) -> Any:
         return {key: _located(each, folder) for key, each in form.items()}
     if isinstance(form, list):
         return [_located(each, folder) for each in form]
-    return str(folder / Path(form).expanduser()) if isinstance(form, str) and not is_url(form) else form
+    if not isinstance(form, str) or is_url(form):
+        return form
+    return str(user_path(form) if form.startswith("~") else folder / form)

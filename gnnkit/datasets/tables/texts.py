@@ -348,7 +348,10 @@ def open_text(path: str, dialect: Dialect, columns: Sequence[str] | None, types:
         ),
         arrow_csv.ConvertOptions(
             # Narrow numbers are read wide: text beyond their range would be infinite without a word.
-            column_types={name: pa.float64() if pa.types.is_floating(kind) else kind for name, kind in types.items()},
+            # Times may be written as numbers: those are read as such, and converted afterwards.
+            column_types={
+                name: pa.float64() if pa.types.is_floating(kind) else kind for name, kind in types.items() if not pa.types.is_temporal(kind)
+            },
             null_values=["", *options.null],
             strings_can_be_null=True,
             include_columns=columns,
