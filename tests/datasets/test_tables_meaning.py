@@ -113,6 +113,8 @@ def followed(error: GnnkitError, call: Any) -> list[Any]:
         ["Timestamp", "From Bank", "Account", "To Bank", "Account.1"],
         ["src_ip", "src_port", "dst_ip", "dst_port"],
         ["x", "src", "dst", "source", "target"],
+        ["dst", "x"],
+        ["x", "sender_id"],
     ],
     ids=",".join,
 )
@@ -124,6 +126,24 @@ def test_names_that_contradict_are_refused_with_the_calls_that_settle_it(columns
         named = eval(f"dict({words})")
         assert pairs(gnnkit.tables(table, **named)) == list(zip(table[named["src"]].tolist(), table[named["dst"]].tolist(), strict=True))
     assert caught.value.hint.count(" or ") == 1
+
+
+@pytest.mark.parametrize("columns", [("item", "user"), ("item_id", "user_id"), ("ITEM", "by"), ("x", "userId")])
+def test_columns_called_as_the_other_type_ask(columns: tuple[str, str]) -> None:
+    buys, table = ("user", "buys", "item"), numbered([*columns])
+    with pytest.raises(PlanError, match="do not say which are the ends") as caught:
+        gnnkit.tables({buys: table})
+    as_they_stand, turned = followed(caught.value, lambda **named: gnnkit.tables({buys: table}, **named))
+    assert pairs(as_they_stand, buys) == [(a, b) for b, a in pairs(turned, buys)] == [(100, 200), (101, 201), (102, 202)]
+    table = numbered([*columns[::-1]])
+    assert pairs(gnnkit.tables({buys: table}), buys) == [(100, 200), (101, 201), (102, 202)]
+
+
+def test_unreadable_ends_are_errors_and_others_no_ends() -> None:
+    odd = {"src": [{"a": 1}, "x"], "dst": [1, 2], "w": [3, 4]}
+    with pytest.raises(DatasetError, match="src or dst='src' of edges could not be read"):
+        gnnkit.tables(odd)
+    assert pairs(gnnkit.tables({"note": odd["src"], "a": odd["dst"], "b": odd["w"]})) == [(1, 3), (2, 4)]
 
 
 def test_edges_that_may_lead_back_ask(tmp_path: Path) -> None:
@@ -264,6 +284,18 @@ def test_whole_numbers_that_became_fractions(node_keys: Any) -> None:
         gnnkit.tables(edges, dangling="drop", **options)
     (change,) = re.findall(r"table(\.astype\(.*?\)) of pandas", caught.value.hint or "")
     assert pairs(gnnkit.tables(eval(f"edges{change}"), dangling="drop", **options)) == [(1, 2), (2, 3)]
+
+
+@pytest.mark.parametrize("ids", [["1.0", "2.0"], ["1e5", "18446744073709551615"]])
+def test_fractions_of_texts_as_keys(tmp_path: Path, ids: list[str]) -> None:
+    (tmp_path / "edges.csv").write_text(f"src,dst\n{ids[0]},2\n{ids[1]},1\n")
+    with pytest.raises(PlanError, match="is double, which is no key") as caught:
+        gnnkit.tables(tmp_path / "edges.csv")
+    whole, written = re.findall(r"pandas(\.read_csv\(.*?\}\))", caught.value.hint or "")
+    call = whole if ids[0] == "1.0" else written
+    frame = eval(f"pd{call}", {"pd": pd, "path": tmp_path / "edges.csv"})
+    wanted = [(1, 2), (2, 1)] if ids[0] == "1.0" else [(ids[0], "2"), (ids[1], "1")]
+    assert pairs(gnnkit.tables(frame.astype({"dst": frame["src"].dtype}))) == wanted
 
 
 @pytest.mark.parametrize("nodes", [{"v": [10.0, 20.0, 30.0]}, 3])

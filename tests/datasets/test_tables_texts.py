@@ -431,6 +431,37 @@ def test_embeddings_of_no_length_and_types_of_numpy() -> None:
     assert read_node_array(source, "node", "x").shape == (2, 0)
 
 
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ("src,dst\n01234,1234\n1234,01234\n", [("01234", "1234"), ("1234", "01234")]),
+        ("src,dst\n7,0x7\n0x7,+7\n+7,007\n007,7\n", [("7", "0x7"), ("0x7", "+7"), ("+7", "007"), ("007", "7")]),
+        ("src, dst\nann, bob\nbob, ann\n", [("ann", "bob"), ("bob", "ann")]),
+        ("src | dst\nann | bob\nbob | ann\n", [("ann", "bob"), ("bob", "ann")]),
+        ("src  | dst\nanna | bob\nbob  | anna\n", None),
+        ('src, dst\n"ann", "bob"\n"bob", "ann"\n', None),
+        ("  \n1 2\n2 1\n", [(1, 2), (2, 1)]),
+        ("a\tlikes\tb\nb\tknows\ta\na\tknows\tb\n", None),
+        (",a,b\na,0,1\nb,1,0\n", None),
+    ],
+)
+def test_texts_whose_keys_could_be_others(tmp_path: Path, content: str, wanted: Any) -> None:
+    (tmp_path / "edges.csv").write_text(content)
+    if wanted is None:
+        with pytest.raises(GnnkitError, match="a blank follows|is a matrix|do not say which are the ends"):
+            gnnkit.tables(tmp_path / "edges.csv")
+        return
+    types = {"dst": "string"} if isinstance(wanted[0][0], str) else {}
+    source = gnnkit.tables(tmp_path / "edges.csv", types=types)
+    assert pairs(source) == wanted
+    if "01234" in content:
+        (tmp_path / "nodes.csv").write_text("zip,v\n01234,1\n1234,2\n")
+        keyed = gnnkit.tables(tmp_path / "edges.csv", tmp_path / "nodes.csv", keys="zip", types=types)
+        assert pairs(keyed) == wanted
+        (tmp_path / "rows.csv").write_text("src,dst\n01,00\n00,02\n")
+        assert pairs(gnnkit.tables(tmp_path / "rows.csv", 3)) == [(1, 0), (0, 2)]
+
+
 # The card ------------------------------------------------------------------------------------------------------------------------
 
 

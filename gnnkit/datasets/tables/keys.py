@@ -44,7 +44,10 @@ def key_kind(table: SourceTable, column: str, option: str) -> str:
     if is_text(kind):
         return TEXT
     hint = f"keys are whole numbers, texts or UUIDs; types={{{column!r}: 'string'}} reads a column as text"
-    if pa.types.is_floating(kind):  # pandas makes fractions of whole numbers beside missing ones
+    if pa.types.is_floating(kind) and table.is_csv:
+        whole = f"pandas.read_csv(path).astype({{{column!r}: 'Int64'}}) makes 1 of 1.0"
+        hint = f"{whole}, pandas.read_csv(path, dtype={{{column!r}: 'string'}}) keeps what is written; gnnkit.tables takes either"
+    elif pa.types.is_floating(kind):  # pandas makes fractions of whole numbers beside missing ones
         hint = f"table.astype({{{column!r}: 'Int64'}}) of pandas makes whole numbers of it; those beyond 2**53 have lost digits by now"
     if pa.types.is_binary(kind):
         hint = "texts are read as UTF-8: write the table anew with that encoding"

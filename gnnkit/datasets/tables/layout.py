@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from gnnkit.datasets.tables.columns import is_text
 from gnnkit.datasets.tables.keys import key_kind
 from gnnkit.datasets.tables.reading import SourceTable, open_table
 from gnnkit.datasets.tables.texts import AS_TOLD, TEXT_OPTIONS, TextOptions
@@ -383,6 +384,7 @@ def _node_table(
     if form is None:
         return NodeTable(name, "edges")  # its key is that of the edges
     table = open_table(form, f"nodes {name!r}", types, events, text, known)
+    table.with_texts([column for column in keys if column in table.padded])
     for column in keys:
         key_kind(table, column, "keys")
     return NodeTable(name, "table", table, keys=keys)
@@ -535,6 +537,8 @@ def _ends(
     if not src or not dst:
         guess = _guessed_ends(table, src[0] if src else None, dst[0] if dst else None, used, edge_type)
         src, dst = src or (guess[0],), dst or (guess[1],)
+    keys = [*(() if source.by_row else src), *(() if target.by_row else dst)]
+    table.with_texts([name for name in keys if name in table.padded])
     return src, dst
 
 
@@ -560,6 +564,9 @@ _END_WORDS = {*_TARGETS, *(word for words in _TARGETS.values() for word in words
 _ID_WORDS = {"id", "ids", "idx", "key", "node", "vertex", "entity", "name", "user", "account"}
 # These may also be the ends of an interval, or rows of another kind, unless they stand where ends stand.
 _WEAK_WORDS = {"from", "start", "row", "u", "head", "origin", "subject"}
+# Words of one end alone.
+_STRONG_SOURCES = _TARGETS.keys() - _WEAK_WORDS
+_STRONG_TARGETS = {word for source in _STRONG_SOURCES for word in _TARGETS[source]}
 _NO_END_WORDS = {"edge", "time", "timestamp", "datetime", "date", "ts", "weight", "relation", "predicate", "index"}
 # What pandas calls an index that it writes without a name.
 _INDEX = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
@@ -574,8 +581,10 @@ def _words(name: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _may_be_key(kind: pa.DataType) -> bool:
-    return not (pa.types.is_temporal(kind) or pa.types.is_boolean(kind) or pa.types.is_nested(kind))
+def _may_be_key(table: SourceTable, name: str) -> bool:
+    kind = table.types.get(name, table.schema.field(name).type)
+    is_other = pa.types.is_temporal(kind) or pa.types.is_boolean(kind) or pa.types.is_nested(kind)
+    return name not in table.unreadable and not is_other
 
 
 def _pairs(names: Sequence[str]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -614,8 +623,8 @@ def _guessed_ends(
         PlanError: Names contradict this, or do not tell.
     """
     names = [name for name in table.schema.names if name in (src, dst) or (name not in used and not _INDEX.fullmatch(name))]
-    names = [name for name in names if name in (src, dst) or _may_be_key(table.need(name, "src"))]
-    sure, pairs = _pairs(names)
+    sure, pairs = _pairs(names)  # also of columns that cannot be keys, which is an error where their names are sure
+    names = [name for name in names if name in (src, dst) or _may_be_key(table, name)]
     sure = [pair for pair in sure if src in (None, pair[0]) and dst in (None, pair[1])]
     clear = [name for name in names if not _is_doubtful(name, names)]
     first, second = names[:2] if len(names) > 1 else ["", ""]
@@ -623,7 +632,13 @@ def _guessed_ends(
         first, second = second, first
     place = src or first, dst or second
     is_clear = first != "" and place[0] != place[1] and (src or first in clear) and (dst or second in clear)
+    # Of three columns of texts without names, the second may be the relation.
+    is_clear = is_clear and not (len(names) == 3 and table.is_headless and all(is_text(table.need(name, "src")) for name in names))
     contradicted = (not src and first in [b for _, b in pairs]) or (not dst and second in [a for a, _ in pairs])
+    contradicted |= (not src and _says(first, _STRONG_TARGETS, names)) or (not dst and _says(second, _STRONG_SOURCES, names))
+    if edge_type is not None and edge_type[0] != edge_type[2]:
+        of_source, of_target = ({" ".join(_words(end))} for end in (edge_type[0], edge_type[2]))
+        contradicted |= (not src and _says(first, of_target, names)) or (not dst and _says(second, of_source, names))
     if place in sure or (not sure and is_clear and not contradicted):
         return place
     leads_back = edge_type is not None and edge_type[0] != edge_type[2] and place[::-1] in sure
@@ -638,6 +653,12 @@ def _guessed_ends(
     given = f"src={src!r}, and " if src else f"dst={dst!r}, and " if dst else ""
     hint = " or ".join(calls) or "src=..., dst=..."
     raise PlanError(f"{given}{table.what} have the columns {table.schema.names}, whose names do not say which are the ends", hint)
+
+
+def _says(name: str, known: Collection[str], names: Sequence[str]) -> bool:
+    """Whether a column is called by one of some words, beside those for ids, and no other column is."""
+    called = [other for other in names if " ".join(w for w in _words(other) if w in known or w not in _ID_WORDS) in known]
+    return called == [name]
 
 
 def _is_doubtful(name: str, names: Sequence[str]) -> bool:

@@ -183,6 +183,16 @@ class SourceTable:
         return self
 
     @property
+    def padded(self) -> frozenset[str]:
+        """Columns of text whose numbers are not written as Python writes them, so that two keys may be one number."""
+        return frozenset().union(*(self.dialect(path).padded for path in self._texts))
+
+    @property
+    def is_headless(self) -> bool:
+        """Whether it is text that does not name its columns."""
+        return self.is_csv and not self.dialect(self._texts[0]).options.header
+
+    @property
     def told(self) -> dict[str, Any]:
         """The options for tables of text that come after this one, as JSON; {} where it is no text."""
         if not self.is_csv:

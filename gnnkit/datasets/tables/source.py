@@ -109,7 +109,8 @@ def tables(  # noqa: PLR0913 - each says what one kind of column is
     Args:
         edges: The table of edges; ``{(source type, relation, target type): table}`` for a typed graph.
         nodes: The table of nodes, or their number; ``{node type: either}`` for a typed graph.
-        keys: The column that names a node, or several. Without it, nodes of a table are named by their row numbers, from 0.
+        keys: The column that names a node, or several. Without it, nodes of a table are named by their row numbers, from 0. Of files of
+            text, columns with keys such as 007, +7 or 0x7 among their first rows are texts, unless ``types`` says otherwise.
         src: The column of edges that names the source, as many as keys have. None is the one whose name says so ("src", "from_id",
             ":START_ID", ...), wherever it stands, else the first that can be one; where names contradict this, it is an error.
         dst: The same of the target ("dst", "target", "to_id", ":END_ID", ...), else the second column.

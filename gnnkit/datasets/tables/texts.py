@@ -31,6 +31,7 @@ _COMMENTS = ("#", "%")
 _UNIT = "\x1f"
 # What names no column where other rows have it: numbers, dates and times, booleans.
 _VALUE = re.compile(r"[+-]?[\d.][\d.,:eE+\-/TZ ]*|true|false", re.IGNORECASE)
+_PADDED = re.compile(r"\s*([+-]?0[\dxX]|\+)")
 _SETTLE = "header=True or header=False says which it is; a file that is appended has the header of those before"
 _NOTHING = ("", "\\n", "na", "n/a", "null", "none", "nan", "nil", "?", "-")
 
@@ -109,6 +110,7 @@ class Dialect:
         quote: What quotes fields; "" for nothing.
         escape: What quotes a quote within them; "" for another quote.
         blanks: Whether any number of blanks is one separator.
+        padded: Columns with numbers such as 007, +7 and 0x7, which as keys are other than 7.
     """
 
     options: TextOptions
@@ -118,6 +120,7 @@ class Dialect:
     quote: str
     escape: str
     blanks: bool
+    padded: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         sep = self.options.sep or ","
@@ -156,17 +159,27 @@ def sniff(path: str, options: TextOptions, known: Sequence[str] = ()) -> Dialect
     if not is_all or len(lines) > _SAMPLE_ROWS:
         lines, is_all = lines[: min(_SAMPLE_ROWS, max(1, len(lines) - 1))], False
     marks = _COMMENTS if options.comment is None else ()
-    leading = list(takewhile(lambda line: not line.strip("\r\n") or line.startswith(marks), lines))
+    leading = list(takewhile(lambda line: not line.strip(" \r\n") or line.startswith(marks), lines))
     body = [line for line in lines[len(leading) :] if line.strip("\r\n")]
     if not body:
         raise DatasetError(f"{path} holds no row", "leave it out")
     tried = [_Rows(body, sep, is_all=is_all) for sep in (_SEPARATORS if options.sep is None else (options.sep,))]
     best = max(tried, key=lambda rows: (rows.evenness == 1, rows.num_values, rows.evenness))
+    if options.sep is None and best.sep.strip() and best.are_apart:
+        spaced = [_Rows(body, sep, is_all=is_all) for sep in (f" {best.sep} ", f"{best.sep} ")]
+        spaced = [rows for rows in spaced if rows.evenness == 1 and rows.width == best.width and rows.is_bare]
+        if not spaced:
+            hint = "pandas.read_csv(path, skipinitialspace=True) reads it, and gnnkit.tables takes the frame"
+            raise DatasetError(f"{path}: a blank follows each {best.sep!r}, which is part of texts that are not in quotes", hint)
+        best = spaced[0]
     header = _has_header(best, path, known) if options.header is None else options.header
     width = len(best.rows[0])
     if width < best.width:
         hint = "pandas.read_csv(path, skiprows=1, header=None) reads it without row 1, and gnnkit.tables takes the frame"
         raise DatasetError(f"{path}: row 1 has {width} fields, and the others have {best.width}", hint)
+    if header and not best.rows[0][0] and 2 < width <= len(best.rows) and best.rows[0][1:] == [row[0] for row in best.rows[1:width]]:
+        hint = "gnnkit.tables takes numpy.nonzero(pandas.read_csv(path, index_col=0).to_numpy())"
+        raise DatasetError(f"{path} is a matrix, with the names of its columns before its rows", hint)
     names = unlike([name.strip() for name in best.rows[0]]) if header else [f"f{k}" for k in range(width)]
     return Dialect(
         replace(options, header=header, sep=best.sep),
@@ -176,6 +189,7 @@ def sniff(path: str, options: TextOptions, known: Sequence[str] = ()) -> Dialect
         best.quote,
         best.escape,
         best.blanks,
+        frozenset(name for name, words in zip(names, best.columns, strict=False) if any(map(_PADDED.match, words))),
     )
 
 
@@ -229,6 +243,17 @@ class _Rows:
         self.width = max(sorted({*(widths[1:] or widths)}), key=widths.count)
         self.evenness = widths.count(self.width) / len(widths) if self.width > 1 else 0.0
         self.num_values = sum(map(_are_values, self.columns))
+
+    @property
+    def are_apart(self) -> bool:
+        """Whether a blank follows each separator, and some of the fields are texts or in quotes."""
+        later = self.columns[1:]
+        return any(words and not _are_values(words) for words in later) and all(word.startswith(" ") for words in later for word in words)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether no field is quoted or has blanks around it."""
+        return all(word == word.strip(' "') for row in self.rows for word in row)
 
     @property
     def columns(self) -> list[tuple[str, ...]]:
