@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal, NewType, TypeVar, cast, get_args, get_origin
 
@@ -25,6 +25,8 @@ _KINDS: dict[str, tuple[tuple[type, ...], tuple[str, ...]]] = {
     "str": ((str,), ("a text",)),
     "Path": ((os.PathLike,), ("a path",)),
     **dict.fromkeys(("Sequence", "tuple"), ((Sequence, np.ndarray), ("a list",))),
+    **dict.fromkeys(("Mapping", "dict"), ((Mapping,), ("a dict",))),
+    "Iterable": ((Iterable,), ("a list",)),
     "Callable": ((Callable,), ("a function",)),  # type: ignore[dict-item]
     "None": ((type(None),), ("None",)),
 }
@@ -41,7 +43,8 @@ def _kinds(annotation: str, namespace: Mapping[str, Any]) -> Iterator[tuple[tupl
         elif isinstance(named, NewType):
             yield _KINDS.get(named.__supertype__.__name__)
         else:
-            yield _KINDS.get(word.partition("[")[0])
+            # An alias such as of a function's type, or the word itself.
+            yield _KINDS.get(getattr(get_origin(named), "__name__", word.partition("[")[0]))
 
 
 def check_kind(name: str, value: Any, annotation: str, namespace: Mapping[str, Any]) -> Any:

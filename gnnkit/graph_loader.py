@@ -481,6 +481,7 @@ class GraphLoader(Shown):
         """
         return self.pipeline.state_dict()
 
+    @checks_arguments
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next iteration give exactly the batches that were left when ``state`` was taken.
 

@@ -85,8 +85,8 @@ class Colocated:
         _ = self.channel_bytes
 
     def _check_hosts(self) -> None:
-        if self.interface is not None and (not isinstance(self.interface, str) or not self.interface):
-            raise PlanError(f"interface must be the name or address of an interface, got {self.interface!r}")
+        if self.interface == "":
+            raise PlanError("interface must be the name or address of an interface, got ''")
         if self.hosts is None:
             return
         if not isinstance(self.hosts, (list, tuple)) or not self.hosts:

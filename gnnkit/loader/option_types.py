@@ -76,7 +76,8 @@ class BesideKeywords(TypedDict, total=False):
     start_timeout_s: float
     """Seconds that starting may take; while kernels are compiled, each of them."""
     batch_timeout_s: float
-    """Seconds that one wait for a batch may take."""
+    """Seconds that one wait for a batch may take. A thread or process that is seen to be sampling it is waited for, with a warning at
+    half of the time."""
 
 
 class LoaderKeywords(BesideKeywords, total=False):

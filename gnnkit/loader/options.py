@@ -199,8 +199,6 @@ class LoaderOptions:
         if self.device is None and self.feature_cache:
             raise PlanError(f"feature_cache={self.feature_cache!r} without a device to keep features on", "device='cuda', or leave it out")
         check_placement(self.placement)
-        if self.transform is not None and not callable(self.transform):
-            raise PlanError(f"transform must be a function of a batch, got {self.transform!r}", "transform=None leaves batches as they are")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> LoaderOptions:

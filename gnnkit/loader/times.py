@@ -78,7 +78,12 @@ def _as_numpy(value: Any) -> NDArray[Any] | None:
     """Dates or spans as NumPy has them; None where a value is neither."""
     if isinstance(value, (date, timedelta, str)):
         value = _as_date(value)
-    array = np.asarray(value) if np.isscalar(value) or hasattr(value, "__len__") else None
+    if isinstance(value, np.ma.MaskedArray):  # which those that read numbers refuse, as lists of several lengths
+        return None
+    try:
+        array = np.asarray(value) if np.isscalar(value) or hasattr(value, "__len__") else None
+    except ValueError:
+        return None
     if array is None or array.dtype.kind not in "OU" or not array.size:
         return array
     found = [_as_date(each) for each in array.reshape(-1)]

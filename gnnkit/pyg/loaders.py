@@ -19,7 +19,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
-from gnnkit.arguments import checks_arguments, to_array
+from gnnkit.arguments import check_kind, checks_arguments, to_array
 from gnnkit.backends.base import Backend
 from gnnkit.backends.colocated import Colocated
 from gnnkit.backends.inprocess import InProcess
@@ -186,7 +186,11 @@ class LiveLoader:
                 under_way = [found for found in states if found[0].is_under_way]
                 run, state = (under_way or [found for found in states if not found[1]["next_batch"]][-1:] or states[-1:])[0]
                 order = run.order
-            return dict(state) if order is None or not state["next_batch"] else {**state, "order": list(order)}
+            if order is None:
+                return dict(state)
+            # An epoch that has not begun has no order yet, and may get one of any length.
+            own = {"order": list(order)} if state["next_batch"] else {"num_seeds": self._open().state_dict()["num_seeds"]}
+            return {**state, **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See ``_OverGraphLoader.load_state_dict``."""
@@ -196,6 +200,7 @@ class LiveLoader:
             loader = self._open() if order is None else self._ordered(order)
             seed = loader.plan.batching.seed
             loader.load_state_dict({**state, "seed": seed} if "seed" in state else state)
+            replace(loader.plan.batching, seed=state["seed"])  # which refuses what is no seed
             self._loaded, self._runs = (state, order), []
             if state["seed"] != seed:  # that of another process, which drew its own
                 self._options["seed"], self._seen = state["seed"], None
@@ -248,9 +253,9 @@ class LiveLoader:
 
     def _ordered(self, order: list[int], **changes: Any) -> GraphLoader:
         """A loader of the inputs at these places, for one epoch."""
-        inputs = self.inputs.taken(self._places(order))
+        loader, inputs = self._open(), self.inputs.taken(self._places(order))
         form = replace(self._form, input_id=inputs.input_id)
-        return inputs.beside(self._open(), transform=form, shuffle=False, seed=self._options["seed"], **changes)
+        return inputs.beside(loader, transform=form, shuffle=False, seed=self._options["seed"], **changes)
 
     def _open(self) -> GraphLoader:
         own = vars(self._sampler).items()
@@ -318,6 +323,15 @@ _REFUSED = {
 }
 # These where a loader has them; elsewhere they are a script's own.
 _OWN = ("input_nodes", "input_time", "input_id", "edge_label_index", "neg_sampling", "depth", "num_neighbors", "replace", "node_idx")
+# Arguments of DataLoader that it takes of any kind, and fails with later.
+_OF_DATA_LOADER = {
+    **dict.fromkeys(("batch_size", "prefetch_factor"), "int | None"),
+    **dict.fromkeys(("sampler", "batch_sampler"), "Iterable | None"),
+    **dict.fromkeys(("drop_last", "pin_memory"), "bool"),
+    "shuffle": "bool | None",
+    "num_workers": "int",
+    "timeout": "float",
+}
 
 
 class _OverGraphLoader:
@@ -408,9 +422,7 @@ class _OverGraphLoader:
         self._refuse(**{name: kwargs.pop(name, None) for name in ("transform_sampler_output", "custom_cls")})
         if kwargs.pop("worker_init_fn", None) is not None:
             _ignore_worker_init_fn()
-        shuffle = kwargs.get("shuffle")
-        if shuffle is not None and not isinstance(shuffle, bool):
-            raise PlanError(f"shuffle must be True, False or None, got {shuffle!r}")
+        kwargs = {name: check_kind(name, value, _OF_DATA_LOADER.get(name, "Any"), globals()) for name, value in kwargs.items()}
         if kwargs.get("batch_size", 1) is None:
             raise PlanError("batch_size=None, and batches have a size", "batch_size=1 gives single inputs")
         self._given_order, self._given_batches = (kwargs.get(name) is not None for name in ("sampler", "batch_sampler"))
@@ -429,7 +441,7 @@ class _OverGraphLoader:
             sampler,
             {
                 "batch_size": loader.batch_size or 1,  # of batches of a batch_sampler, their own
-                "shuffle": bool(shuffle),
+                "shuffle": bool(kwargs.get("shuffle")),
                 "drop_last": loader.drop_last,
                 "seed": drawn_seed(loader.generator),
                 "backend": _backend(loader.num_workers),
@@ -474,6 +486,7 @@ class _OverGraphLoader:
         """
         return self._live.state_dict()
 
+    @checks_arguments
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Makes the next iteration give exactly the batches that were left when the state was taken.
 

@@ -43,7 +43,13 @@ _MOST_KINDS = 8
 
 
 def drawn_seed(generator: torch.Generator | None = None) -> int:
-    """A random seed from torch's generator, or from the given one."""
+    """A random seed from torch's generator, or from the given one.
+
+    Raises:
+        PlanError: What is given is none.
+    """
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise PlanError(f"generator must be a torch.Generator or None, got {generator!r:.80}")
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
 
 

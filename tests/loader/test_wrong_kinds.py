@@ -163,6 +163,7 @@ def test_the_argument_is_named(words: dict[str, Any], message: str) -> None:
 
 def test_numbers_of_numpy_are_numbers() -> None:
     words: dict[str, Any] = {"batch_size": np.int64(10), "prefetch": np.array(1), "drop_last": np.bool_(True), "seed": np.uint8(3)}
-    with GraphLoader.from_pyg(plain(), num_neighbors=[2], backend=InProcess(num_threads=np.int32(1)), **words) as loader:  # type: ignore[arg-type]
+    backend = InProcess(num_threads=np.int32(1))  # type: ignore[arg-type]
+    with GraphLoader.from_pyg(plain(), input_nodes=torch.arange(100), num_neighbors=[2], backend=backend, **words) as loader:
         assert (loader.plan.batching.batch_size, loader.plan.runtime.prefetch, loader.plan.batching.drop_last) == (10, 1, True)
         assert loader.plan.backend["num_threads"] == 1 and len(loader) == 10

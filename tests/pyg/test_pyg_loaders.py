@@ -791,6 +791,63 @@ def test_a_state_stays_where_attributes_change_before_the_epoch() -> None:
     assert sorted(torch.cat([batch.input_id for batch in [*seen, *rest]]).tolist()) == list(range(60)) and "more" in rest[0]
 
 
+def test_a_state_between_epochs_goes_with_orders_of_any_length() -> None:
+    first, second = (NeighborLoader(plain(), [2], batch_size=7, sampler=torch.utils.data.SubsetRandomSampler([3, 1, 4])) for _ in range(2))
+    assert len(list(first)) == 1
+    second.load_state_dict(first.state_dict())
+    torch.manual_seed(1)
+    expected = list(first)
+    torch.manual_seed(1)
+    assert all(map(same, second, expected)) and second.state_dict() == first.state_dict()
+
+
+@pytest.mark.parametrize("state", [None, [], "state", {"order": [1]}, {"seed": "1"}, {"seed": -1}], ids=str)
+def test_what_is_no_state_changes_nothing(state: Any) -> None:
+    loader = NeighborLoader(plain(), [2], batch_size=7)
+    good = loader.state_dict()
+    with pytest.raises(PlanError):
+        loader.load_state_dict({**good, **state} if isinstance(state, dict) and "seed" in state else state)
+    assert loader.state_dict() == good and len(list(loader)) == 9
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))], ids=["deepcopy", "pickle"])
+def test_loaders_with_batches_of_their_own_travel(way: Any) -> None:
+    places = [[1, 2], [3], [4, 5, 6], [5, 5]]
+    for loader in (
+        NeighborLoader(plain(), [2], batch_sampler=places),
+        LinkNeighborLoader(plain(), [2], batch_sampler=places),
+        NeighborLoader(plain(), [2], sampler=[1, 2, 3, 4, 5, 6, 5, 5]),
+    ):
+        assert all(map(same, way(loader), loader))
+    typed_data = typed()
+    hgt = HGTLoader(typed_data, [4], typed_data.node_types[0], batch_sampler=[[1], [0, 1]])
+    roots = ShaDowKHopSampler(plain(), 1, 2, batch_sampler=places)
+    assert all(map(same, way(hgt), hgt)) and all(map(same, way(roots), roots))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"timeout": "1"}, "timeout must be a number"),
+        ({"timeout": None}, "timeout must be a number"),
+        ({"sampler": 3}, "sampler must be a list or None"),
+        ({"batch_sampler": 3}, "batch_sampler must be a list or None"),
+        ({"batch_size": [8]}, "batch_size must be a whole number or None"),
+        ({"num_workers": "2"}, "num_workers must be a whole number"),
+        ({"pin_memory": "no"}, "pin_memory must be True or False"),
+        ({"shuffle": 1}, "shuffle must be True, False or None"),
+        ({"generator": 3}, "generator must be a torch.Generator"),
+    ],
+    ids=str,
+)
+def test_arguments_of_a_dataloader_of_the_wrong_kind(words: dict[str, Any], message: str) -> None:
+    for make in (NeighborLoader, LinkNeighborLoader):
+        with pytest.raises(PlanError, match=message):
+            make(plain(), [2], **words)
+    with pytest.raises(PlanError, match=message):
+        ShaDowKHopSampler(plain(), 1, 2, **words)
+
+
 def test_a_state_of_an_order_of_ones_own_needs_one() -> None:
     plainly = NeighborLoader(plain(), [2], batch_size=7)
     ordered = NeighborLoader(plain(), [2], batch_size=7, sampler=torch.utils.data.RandomSampler(range(60)))
