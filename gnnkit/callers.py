@@ -10,6 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from gnnkit.printable import printable
+
 # Files of frames that are nobody's own: gnnkit's, and contextlib's, which stand between a user and a decorated function.
 _PASSED = (str(Path(__file__).resolve().parent) + os.sep, contextlib.__file__)
 
@@ -18,10 +20,10 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Gives a warning that points at the line of a user's own code from which gnnkit was called.
 
     Args:
-        text: What happened.
+        text: What happened; control characters in it, of names in data for example, are shown as escapes.
         category: As for ``warnings.warn``.
     """
-    warnings.warn(text, category, stacklevel=_users_frame(sys._getframe())[1])
+    warnings.warn(printable(text), category, stacklevel=_users_frame(sys._getframe())[1])
 
 
 def name_of(value: object) -> str | None:

@@ -11,7 +11,6 @@ import secrets
 import stat
 import tempfile
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -189,7 +188,6 @@ def gnnkit_home() -> Path | None:
     return user_path(home) if home else None
 
 
-@cache
 def user_folder(kind: Literal["cache", "state"]) -> Path | None:
     """Returns this user's folder of a kind for gnnkit; None where the user has no home folder, as in containers of an arbitrary user."""
     import platformdirs

@@ -187,7 +187,7 @@ def graph_hint(value: Any) -> str | None:
     if is_ogbs:
         return f"it gives dicts of arrays; {from_ogb} opens the dataset"
     first = value[0] if isinstance(value, (tuple, list)) and value else value
-    if isinstance(first, (Data, HeteroData)):
+    if first is not value and isinstance(first, (Data, HeteroData)):
         return f"give one of its {len(value)} graphs, such as its [0]"
     if isinstance(first, Mapping) and ("edge_index" in first or "edge_index_dict" in first):
         return f"it is what NodePropPredDataset gives: {from_ogb} opens the dataset; or make a Data of its arrays, with torch.from_numpy()"

@@ -916,7 +916,7 @@ def test_a_user_measures_his_machine(given: list[str], graph: BenchGraph, tmp_pa
             assert edges <= seeds * (3 + 3 * 2)
     assert found["gather_bytes_per_s"] > 0 and 0 < found["row_share"] < 1
     (tmp_path / "bench.json").write_text(json.dumps(found))
-    assert run(["plan-capacity", str(graph.store()), "--bench", str(tmp_path / "bench.json")]) == 0
+    assert run(["plan-capacity", str(graph.store()), "--num-neighbors", "3,2", "--bench", str(tmp_path / "bench.json")]) == 0
 
 
 @pytest.mark.slow
@@ -924,5 +924,3 @@ def test_the_table_of_a_users_machine_says_how_near_the_limit_is(graph: BenchGra
     assert run(["bench", str(graph.store()), "--num-neighbors", "3", "--batch-size", "16", "--seconds", "0.1"]) == 0
     shown = capfd.readouterr().out
     assert "GraphStore" in shown and "is the fastest here" in shown and "% of that" in shown
-    assert run(["bench", str(graph.store()), "--batch-size", "1000000"]) == 2
-    assert "smaller batch size" in capfd.readouterr().err

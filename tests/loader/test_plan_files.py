@@ -53,6 +53,7 @@ TOKEN = "a secret of these tests"
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=12)
 EDGE_TYPES = st.tuples(NAMES, NAMES, NAMES)
 COUNTS = st.lists(st.integers(-1, 1000), min_size=1, max_size=4).map(tuple)
+NODE_COUNTS = st.lists(st.integers(0, 1000), min_size=1, max_size=4).map(tuple)
 SIZES = st.integers(0, 6)
 
 
@@ -126,8 +127,8 @@ LABOR = st.builds(
     weight=st.none() | NAMES,
     labor=st.builds(LaborDraws, st.booleans(), st.integers(1, 1 << 30)),
 )
-HGT = st.builds(HGTSampling, st.dictionaries(NAMES, COUNTS, max_size=3), DIRECTIONS, st.booleans())
-LAYERS = st.builds(LayerSampling, st.dictionaries(NAMES, COUNTS, max_size=3), DIRECTIONS, st.none() | NAMES, st.booleans())
+HGT = st.builds(HGTSampling, st.dictionaries(NAMES, NODE_COUNTS, max_size=3), DIRECTIONS, st.booleans())
+LAYERS = st.builds(LayerSampling, st.dictionaries(NAMES, NODE_COUNTS, max_size=3), DIRECTIONS, st.none() | NAMES, st.booleans())
 TYPE_LISTS = st.lists(EDGE_TYPES, max_size=3).map(tuple)
 PPR = st.builds(
     PPRSampling,

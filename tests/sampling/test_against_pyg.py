@@ -103,7 +103,9 @@ def graph_of(case: dict[str, Any]) -> Data | HeteroData:
 
 
 def ours(case: dict[str, Any], **options: Any) -> list[Data | HeteroData]:
-    with GraphLoader.from_pyg(graph_of(case), with_edge=True, progress=False, **{**case["options"], **options}) as loader:
+    with GraphLoader.from_pyg(
+        graph_of(case), **{"input_nodes": None, "with_edge": True, "progress": False, **case["options"], **options}
+    ) as loader:
         return list(loader)
 
 

@@ -138,7 +138,7 @@ def test_typed_ring(tmp_path: Path, num_parts: int, edge_dir: str) -> None:
 
 def test_isolated_nodes() -> None:
     data = Data(x=torch.arange(18.0).view(-1, 1), edge_index=torch.empty(2, 0, dtype=torch.long))
-    with GraphLoader.from_pyg(data, num_neighbors=[2, 2], batch_size=1, progress=False) as loader:
+    with GraphLoader.from_pyg(data, input_nodes=None, num_neighbors=[2, 2], batch_size=1, progress=False) as loader:
         batches = list(loader)
     assert len(batches) == 18
     for i, batch in enumerate(batches):
@@ -163,7 +163,7 @@ def test_isolated_nodes_of_two_types() -> None:
 @pytest.mark.slow
 def test_cora_node_by_node() -> None:
     data = cora()
-    with GraphLoader.from_pyg(data, num_neighbors=[2, 2], batch_size=1, progress=False) as loader:
+    with GraphLoader.from_pyg(data, input_nodes=None, num_neighbors=[2, 2], batch_size=1, progress=False) as loader:
         assert len(loader) == 2708
         count = 0
         for i, batch in enumerate(loader):

@@ -221,6 +221,7 @@ def test_what_cannot_be_checked_is_refused() -> None:
         loader.check_leakage(0)
 
 
+@pytest.mark.filterwarnings("ignore:there are 5 nodes and as many edges")
 def test_seeds_have_their_own_time_unless_told_otherwise() -> None:
     """The second hop keeps to the root's time too, not to that of the node in between."""
     data = Data(edge_index=torch.tensor([[1, 2, 3, 4, 0], [0, 1, 1, 2, 3]]), num_nodes=5, time=torch.tensor([5, 3, 4, 6, 5]))

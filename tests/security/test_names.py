@@ -159,6 +159,10 @@ def test_a_run_that_somebody_wrote_down_is_listed(cli: Cli, tmp_path: Path) -> N
 def test_names_in_graphs_and_datasets_are_refused_or_shown_as_escapes(tmp_path: Path) -> None:
     data = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
     data[f"column{EVIL}"] = torch.zeros(2, 3)
+    with pytest.warns(UserWarning, match="as many edges") as unclear:
+        partition(data, 1, out=tmp_path / "unclear")
+    assert not obeyed(str(unclear[0].message))
+    data.edge_index = torch.tensor([[0, 1, 1], [1, 0, 1]])
     shown = str(partition(data, 1, out=tmp_path / "store"))
     assert "owned" in shown and not obeyed(shown)
     root = tmp_path / os.fsdecode(EVIL.encode("utf-8", "surrogateescape"))
