@@ -388,11 +388,11 @@ def test_init_sampling_backend_idempotent(api: ServerApi, workers: Workers) -> N
     for config, said in (
         ({"with_weight": True}, "without weights"),
         ({"edge_dir": "out"}, "compressed for 'in'"),
-        ({"num_neighbors": [-2]}, "at least -1"),
-        ({"num_neighbors": {("a", "b", "c"): [1]}}, "unknown edge type"),
+        ({"num_neighbors": [-2]}, "num_neighbors holds -2"),
+        ({"num_neighbors": {("a", "b", "c"): [1]}}, "num_neighbors is a dict, but the graph is homogeneous"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"batch_size": "x"}, "batch_size must be a whole number"),
-        ({"num_neighbors": 3}, "cannot be read"),
+        ({"num_neighbors": 3}, "num_neighbors must be a list"),
     ):
         with pytest.raises(PlanError, match=said):
             backend_of(api, key="wrong", **config)

@@ -270,7 +270,7 @@ def test_a_plan_can_be_written_down() -> None:
         ({"edge_types": 5}, "edge_types must be a list or None"),
         ({"edge_types": VIEWS}, "edge_types must be a list of edge types"),
         ({"typed_channel_ratios": {}}, "with a share for each channel"),
-        ({"typed_channel_ratios": [0.5, 0.5]}, "with a share for each channel"),
+        ({"typed_channel_ratios": [0.5, 0.5]}, "typed_channel_ratios must be a dict or None"),
         ({"typed_channel_ratios": {"views": 1.0}}, "canonical edge type"),
         ({"typed_channel_ratios": {(): 1.0}}, "canonical edge type"),
         ({"typed_channel_ratios": {(VIEWS, "views"): 1.0}}, "canonical edge type"),

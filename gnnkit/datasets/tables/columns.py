@@ -161,7 +161,10 @@ def _check_held(numbers: NDArray[Any], narrowed: NDArray[Any], name: str, piece:
     beyond = np.flatnonzero(np.isinf(narrowed) & np.isfinite(numbers))
     if len(beyond):
         what = f"{float(numbers[beyond[0]])!r} in row {piece.first + int(beyond[0]) // width}, which {narrowed.dtype} cannot hold"
-        raise DatasetError(f"{piece.where}: column {name!r} has {what}", "scale the column: the numbers of tables are float32 at most")
+        raise DatasetError(
+            f"{piece.where}: column {name!r} has {what}",
+            "multiply the column by a number that brings its values nearer to 1, or take their logarithms: tables are read as float32",
+        )
 
 
 def without_nulls(array: pa.Array, name: str, piece: Piece, fills: Mapping[str, Any]) -> pa.Array:
@@ -317,25 +320,20 @@ class Numbers:
             raise DatasetError(f"{piece.where}: column {name!r} is {kind}, which is no number", hint)
         rows = np.asarray(without_nulls(array, name, piece, self._fills))
         if rows.dtype.kind == "f":
-            rows = self._as_float32(rows, piece, name)
+            rows = self._as_float32(rows, piece, name, width)
         elif rows.dtype == np.uint64 and self._dtype != "float32":
             if (bad := np.flatnonzero(rows >> 63)).size:
                 hint = f"types={{{name!r}: 'string'}} reads it as text, for classes" if self._flat else f"types={{{name!r}: 'double'}}"
                 raise DatasetError(f"{piece.where}: column {name!r} has {rows[bad[0]]}, which int64 does not hold", hint)
             rows = rows.astype(np.int64)
-        if rows.dtype == np.float64:
-            with np.errstate(over="ignore"):
-                _check_held(rows, rows.astype(np.float32), name, piece, width)
         return rows.reshape(len(piece.rows.column(name)), width)
 
-    def _as_float32(self, rows: NDArray[Any], piece: Piece, name: str) -> NDArray[np.float32]:
+    def _as_float32(self, rows: NDArray[Any], piece: Piece, name: str, width: int) -> NDArray[np.float32]:
         """Numbers that float32 holds: no finite one becomes infinite, and no label and no weight becomes 0."""
         with np.errstate(over="ignore"):
             found = rows.astype(np.float32)
-        lost = np.isinf(found) & np.isfinite(rows)
-        if self._is_exact:
-            lost |= (found == 0) & (rows != 0)
-        if (bad := np.flatnonzero(lost)).size:
+        _check_held(rows, found, name, piece, width)
+        if self._is_exact and (bad := np.flatnonzero((found == 0) & (rows != 0))).size:
             hint = "multiply the column by a number that brings its values nearer to 1, or take their logarithms"
             raise DatasetError(f"{piece.where}: column {name!r} has {rows[bad[0]]}, which float32 does not hold", hint)
         return found
