@@ -164,6 +164,8 @@ def sniff(path: str, options: TextOptions, known: Sequence[str] = ()) -> Dialect
     if not body:
         raise DatasetError(f"{path} holds no row", "leave it out")
     tried = [_Rows(body, sep, is_all=is_all) for sep in (_SEPARATORS if options.sep is None else (options.sep,))]
+    if any(rows.sep == "\t" and rows.evenness == 1 for rows in tried):  # blanks are in fields then
+        tried = [rows for rows in tried if rows.sep != " "]
     best = max(tried, key=lambda rows: (rows.evenness == 1, rows.num_values, rows.evenness))
     if options.sep is None and best.sep.strip() and best.are_apart:
         spaced = [_Rows(body, sep, is_all=is_all) for sep in (f" {best.sep} ", f"{best.sep} ")]
@@ -217,8 +219,10 @@ class _Rows:
         self.sep = sep
         self.blanks = sep == " " and '"' not in text and re.search(r"^[ \t]|[ \t]{2}|\t|[ \t]\r?$", text, re.MULTILINE) is not None
         edit = _edit(sep, blanks=self.blanks)
-        opened, closed = (len(re.findall(found, text, re.MULTILINE)) for found in (rf"(?:^|{edge})'", rf"'(?={edge}|\r?$)"))
-        self.quote = "" if edit else "'" if '"' not in text and opened and opened == closed else '"'
+        # A field that is one ' begins and ends with it, and is not in quotes.
+        kinds = (rf"(?:^|{edge})'", rf"'(?={edge}|\r?$)", rf"(?:^|{edge})'(?:[^'\r\n]|'')*'(?={edge}|\r?$)")
+        opened, closed, whole = (len(re.findall(found, text, re.MULTILINE)) for found in kinds)
+        self.quote = "" if edit else "'" if '"' not in text and opened and opened == closed == whole else '"'
         has_escape = self.quote and re.search(rf"\\{self.quote}(?!{edge}|\r?$)", text, re.MULTILINE)
         self.escape = "\\" if has_escape else ""
         read = csv.reader(
@@ -284,7 +288,7 @@ def _has_header(sample: _Rows, path: str, known: Sequence[str]) -> bool:
     elsewhere = {word.strip() for row in sample.rows[1:] for word in row}
     recurring = sorted({word for word in words if word.lower() not in _NOTHING} & elsewhere)
     numbered = [int(word) for word in words if word.isdigit()]
-    if not is_value[0] and len(numbered) > 1 and numbered == [*range(numbered[0], numbered[-1] + 1)]:
+    if not is_value[0] and len(numbered) > 1 and numbered == [numbered[0] + k for k in range(len(numbered))]:
         why = "its numbers follow each other, as those of columns do"
     elif any(is_value) or len(recurring) > 1:
         return False
