@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.leaks import holdings, leaks_since
+from tests.helpers.leaks import holdings, leaks_since, sampling_threads
 from tests.helpers.machine import QUICK, REQUIREMENTS, ROOT, SEARCH_PATH, glt_python
 from tests.helpers.quick import sitecustomize as _sitecustomize  # noqa: F401  # before anybody imports torch
 
@@ -73,6 +73,7 @@ def pytest_collection_finish() -> None:
 
     Tests that wait for something to be collected look for garbage again and again, and each look took a third of a second.
     """
+    assert not sampling_threads(), "a module of tests makes a loader when it is imported: make it in a test or a fixture"
     gc.freeze()
     gc.enable()
 

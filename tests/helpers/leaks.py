@@ -122,8 +122,15 @@ def _listening(sockets: frozenset[tuple[int, int, str]]) -> frozenset[str]:
     return frozenset(ports)
 
 
+def sampling_threads() -> list[threading.Thread]:
+    """Threads that sample in this process; each holds the graph of its loader."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("gnnkit-sampler")]
+
+
 def _threads() -> frozenset[str]:
-    return frozenset(f"{thread.name} ({thread.ident})" for thread in threading.enumerate() if not thread.daemon)
+    """Threads that keep this process alive, and threads that sample."""
+    threads = [thread for thread in threading.enumerate() if not thread.daemon] + sampling_threads()
+    return frozenset(f"{thread.name} ({thread.ident})" for thread in threads)
 
 
 def leaks_since(before: Holdings) -> list[str]:

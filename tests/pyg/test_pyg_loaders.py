@@ -10,7 +10,7 @@ import pickle
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -708,14 +708,15 @@ def test_hooks_that_would_never_be_called_are_refused_by_name(kind: Any, argumen
 
 
 @pytest.mark.parametrize(
-    ("loader", "names"),
+    ("make", "names"),
     [
-        (NeighborLoader(plain(), [1]), ("node_sampler", "input_nodes", "input_time", "input_id")),
-        (LinkNeighborLoader(plain(), [1]), ("link_sampler", "edge_label_index", "neg_sampling")),
-        (ShaDowKHopSampler(plain(), 1, 1), ("depth", "num_neighbors", "replace", "node_idx")),
+        (lambda: NeighborLoader(plain(), [1]), ("node_sampler", "input_nodes", "input_time", "input_id")),
+        (lambda: LinkNeighborLoader(plain(), [1]), ("link_sampler", "edge_label_index", "neg_sampling")),
+        (lambda: ShaDowKHopSampler(plain(), 1, 1), ("depth", "num_neighbors", "replace", "node_idx")),
     ],
 )
-def test_attributes_that_decide_on_batches_cannot_be_assigned(loader: Any, names: tuple[str, ...]) -> None:
+def test_attributes_that_decide_on_batches_cannot_be_assigned(make: Callable[[], Any], names: tuple[str, ...]) -> None:
+    loader = make()
     for name in names:
         with pytest.raises(gnnkit.errors.AttributeNotSettable, match=name):
             setattr(loader, name, 1)
