@@ -5,6 +5,7 @@
 #   make fuzz    ten thousand damaged samples of everything that is parsed, in a memory group where there may be one
 #   make lint    ruff and mypy --strict
 #   make dist    wheel and sdist, checked
+#   make release checks everything of a release up to its upload: versions, wheel and sdist, fresh environments, documentation
 #   make docs    makes build/docs/index.html of docs/, docstrings and notebooks; runs the notebooks that no test has run since they changed
 #   make pictures  takes the pictures in docs/images anew (needs Chromium)
 #   make bench   gnnkit against its peers at full size, with those of .envs/glt and .envs/graphbolt that are there
@@ -28,7 +29,7 @@ is_python = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 10))' >/dev/nul
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.10; do $(call is_python,$$p) && { echo $$p; break; }; done)
 setup = $(PYTHON) tools/setup_env.py --env $(VENV) --constraint constraints.txt
 
-.PHONY: help demo test check fuzz lint dist docs pictures bench gpu glt-env newer-env clean python
+.PHONY: help demo test check fuzz lint dist release docs pictures bench gpu glt-env newer-env clean python
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -63,6 +64,10 @@ dist: python
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation --outdir dist .
 	@$(BIN)/twine check --strict dist/*
+
+release: python
+	@$(setup) --group lint --group test --group package --group docs
+	@$(BIN)/python tools/release.py $(ARGS)
 
 docs: python
 	@$(setup) --group test --group docs

@@ -175,10 +175,13 @@ def imported_distributions(source: str) -> list[str]:
     modules: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            modules |= {alias.name.partition(".")[0] for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            modules.add(node.module.partition(".")[0])
-    found = {str(canonicalize_name(name)) for module in modules for name in distributions_of().get(module, [])[:1]}
+            modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    if any(f"{module}.".startswith("gnnkit.distributed.") for module in modules):
+        modules.add("graphlearn_torch")  # of whose classes some of those are
+    packages = {module.partition(".")[0] for module in modules}
+    found = {str(canonicalize_name(name)) for package in packages for name in distributions_of().get(package, [])[:1]}
     return sorted(found)
 
 
